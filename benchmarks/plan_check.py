@@ -134,6 +134,8 @@ def main() -> None:
             print(f"calibrated in {time.monotonic() - started_at:.0f} s, error {cost.error:.3f}")
         if options.save_cost:
             write_cost(cost, options.save_cost)
+        # `auto` might take another backend for few slots, and the cost is that of one.
+        changes = {**changes, "backend": cost.traits.name}
         settings = replace(base, **changes)  # type: ignore[arg-type]
         rows += check(settings, cost, name, options.count, options.seed)
     for key in ("per_s", "p95_ms"):

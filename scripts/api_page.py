@@ -41,7 +41,7 @@ by a number as in the field `priority`; refused where the policy is not `priorit
 `limit`, `after`); one of them |
 | `GET /v1/files/ID/content`, `DELETE /v1/files/ID` | its content; deletes it, unless a batch that \
 has not ended reads it |
-| `POST /v1/batches` | runs the lines of a file beside live calls ([batches](../batches.md)); with \
+| `POST /v1/batches` | runs the lines of a file behind live calls ([batches](../batches.md)); with \
 `Idempotency-Key`, the same file and key are one batch |
 | `GET /v1/batches`, `GET /v1/batches/ID` | the batches of the caller's key, newest first \
 (`limit`, `after`); one of them |

@@ -46,6 +46,9 @@ The order for one request is `RequestAccepted`, `RequestStarted`, any
 number of `RequestPreempted`, and in the end one of `RequestDone` and `RequestFailed`; or
 `RequestRefused` and nothing else. `examples/live_plot.py` draws a load while it runs.
 
+A server over several replicas tells `RequestMoved` and `RequestProgressed` between the beginning
+and the end, and `ReplicaGone`. It tells no ticks and no preemptions: those are the replicas' own.
+
 This page is made from the source by `make docs`.
 """
 

@@ -1,6 +1,43 @@
-"""For all tests: no example of a property is timed, since a busy machine is no defect."""
+"""For all tests: no example of a property is timed, since a busy machine is no defect; and no
+thread of a test goes on working after its file.
+"""
 
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import settings
 
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+GLANCE_S = 0.02
+LOOK_S = 1.0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_thread_works_on() -> Iterator[None]:
+    """Guards the tests that follow in this process: a thread that spins makes each of them ten
+    times slower, and the wrong ones fail."""
+    yield
+    if is_working(GLANCE_S) and is_working(LOOK_S):
+        raise AssertionError(f"a thread of these tests works on:\n{stacks_of_others()}")
+
+
+def is_working(seconds: float) -> bool:
+    """Whether threads of this process use half a core or more while this one sleeps."""
+    used_before = time.process_time()
+    time.sleep(seconds)
+    return time.process_time() - used_before > seconds / 2
+
+
+def stacks_of_others() -> str:
+    ours = threading.get_ident()
+    return "\n".join(
+        "".join(traceback.format_stack(frame)[-6:])
+        for ident, frame in sys._current_frames().items()
+        if ident != ours
+    )

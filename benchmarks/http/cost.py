@@ -75,15 +75,15 @@ def cost(report: Report) -> None:
 async def _one_core(report: Report) -> None:
     cores = sorted(os.sched_getaffinity(0))
     ours = set(cores[1:]) or set(cores)
-    bodies = [_fake_body(number) for number in range(STREAMS)]
+    bodies = [fake_body(number) for number in range(STREAMS)]
     rates = []
     with served(*FAKE_FLAGS, cores={cores[0]}) as server:
         os.sched_setaffinity(0, ours)
         try:
             async with asyncio.timeout(RUN_S_MAX):
-                await _run(server, bodies[:8])
+                await stream_all(server, bodies[:8])
                 for _ in range(RUNS):
-                    events, seconds = await _run(server, bodies)
+                    events, seconds = await stream_all(server, bodies)
                     rates.append(STREAMS * STREAM_TOKENS / seconds)
                     report.say(
                         f"{rates[-1]:.0f} tokens/s in {events / seconds:.0f} events/s over "
@@ -98,7 +98,8 @@ async def _one_core(report: Report) -> None:
     )
 
 
-def _fake_body(number: int) -> Json:
+def fake_body(number: int) -> Json:
+    """A stream of the fake backend that has a fixed length."""
     generator = random.Random(number)
     return {
         "prompt": [generator.randrange(256) for _ in range(16)],
@@ -118,11 +119,11 @@ def _against_engine(report: Report) -> None:
         sides: Sides = {
             "engine": partial(_engine_rate, engine),
             "apart": partial(_engine_rate, apart),
-            "http": partial(_http_rate, server),
+            "http": partial(http_rate, server),
         }
         for rate in sides.values():
             rate(_like_jobs(599)[:CALLERS])
-        mixed = [_compare(report, sides, _mixed_jobs(600 + at), at) for at in range(ROUNDS)]
+        mixed = [_compare(report, sides, mixed_jobs(600 + at), at) for at in range(ROUNDS)]
         report.say("answers of one length:")
         in_step = [
             _compare(report, sides, _like_jobs(700 + at), at) for at in range(ROUNDS_IN_STEP)
@@ -157,7 +158,7 @@ def _like_jobs(seed: int) -> list[Job]:
     return random_jobs(JOBS, PROMPT_TOKENS, MEAN_TOKENS, seed=seed, vocabulary_size=VOCABULARY)
 
 
-def _mixed_jobs(seed: int) -> list[Job]:
+def mixed_jobs(seed: int) -> list[Job]:
     """As many tokens for each caller, so that all of them are there to the end."""
     generator = random.Random(seed)
     by_turn = [
@@ -209,7 +210,8 @@ def _engine_rate(engine: Engine, jobs: list[Job]) -> float:
     return _token_count(jobs) / asyncio.run(all_of_them())
 
 
-def _http_rate(server: Served, jobs: list[Job]) -> float:
+def http_rate(server: Served, jobs: list[Job]) -> float:
+    """Tokens per second over HTTP when all callers have had all of theirs."""
     bodies = [[_body(job) for job in jobs[number::CALLERS]] for number in range(CALLERS)]
     seconds = call_all(server.port, PATH, bodies)
     return _token_count(jobs) / seconds
@@ -228,7 +230,7 @@ def _body(job: Job) -> Json:
     }
 
 
-async def _run(server: Served, bodies: list[Json]) -> tuple[int, float]:
+async def stream_all(server: Served, bodies: list[Json]) -> tuple[int, float]:
     """All at once, each on a connection of its own; events and seconds."""
     connections = [await Connection.open(server.port) for _ in bodies]
     started = time.perf_counter()

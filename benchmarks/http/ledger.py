@@ -150,7 +150,7 @@ class Crowd:
             account.queue_ms = float(head.headers.get("x-jitney-queue-ms", 0.0))
             async for data in connection.events():
                 self.beats.append(time.perf_counter())
-                _note(account, data)
+                note_event(account, data)
                 if leave is not None and account.events == leave.events:
                     account.has_left = True
                     return
@@ -158,7 +158,8 @@ class Crowd:
             self.open_count -= 1
 
 
-def _note(account: Account, data: bytes) -> None:
+def note_event(account: Account, data: bytes) -> None:
+    """Note an event of a stream. Raises ValueError for one that may not come."""
     if data == DONE:
         account.terminals += 1
         return
@@ -211,14 +212,15 @@ def _case(
     return Case(
         name,
         body,
-        _text(tokens, byte_vocabulary()),
+        text_of(tokens, byte_vocabulary()),
         "stop" if has_stopped else "length",
         len(prompt),
         len(tokens) + has_stopped,
     )
 
 
-def _text(tokens: list[int], vocabulary: Vocabulary) -> str:
+def text_of(tokens: list[int], vocabulary: Vocabulary) -> str:
+    """What a caller reads of tokens."""
     detokenizer = Detokenizer(vocabulary, skip_special=True)
     return "".join(map(detokenizer.push, tokens)) + detokenizer.flush()
 

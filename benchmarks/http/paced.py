@@ -27,14 +27,19 @@ def program(
 def main() -> None:
     """Tell the fake what it costs, and be `jitney`."""
     facts = json.loads(sys.argv.pop(1))
-    plain = kind.KIND.values
-    # Seconds are no setting of the command line, and pass as they are.
-    kind.KIND = replace(
-        kind.KIND, values=lambda settings, source: {**plain(settings, source), **facts["costs"]}
-    )
+    pace(facts["costs"])
     if facts["template"] is not None:
         _use_template(facts["template"])
     run()
+
+
+def pace(costs: dict[str, Any]) -> None:
+    """What the fake backends of this process cost from now on."""
+    plain = kind.KIND.values
+    # Seconds are no setting of the command line, and pass as they are.
+    kind.KIND = replace(
+        kind.KIND, values=lambda settings, source: {**plain(settings, source), **costs}
+    )
 
 
 def _use_template(source: str) -> None:

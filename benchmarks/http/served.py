@@ -61,11 +61,13 @@ class Served:
     @property
     def children(self) -> list[int]:
         """The processes that it started, as far as they live."""
-        found: list[int] = []
-        for task in Path(f"/proc/{self.process.pid}/task").iterdir():
-            with contextlib.suppress(OSError):
-                found += map(int, (task / "children").read_text().split())
-        return found
+        return children_of(self.process.pid)
+
+    def tell(self, line: str) -> None:
+        """Write a line to its standard input, for a program that reads it."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(line.encode() + b"\n")
+        self.process.stdin.flush()
 
     def worker(self) -> int | None:
         """The process of the backend; none for a moment after it was killed."""
@@ -124,24 +126,29 @@ def served(
     cores: set[int] | None = None,
     program: Sequence[str] = ("jitney",),
     errors: int | None = None,
+    start_s: float = START_S_MAX,
 ) -> Iterator[Served]:
     """A server with these flags on a free port, kept to these cores; it ends with the block.
 
     `program` is a module and what it takes before `serve`; `errors` is a file to log to in place
-    of our own.
+    of our own; a start may take `start_s`.
     """
     command = [sys.executable, "-m", *program, "serve", "--port", "0", *flags]
     with tempfile.TemporaryFile("w+") as log:
-        with _on_cores(cores), _usual_files():
+        with on_cores(cores), _usual_files():
             process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=log if errors is None else errors
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log if errors is None else errors,
             )
         try:
-            yield Served(process, _port_of(process, log), log)
+            yield Served(process, _port_of(process, log, start_s), log)
         finally:
             _end(process)
-            assert process.stdout is not None
-            process.stdout.close()
+            for pipe in (process.stdin, process.stdout):
+                assert pipe is not None
+                pipe.close()
 
 
 def missing_here(proc: Path = Path("/proc")) -> str | None:
@@ -159,13 +166,23 @@ def allow_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+def children_of(pid: int) -> list[int]:
+    """The processes that a process started, as far as they live; none if it is gone itself."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                found += map(int, (task / "children").read_text().split())
+    return found
+
+
 def is_alive(pid: int) -> bool:
     """Whether there is such a process."""
     return Path(f"/proc/{pid}").exists()
 
 
 @contextlib.contextmanager
-def _on_cores(cores: set[int] | None) -> Iterator[None]:
+def on_cores(cores: set[int] | None) -> Iterator[None]:
     """What is started in here stays on these cores, with all that it starts itself."""
     before = os.sched_getaffinity(0)
     if cores is not None:
@@ -187,10 +204,10 @@ def _usual_files() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def _port_of(process: "subprocess.Popen[bytes]", log: IO[str]) -> int:
+def _port_of(process: "subprocess.Popen[bytes]", log: IO[str], start_s: float) -> int:
     """The port that it announces; a start that takes too long is cut short."""
     assert process.stdout is not None
-    deadline = time.monotonic() + START_S_MAX
+    deadline = time.monotonic() + start_s
     told = b""
     while time.monotonic() < deadline and process.poll() is None:
         if select.select([process.stdout], [], [], 0.5)[0]:

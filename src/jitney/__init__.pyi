@@ -10,6 +10,7 @@ from jitney.api.llm import LLM as LLM
 from jitney.api.outputs import CompletionOutput as CompletionOutput
 from jitney.api.outputs import Logprob as Logprob
 from jitney.api.outputs import RequestOutput as RequestOutput
+from jitney.api.ray_data import RowAnswers as RowAnswers
 from jitney.core.params import SamplingParams as SamplingParams
 from jitney.core.params import StructuredOutputsParams as StructuredOutputsParams
 from jitney.core.policy import Candidate as Candidate
@@ -38,6 +39,7 @@ __all__ = [
     "Priority",
     "RequestOutput",
     "RequestPriority",
+    "RowAnswers",
     "SamplingParams",
     "SchedulingPolicy",
     "Stats",

@@ -8,6 +8,7 @@ Tests: tests/unit/engine/test_tick.py and tests/unit/scripts/test_records_page.p
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 
 from jitney.core.events import PreemptReason
 from jitney.core.request import Priority, RequestId
@@ -17,13 +18,17 @@ __all__ = [
     "BackendLost",
     "KvPressure",
     "Member",
+    "MoveReason",
     "Observer",
     "PreemptReason",
     "Record",
+    "ReplicaGone",
     "RequestAccepted",
     "RequestDone",
     "RequestFailed",
+    "RequestMoved",
     "RequestPreempted",
+    "RequestProgressed",
     "RequestRefused",
     "RequestStarted",
     "TickRecord",
@@ -113,6 +118,8 @@ class RequestAccepted:
     """The id of the HTTP reply that it is a part of; empty without one."""
     is_chat: bool = False
     """Whether it was a chat over HTTP."""
+    is_background: bool = False
+    """Whether it runs behind all live requests, as lines of batches do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +141,8 @@ class RequestStarted:
     prefix_cache_tokens: int
     waited_ms: float
     """The wait for its first slot, since it was put into the engine's inbox."""
+    replica: str = ""
+    """The replica that runs it; empty where there is one engine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,9 +195,56 @@ class RequestPreempted:
     request_id: RequestId
     index: int
     reason: PreemptReason
-    """What happened to its memory, or that a higher class displaced it."""
+    """What happened to its memory, or that a request before it displaced it."""
     by: RequestId
     """The request that needed its slot or its memory. If its caller paused it, its own id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestProgressed:
+    """How far a request of a cluster is. One engine tells it with its ticks instead.
+
+    Told at its first token, at the first one after a move, and about twice a second between.
+    """
+
+    at: float
+    request_id: RequestId
+    generated_tokens: int
+
+
+class MoveReason(StrEnum):
+    """Why a request goes on with another replica."""
+
+    LOST = "lost"
+    """Its replica died, or was silent for too long."""
+    LEFT = "left"
+    """Its replica was stopped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestMoved:
+    """A request of a cluster goes on with another replica, which has accepted it."""
+
+    at: float
+    request_id: RequestId
+    from_replica: str
+    """The replica that had accepted it before."""
+    to_replica: str
+    """The one that has it now. The same one if only its connection was lost."""
+    generated_tokens: int
+    reason: MoveReason
+    """Why the replica before could not go on with it."""
+    away_ms: float
+    """How long no replica had it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaGone:
+    """The connection to a replica of a cluster has ended: it died, was stopped, or was silent."""
+
+    at: float
+    replica: str
+    """Its name. A replica that takes its place has another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +255,7 @@ class KvPressure:
     evicted_count: int
     """Cached prefixes that were evicted."""
     preempted_count: int
-    """Sequences preempted for memory, without those that a higher class displaced."""
+    """Sequences preempted for memory, without displaced ones."""
     kv_used: int
 
 
@@ -219,8 +275,11 @@ Record = (
     | RequestRefused
     | RequestStarted
     | RequestPreempted
+    | RequestProgressed
+    | RequestMoved
     | RequestDone
     | RequestFailed
+    | ReplicaGone
     | KvPressure
     | BackendLost
 )

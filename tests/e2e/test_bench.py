@@ -120,6 +120,7 @@ def test_chats_and_a_trace(tmp_path: Path) -> None:
         (("compare", "--clients", "many"), "--clients"),
         (("strategies", "--backend", "fake", "--runs", "0"), "--runs"),
         (("strategies", "--backend", "fake", "--num-prompts", "0"), "--num-prompts"),
+        (("strategies", "--backend", "fake", "--request-rate", "inf"), "--request-rate"),
         (("strategies", "--backend", "fake", "--num-prompts", "1000000"), "--num-prompts"),
         (("serve", "--num-prompts", "1000000", "--input-len", "1000"), "lower --num-prompts"),
         (("serve", "--endpoint", "v1/completions"), "--endpoint"),

@@ -6,9 +6,16 @@ A mark that stays at zero over the sweep means that the simulation proves less t
 from collections import Counter
 
 from jitney.core import counters
-from jitney.core.batch import Copy, Discard, Restore, Save, Truncate
-from jitney.core.events import FinishEvent, FinishReason, TokenEvent
+from jitney.core.batch import Batch, Copy, Discard, Restore, Save, Truncate
+from jitney.core.events import (
+    FinishEvent,
+    FinishReason,
+    PreemptEvent,
+    PreemptReason,
+    TokenEvent,
+)
 from jitney.core.limits import STOP_STRINGS_MAX
+from jitney.core.request import RequestId
 from jitney.core.scheduler_settings import GroupAnswers, Mix, Policy, Strategy
 from jitney.engine.answer import Delta, Ending
 from jitney.errors import QueueFull
@@ -33,6 +40,9 @@ NAMES = (
     *(f"answers {each}" for each in GroupAnswers),
     "no displacement",
     *(f"block {each}" for each in (1, 4, 16, 32)),
+    "background beside live",
+    "background displaced",
+    "background refused",
     "backend in process",
     "backend queues",
     "planned ahead in haste",
@@ -88,6 +98,7 @@ class Marks:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
+        self._behind: set[RequestId] = set()
 
     def add(self, name: str) -> None:
         """This place was visited."""
@@ -97,8 +108,12 @@ class Marks:
     def see(self, seen: Seen) -> None:
         """Take in what happened."""
         match seen:
-            case Planned(in_haste=True) if seen.batch is not None:
-                self.add("planned ahead in haste")
+            case Planned(batch=Batch() as batch):
+                if seen.in_haste:
+                    self.add("planned ahead in haste")
+                members = {seen.owners[entry.slot][0] for entry in batch.entries}
+                if members & self._behind and members - self._behind:
+                    self.add("background beside live")
             case Executed():
                 self._see_batch(seen)
             case Submitted():
@@ -124,7 +139,11 @@ class Marks:
         if seen.error is not None:
             if not isinstance(seen.error, QueueFull):
                 self.add("refused at the door")
+            elif seen.request.is_background:
+                self.add("background refused")
             return
+        if seen.request.is_background:
+            self._behind.add(seen.request.id)
         if params.n > 1:
             self.add("completions of one request")
         if len(params.stop_strings) == STOP_STRINGS_MAX:
@@ -142,6 +161,11 @@ class Marks:
                 self.add("stop token")
             if isinstance(event, TokenEvent) and 0xC2 <= event.token < 0x100:
                 self.add("character across tokens")
+            is_displaced = isinstance(event, PreemptEvent) and (
+                event.reason is PreemptReason.DISPLACED
+            )
+            if is_displaced and event.request_id in self._behind:
+                self.add("background displaced")
 
     def _see_mail(self, seen: Fetched) -> None:
         item = seen.item

@@ -78,7 +78,8 @@ class Pauses:
 
     def _begin(self, name: Name, at: float) -> None:
         share, tenant = self._requests[name[0]].share, self._requests[name[0]].tenant
-        tenants = Counter(self._requests[each].tenant for each, _ in self._paused)
+        paused = [self._requests[each] for each, _ in self._paused]
+        tenants = Counter(each.tenant for each in paused if not each.is_background)
         spent_s = sum((each.end or at) - each.start for each in self._pauses.get(name, ()))
         if name in self._paused or spent_s >= PAUSE_S_MAX or len(self._paused) >= self._count_max:
             return

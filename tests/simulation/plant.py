@@ -13,17 +13,25 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.simulation.fleet.simulator import FleetFailure, run_fleet
+from tests.simulation.fleet.world import draw_world
 from tests.simulation.planting import Plant
 from tests.simulation.plants import PLANTS
-from tests.simulation.simulator import run
+from tests.simulation.simulator import Failure, run
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "jitney"
 SEEDS_MAX = 120
 HUNT_S_MAX = 240
+FAILURE_OF: dict[str, Callable[[int], Failure | FleetFailure | None]] = {
+    "engine": lambda seed: run(seed).failure,
+    "fleet": lambda seed: run_fleet(draw_world(seed)).failure,
+}
+"""What the checkers of a simulation find in the world of a seed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +65,7 @@ def catch(plant: Plant, seeds_max: int = SEEDS_MAX) -> Catch:
             file.write_text(text.replace(change.old, change.new), encoding="utf-8")
         command = [sys.executable, "-m", "tests.simulation.plant", "--hunt", plant.checker]
         done = subprocess.run(
-            [*command, "--seeds-max", str(seeds_max)],
+            [*command, "--in", plant.simulation, "--seeds-max", str(seeds_max)],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"},
             capture_output=True,
@@ -70,12 +78,13 @@ def catch(plant: Plant, seeds_max: int = SEEDS_MAX) -> Catch:
     return Catch(**json.loads(done.stdout))
 
 
-def hunt(checker: str, seeds_max: int) -> Catch:
+def hunt(checker: str, simulation: str, seeds_max: int) -> Catch:
     """Run seeds until this checker finds something; remember who was first."""
+    failure_of = FAILURE_OF[simulation]
     first: str | None = None
     first_seed = 0
     for seed in range(seeds_max):
-        failure = run(seed).failure
+        failure = failure_of(seed)
         if failure is None:
             continue
         if first is None:
@@ -91,10 +100,11 @@ def main() -> int:
     parser.add_argument("--only", help="plant the bugs whose name contains this")
     parser.add_argument("--seeds-max", type=int, default=SEEDS_MAX, help="seeds tried for each bug")
     parser.add_argument("--hunt", metavar="CHECKER", help=argparse.SUPPRESS)
+    parser.add_argument("--in", dest="simulation", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     logging.getLogger("jitney").setLevel(logging.CRITICAL)
     if arguments.hunt:
-        found = hunt(arguments.hunt, arguments.seeds_max)
+        found = hunt(arguments.hunt, arguments.simulation, arguments.seeds_max)
         sys.stdout.write(json.dumps({name: getattr(found, name) for name in Catch.__slots__}))
         return 0
     survived = 0

@@ -19,8 +19,12 @@ class Plant:
     name: str
     checker: str
     changes: tuple[Change, ...]
+    simulation: str = "engine"
+    """Where it is hunted: with one engine, or with a fleet of them."""
 
 
-def planted(name: str, checker: str, *changes: tuple[str, str, str]) -> Plant:
+def planted(
+    name: str, checker: str, *changes: tuple[str, str, str], simulation: str = "engine"
+) -> Plant:
     """A bug made of these replacements: file, old text, new text."""
-    return Plant(name, checker, tuple(Change(*change) for change in changes))
+    return Plant(name, checker, tuple(Change(*change) for change in changes), simulation)

@@ -6,7 +6,9 @@ file exactly once. Where an assertion of the core would stop the bug on the spot
 that away as well, so that the checker has to find it from outside.
 """
 
+from tests.simulation.fleet.plants import OF_THE_FLEET
 from tests.simulation.planting import planted
+from tests.simulation.plants_of_background import OF_BACKGROUND
 from tests.simulation.plants_of_steering import OF_JOINING, OF_STEERING
 
 _SCHEDULER = "core/scheduler.py"
@@ -256,7 +258,7 @@ OF_ANSWERS = (
         "usage",
         (
             "core/sequences.py",
-            "history.cached_count = sequence.computed",
+            "history.cached_count = min(sequence.computed, len(sequence.request.prompt))",
             "history.cached_count = 0",
         ),
     ),
@@ -302,8 +304,8 @@ OF_WAITING_AND_FAULTS = (
         "waiting",
         (
             "core/deadlines.py",
-            "((wait_s, True), (total_s, False))",
-            "((total_s, False),)",
+            "self._note(sequence, sequence.accepted_at + wait_s, is_until_start=True)",
+            "pass",
         ),
     ),
     planted(
@@ -391,4 +393,6 @@ PLANTS = (
     *OF_ROUNDING,
     *OF_JOINING,
     *OF_STEERING,
+    *OF_THE_FLEET,
+    *OF_BACKGROUND,
 )

@@ -32,7 +32,8 @@ class Violation(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A request was handed in; `error` is its refusal. The counts are those from before."""
+    """A request was handed in; `error` is its refusal. The counts are those from before: for a live
+    request of live ones, for a background one of all."""
 
     at: float
     request: Request

@@ -11,6 +11,9 @@ QUICK = (
     "the draw depends on the slot",
     "a tenant may run one more than its share",
     "a paused request that runs goes on",
+    "a moved request begins again",
+    "a request may kill as many replicas as there are",
+    "background work passes a live one that waits for a prefix",
 )
 
 

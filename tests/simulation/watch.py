@@ -23,6 +23,7 @@ class Watch:
         self._tell = tell
         self._hastes = hastes
         self._is_in_haste = False
+        self._planned_at = 0.0
 
     @property
     def counters(self) -> Counters:
@@ -89,6 +90,8 @@ class Watch:
         """Tell what became of the request."""
         before = self._scheduler.snapshot()
         count, tokens = before.waiting_count, before.waiting_tokens
+        if not request.is_background:
+            count, tokens = count - before.background_waiting, tokens - before.background_tokens
         try:
             self._scheduler.submit(request, now)
         except JitneyError as error:
@@ -99,6 +102,7 @@ class Watch:
     def plan(self, now: float) -> PlannedBatch | None:
         """Tell the batch and how things stand after it was planned."""
         planned = self._scheduler.plan(now)
+        self._planned_at = now
         batch = None if planned is None else planned.batch
         owners = {
             each.slot: (each.request.id, each.index)
@@ -108,6 +112,10 @@ class Watch:
         self._tell(Planned(now, batch, owners, self._scheduler.snapshot(), self._is_in_haste))
         self._is_in_haste = False
         return planned
+
+    def take_events(self) -> list[Event]:
+        """Tell the events."""
+        return self._told(self._planned_at, "plan", self._scheduler.take_events())
 
     def apply(self, planned: PlannedBatch, outcome: Outcome, now: float) -> list[Event]:
         """Tell the events."""

@@ -67,6 +67,7 @@ def draw_workload(world: World) -> Workload:
     arrivals: list[Arrival] = []
     cancels: list[CancelAt] = []
     turns = Random(f"turns {world.seed}")
+    kinds = Random(f"kinds {world.seed}")
     at = 0.0
     for number in range(habits.request_count):
         if number % habits.bursts == 0:
@@ -76,6 +77,8 @@ def draw_workload(world: World) -> Workload:
             request = _next_turn(world, turns, turns.choice(arrivals).request, request)
         if number < habits.poison_count:
             request = _poisoned(request, random)
+        if kinds.random() < habits.background:
+            request = replace(request, is_background=True, share=None)
         slow = random.random() < habits.slow_reader
         read_chance = random.choice((0.0, 0.05, 0.3)) if slow else 1.0
         arrivals.append(Arrival(at, request, random.random() < 0.9, read_chance))

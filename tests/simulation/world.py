@@ -16,6 +16,8 @@ LONG_CHANCE = 0.05
 """That the prompts of a world are long; such a one takes ten times as long as another."""
 ROUNDS_CHANCE = 0.5
 """That the fake backend pretends kernels that round by the shape of a pass."""
+BACKGROUND_EVERY = 4
+"""Every so many seeds, a world has background requests. The others are what they were before."""
 TENANTS = 3
 MIXES = tuple(mix for mix in Mix if mix is not Mix.SEPARATE)
 """The mixes that are drawn with everything else; the other one is drawn by itself."""
@@ -74,6 +76,7 @@ class Habits:
     pause: float
     """That its caller pauses it, and perhaps resumes it."""
     reprioritise: float
+    background: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +119,9 @@ def draw_world(seed: int) -> World:
         reprioritise=steering.choice((0.0, 0.0, 0.3)),
     )
     fake = replace(fake, rounds=Random(f"rounds {seed}").random() < ROUNDS_CHANCE)
+    if seed % BACKGROUND_EVERY == BACKGROUND_EVERY - 1:
+        chance = Random(f"background {seed}").choice((0.2, 0.5, 0.9))
+        habits = replace(habits, background=chance)
     return World(
         seed=seed,
         queues=queues,

@@ -28,7 +28,7 @@ HEAVY = {
     "click": ("cli",),
     "jinja2": ("text",),
     "llguidance": ("sampling", "text", "backends"),
-    "msgspec": ("backends/process", "models", "bench", "plan", "cluster"),
+    "msgspec": ("backends/process", "models", "bench", "plan", "cluster", "sandbox"),
     "ray": ("cluster",),
     "yaml": ("config",),
 }

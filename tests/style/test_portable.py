@@ -79,6 +79,7 @@ LINUX = re.compile(
     r"|/dev/shm|setpriority|SC_AVPHYS|O_TMPFILE|sigtimedwait|sigwaitinfo|CLOCK_BOOTTIME"
 )
 WITHOUT = {
+    "cluster/back_channel.py": "unit/cluster/test_back_channel.py",
     "sandbox/die_with_parent.py": "unit/sandbox/test_die_with_parent.py",
     "backends/machine/neighbours.py": "unit/backends/machine/test_neighbours.py",
     "bench/steal.py": "unit/bench/test_steal.py",

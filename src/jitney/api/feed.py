@@ -1,8 +1,8 @@
 """Runs a list of requests of any length through an engine with a bounded queue.
 
-Called on the caller's thread by `jitney.api.llm`. When the queue is full, the other requests are
-sent as room appears, so a long list never gets QueueFull. If one fails, or the caller interrupts,
-the rest is cancelled.
+Called on the caller's thread by `jitney.api.llm` and `jitney.api.ray_data`. When the queue is full,
+the other requests are sent as room appears, so a long list never gets QueueFull. If the caller
+interrupts, the rest is cancelled.
 
 Tests: tests/unit/api/test_llm.py.
 """
@@ -15,7 +15,10 @@ from jitney.core.request import Request
 from jitney.engine.answer import Answer
 from jitney.engine.engine import Engine
 from jitney.engine.handle import Handle
-from jitney.errors import DeadlineExceeded, QueueFull
+from jitney.errors import JitneyError, QueueFull
+
+Outcome = Answer | JitneyError
+"""What came of a request."""
 
 RETRY_S = 0.05
 """The pause before a refused request is sent again, unless an answer comes first."""
@@ -26,33 +29,55 @@ def run_all(
 ) -> list[Answer]:
     """The answers, in the order of the requests; `report` gets each answer when it is known.
 
+    If one fails, its error is raised and the rest is cancelled.
+    """
+
+    def report_or_raise(outcome: Outcome) -> None:
+        if isinstance(outcome, JitneyError):
+            raise outcome
+        report(outcome)
+
+    outcomes = run_each(engine, requests, report_or_raise)
+    return [each for each in outcomes if isinstance(each, Answer)]
+
+
+def run_each(
+    engine: Engine,
+    requests: Iterator[Request | JitneyError],
+    report: Callable[[Outcome], None],
+) -> list[Outcome]:
+    """What came of each request, in their order: its answer, or the error that it failed with.
+
+    An error in place of a request is its outcome. Where `report` raises, the rest is cancelled.
+
     Requests are made one by one, when there is room. So the first ones run while the last ones
     are not yet tokenised.
     """
-    feed = _Feed(engine, requests)
-    answers: dict[int, Answer] = {}
+    outcomes: dict[int, Outcome] = {}
+
+    def tell(place: int, outcome: Outcome) -> None:
+        outcomes[place] = outcome
+        report(outcome)
+
+    def sendable() -> Iterator[tuple[int, Request]]:
+        for place, each in enumerate(requests):
+            if isinstance(each, JitneyError):
+                tell(place, each)
+            else:
+                yield place, each
+
+    feed = _Feed(engine, sendable())
     try:
         while feed.fill():
             if feed.is_all_sent and engine.settings.wait_s is None:
                 engine.stop_gathering()
-            place, handle = feed.sent[0]
-            try:
-                answer = handle.result(RETRY_S if feed.is_refused else None)
-            except QueueFull:
-                feed.take_back()
-            except DeadlineExceeded:
-                raise  # a TimeoutError too, but of the request and not of our pause
-            except TimeoutError:
-                feed.widen()
-            else:
-                feed.sent.popleft()
-                feed.widen()
-                answers[place] = answer
-                report(answer)
+            ended = feed.wait()
+            if ended is not None:
+                tell(*ended)
     finally:
         for _, handle in feed.sent:
             handle.cancel()
-    return [answers[place] for place in range(len(answers))]
+    return [outcomes[place] for place in range(len(outcomes))]
 
 
 class _Feed:
@@ -64,19 +89,14 @@ class _Feed:
     that was accepted. It grows by one with every answer or pause.
     """
 
-    def __init__(self, engine: Engine, requests: Iterator[Request]) -> None:
+    def __init__(self, engine: Engine, requests: Iterator[tuple[int, Request]]) -> None:
         self._engine = engine
-        self._fresh = enumerate(requests)
+        self._fresh = requests
         self._refused: deque[tuple[int, Request]] = deque()
         self._room_max = engine.settings.max_num_queued_reqs + engine.settings.max_num_seqs
         self._room = self._room_max
         self._is_exhausted = False
         self.sent: deque[tuple[int, Handle[Answer]]] = deque()
-
-    @property
-    def is_refused(self) -> bool:
-        """Whether a request was refused and waits to be sent again."""
-        return bool(self._refused)
 
     @property
     def is_all_sent(self) -> bool:
@@ -100,13 +120,27 @@ class _Feed:
                 self.sent.append((place, handle))
         return bool(self.sent)
 
-    def take_back(self) -> None:
-        """Send the oldest request again later: the engine refused it."""
-        place, handle = self.sent.popleft()
-        self._refused.append((place, handle.request))
-        self._narrow()
+    def wait(self) -> tuple[int, Outcome] | None:
+        """Wait for the oldest request; None if there may be room for another one before its end."""
+        place, handle = self.sent[0]
+        outcome: Outcome
+        try:
+            outcome = handle.result(RETRY_S if self._refused else None)
+        except QueueFull:
+            self.sent.popleft()
+            self._refused.append((place, handle.request))
+            self._narrow()
+            return None
+        except JitneyError as error:
+            outcome = error  # its deadline too: a TimeoutError, but not of our pause
+        except TimeoutError:
+            self._widen()
+            return None
+        self.sent.popleft()
+        self._widen()
+        return place, outcome
 
-    def widen(self) -> None:
+    def _widen(self) -> None:
         """A request ended, or time has passed: there may be room for one more."""
         self._room = min(self._room + 1, self._room_max)
 

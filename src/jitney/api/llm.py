@@ -219,7 +219,7 @@ class LLM:
         """
         read = prompt if isinstance(prompt, Prompt) else read_prompt(prompt)
         callbacks = read_callbacks(options)
-        request = self._request(read, read_params(1, params)[0], options)
+        request = self.make_request(read, read_params(1, params)[0], options)
         handle = self.engine.submit(request, streams=callbacks.want_deltas)
         return self._handle(handle, read, callbacks)
 
@@ -233,9 +233,24 @@ class LLM:
         read = prompt if isinstance(prompt, Prompt) else read_prompt(prompt)
         callbacks = read_callbacks(options)
         # To tokenise a long text or compile a constraint would block the loop.
-        request = await asyncio.to_thread(self._request, read, read_params(1, params)[0], options)
+        request = await asyncio.to_thread(
+            self.make_request, read, read_params(1, params)[0], options
+        )
         handle = await self.engine.submit_async(request, streams=callbacks.want_deltas)
         return self._handle(handle, read, callbacks)
+
+    def make_request(
+        self, prompt: Prompt, params: SamplingParams, options: SubmitOptions
+    ) -> Request:
+        """A request for the engine, tokenised and checked. Raises a RequestError."""
+        self.engine.check_process()
+        request_factory = self._assembly.request_factory
+        tokens = prompt.tokens
+        if tokens is None:
+            assert prompt.text is not None, "A prompt has text or tokens"
+            tokens = request_factory.encode_text(prompt.text)
+        made_id = f"{ID_PREFIX}{next(self._numbers)}"
+        return request_factory.make(tokens, params, read_options(made_id, options))
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
@@ -285,7 +300,7 @@ class LLM:
         use_tqdm: bool,
     ) -> list[RequestOutput]:
         requests = (
-            self._request(prompt, each, {"priority": priority})
+            self.make_request(prompt, each, {"priority": priority})
             for prompt, each, priority in zip(prompts, params, priorities, strict=True)
         )
         shows = use_tqdm and len(prompts) >= PROGRESS_PROMPTS_MIN and sys.stderr.isatty()
@@ -296,16 +311,6 @@ class LLM:
             make_output(answer, prompt.text, vocabulary)
             for answer, prompt in zip(answers, prompts, strict=True)
         ]
-
-    def _request(self, prompt: Prompt, params: SamplingParams, options: SubmitOptions) -> Request:
-        self.engine.check_process()
-        request_factory = self._assembly.request_factory
-        tokens = prompt.tokens
-        if tokens is None:
-            assert prompt.text is not None, "A prompt has text or tokens"
-            tokens = request_factory.encode_text(prompt.text)
-        made_id = f"{ID_PREFIX}{next(self._numbers)}"
-        return request_factory.make(tokens, params, read_options(made_id, options))
 
     def _handle(
         self, handle: Handle[Answer], prompt: Prompt, callbacks: Callbacks

@@ -7,6 +7,7 @@ comes before the next. Every other run goes backwards.
 """
 
 import asyncio
+import heapq
 import statistics
 import time
 from collections.abc import Callable
@@ -49,7 +50,8 @@ ROUNDS = {1: 4, 4: 3, 16: 2}
 
 CONVERTED = " with our file"
 SEARCH_CLIENTS = 16
-SEARCH_S = 5.0
+SEARCH_COMPLETION_COUNT = 32
+WARM_COMPLETION_COUNT = 8
 SLOWER_MAX = 3.0
 SHORT_MAX = 0.05
 """Answers may be shorter by this share."""
@@ -78,14 +80,28 @@ class Contender:
     counterpart: str
 
 
-def files_of(settings: Settings) -> dict[str, Path]:
+def files_of(settings: Settings, say: Say) -> dict[str, Path]:
     """The GGUF file that everybody runs, and how others are named with it. Raises a SetupError.
 
     We convert the embedded model for llama.cpp, once. llama-server is measured with that file too:
-    what its users have, and what they could have.
+    what its users have, and what they could have. Without llama.cpp here, there is none.
     """
-    found = located(replace(settings, backend="llamacpp"))
-    given, ready = source_of(found), ready_model(found)
+    usual = Settings()
+    found = located(
+        replace(
+            settings,
+            backend="llamacpp",
+            # Those of OpenVINO, which say nothing about this file.
+            dtype=usual.dtype,
+            kv_cache_dtype=usual.kv_cache_dtype,
+        )
+    )
+    given = source_of(found)
+    try:
+        ready = ready_model(found)
+    except SetupError as error:
+        say(f"Nobody is measured with a file that jitney converts for llama.cpp: {error}")
+        return {"": given}
     return {"": given} if ready == given else {"": given, CONVERTED: ready}
 
 
@@ -181,38 +197,53 @@ class Comparison:
         return families
 
     def _search(self, family: Family) -> None:
-        """Find the fastest build and settings of a system, by a short trial of each.
+        """Find the fastest build and settings of a system: a trial of each, and one more of the
+        two best, because a single one may have been disturbed.
 
         Of a build that is several times slower than another, the other settings are not tried.
         """
-        speed_best = 0.0
-        best: ServerPlan | None = None
+        speeds: dict[str, float] = {}
+        plans: dict[str, ServerPlan] = {}
+        short_best = 0.0
         slow: set[str] = set()
         for plan in family(Room(slots=SEARCH_CLIENTS)):
             if plan.name in slow:
                 continue
-            try:
-                with ExitStack() as stack:
-                    speed = self._tried_speed(_server_rate(stack, plan))
-            except Exception as error:  # a foreign system may fail in any way
-                self._leave_out(f"{plan.name} ({plan.settings})", error)
-                continue
-            sentence = f"Tried {plan.name}, {plan.settings}: {speed:.0f} tokens/s"
-            self._say(sentence)
-            self._tried.append(sentence)
-            if speed < speed_best / SLOWER_MAX:
-                slow.add(plan.name)
-            if speed > speed_best:
-                speed_best, best = speed, plan
-        self._best += [] if best is None else [best]
+            tried = self._try(plan, short_best / SLOWER_MAX)
+            if tried is not None:
+                short, speed = tried
+                short_best = max(short_best, short)
+                if speed is None:
+                    slow.add(plan.name)
+                else:
+                    plans[plan.settings + plan.name] = plan
+                    speeds[plan.settings + plan.name] = speed
+        for key in heapq.nlargest(2, speeds, speeds.__getitem__) if len(speeds) > 1 else ():
+            tried = self._try(plans[key], 0.0)
+            if tried is not None and tried[1] is not None:
+                speeds[key] = max(speeds[key], tried[1])
+        if speeds:
+            self._best.append(plans[max(speeds, key=speeds.__getitem__)])
 
-    def _tried_speed(self, rate: Rate) -> float:
-        """Tokens per second of a trial. The first, short one is enough for a slow server."""
-        started_at = time.monotonic()
-        speed = rate(fixed(SEARCH_CLIENTS, 32, 8, seed=self._seed, clients=SEARCH_CLIENTS))
-        if time.monotonic() - started_at > SEARCH_S:
-            return speed
-        return rate(_load(SEARCH_CLIENTS, 1, self._seed + 99))
+    def _try(self, plan: ServerPlan, short_min: float) -> tuple[float, float | None] | None:
+        """Tokens per second of a short load and of a longer one, which a server that is slower
+        than `short_min` is spared; None if it does not run."""
+        speed = None
+        try:
+            with ExitStack() as stack:
+                rate = _server_rate(stack, plan)
+                short = rate(fixed(SEARCH_CLIENTS, 32, 8, seed=self._seed, clients=SEARCH_CLIENTS))
+                if short >= short_min:
+                    seed = self._seed + 99
+                    load = _load(SEARCH_CLIENTS, 1, seed, SEARCH_COMPLETION_COUNT)
+                    speed = self._calm_rate(rate, load)
+        except Exception as error:  # a foreign system may fail in any way
+            self._leave_out(f"{plan.name} ({plan.settings})", error)
+            return None
+        sentence = f"Tried {plan.name}, {plan.settings}: {speed or short:.0f} tokens/s"
+        self._say(sentence)
+        self._tried.append(sentence)
+        return short, speed
 
     def _ours(self, stack: ExitStack, count: int) -> dict[str, Rate]:
         """Jitney as a server and in process, both with the user's settings."""
@@ -269,7 +300,7 @@ class Comparison:
 
     def _measure(self, ours: dict[str, Rate], peers: list[Contender], count: int) -> None:
         for rate in ours.values():
-            rate(_load(count, 1, self._seed + 97))
+            rate(self._warm_load(count))
         left = [peer for peer in peers if self._is_warm(peer, count)]
         for number in range(self._runs):
             load = _load(count, ROUNDS.get(count, 1), self._seed + number)
@@ -291,11 +322,14 @@ class Comparison:
     def _is_warm(self, peer: Contender, count: int) -> bool:
         """Run a short load; false if the peer cannot, and then it is left out."""
         try:
-            peer.rate(_load(count, 1, self._seed + 97))
+            peer.rate(self._warm_load(count))
         except Exception as error:  # a foreign system may fail in any way
             self._leave_out(f"{peer.name} at {count}", error)
             return False
         return True
+
+    def _warm_load(self, count: int) -> Workload:
+        return _load(count, 1, self._seed + 97, WARM_COMPLETION_COUNT)
 
     def _measure_peer(
         self, peer: Contender, load: Workload, before: float, our_rate: Rate, number: int
@@ -334,8 +368,8 @@ class Comparison:
         return rate
 
 
-def _load(count: int, rounds: int, seed: int) -> Workload:
-    return fixed(count * rounds, PROMPT_COUNT, COMPLETION_COUNT, seed=seed, clients=count)
+def _load(count: int, rounds: int, seed: int, completion_count: int = COMPLETION_COUNT) -> Workload:
+    return fixed(count * rounds, PROMPT_COUNT, completion_count, seed=seed, clients=count)
 
 
 def _server_rate(stack: ExitStack, plan: ServerPlan) -> Rate:

@@ -114,10 +114,11 @@ class HttpTarget:
 
     async def ask(self, client: httpx.AsyncClient, job: Job) -> RequestTimes:
         """Send one job and read its answer to the end."""
+        body = self.body(job)
         times = RequestTimes(sent_at=time.monotonic(), prompt_count=job.prompt_count)
         try:
             url = self.base_url.rstrip("/") + self.endpoint
-            async with client.stream("POST", url, json=self.body(job)) as response:
+            async with client.stream("POST", url, json=body) as response:
                 if response.status_code != 200:
                     start = (await _beginning(response)).decode("utf-8", "replace")
                     times.error = f"status {response.status_code}: {start}"
@@ -206,9 +207,9 @@ async def _events(response: httpx.Response) -> AsyncIterator[bytes]:
         for line in lines:
             if line.startswith(DATA):
                 content = line[len(DATA) :].strip()
-                if content == DONE:
-                    return
-                yield content
+                if content != DONE:
+                    # What follows the last one is read too, or the connection is not used again.
+                    yield content
 
 
 async def _beginning(response: httpx.Response) -> bytes:

@@ -52,6 +52,8 @@ def measure(
             changed = for_bench(settings, **JOINING, **sizes, **change)
             with engine_target(changed) as target:
                 backend = target.traits.name
+                # The first time, the sizes of its passes and their cost are new to it.
+                target.run(_load(prompt_count, arrives_s, seed + runs + number))
                 load = _load(prompt_count, arrives_s, seed + number)
                 found[name].append(_figures(calm.measure(partial(target.run, load))))
 

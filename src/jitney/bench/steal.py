@@ -21,6 +21,11 @@ under user and nice already."""
 
 SHARE_TOLD = 0.05
 TRIES_MAX = 3
+AGAIN_S = 20.0
+AGAIN_SHARE = 0.25
+"""All repetitions together take at most so long, and this part of the time of the first tries. On a
+host that stays busy more of them would only take longer."""
+
 PART_S_MIN = 1.0
 """The system counts in hundredths of a second: of a shorter part it says little."""
 
@@ -53,12 +58,20 @@ class StealWatch:
 class CalmParts:
     """Measures the parts of one benchmark. A disturbed part is measured again."""
 
-    def __init__(self, say: Say, stat: Path = STAT, part_s_min: float = PART_S_MIN) -> None:
+    def __init__(
+        self,
+        say: Say,
+        stat: Path = STAT,
+        part_s_min: float = PART_S_MIN,
+        again_s: float = AGAIN_S,
+    ) -> None:
         self._say = say
         self._stat = stat
         self._part_s_min = part_s_min
         self._stolen_s = 0.0
         self._whole_s = 0.0
+        self._again_s = again_s
+        """What is left for repetitions."""
 
     @property
     def share(self) -> float | None:
@@ -68,19 +81,21 @@ class CalmParts:
 
     def measure(self, part: Callable[[], Made]) -> Made:
         """What `part` measures. While others take too much it is tried again, TRIES_MAX times in
-        all, and the calmest counts: the choice does not look at the figures."""
+        all if there is time, and the calmest counts: the choice does not look at the figures."""
         tries: list[tuple[float, float, Made]] = []
-        while len(tries) < TRIES_MAX:
+        while True:
             watch, started_at = StealWatch(self._stat), time.monotonic()
             made = part()
             share, seconds = watch.share(), time.monotonic() - started_at
             if share is None or seconds < self._part_s_min:
                 return made
+            self._again_s += -seconds if tries else AGAIN_SHARE * seconds
             tries.append((share, seconds, made))
             if share < SHARE_TOLD:
                 break
-            if len(tries) < TRIES_MAX:
-                self._say(f"others took {100 * share:.0f} % of the processors: once more")
+            if len(tries) == TRIES_MAX or self._again_s < seconds:
+                break
+            self._say(f"others took {100 * share:.0f} % of the processors: once more")
         share, seconds, made = min(tries, key=lambda each: each[0])
         self._stolen_s += share * seconds
         self._whole_s += seconds

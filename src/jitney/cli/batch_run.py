@@ -14,15 +14,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from jitney.cli.failures import FAILED, say, say_at_sigterm
 from jitney.cli.opening import loading
+from jitney.cli.progress_bar import progress_bar
 from jitney.cli.pull import fetch_model, show_log
 from jitney.cli.result_lines import plural
 from jitney.cli.verbs import BatchRunOptions
 from jitney.config import Resolved, ServeSettings
-from jitney.errors import ConfigError
+from jitney.errors import ConfigError, SetupError
 from jitney.jobs import offline
 from jitney.jobs.jobs import Jobs
 from jitney.jobs.line_asker import ServiceAsker
@@ -30,9 +30,6 @@ from jitney.jobs.store import JobStore
 from jitney.jobs.stored import BatchStatus, StoredBatch
 from jitney.loading.compose import Assembly, assemble, name_of
 from jitney.server.service import Service
-
-AHEAD = 2
-"""Lines that are asked for each one that can run, so that the engine never waits for the next."""
 
 
 def call(options: BatchRunOptions, resolved: Resolved) -> int:
@@ -63,8 +60,8 @@ def call(options: BatchRunOptions, resolved: Resolved) -> int:
 def _run(assembly: Assembly, places: offline.RunPlaces, batch: StoredBatch) -> StoredBatch:
     serving = ServeSettings(served_model_name=(assembly.model_name,))
     service = Service(assembly.engine, assembly.request_factory, assembly.template, serving)
-    in_flight_max = AHEAD * assembly.engine.settings.max_num_seqs
-    jobs = Jobs(places.folder, ServiceAsker(service, in_flight_max), bounds=offline.NO_BOUNDS)
+    asker = ServiceAsker(service, has_live_calls=False)
+    jobs = Jobs(places.folder, asker, bounds=offline.NO_BOUNDS)
     jobs.thread.open()
     last = batch
     try:
@@ -91,10 +88,20 @@ def _end(places: offline.RunPlaces, batch: StoredBatch) -> int:
     store = JobStore(places.folder)
     try:
         offline.deliver(store, batch, places)
+    except (OSError, KeyboardInterrupt) as error:
+        kept = f"they stay in {places.folder}, and the same command goes on from there"
+        if isinstance(error, OSError):
+            named = error.filename2 or error.filename or places.output
+            raise SetupError(
+                f"{named}: {error.strerror}, so the results are not in place; {kept}."
+            ) from error
+        say(f"Stopped before the results were in place; {kept}.")
+        raise
     finally:
         store.close()
-        if not batch.status.is_live:
-            offline.remove_store(places)
+    offline.remove_store(places)
+    if batch.status is BatchStatus.FAILED:
+        raise ConfigError(f"{places.source}: {batch.errors[0]['message']}")
     counted = f"{batch.total:,} {plural('line', batch.total)}"
     told = f"{counted}: {batch.completed:,} answered in {places.output}"
     if batch.failed:
@@ -107,16 +114,10 @@ def _end(places: offline.RunPlaces, batch: StoredBatch) -> int:
 def _progress() -> Iterator[Callable[[StoredBatch], None]]:
     """A progress bar on a terminal; elsewhere nothing."""
     console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
     if not console.is_terminal:
         yield lambda batch: None
         return
-    with Progress(*columns, console=console, transient=True) as progress:
+    with progress_bar(console) as progress:
         task = progress.add_task("reading", total=None)
 
         def show(batch: StoredBatch) -> None:

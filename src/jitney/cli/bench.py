@@ -3,13 +3,13 @@
 Tests: tests/e2e/test_bench.py.
 """
 
-import math
 from dataclasses import replace
 
 from jitney.bench import overhead, scaling, stalls, strategies
 from jitney.bench.report import Result
 from jitney.cli.bench_result import (
     LENGTH_MAX,
+    RATE_MAX,
     RATE_MIN,
     RUNS_MAX,
     check_number,
@@ -38,7 +38,7 @@ def run_strategies(options: StrategiesOptions, resolved: Resolved) -> None:
     check_number("--runs", options.runs, 1, RUNS_MAX)
     check_number("--num-prompts", options.num_prompts, 1, ENGINE_PROMPTS_MAX)
     if options.request_rate is not None:
-        check_number("--request-rate", options.request_rate, RATE_MIN, math.inf)
+        check_number("--request-rate", options.request_rate, RATE_MIN, RATE_MAX)
     seed = seed_of(resolved)
 
     def measure() -> Result:

@@ -23,7 +23,6 @@ from jitney.cli.bench_result import (
     check_number,
     finish,
     measure_and_finish,
-    progress_bar,
     read_counts,
     seed_of,
 )
@@ -35,6 +34,7 @@ from jitney.cli.bench_verbs import (
     ServeLoadOptions,
 )
 from jitney.cli.failures import say
+from jitney.cli.progress_bar import progress_bar
 from jitney.config import Resolved
 from jitney.errors import ConfigError
 
@@ -49,7 +49,7 @@ def run_compare(options: CompareOptions, resolved: Resolved) -> None:
     clients = read_counts("--clients", options.clients)
 
     def measure() -> Result:
-        files, seed = files_of(resolved.settings), seed_of(resolved)
+        files, seed = files_of(resolved.settings, say), seed_of(resolved)
         return Comparison(resolved, files, runs=options.runs, seed=seed, say=say).run(clients)
 
     measure_and_finish(measure, resolved, options.output)

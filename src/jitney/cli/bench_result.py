@@ -12,9 +12,6 @@ from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from jitney.bench import report
 from jitney.bench.report import Result, document, setup_of, show, write_json
 from jitney.bench.steal import StealWatch, with_steal
@@ -26,6 +23,7 @@ RUNS_MAX = 1000
 PROMPTS_MAX = 1_000_000
 SIZES_MAX = 1024
 RATE_MIN = 1e-6
+RATE_MAX = 1e6
 LENGTH_MAX = 1_000_000
 """Tokens of a prompt or an answer that a flag may ask for."""
 
@@ -88,18 +86,6 @@ def _drawn(draw: Callable[[Path], list[Path]] | None, folder: Path) -> list[Path
     except Exception as error:  # matplotlib may raise anything; the figures are there without it
         say(f"No plot was drawn: {type(error).__name__}: {str(error).rstrip('.')}.")
         return []
-
-
-def progress_bar(console: Console) -> Progress:
-    """A bar with a count and the time that is left; it goes away at the end."""
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-    )
 
 
 def check_folder(folder: Path | None) -> None:

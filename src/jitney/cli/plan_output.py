@@ -15,9 +15,10 @@ from rich.console import Console
 
 from jitney.backends.machine.cores import usable_cores
 from jitney.bench.report import Result, check_folder, document
-from jitney.cli.bench_result import give_out, progress_bar
+from jitney.cli.bench_result import give_out
 from jitney.cli.failures import say
 from jitney.cli.plan_verb import PlanOptions
+from jitney.cli.progress_bar import progress_bar
 from jitney.engine.clock import SystemClock
 from jitney.errors import ConfigError
 from jitney.models.files import disk_errors

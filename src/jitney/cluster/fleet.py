@@ -21,17 +21,21 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any  # Any: the results of two futures
 
-from jitney.cluster.accounts import Accounts, MovingRequest
+from jitney.cluster.accounts import PLACE_S_MAX, Accounts, MovingRequest
 from jitney.cluster.back_channel import BackChannel
 from jitney.cluster.dispatch import ENCODE_S_MAX, Dispatch, FleetBackend, ReplicaLost
-from jitney.cluster.levels import Levels
+from jitney.cluster.levels import settings_of_all, share_of_one
+from jitney.cluster.overview import FleetOverview
 from jitney.cluster.progress import Progress, Verdict
 from jitney.cluster.replica_messages import (
     Accepted,
     Address,
+    CatchingUp,
     Description,
     Ended,
     Made,
+    OfRequest,
+    ReplicaDetail,
     Run,
     Started,
     State,
@@ -40,8 +44,8 @@ from jitney.cluster.replica_messages import (
     encode_one,
 )
 from jitney.cluster.routing import head_of
+from jitney.cluster.suspects import SuspectTurn
 from jitney.core.request import Priority, Request, RequestId
-from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.snapshot import Detail, Snapshot
 from jitney.engine.answer import Answer
 from jitney.engine.clock import Clock, SystemClock
@@ -49,6 +53,7 @@ from jitney.engine.engine import EngineState
 from jitney.engine.handle import Handle
 from jitney.engine.mailbox import Mailbox
 from jitney.engine.observe import Observers
+from jitney.engine.replica_view import ReplicaView
 from jitney.engine.stats import Statistics, Stats
 from jitney.errors import (
     BackendFailed,
@@ -59,14 +64,17 @@ from jitney.errors import (
     JitneyError,
     QueueFull,
 )
-from jitney.records import (
-    Observer,
-)
+from jitney.records import Observer
 
 _log = logging.getLogger("jitney.cluster")
 
-PLACE_S_MAX = 120.0
-"""How long a request waits for a replica that takes it, at the beginning and after a loss."""
+LEAVING_S = 0.1
+"""Between two tries where replicas leave, or new ones are not there yet."""
+
+PAUSE_S_MAX = 2.0
+"""The longest of these pauses."""
+
+TIME_OVER = "The request's time limit passed before it ended; raise the limit."
 
 RESULT_GRACE_S = 2.0
 """A replica that says it is done has told the end before; so long may it be on its way."""
@@ -88,18 +96,20 @@ class ReplicaFleet:
         self._clock = clock or SystemClock()
         self._loop = asyncio.get_running_loop()
         self.ingress = secrets.token_hex(8)
+        self._replica_count = replica_count
+        self._model_key = description.model_key
         self.backend = FleetBackend(dispatch, description, self._loop)
-        self.settings = _over_all(description.scheduler_settings(), replica_count)
+        self.settings = settings_of_all(description.scheduler_settings(), replica_count)
         self._channel = BackChannel(self.ingress, host, self._take, self._lose)
         self._address: Address | None = None
         self._observers = Observers()
-        self._levels = Levels(self.settings, self.backend.traits)
-        self._statistics = Statistics(self._clock.now(), self._levels.snapshot())
-        self._accounts = Accounts(self._statistics, self._observers, self._clock)
+        self._overview = FleetOverview(
+            self.settings, self.backend.traits, self._channel.ask, self._clock
+        )
+        self._accounts = Accounts(self._overview.statistics, self._observers, self._clock)
         self._live: dict[str, MovingRequest] = {}
         self._number = 0
-        self._suspects = asyncio.Lock()
-        """Held while a suspect runs: one at a time in the whole fleet."""
+        self._suspects = SuspectTurn()
         self._is_closed = False
 
     async def open(self) -> None:
@@ -119,22 +129,17 @@ class ReplicaFleet:
     @property
     def is_backend_ready(self) -> bool:
         """Whether a replica is there. Any thread."""
-        return bool(self._levels.replicas) or not self._live
+        return bool(self._overview.names) or not self._live
 
     @property
     def stalled_s(self) -> float:
         """How long no replica has made progress though one should. Any thread."""
-        return self._statistics.stalled_s(self._clock.now())
+        return self._overview.stalled_s()
 
     @property
     def observer_failed_count(self) -> int:
         """How often an observer raised."""
         return self._observers.failed_count
-
-    @property
-    def replicas(self) -> list[str]:
-        """The replicas that are connected."""
-        return list(self._levels.replicas)
 
     def send(
         self,
@@ -157,7 +162,6 @@ class ReplicaFleet:
             request,
             mailbox,
             Progress(request, now - arrived_at, keeps_logprobs=not streams),
-            head_of(request.prompt, request.scope),
             arrived_at,
             now,
         )
@@ -188,21 +192,23 @@ class ReplicaFleet:
 
     def stats(self) -> Stats:
         """Counters and averages since the start. Any thread."""
-        return self._levels.totals(self._statistics).stats(self._clock.now())
+        return self._overview.totals().stats(self._clock.now())
 
     def totals(self) -> Statistics:
         """The sums behind the statistics. Any thread."""
-        return self._levels.totals(self._statistics)
+        return self._overview.totals()
 
     def snapshot(self) -> Snapshot:
         """Slots, memory and queues of all replicas together. Any thread."""
-        return self._levels.snapshot()
+        return self._overview.snapshot()
 
     def look(self, characters_max: int = 0) -> Future[Detail]:
-        """The detail: what this ingress knows without asking."""
-        answer: Future[Detail] = Future()
-        answer.set_result(Detail(self._clock.now(), (), (), ()))
-        return answer
+        """Ask the replicas for their details, which are then in `replica_views`. Any thread."""
+        return self._overview.look(characters_max)
+
+    def replica_views(self) -> tuple[ReplicaView, ...]:
+        """The replicas that are connected, side by side. Any thread."""
+        return self._overview.views()
 
     def end_waits(self) -> None:
         """A fleet gathers nothing."""
@@ -222,7 +228,7 @@ class ReplicaFleet:
     async def _drive(self, live: MovingRequest) -> None:
         """One request from its first replica to its end. It ends exactly once (invariant 1)."""
         try:
-            while await self._attempt(live):
+            while await self._attempt_in_turn(live):
                 pass
         except asyncio.CancelledError:
             self._accounts.end_cancelled(live)
@@ -234,17 +240,41 @@ class ReplicaFleet:
         finally:
             self._live.pop(live.request.id, None)
 
+    async def _attempt_in_turn(self, live: MovingRequest) -> bool:
+        """An attempt, if anything is left to be made; of suspects, one at a time."""
+        if live.progress.is_complete:
+            # Its replica was lost between its last token and the word that this was all.
+            self._accounts.end(live, live.progress.answer(self._since(live.arrived_at)))
+            return False
+        if live.is_suspect:
+            left_s = live.left_s(self._clock.now(), self.settings.request_timeout_s)
+            try:
+                await self._suspects.take(live, left_s)
+            except TimeoutError:
+                raise DeadlineExceeded(TIME_OVER) from None
+        try:
+            return await self._attempt(live)
+        finally:
+            self._suspects.give_back(live)
+
     async def _attempt(self, live: MovingRequest) -> bool:
         """Run the request on one replica; whether another one has to go on. Raises its error."""
         told = await self._told(live)
-        if told is None:
-            return await self._move(live)
-        error = None if told.failure is None else told.failure.error()
-        if isinstance(error, QueueFull):
-            return self._try_next(live, error)
+        error = None if told is None or told.failure is None else told.failure.error()
+        if told is None or (live.is_placed and isinstance(error, EngineStopped)):
+            self._move(live)
+            if live.replica is None:
+                # Perhaps no replica is there: do not ask for one all the time.
+                await asyncio.sleep(min(live.progress.move_count * LEAVING_S, PAUSE_S_MAX))
+            return True
+        if isinstance(error, QueueFull) and not live.is_placed:
+            live.find_full(error)
+            return True
         if isinstance(error, Draining | EngineStopped):
-            # It is leaving. That is not the request's fault.
+            # It is leaving, or has another model. That is not the request's fault.
             live.full[live.replica or ""] = QueueFull(str(error), 1.0)
+            await asyncio.sleep(LEAVING_S)
+            live.check_place(self._clock.now())
             return True
         answer = told.answer(live.request)
         if answer is not None:
@@ -256,42 +286,43 @@ class ReplicaFleet:
 
     async def _told(self, live: MovingRequest) -> Ended | None:
         """Send the request to a replica, and return what it tells last; None if it is lost."""
-        left_s = self._left_s(live)
+        left_s = live.left_s(self._clock.now(), self.settings.request_timeout_s)
         self._number += 1
         live.attempt += 1
         live.replica = None
         live.over = self._loop.create_future()
         assert self._address is not None, "the fleet is open"
-        request = live.progress.resumed(left_s)
+        waited_s = self._since(live.arrived_at)
+        request = replace(
+            live.progress.resumed(left_s),
+            share=share_of_one(live.request.share, self._replica_count),
+            waited_s=waited_s if live.is_accepted else None,
+        )
         order = Run(
             self._address,
             self._number,
             live.attempt,
-            self._since(live.arrived_at),
+            waited_s,
             Wanted.of(request),
+            self._model_key,
         )
+        # Ray may miss a replica later than we do.
+        avoided = (*live.full, *self._overview.lost())
         calling = asyncio.ensure_future(
-            self._dispatch.run(
-                encode_one(order), self.ingress, live.head, self._number, tuple(live.full)
-            )
+            self._dispatch.run(encode_one(order), self.ingress, live.head, self._number, avoided)
         )
         try:
             async with asyncio.timeout(left_s):
                 ends: set[asyncio.Future[Any]] = {calling, live.over}
                 await asyncio.wait(ends, timeout=PLACE_S_MAX, return_when=asyncio.FIRST_COMPLETED)
                 if live.replica is None and not (calling.done() or live.over.done()):
-                    raise QueueFull(
-                        f"No replica took the request within {PLACE_S_MAX:g} s; try again later.",
-                        PLACE_S_MAX,
-                    )
+                    live.check_place(self._clock.now())
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
                 if live.over.done():
                     return live.over.result()
                 return await self._told_late(live, calling)
         except TimeoutError:
-            raise DeadlineExceeded(
-                "The request's time limit passed before it ended; raise the limit."
-            ) from None
+            raise DeadlineExceeded(TIME_OVER) from None
         finally:
             if not calling.done():
                 calling.cancel()
@@ -311,8 +342,8 @@ class ReplicaFleet:
                 return await asyncio.shield(live.over)
         return None
 
-    async def _move(self, live: MovingRequest) -> bool:
-        """Its replica is lost: whether it goes on. Raises BackendFailed if it may not."""
+    def _move(self, live: MovingRequest) -> None:
+        """Its replica is lost, and it goes on elsewhere. Raises BackendFailed if it may not."""
         verdict = live.progress.lose()
         _log.warning(
             "Request %s lost its replica %s after %d tokens: %s",
@@ -322,6 +353,8 @@ class ReplicaFleet:
             verdict.value,
         )
         live.full.clear()
+        live.lose_place(self._clock.now())
+        live.was_lost |= live.replica is not None
         if verdict is Verdict.FAIL:
             raise BackendFailed(
                 "Every replica that ran this request was lost, so it is not tried again."
@@ -329,29 +362,14 @@ class ReplicaFleet:
         if live.progress.has_begun:
             made = next(iter(live.progress.resumed(None).resumed_tokens.values()), ())
             live.head = head_of((*live.request.prompt, *made), live.request.scope)
-        if verdict is Verdict.ALONE:
-            async with self._suspects:
-                return await self._attempt(live)
-        return True
-
-    def _try_next(self, live: MovingRequest, error: QueueFull) -> bool:
-        """A replica has no room: try another one. Raises the error when all were tried."""
-        live.full[live.replica or ""] = error
-        if live.replica is None or set(self._levels.replicas) <= set(live.full):
-            retry_s = min(each.retry_after_s for each in live.full.values())
-            raise QueueFull(
-                f"Every replica has as many requests as it takes; try again in {retry_s:.1f} s.",
-                retry_s,
-            )
-        return True
+        live.is_suspect = verdict is Verdict.ALONE
 
     def _take(self, replica: str, message: Told) -> None:
         """A replica told something."""
-        if isinstance(message, State):
-            self._levels.take(replica, message)
-            self._statistics.note(self._levels.snapshot(), self._clock.now())
+        if isinstance(message, State | ReplicaDetail):
+            self._overview.take(replica, message)
             return
-        if not isinstance(message, Accepted | Started | Made | Ended):
+        if not isinstance(message, OfRequest):
             return
         live = self._live.get(message.id)
         if live is None or live.attempt != message.attempt or live.over.done():
@@ -362,6 +380,8 @@ class ReplicaFleet:
                 self._accounts.accept(live)
             case Started():
                 self._accounts.start(live, message)
+            case CatchingUp():
+                live.progress.is_catching_up = message.is_so
             case Made():
                 self._pass_on(live, message)
             case Ended():
@@ -372,15 +392,22 @@ class ReplicaFleet:
         if self._is_closed:
             return
         _log.warning("Replica %s is lost", replica)
-        self._levels.lose(replica)
+        self._overview.lose(replica)
+        self._accounts.lose(replica)
         for live in self._live.values():
-            if live.replica == replica and not live.over.done():
+            # Nobody knows where one is that was not taken yet: it may have gone there.
+            if live.attempt and live.replica in (replica, None) and not live.over.done():
                 live.over.set_result(None)
 
     def _pass_on(self, live: MovingRequest, message: Made) -> None:
         delta, now = message.delta(), self._clock.now()
         live.progress.take(delta, now - live.arrived_at)
+        if delta.tokens and live.is_suspect:
+            live.is_suspect = False
+            self._suspects.give_back(live)
         live.mailbox.put(delta, now)
+        if now >= live.progress_due_at:
+            self._accounts.progress(live, now)
         if live.mailbox.is_bounded and live.mailbox.is_read_too_slowly(now):
             live.was_read_too_slowly = True
             live.task.cancel()
@@ -389,6 +416,8 @@ class ReplicaFleet:
         if self._is_closed:
             self._accounts.fail(live, EngineStopped("The server was shut down."))
             return
+        live.head = head_of(live.request.prompt, live.request.scope)
+        live.unplaced_at = self._clock.now()
         self._live[live.request.id] = live
         live.task = self._loop.create_task(self._drive(live))
 
@@ -409,29 +438,8 @@ class ReplicaFleet:
             steering = self._dispatch.steer(live.replica, request_id, action, priority)
             self._loop.create_task(steering).add_done_callback(_forget_error)
 
-    def _left_s(self, live: MovingRequest) -> float | None:
-        """Seconds until its deadline. Raises DeadlineExceeded."""
-        limit_s = live.request.request_timeout_s or self.settings.request_timeout_s
-        if limit_s is None:
-            return None
-        left_s = limit_s - self._since(live.sent_at)
-        if left_s <= 0:
-            raise DeadlineExceeded("The request passed its deadline.")
-        return left_s
-
     def _since(self, moment: float) -> float:
         return self._clock.now() - moment
-
-
-def _over_all(settings: SchedulerSettings, replica_count: int) -> SchedulerSettings:
-    """The limits of all replicas together."""
-    return replace(
-        settings,
-        max_num_seqs=settings.max_num_seqs * replica_count,
-        max_num_batched_tokens=settings.max_num_batched_tokens * replica_count,
-        max_num_queued_reqs=settings.max_num_queued_reqs * replica_count,
-        max_num_queued_tokens=settings.max_num_queued_tokens * replica_count,
-    )
 
 
 def _forget_error(ended: "asyncio.Future[None]") -> None:

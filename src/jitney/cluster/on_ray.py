@@ -4,19 +4,25 @@ Serve starts replicas, watches them, replaces them, and drains those that leave.
 handle of the deployment, so that Serve knows what runs where. What comes of them goes over the back
 channel (`jitney.cluster.back_channel`).
 
-Tests: tests/e2e/cluster/test_on_ray.py.
+Tests: tests/e2e/cluster/test_on_ray.py, tests/unit/cluster/test_on_ray.py.
 """
 
 import asyncio
 import logging
+import random
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any  # Any: Ray has no types for handles and statistics
 
 import ray
 from ray import serve
 from ray.exceptions import RayError
-from ray.serve.config import RequestRouterConfig
+from ray.serve.config import (
+    AutoscalingConfig,
+    AutoscalingContext,
+    AutoscalingPolicy,
+    RequestRouterConfig,
+)
 from ray.serve.exceptions import RayServeException
 from ray.serve.request_router import (
     PendingRequest,
@@ -26,14 +32,16 @@ from ray.serve.request_router import (
 )
 
 from jitney.cluster.dispatch import ReplicaLost
+from jitney.cluster.replica_count import ReplicaLoad, wanted_count
 from jitney.cluster.replica_engine import ReplicaEngine
-from jitney.cluster.replica_messages import Description, ReplicaFailure, decode_description
+from jitney.cluster.replica_messages import Description, decode_description
 from jitney.cluster.routing import Head, Report, RouteTable
 from jitney.config import Settings
 from jitney.core.backend import Segment
 from jitney.core.params import Constraint
-from jitney.errors import ConfigError, JitneyError, NoRoom
+from jitney.errors import ConfigError, NoRoom, QueueFull, RequestError
 from jitney.loading.compose import assemble
+from jitney.sandbox.sent_error import SentError
 
 APPLICATION = "jitney"
 DEPLOYMENT = "Replica"
@@ -43,9 +51,17 @@ ONGOING_MAX = 100_000
 NOT_STARTED = "Ray could not be started"
 REASON_CHARACTERS_MAX = 300
 REPORT_S = 1.0
+CALLERS_MISTAKES = (RequestError, QueueFull)
+"""What every replica would answer. After another error, another replica is asked."""
+
+DESCRIBED_S_MAX = 30.0
+"""A replica that has not said by then what it has loaded is stuck, and another one is asked."""
+
 HEALTH_S = 5.0
-DRAIN_S = 30.0
-"""What runs longer on a replica that leaves is moved."""
+LOOK_BACK_S = 10.0
+SCALE_UP_S = 5.0
+SCALE_DOWN_S = 60.0
+"""How long more or fewer replicas must be wanted before Serve starts or stops some."""
 
 
 class RayReplica:
@@ -63,25 +79,32 @@ class RayReplica:
         number: int,
         head: tuple[int, tuple[int, ...]],
         avoided: tuple[str, ...],
+        model_key: str,
     ) -> None:
         """Run an order to its end. The other arguments are for the router."""
-        del ingress, number, head, avoided
+        del ingress, number, head, avoided, model_key
         await self._here().run(frame)
 
-    async def encode(self, texts: Sequence[Segment]) -> list[int]:
-        """Tokens of texts."""
-        return await self._here().encode(texts)
+    async def encode(self, texts: Sequence[Segment], model_key: str) -> list[int] | SentError:
+        """Tokens of texts, or why there are none. Fails where another model is loaded."""
+        self._check(model_key)
+        try:
+            return await self._here().encode(texts)
+        except CALLERS_MISTAKES as error:
+            return SentError.of(error, "replica")
 
-    async def prepare(self, constraint: Constraint) -> ReplicaFailure | None:
+    async def prepare(self, constraint: Constraint, model_key: str) -> SentError | None:
         """Compile a constraint; the mistake in it, if there is one."""
+        self._check(model_key)
         try:
             await self._here().prepare(constraint)
-        except JitneyError as error:
-            return ReplicaFailure.of(error)
+        except CALLERS_MISTAKES as error:
+            return SentError.of(error, "replica")
         return None
 
-    async def describe(self) -> bytes:
-        """What is loaded here."""
+    async def describe(self, model_key: str) -> bytes:
+        """What is loaded here. Fails where another model is."""
+        self._here().check_model(model_key)
         return self._here().describe()
 
     async def steer(self, request_id: str, action: str, priority: int, target: str) -> None:
@@ -92,7 +115,12 @@ class RayReplica:
     async def record_routing_stats(self) -> dict[str, Any]:
         """The state for the router. Serve asks for it every REPORT_S."""
         report = await self._here().report()
-        return {each.name: getattr(report, each.name) for each in fields(Report)}
+        values = {each.name: getattr(report, each.name) for each in fields(Report)}
+        return values | {"model_key": self._here().model_key}
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """The load for `wanted_replicas`. Serve asks for it now and then."""
+        return asdict(self._here().load())
 
     async def check_health(self) -> None:
         """Serve replaces a replica for which this raises."""
@@ -100,6 +128,11 @@ class RayReplica:
 
     def __del__(self) -> None:
         self._assembly.close(0.0)
+
+    def _check(self, model_key: str) -> None:
+        """Fail if another replica has to be asked."""
+        self._here().check()
+        self._here().check_model(model_key)
 
     def _here(self) -> ReplicaEngine:
         if self._engine is None:
@@ -115,6 +148,8 @@ class FirstTokenRouter(RequestRouter):
         """Called by Serve once, before the first request."""
         del given
         self._table: RouteTable | None = None
+        self._taken: dict[str, Any] = {}
+        """The reports that are in the table, as Serve has them."""
 
     async def choose_replicas(
         self,
@@ -123,11 +158,22 @@ class FirstTokenRouter(RequestRouter):
     ) -> list[list[RunningReplica]]:
         """The best candidate, then the others."""
         asked = {} if pending_request is None else pending_request.kwargs
+        model_key = asked.get("model_key")
+        # A replica that did not report yet is asked: it refuses if it has another model.
+        fitting = [
+            each
+            for each in candidate_replicas
+            if each.routing_stats.get("model_key", model_key) in (model_key, None)
+        ]
+        # Where none is left, any may be asked, and says so.
+        candidate_replicas = fitting if model_key and fitting else candidate_replicas
         named = {each.replica_id.unique_id: each for each in candidate_replicas}
-        best = asked.get("target")
+        # Any can tokenise. Serve would ask the one with the fewest calls, which may be broken.
+        best = asked.get("target", random.choice(list(named)) if named else None)
         if "head" in asked:
             table = self._known(asked["ingress"])
-            best = table.choose(Head(*asked["head"]), asked["avoided"])
+            unfit = {each for each in table.replicas if each not in named}
+            best = table.choose(Head(*asked["head"]), unfit.union(asked["avoided"]))
         if best not in named:
             return [candidate_replicas]
         others = [each for name, each in named.items() if name != best]
@@ -155,17 +201,22 @@ class FirstTokenRouter(RequestRouter):
             self._table = RouteTable(ingress)
         replicas = {key.unique_id: each for key, each in self.curr_replicas.items()}
         self._table.keep(replicas)
+        before, self._taken = self._taken, {}
         for name, replica in replicas.items():
-            if replica.routing_stats:
-                self._table.report(name, Report(**replica.routing_stats))
+            stats = self._taken[name] = replica.routing_stats
+            if stats and stats is not before.get(name):
+                values = dict(stats)
+                values.pop("model_key", None)
+                self._table.report(name, Report(**values))
         return self._table
 
 
 class RayDispatch:
     """The way to the replicas, through a handle of their deployment."""
 
-    def __init__(self, handle: Any) -> None:
+    def __init__(self, handle: Any, model_key: str) -> None:
         self._handle = handle
+        self._model_key = model_key
 
     async def run(
         self, frame: bytes, ingress: str, head: Head, number: int, avoided: tuple[str, ...]
@@ -178,35 +229,48 @@ class RayDispatch:
                 number=number,
                 head=(head.prompt_count, head.keys),
                 avoided=avoided,
+                model_key=self._model_key,
             )
         )
 
     async def encode(self, texts: Sequence[Segment]) -> list[int]:
         """Have texts tokenised by any replica."""
-        return list(await self._again(lambda: self._handle.encode.remote(list(texts))))
+        key = self._model_key
+        ask = self._handle.encode
+        answer: list[int] | SentError = await self._again(
+            lambda: ask.remote(list(texts), model_key=key)
+        )
+        if isinstance(answer, SentError):
+            raise answer.error()
+        return list(answer)
 
     async def prepare(self, constraint: Constraint) -> None:
         """Have a constraint compiled by any replica. Raises a RequestError."""
-        failure: ReplicaFailure | None = await self._again(
-            lambda: self._handle.prepare.remote(constraint)
+        key = self._model_key
+        failure: SentError | None = await self._again(
+            lambda: self._handle.prepare.remote(constraint, model_key=key)
         )
         if failure is not None:
             raise failure.error()
 
     async def describe(self) -> Description:
-        """What the replicas have loaded."""
-        return decode_description(await self._again(lambda: self._handle.describe.remote()))
+        """What the replicas have loaded. Asks until one says it: bounded by its caller."""
+        key = self._model_key
+        ask = self._handle.describe
+        asked = self._again(lambda: ask.remote(model_key=key), DESCRIBED_S_MAX)
+        return decode_description(await asked)
 
     async def steer(self, replica: str, request_id: str, action: str, priority: int) -> None:
         """Pause, resume or reprioritise a request on its replica."""
         await self._asked(self._handle.steer.remote(request_id, action, priority, target=replica))
 
-    async def _again(self, ask: Any) -> Any:
-        """Ask until a replica answers: what is asked changes nothing."""
+    async def _again(self, ask: Any, one_s_max: float | None = None) -> Any:
+        """Ask until a replica answers, each for so long: what is asked changes nothing."""
         while True:
             try:
-                return await self._asked(ask())
-            except ReplicaLost:
+                async with asyncio.timeout(one_s_max):
+                    return await self._asked(ask())
+            except (ReplicaLost, TimeoutError):
                 await asyncio.sleep(0.1)
 
     async def _asked(self, response: Any) -> Any:
@@ -220,31 +284,69 @@ class RayDispatch:
             raise ReplicaLost(str(error)) from error
 
 
-def start_replicas(settings: Settings, count: int, *, cpus: float) -> Any:
-    """Start so many replicas, and return the handle for them. Ray must run already."""
+def wanted_replicas(context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
+    """How many replicas the load needs. Serve's controller calls it."""
+    known = context.aggregated_metrics or {}
+    names = [each.name for each in fields(ReplicaLoad)]
+    reporting = set.intersection(*(set(known.get(name, {})) for name in names))
+    loads = [ReplicaLoad(**{name: known[name][replica] for name in names}) for replica in reporting]
+    # The target has those that are being started too; the current number has not.
+    return wanted_count(loads, context.target_num_replicas), {}
+
+
+def replica_deployment(
+    settings: Settings, bounds: tuple[int, int], *, drain_s: float, router: type = FirstTokenRouter
+) -> Any:
+    """The deployment of replicas, from the fewest to the most; its settings are bound."""
     values = {each.name: getattr(settings, each.name) for each in fields(Settings)}
-    deployment = serve.deployment(
+    least, most = bounds
+    counted: dict[str, Any] = {"num_replicas": least}
+    if most > least:
+        policy = AutoscalingPolicy(policy_function=wanted_replicas)
+        counted = {
+            "autoscaling_config": AutoscalingConfig(
+                min_replicas=least,
+                max_replicas=most,
+                look_back_period_s=LOOK_BACK_S,
+                upscale_delay_s=SCALE_UP_S,
+                downscale_delay_s=SCALE_DOWN_S,
+                policy=policy,
+            )
+        }
+    return serve.deployment(
         RayReplica,
         name=DEPLOYMENT,
-        num_replicas=count,
+        **counted,
         max_ongoing_requests=ONGOING_MAX,
         health_check_period_s=HEALTH_S,
-        graceful_shutdown_timeout_s=DRAIN_S,
-        ray_actor_options={"num_cpus": cpus},
+        # What runs longer on a replica that leaves is moved.
+        graceful_shutdown_timeout_s=drain_s,
+        ray_actor_options={"num_cpus": 0},
         request_router_config=RequestRouterConfig(
-            request_router_class=FirstTokenRouter, request_routing_stats_period_s=REPORT_S
+            request_router_class=router, request_routing_stats_period_s=REPORT_S
         ),
-    )
-    return serve.run(deployment.bind(values), name=APPLICATION, route_prefix=None)
+    ).bind(values)
+
+
+def start_replicas(
+    settings: Settings, bounds: tuple[int, int], name: str, *, drain_s: float
+) -> Any:
+    """Start the replicas as an application, and return the handle for them. Ray must run."""
+    replicas = replica_deployment(settings, bounds, drain_s=drain_s)
+    return serve.run(replicas, name=name, route_prefix=None)
 
 
 def start_ray(address: str | None) -> None:
     """Join a cluster, or start Ray on this machine alone. Raises SetupError."""
     logging.getLogger("ray").setLevel(logging.WARNING)
-    given = {"include_dashboard": False} if address is None else {"address": address}
+    # Without an address Ray would join whatever it finds here, or RAY_ADDRESS.
+    own = {"address": "local", "include_dashboard": False}
+    given = own if address is None else {"address": address}
     try:
         ray.init(**given, log_to_driver=False, configure_logging=False)
         serve.start(proxy_location="Disabled")
+        # Serve has set it to INFO meanwhile.
+        logging.getLogger("ray.serve").setLevel(logging.WARNING)
     except Exception as error:  # Ray raises all kinds, also plain ones
         ray.shutdown()
         reason = " ".join(str(error).split())[:REASON_CHARACTERS_MAX] or type(error).__name__
@@ -262,8 +364,8 @@ def own_host() -> str:
     return str(ray.util.get_node_ip_address())
 
 
-def stop_ray(address: str | None) -> None:
-    """End the replicas; on this machine alone, all of Ray."""
+def stop_ray(address: str | None, name: str) -> None:
+    """End the replicas of this application; on this machine alone, all of Ray."""
     if address is not None:
-        serve.delete(APPLICATION)
+        serve.delete(name)
     ray.shutdown()

@@ -5,10 +5,11 @@ caller. Tokens that were made and not delivered are made again: draws depend on 
 they are the same (invariant 4). Nothing is delivered twice, and nothing is left out (invariant 5).
 
 A request may itself be what kills its engines. As in the scheduler, only losses count while it ran
-and after which it made no token:
+and after which it made no token. Nor does a loss count while it computed only what was computed
+before, on an engine that lived:
 
     one loss      it goes on elsewhere
-    SUSPECT       it is a suspect: in the whole fleet one suspect runs at a time
+    SUSPECT       it is a suspect: of those at an ingress one runs at a time, until its first token
     LOSSES_MAX    it ends with an error
 """
 
@@ -65,11 +66,18 @@ class Progress:
         self._losses = 0
         """Engines lost in a row while it ran, without a token in between."""
         self._has_run = False
+        self.is_catching_up = False
+        """Whether its engine still computes tokens that it had before, and more than the last."""
 
     @property
     def has_begun(self) -> bool:
         """Whether anything was made."""
         return any(each.tokens or each.last for each in self._made)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether each of its completions has ended."""
+        return all(each.last is not None for each in self._made)
 
     @property
     def token_count(self) -> int:
@@ -78,7 +86,7 @@ class Progress:
 
     def start(self, at_s: float) -> None:
         """It runs on its engine."""
-        self._has_run = True
+        self._has_run, self.is_catching_up = True, False
         if self._queue_s is None:
             self._queue_s = at_s - self._sent_s
 
@@ -86,7 +94,7 @@ class Progress:
         """Note a delta that goes to the caller."""
         made = self._made[delta.index]
         assert made.last is None, f"a delta after the end of completion {delta.index}"
-        self._has_run = True
+        self._has_run, self.is_catching_up = True, False
         made.texts.append(delta.text)
         made.tokens.extend(delta.tokens)
         if self._keeps_logprobs:
@@ -100,7 +108,7 @@ class Progress:
     def lose(self) -> Verdict:
         """Its engine is gone."""
         self.move_count += 1
-        self._losses += self._has_run
+        self._losses += self._has_run and not self.is_catching_up
         self._has_run = False
         if self._losses >= LOSSES_MAX or self.move_count > MOVES_MAX:
             return Verdict.FAIL
@@ -108,7 +116,9 @@ class Progress:
 
     def resumed(self, left_s: float | None) -> Request:
         """The request for the next engine, with so much time left until its end."""
-        request = replace(self.request, request_timeout_s=left_s)
+        request = self.request
+        if left_s != request.request_timeout_s:
+            request = replace(request, request_timeout_s=left_s)
         if not self.has_begun:
             return request
         # It has waited for its first slot already: only the time until its end counts.

@@ -14,12 +14,15 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from jitney.cluster.back_channel import BEAT_S, ReplicaLine
+from jitney.cluster.levels import sums_of
+from jitney.cluster.replica_count import ReplicaLoad
 from jitney.cluster.replica_messages import (
     Accepted,
     Address,
+    CatchingUp,
     Description,
     Ended,
     Made,
@@ -30,29 +33,24 @@ from jitney.cluster.replica_messages import (
     decode_run,
     encode_one,
 )
-from jitney.cluster.routing import HEAD_STRIDES, HEADS_MAX, Report
+from jitney.cluster.routing import ENDS_PER_S_MIN, HEAD_STRIDES, HEADS_MAX, Report
+from jitney.cluster.showing import Showing
 from jitney.core.backend import Segment
+from jitney.core.events import FinishReason
 from jitney.core.params import Constraint
 from jitney.core.scheduler_settings import Policy
 from jitney.engine.answer import Answer, Delta
 from jitney.engine.clock import Clock, SystemClock
 from jitney.engine.engine import Engine
 from jitney.engine.handle import Handle
-from jitney.engine.stats import Statistics
-from jitney.errors import EngineStopped, JitneyError
-from jitney.loading.compose import Assembly
-from jitney.records import Record, RequestStarted
+from jitney.errors import Draining, EngineStopped, JitneyError
+from jitney.loading.compose import Assembly, model_key
+from jitney.records import Member, Record, RequestStarted, TickRecord
 
 _log = logging.getLogger("jitney.cluster")
 
 LOOK_S_MAX = 1.0
 """A report does not wait longer for an engine that is in a long pass."""
-
-_SUMS = tuple(
-    each.name
-    for each in fields(Statistics)
-    if each.type in ("int", "float", int, float) and each.name not in ("started_at", "progress_at")
-)
 
 
 @dataclass(slots=True, eq=False)
@@ -65,11 +63,30 @@ class _Order:
     ended: asyncio.Event
     is_told: bool = False
     """Whether the ingress knows that it was accepted."""
+    is_catching_up: bool = False
+    """Written by the engine's thread alone."""
 
     def accepted(self) -> list[Told]:
         """The message that it was accepted, once."""
         told, self.is_told = self.is_told, True
         return [] if told else [Accepted(self.order.wanted.id, self.order.attempt)]
+
+    def catch_up(self, members: Sequence[Member]) -> CatchingUp | None:
+        """What is to be told after a pass with these parts of it, if anything has changed."""
+        wanted = self.order.wanted
+        is_so = True
+        for each in members:
+            known = len(wanted.prompt) + len(wanted.resumed[each.index] or ())
+            left = known - each.start - each.length
+            # The next pass may be as long as this one, and must not be the one that makes a token.
+            is_so = is_so and not each.samples and left > each.length
+        if is_so == self.is_catching_up:
+            return None
+        self.is_catching_up = is_so
+        return CatchingUp(wanted.id, self.order.attempt, is_so)
+
+
+_News = _Order | RequestStarted | CatchingUp
 
 
 class ReplicaEngine:
@@ -79,16 +96,20 @@ class ReplicaEngine:
         self._assembly = assembly
         self._engine: Engine = assembly.engine
         self.name = name
+        self.model_key = model_key(assembly.settings)
         self._clock = clock or SystemClock()
         self._loop = asyncio.get_running_loop()
         self._live: dict[str, _Order] = {}
         self._lines: dict[str, asyncio.Task[ReplicaLine]] = {}
         self._seen: dict[str, int] = {}
-        self._ready: deque[_Order | RequestStarted] = deque()
+        self._resumed: set[str] = set()
+        """Requests that another engine has begun."""
+        self._ready: deque[_News] = deque()
         """Filled by the engine's thread, emptied on the loop."""
         self._is_flush_due = False
         self._heads: frozenset[int] = frozenset()
         self._watching: set[asyncio.Task[None]] = set()
+        self._showing = Showing(self._engine)
         self._engine.observe(self._take_record)
         self._beat = asyncio.create_task(self._beat_always())
 
@@ -99,13 +120,22 @@ class ReplicaEngine:
         line = await self._line(order.address)
         self._seen[ingress] = max(self._seen.get(ingress, 0), order.number)
         try:
+            self.check_model(order.model_key)
             request = order.wanted.request()
+            if request.params.constraint is not None:
+                # It may have been prepared elsewhere, and all would wait while it is compiled.
+                await self.prepare(request.params.constraint)
+            if request_id in self._live:
+                # The ingress gave up an earlier attempt here, and its cancel is still on its way.
+                self._live[request_id].handle.cancel()
             handle = self._engine.send(request, arrived_at=self._clock.now() - order.waited_s)
         except JitneyError as error:
             line.send([Ended.of(request_id, order.attempt, None, error)])
             return
         live = _Order(order, handle, line, asyncio.Event())
         self._live[request_id] = live
+        if request.resumed:
+            self._resumed.add(request_id)
         try:
             await self._follow(live)
         except JitneyError as error:
@@ -114,6 +144,7 @@ class ReplicaEngine:
             handle.cancel()
             if self._live.get(request_id) is live:
                 del self._live[request_id]
+                self._resumed.discard(request_id)
 
     async def _follow(self, live: _Order) -> None:
         """Wait for the end of a request that was sent to the engine. Raises its refusal."""
@@ -150,7 +181,13 @@ class ReplicaEngine:
             # A policy of the user's own stays where it runs.
             values["policy"] = Policy.FIFO
         return encode_one(
-            Description(self._assembly.model_name, backend.traits, backend.vocabulary, values)
+            Description(
+                self._assembly.model_name,
+                self.model_key,
+                backend.traits,
+                backend.vocabulary,
+                values,
+            )
         )
 
     async def report(self) -> Report:
@@ -175,6 +212,24 @@ class ReplicaEngine:
             seen=dict(self._seen),
         )
 
+    def load(self) -> ReplicaLoad:
+        """The load, for the number of replicas. Background requests use what is there."""
+        snapshot, stats = self._engine.snapshot(), self._engine.stats()
+        running = snapshot.running_count - snapshot.background_running
+        # Those that a share holds back would wait beside free slots too.
+        held_back = snapshot.background_waiting + snapshot.deferred_count
+        waiting = max(0, snapshot.waiting_count - held_back)
+        return ReplicaLoad(
+            slot_count=float(snapshot.slot_count),
+            taken_count=float(running + waiting),
+            wait_s=waiting / max(stats.requests_per_second, ENDS_PER_S_MIN),
+        )
+
+    def check_model(self, key: str) -> None:
+        """Raise Draining if this is for another model: a rolling update is under way."""
+        if key != self.model_key:
+            raise Draining("This replica has another model.")
+
     def check(self) -> None:
         """Raise EngineStopped if the engine has given up: this replica must be replaced."""
         if self._engine.failure is not None:
@@ -192,8 +247,18 @@ class ReplicaEngine:
         """Engine thread."""
         if isinstance(record, RequestStarted):
             self._note(record)
+        elif isinstance(record, TickRecord) and self._resumed:
+            parts: dict[str, list[Member]] = {}
+            for member in record.members:
+                if member.request_id in self._resumed:
+                    parts.setdefault(member.request_id, []).append(member)
+            for request_id, members in parts.items():
+                live = self._live.get(request_id)
+                news = None if live is None else live.catch_up(members)
+                if news is not None:
+                    self._note(news)
 
-    def _note(self, item: "_Order | RequestStarted") -> None:
+    def _note(self, item: _News) -> None:
         """There is something to tell. Any thread."""
         self._ready.append(item)
         if not self._is_flush_due:
@@ -210,6 +275,10 @@ class ReplicaEngine:
                 if live is not None:
                     started = Started(item.request_id, live.order.attempt, item.prefix_cache_tokens)
                     told.setdefault(live.line, []).extend([*live.accepted(), started])
+            elif isinstance(item, CatchingUp):
+                live = self._live.get(item.id)
+                if live is not None:
+                    told.setdefault(live.line, []).append(item)
             else:
                 self._fetch(item, told.setdefault(item.line, []))
         for line, messages in told.items():
@@ -219,11 +288,16 @@ class ReplicaEngine:
         """Take everything that is new of a request."""
         request_id, attempt = live.order.wanted.id, live.order.attempt
         while isinstance(item := live.handle.fetch(), Delta):
-            told.append(Made.of(request_id, attempt, item))
+            if item.finish_reason is not FinishReason.CANCELLED:
+                told.append(Made.of(request_id, attempt, item))
         if item is None:
             live.handle.listen(lambda: self._note(live))
             return
-        told.append(Ended.of(request_id, attempt, item.answer, item.error))
+        if item.answer is not None and item.answer.was_cancelled:
+            # Whoever asks for a cancel does not listen any more. So this engine ends.
+            told.append(Ended.of(request_id, attempt, None, EngineStopped("The replica ends.")))
+        else:
+            told.append(Ended.of(request_id, attempt, item.answer, item.error))
         live.ended.set()
 
     async def _line(self, address: Address) -> ReplicaLine:
@@ -236,11 +310,12 @@ class ReplicaEngine:
 
     async def _connect(self, address: Address) -> ReplicaLine:
         try:
-            line = await ReplicaLine.connect(address, self.name)
+            line = await ReplicaLine.connect(address, self.name, self._showing.ask)
         except BaseException:
             del self._lines[address.ingress]
             raise
         self._watch(address.ingress, line)
+        line.send([self._state()])
         return line
 
     def _watch(self, ingress: str, line: ReplicaLine) -> None:
@@ -265,8 +340,10 @@ class ReplicaEngine:
     async def _beat_always(self) -> None:
         while True:
             await asyncio.sleep(BEAT_S)
-            totals = self._engine.totals()
-            sums = {name: float(getattr(totals, name)) for name in _SUMS}
+            state = self._state()
             for connecting in list(self._lines.values()):
                 if connecting.done() and connecting.exception() is None:
-                    connecting.result().send([State(self._engine.snapshot(), sums)])
+                    connecting.result().send([state])
+
+    def _state(self) -> State:
+        return State(self._engine.snapshot(), sums_of(self._engine.totals()))

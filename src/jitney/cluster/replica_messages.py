@@ -6,7 +6,7 @@ Ray for every token would take as much time as the token. msgspec checks every t
 and runs no code. All times are durations, because clocks of two machines differ.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any  # Any: plain values of a parameter
@@ -20,25 +20,13 @@ from jitney.core.events import FinishReason
 from jitney.core.params import SamplingParams, StructuredOutputsParams
 from jitney.core.request import Priority, Request, RequestId, Share
 from jitney.core.scheduler_settings import GroupAnswers, Mix, Policy, SchedulerSettings, Strategy
-from jitney.core.snapshot import Snapshot
+from jitney.core.snapshot import Detail, Snapshot
 from jitney.engine.answer import Answer, Completion, Delta, Timing, Usage
 from jitney.sandbox.frames import MalformedFrame
+from jitney.sandbox.sent_error import SentError
 
-_ERRORS: Mapping[str, type[errors.JitneyError]] = {
-    kind.__name__: kind
-    for kind in (
-        errors.InvalidRequest,
-        errors.ContextLengthExceeded,
-        errors.UnsupportedField,
-        errors.QueueFull,
-        errors.Draining,
-        errors.DeadlineExceeded,
-        errors.BackendFailed,
-        errors.EngineStopped,
-    )
-}
-"""Errors that keep their class on the way."""
-
+DESCRIPTION_BYTES_MAX = 2**26
+"""Ten times the largest vocabulary that is known."""
 
 _CHOICES = {"strategy": Strategy, "policy": Policy, "mix": Mix, "group_answers": GroupAnswers}
 
@@ -71,7 +59,9 @@ class Wanted(msgspec.Struct, frozen=True):
     share: tuple[int, int, int] | None
     queue_timeout_s: float | None
     request_timeout_s: float | None
+    is_background: bool
     resumed: tuple[tuple[int, ...] | None, ...]
+    waited_s: float | None
 
     @classmethod
     def of(cls, request: Request) -> "Wanted":
@@ -92,17 +82,24 @@ class Wanted(msgspec.Struct, frozen=True):
             else (share.waiting_max, share.waiting_tokens_max, share.running_max),
             queue_timeout_s=request.queue_timeout_s,
             request_timeout_s=request.request_timeout_s,
+            is_background=request.is_background,
             resumed=request.resumed,
+            waited_s=request.waited_s,
         )
 
     def request(self) -> Request:
         """The request. Raises InvalidRequest where a parameter is out of range."""
         if self.priority not in set(Priority) or (self.share is not None and min(self.share) < 1):
             raise errors.InvalidRequest("The class or the share of a request is out of range.")
+        if self.is_background and self.share is not None:
+            raise errors.InvalidRequest("A background request has no share.")
+        params = _params_of(self.params)
+        if self.resumed and all(each is None for each in self.resumed):
+            raise errors.InvalidRequest("Nothing is left to be made of a resumed request.")
         return Request(
             id=RequestId(self.id),
             prompt=self.prompt,
-            params=_params_of(self.params),
+            params=params,
             seed=self.seed,
             priority=Priority(self.priority),
             tenant=self.tenant,
@@ -112,7 +109,9 @@ class Wanted(msgspec.Struct, frozen=True):
             share=None if self.share is None else Share(*self.share),
             queue_timeout_s=self.queue_timeout_s,
             request_timeout_s=self.request_timeout_s,
+            is_background=self.is_background,
             resumed=self.resumed,
+            waited_s=self.waited_s,
         )
 
 
@@ -127,12 +126,15 @@ class Run(_Said, frozen=True):
     waited_s: float
     """Since the request arrived."""
     wanted: Wanted
+    model_key: str
+    """The model that it is for. Beside replicas of a new model, those of the old one run on."""
 
 
 class Description(_Said, frozen=True):
     """What a replica has loaded."""
 
     model_name: str
+    model_key: str
     traits: Traits
     vocabulary: Vocabulary
     settings: dict[str, Any]
@@ -167,6 +169,14 @@ class Started(_Said, frozen=True):
     id: str
     attempt: int
     cached_count: int
+
+
+class CatchingUp(_Said, frozen=True):
+    """Whether the request still computes what was computed elsewhere before, and goes on to."""
+
+    id: str
+    attempt: int
+    is_so: bool
 
 
 class Made(_Said, frozen=True):
@@ -218,35 +228,6 @@ class End(msgspec.Struct, frozen=True):
     message: str | None
 
 
-class ReplicaFailure(msgspec.Struct, frozen=True):
-    """An error: the name of its class, its text, and the fields of some classes."""
-
-    kind: str
-    text: str
-    parameter: str | None = None
-    retry_after_s: float = 0.0
-
-    @classmethod
-    def of(cls, error: Exception) -> "ReplicaFailure":
-        """The message for an error. One that is not in the table becomes BackendFailed."""
-        kind = type(error).__name__
-        text = str(error).encode(errors="replace").decode()
-        if _ERRORS.get(kind) is not type(error):
-            text = f"The replica failed unexpectedly ({kind}: {text})."
-            return cls(errors.BackendFailed.__name__, text)
-        parameter = getattr(error, "parameter", None)
-        return cls(kind, text, parameter, getattr(error, "retry_after_s", 0.0))
-
-    def error(self) -> errors.JitneyError:
-        """The error to raise."""
-        kind = _ERRORS.get(self.kind, errors.BackendFailed)
-        if issubclass(kind, errors.RequestError):
-            return kind(self.text, self.parameter)
-        if issubclass(kind, errors.QueueFull):
-            return kind(self.text, self.retry_after_s)
-        return kind(self.text)
-
-
 class Ended(_Said, frozen=True):
     """The request has ended there: it was answered, or it failed."""
 
@@ -254,7 +235,7 @@ class Ended(_Said, frozen=True):
     attempt: int
     ends: tuple[End, ...] = ()
     prompt_logprobs: tuple[TokenLogprob, ...] | None = None
-    failure: ReplicaFailure | None = None
+    failure: SentError | None = None
 
     @classmethod
     def of(
@@ -277,7 +258,7 @@ class Ended(_Said, frozen=True):
                 for each in completions
             ),
             None if answer is None else answer.prompt_logprobs,
-            None if error is None else ReplicaFailure.of(error),
+            None if error is None else SentError.of(error, "replica"),
         )
 
     def answer(self, request: Request) -> Answer | None:
@@ -315,7 +296,17 @@ class State(_Said, frozen=True):
     sums: dict[str, float]
 
 
-Told = ReplicaHello | Accepted | Started | Made | Ended | State
+class ReplicaDetail(_Said, frozen=True):
+    """What an ingress asked to see: which request holds which slot. Times are the replica's."""
+
+    detail: Detail
+    snapshot: Snapshot
+
+
+OfRequest = Accepted | Started | CatchingUp | Made | Ended
+"""What a replica tells of one request."""
+
+Told = ReplicaHello | OfRequest | State | ReplicaDetail
 """What a replica tells an ingress."""
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -345,6 +336,8 @@ def decode_run(frame: bytes) -> Run:
 
 def decode_description(frame: bytes) -> Description:
     """A description. Raises MalformedFrame."""
+    if len(frame) > DESCRIPTION_BYTES_MAX:
+        raise MalformedFrame(f"A description of {len(frame)} bytes is that of no model.")
     with _checked():
         return _DESCRIPTION.decode(frame)
 

@@ -10,6 +10,7 @@ Keys depend on the scope, so tenants do not find each other's prefixes (invarian
 Sans-IO, one thread. The router on Ray and the simulation use the same table.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -79,17 +80,136 @@ class _Sent:
     head: Head
 
 
-@dataclass(slots=True)
 class _Replica:
-    report: Report | None = None
-    sent: dict[str, _Sent] = field(default_factory=dict)
-    ended_count: int = 0
-    """Requests that the report counts and that have ended since it came."""
+    """A replica as its report says, corrected by what was sent and has ended since.
 
-    def unseen(self, ingress: str) -> list[_Sent]:
-        """What was sent and is not in the report."""
-        seen = 0 if self.report is None else self.report.seen.get(ingress, 0)
-        return [each for each in self.sent.values() if each.number > seen]
+    Each request is compared with each replica. So sums are kept, and what does not depend on the
+    request is computed when it changes.
+    """
+
+    __slots__ = (
+        "_before_count",
+        "_ended_count",
+        "_fixed_s",
+        "_held",
+        "_room",
+        "_seen",
+        "_sent",
+        "_short_s",
+        "_slowness",
+        "_token_s",
+        "_unseen_count",
+        "_unseen_keys",
+        "_unseen_tokens",
+        "base_s",
+        "name",
+        "report",
+    )
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.report: Report | None = None
+        self._sent: dict[str, _Sent] = {}
+        self._ended_count = 0
+        """Requests that the report counts and that have ended since it came."""
+        self._held: frozenset[int] = frozenset()
+        self._seen = 0
+        """The number of the last request that the report counts."""
+        self._unseen_count = 0
+        """Requests that the report does not count, then the tokens and keys of these."""
+        self._unseen_tokens = 0
+        self._unseen_keys: dict[int, int] = {}
+        self.base_s = 0.0
+        """Whatever is asked for, its first token is not expected before that."""
+        self._weigh()
+
+    def take(self, report: Report, ingress: str) -> None:
+        """It has reported."""
+        self.report = report
+        self._held = report.heads
+        self._seen = report.seen.get(ingress, 0)
+        self._ended_count = self._unseen_count = self._unseen_tokens = 0
+        self._unseen_keys.clear()
+        for sent in self._sent.values():
+            self._count(sent, 1)
+        self._weigh()
+
+    def send(self, request_id: str, number: int, head: Head) -> None:
+        """A request was sent to it."""
+        sent = _Sent(number, head.prompt_count - self.cached_count(head), head)
+        self._forget(request_id)
+        self._sent[request_id] = sent
+        self._count(sent, 1)
+        self._weigh()
+
+    def end(self, request_id: str) -> None:
+        """A request has ended or left."""
+        sent = self._forget(request_id)
+        if sent is not None and self.report is not None and sent.number <= self._seen:
+            self._ended_count += 1
+        self._weigh()
+
+    def cached_count(self, head: Head) -> int:
+        """Tokens of the head that it has, or will have. At least one is always computed."""
+        held, unseen = self._held, self._unseen_keys
+        depth = 0
+        for key in head.keys:
+            if key not in held and key not in unseen:
+                break
+            depth += 1
+        return min(depth * HEAD_TOKENS, head.prompt_count - 1)
+
+    def expected_s(self, head: Head, unknown_token_s: float) -> float:
+        """The expected time until the first token of a request here."""
+        own_count, keys = head.prompt_count, head.keys
+        if keys and (keys[0] in self._held or keys[0] in self._unseen_keys):
+            own_count -= self.cached_count(head)
+        token_s = unknown_token_s if self._token_s is None else self._token_s
+        expected_s = self._fixed_s + (self._before_count + own_count) * token_s * self._slowness
+        # Without memory one of the running requests has to end first.
+        return expected_s + self._short_s if own_count > self._room else expected_s
+
+    def _forget(self, request_id: str) -> _Sent | None:
+        sent = self._sent.pop(request_id, None)
+        if sent is not None:
+            self._count(sent, -1)
+        return sent
+
+    def _count(self, sent: _Sent, by: int) -> None:
+        """Add what the report does not know, or take it off."""
+        if sent.number <= self._seen:
+            return
+        self._unseen_count += by
+        self._unseen_tokens += by * sent.prefill_count
+        unseen = self._unseen_keys
+        for key in sent.head.keys:
+            count = unseen.get(key, 0) + by
+            if count:
+                unseen[key] = count
+            else:
+                del unseen[key]
+
+    def _weigh(self) -> None:
+        """Compute what does not depend on a request."""
+        report = self.report
+        if report is None:
+            self._token_s = None
+            self._fixed_s, self._short_s, self._room = 0.0, 0.0, math.inf
+            self._slowness = 1.0
+            self._before_count = self._unseen_tokens
+            self.base_s = 0.0
+            return
+        running = max(0, report.running_count + report.waiting_count - self._ended_count)
+        over_count = max(0, running + self._unseen_count - report.slot_count + 1)
+        self._short_s = 1 / max(report.ends_per_s, ENDS_PER_S_MIN)
+        self._fixed_s = over_count * self._short_s + report.tick_s
+        # Who waits for a slot waits for memory at the same time.
+        self._room = math.inf if over_count else report.kv_free - self._unseen_tokens
+        self._token_s = report.prefill_token_s
+        self._slowness = BESIDE_DECODES if running else 1.0
+        self._before_count = report.prefill_tokens + self._unseen_tokens
+        before_s = self._before_count * (self._token_s or 0.0) * self._slowness
+        self.base_s = self._fixed_s + before_s
 
 
 class RouteTable:
@@ -99,6 +219,8 @@ class RouteTable:
         self._ingress = ingress
         self._replicas: dict[str, _Replica] = {}
         self._turn = 0
+        self._least_token_s: float | None = None
+        """Of all replicas, for those that have not measured it; None: to be computed."""
 
     @property
     def replicas(self) -> list[str]:
@@ -107,83 +229,63 @@ class RouteTable:
 
     def keep(self, names: Iterable[str]) -> None:
         """These are the replicas now. Others are forgotten, and new ones have no report yet."""
-        self._replicas = {name: self._replicas.get(name) or _Replica() for name in names}
+        self._replicas = {name: self._replicas.get(name) or _Replica(name) for name in names}
+        self._least_token_s = None
 
     def report(self, name: str, report: Report) -> None:
         """A replica has reported. A report of an unknown one is ignored."""
         replica = self._replicas.get(name)
         if replica is not None and replica.report != report:
-            replica.report = report
-            replica.ended_count = 0
+            replica.take(report, self._ingress)
+            self._least_token_s = None
 
     def sent(self, name: str, request_id: str, number: int, head: Head) -> None:
         """A request was sent to a replica. Numbers grow with every request of this ingress."""
         replica = self._replicas.get(name)
         if replica is not None:
-            prefill_count = head.prompt_count - self._cached(replica, head)
-            replica.sent[request_id] = _Sent(number, prefill_count, head)
+            replica.send(request_id, number, head)
 
     def ended(self, name: str, request_id: str) -> None:
         """A request has ended or left the replica."""
         replica = self._replicas.get(name)
-        sent = None if replica is None else replica.sent.pop(request_id, None)
-        if replica is None or sent is None or replica.report is None:
-            return
-        if sent.number <= replica.report.seen.get(self._ingress, 0):
-            replica.ended_count += 1
+        if replica is not None:
+            replica.end(request_id)
 
     def choose(self, head: Head, avoided: Iterable[str] = ()) -> str | None:
         """The replica to send a request to; None if there is none but those to avoid."""
-        left = set(avoided)
-        names = [name for name in self._replicas if name not in left]
-        if not names:
+        replicas, without = list(self._replicas.values()), set(avoided)
+        if without:
+            replicas = [each for each in replicas if each.name not in without]
+        if not replicas:
             return None
         self._turn += 1
         # Equal ones take turns: a small difference of two estimates means nothing.
-        at = self._turn % len(names)
-        in_turn = names[at:] + names[:at]
-        return min(in_turn, key=lambda name: round(self.expected_s(name, head), 4))
+        at = self._turn % len(replicas)
+        unknown_token_s = self._unknown_token_s()
+        best, best_s = replicas[at], math.inf
+        for each in replicas[at:] + replicas[:at]:
+            if each.base_s >= best_s:
+                continue
+            expected_s = each.expected_s(head, unknown_token_s)
+            if expected_s < best_s and (rounded_s := round(expected_s, 4)) < best_s:
+                best, best_s = each, rounded_s
+        return best.name
 
     def expected_s(self, name: str, head: Head) -> float:
         """The expected time until the first token of a request on this replica."""
-        replica = self._replicas[name]
-        report, unseen = replica.report, replica.unseen(self._ingress)
-        own_count = head.prompt_count - self._cached(replica, head)
-        sent_tokens = sum(each.prefill_count for each in unseen)
-        token_s = self._token_s(report)
-        if report is None:
-            return (own_count + sent_tokens) * token_s
-        running = max(0, report.running_count + report.waiting_count - replica.ended_count)
-        taken = running + len(unseen)
-        wait_s = max(0, taken - report.slot_count + 1) / max(report.ends_per_s, ENDS_PER_S_MIN)
-        if wait_s == 0 and own_count + sent_tokens > report.kv_free:
-            # One of the running requests has to end first.
-            wait_s = 1 / max(report.ends_per_s, ENDS_PER_S_MIN)
-        if running:
-            token_s *= BESIDE_DECODES
-        return wait_s + report.tick_s + (report.prefill_tokens + sent_tokens + own_count) * token_s
+        return self._replicas[name].expected_s(head, self._unknown_token_s())
 
     def cached_count(self, name: str, head: Head) -> int:
         """Tokens of the head that this replica has, or will have when it runs."""
-        return self._cached(self._replicas[name], head)
+        return self._replicas[name].cached_count(head)
 
-    def _cached(self, replica: _Replica, head: Head) -> int:
-        """At least one token is always computed."""
-        held = frozenset() if replica.report is None else replica.report.heads
-        sent = {key for each in replica.unseen(self._ingress) for key in each.head.keys}
-        depth = 0
-        for key in head.keys:
-            if key not in held and key not in sent:
-                break
-            depth += 1
-        return min(depth * HEAD_TOKENS, head.prompt_count - 1)
-
-    def _token_s(self, report: Report | None) -> float:
-        if report is not None and report.prefill_token_s is not None:
-            return report.prefill_token_s
-        known = [
-            each.report.prefill_token_s
-            for each in self._replicas.values()
-            if each.report is not None and each.report.prefill_token_s is not None
-        ]
-        return min(known, default=PREFILL_S_UNKNOWN)
+    def _unknown_token_s(self) -> float:
+        """Seconds for a prefill token of a replica that has not computed one."""
+        if self._least_token_s is None:
+            known = [
+                each.report.prefill_token_s
+                for each in self._replicas.values()
+                if each.report is not None and each.report.prefill_token_s is not None
+            ]
+            self._least_token_s = min(known, default=PREFILL_S_UNKNOWN)
+        return self._least_token_s

@@ -3,29 +3,35 @@
 The fleet has a thread and an event loop of its own, as an engine has. Ray is loaded only here, when
 a fleet is asked for.
 
-Tests: tests/e2e/cluster/test_on_ray.py.
+Tests: tests/e2e/cluster/test_on_ray.py, tests/unit/cluster/test_serving.py.
 """
 
 import asyncio
 import importlib
+import socket
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any, Protocol  # Any: the module of Ray
+from functools import partial
+from typing import Protocol
 
 from jitney.backends.machine.cores import usable_cores
 from jitney.cluster.dispatch import Dispatch
 from jitney.cluster.fleet import ReplicaFleet
 from jitney.cluster.replica_messages import Description
-from jitney.config import Settings
+from jitney.config import ServeSettings, Settings
 from jitney.engine.request_factory import RequestFactory
-from jitney.errors import MissingDependency
-from jitney.loading.compose import make_seed_source, make_template
+from jitney.errors import ConfigError, MissingDependency, NoRoom
+from jitney.loading.compose import make_seed_source, make_template, model_key
 from jitney.text.chat_template import ChatTemplate
 from jitney.text.renderer import Renderer
 
 EXTRA = 'pip install "jitney[cluster]"'
 STOP_S = 10.0
+LOADED_S_MAX = 1800.0
+"""An ingress of Ray's own commands is started beside its replicas, and they may fetch a model
+first. Where none has one by then, none ever will."""
 
 
 class DescribedDispatch(Dispatch, Protocol):
@@ -45,16 +51,16 @@ class ClusterAssembly:
     template: ChatTemplate | None
     model_name: str
     thread: "FleetThread"
-    on_ray: Any
-    address: str | None
+    stop: Callable[[], None]
+    """Ends what was started for the fleet."""
 
     def close(self, drain_s: float = 0.0) -> None:
-        """End the replicas, and Ray if it was started here."""
+        """End the fleet, and what was started for it."""
         self.engine.close(drain_s)
         self.thread.close()
         if self.template is not None:
             self.template.close()
-        self.on_ray.stop_ray(self.address)
+        self.stop()
 
 
 class FleetThread:
@@ -69,7 +75,12 @@ class FleetThread:
         opening: Future[tuple[ReplicaFleet, str]] = asyncio.run_coroutine_threadsafe(
             _open_fleet(dispatch, replica_count, host), self._loop
         )
-        self.fleet, self.model_name = opening.result()
+        try:
+            self.fleet, self.model_name = opening.result()
+        except Exception:
+            self.close()
+            self._loop.close()
+            raise
 
     def close(self) -> None:
         """End the loop and the thread."""
@@ -77,9 +88,7 @@ class FleetThread:
         self._thread.join(STOP_S)
 
 
-def assemble_cluster(
-    settings: Settings, replica_count: int, address: str | None
-) -> ClusterAssembly:
+def assemble_cluster(settings: Settings, serving: ServeSettings) -> ClusterAssembly:
     """Start or join Ray, start the replicas, and make a fleet of them. Raises a SetupError."""
     try:
         on_ray = importlib.import_module("jitney.cluster.on_ray")
@@ -87,17 +96,34 @@ def assemble_cluster(
         raise MissingDependency(
             f"Replicas need the package {error.name}, which is not installed; {EXTRA}."
         ) from error
+    address = serving.ray_address
+    bounds = replica_bounds(serving)
+    # On a cluster each server has its own replicas. One that is started again takes over those
+    # that a killed one left.
+    name = f"{on_ray.APPLICATION}-{socket.gethostname()}-{serving.port}"
+    stop = partial(on_ray.stop_ray, address, name)
     on_ray.start_ray(address)
     try:
-        handle = on_ray.start_replicas(
-            _of_one_replica(settings, replica_count, address), replica_count, cpus=0
-        )
+        one = _of_one_replica(settings, bounds[1], address)
+        handle = on_ray.start_replicas(one, bounds, name, drain_s=serving.shutdown_timeout)
         # Ray on this machine alone needs no other address than its own.
         host = "127.0.0.1" if address is None else on_ray.own_host()
-        thread = FleetThread(on_ray.RayDispatch(handle), replica_count, host)
+        dispatch = on_ray.RayDispatch(handle, model_key(one))
+        return assemble_fleet(dispatch, one, bounds[1], host, stop)
     except BaseException:
-        on_ray.stop_ray(address)
+        stop()
         raise
+
+
+def assemble_fleet(
+    dispatch: DescribedDispatch,
+    settings: Settings,
+    replica_count: int,
+    host: str,
+    stop: Callable[[], None],
+) -> ClusterAssembly:
+    """A fleet of the replicas behind `dispatch`, with what a server needs beside it."""
+    thread = FleetThread(dispatch, replica_count, host)
     fleet = thread.fleet
     model_len_max = fleet.settings.model_len_max
     renderer = Renderer()
@@ -108,15 +134,31 @@ def assemble_cluster(
         make_template(fleet.backend.vocabulary, model_len_max, renderer),
         thread.model_name,
         thread,
-        on_ray,
-        address,
+        stop,
     )
+
+
+def replica_bounds(serving: ServeSettings) -> tuple[int, int]:
+    """The fewest and the most replicas. Raises ConfigError."""
+    least = serving.replicas or 1
+    most = serving.max_replicas or least
+    if most < least:
+        raise ConfigError(
+            f"max_replicas ({most}) is below replicas ({least}); raise it or leave it out."
+        )
+    return least, most
 
 
 async def _open_fleet(
     dispatch: DescribedDispatch, replica_count: int, host: str
 ) -> tuple[ReplicaFleet, str]:
-    description = await dispatch.describe()
+    try:
+        async with asyncio.timeout(LOADED_S_MAX):
+            description = await dispatch.describe()
+    except TimeoutError:
+        raise NoRoom(
+            f"No replica has loaded the model within {LOADED_S_MAX:g} s; see the replicas' logs."
+        ) from None
     fleet = ReplicaFleet(dispatch, description, replica_count=replica_count, host=host)
     await fleet.open()
     return fleet, description.model_name

@@ -60,9 +60,13 @@ def resolve(
     file: Path | None,
     environ: Mapping[str, str],
     *,
-    given_as: Literal["flag", "argument"] = "flag",
+    given_as: Literal["flag", "argument", "key"] = "flag",
 ) -> Resolved:
-    """The settings in force. A flag that is None and an empty variable do not count."""
+    """The settings in force. A flag that is None and an empty variable do not count.
+
+    `given_as` is what messages call the flags: arguments of Python, which set the engine only, or
+    keys of an application on Ray Serve.
+    """
     written = {} if file is None else settings_file.load(file)
     # All names are checked before any value.
     layers = (
@@ -112,7 +116,7 @@ def _is_near(word: str, known: str) -> bool:
 
 def _known_names(given_as: str = "flag") -> list[str]:
     """All known names, ours and those of other systems; from Python, the engine's only."""
-    served = known_serve_settings() if given_as == "flag" else ()
+    served = () if given_as == "argument" else known_serve_settings()
     settings = [known.name for known in (*known_settings(), *served)]
     words = [
         word.name for word in FOREIGN_NAMES if word.setting is None or word.setting in settings

@@ -308,6 +308,11 @@ class ServeSettings:
         "another.",
         default_text="none: one engine, without Ray",
     )
+    max_replicas: int | None = _server(
+        whole_number(1, 1024),
+        "The most replicas: from `replicas` up to this many run, as slots and waits demand.",
+        default_text="as many as replicas",
+    )
     ray_address: str | None = _server(
         text_line(1, NAME_MAX),
         "The Ray cluster that replicas run on, such as auto or HOST:6379.",

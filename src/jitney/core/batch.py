@@ -135,7 +135,7 @@ class Batch:
     @property
     def token_count(self) -> int:
         """Positions that the forward pass computes."""
-        return sum(entry.length for entry in self.entries)
+        return sum([entry.length for entry in self.entries])
 
 
 LOGPROB_MIN = -9999.0

@@ -9,11 +9,15 @@ from dataclasses import replace
 
 from jitney.core import limits
 from jitney.core.backend import Traits
+from jitney.core.background import budget_behind
 from jitney.core.cost import CostModel
-from jitney.core.mix import Budget, PrefillWanted, split_budget, within_stall
+from jitney.core.mix import Budget, BudgetSplit, PrefillWanted, split_budget, within_stall
 from jitney.core.scheduler_settings import Mix, SchedulerSettings
 from jitney.core.sequence import Sequence, SequenceState
 from jitney.core.sequences import LiveSequences
+
+SpanWanted = tuple[Sequence, int]
+"""A sequence, and how many positions it wants or gets in a tick."""
 
 
 class BatchChoice:
@@ -26,7 +30,8 @@ class BatchChoice:
         self._live = live
         self._cost = cost
         self._decodes_differ = traits.decodes_differ
-        self._decode_turn = 0
+        self._decode_turns = [0, 0]
+        """Of the live ones, and of the background ones."""
         self._prefill_turn = 0
         self._budget = Budget(
             settings.max_num_batched_tokens,
@@ -41,10 +46,10 @@ class BatchChoice:
 
         A suspect is alone in its batch, so that its guilt is certain. The suspect and the others
         take turns. Under the mix `separate`, prefills and decodes take turns too. If none
-        of them can run, the next ones are tried.
+        of them can run, the next ones are tried. Background sequences may have to sit out.
         """
-        running = self._live.running
-        suspects = [sequence for sequence in running if sequence.is_suspect]
+        running = self._live.background.taking_part()
+        suspects = [each for each in running if each.history.failed_count and each.is_suspect]
         if not suspects:
             return self._apart(running, batch_number)
         others = [sequence for sequence in running if not sequence.is_suspect]
@@ -56,25 +61,39 @@ class BatchChoice:
         """The span that each of these may compute in this tick, in order of seniority."""
         # Some may have been preempted for other candidates that found no room in the end.
         running = [sequence for sequence in candidates if sequence.state is SequenceState.RUNNING]
-        wanted = [self._wanted(sequence) for sequence in running]
-        prefills = [
-            PrefillWanted(want, sequence.request.limited_tenant)
-            for sequence, want in zip(running, wanted, strict=True)
-            if want > 1
-        ]
-        decode_count = sum(want == 1 for want in wanted)
-        budget = self._budget
-        if self._settings.mix is Mix.SEPARATE and prefills:
-            budget = self._budget_of_prefills()
+        wanted = [(sequence, self._wanted(sequence)) for sequence in running]
+        live = [each for each in wanted if not each[0].is_background]
+        behind = [each for each in wanted if each[0].is_background]
+        chosen = self._live_spans(live)
+        return chosen + self._spans_behind(behind, len(chosen)) if behind else chosen
+
+    def _live_spans(self, wanted: list[SpanWanted]) -> list[SpanWanted]:
+        prefills, decode_count = _kinds(wanted)
+        budget = self._budget_of(prefills)
         split = split_budget(self._settings.mix, decode_count, prefills, budget, self._cost)
+        return self._chosen(wanted, split, is_background=False)
+
+    def _spans_behind(self, wanted: list[SpanWanted], live_count: int) -> list[SpanWanted]:
+        """Spans of background sequences, beside so many live decodes."""
+        prefills, decode_count = _kinds(wanted)
+        budget = self._budget_of(prefills)
+        decodes, budget = budget_behind(live_count, decode_count, budget, self._cost)
+        split = split_budget(self._settings.mix, decodes, prefills, budget, self._cost)
+        return self._chosen(wanted, split, is_background=True)
+
+    def _chosen(
+        self, wanted: list[SpanWanted], split: BudgetSplit, *, is_background: bool
+    ) -> list[SpanWanted]:
+        """The spans of a split, for those that have one."""
+        decode_count = sum(want == 1 for _, want in wanted)
         # When this tick has no room for every decode, they take turns.
         left_out = decode_count - split.decode_count
-        first = self._decode_turn % decode_count if left_out else 0
-        self._decode_turn += split.decode_count
+        first = self._decode_turns[is_background] % decode_count if left_out else 0
+        self._decode_turns[is_background] += split.decode_count
         spans = iter(split.spans)
         decodes = 0
-        chosen: list[tuple[Sequence, int]] = []
-        for sequence, want in zip(running, wanted, strict=True):
+        chosen: list[SpanWanted] = []
+        for sequence, want in wanted:
             if want > 1:
                 span = next(spans)
                 if span:
@@ -97,8 +116,10 @@ class BatchChoice:
         # The first kind may find no memory. The most senior always does: it takes it from others.
         return [*kinds, [sequence for sequence, want in wanted if want][:1]]
 
-    def _budget_of_prefills(self) -> Budget:
-        """The budget of a tick without decodes. It is smaller if a decode waits for this tick."""
+    def _budget_of(self, prefills: list[PrefillWanted]) -> Budget:
+        """The budget of a tick. That of prefills without decodes is smaller if a decode waits."""
+        if self._settings.mix is not Mix.SEPARATE or not prefills:
+            return self._budget
         self._prefill_turn += 1
         budget = replace(self._budget, turn=self._prefill_turn)
         is_awaited = any(self._wanted(sequence) == 1 for sequence in self._live.running)
@@ -115,3 +136,13 @@ class BatchChoice:
         if want > 1 and sequence.wants_prompt_logprobs:
             return min(want, limits.SCORED_SPAN_MAX)
         return want
+
+
+def _kinds(wanted: list[SpanWanted]) -> tuple[list[PrefillWanted], int]:
+    """The prefills, and the number of decodes."""
+    prefills = [
+        PrefillWanted(want, sequence.request.limited_tenant)
+        for sequence, want in wanted
+        if want > 1
+    ]
+    return prefills, sum(want == 1 for _, want in wanted)

@@ -9,6 +9,7 @@ Tests: tests/unit/core/test_prefix.py.
 
 from bisect import bisect_left
 from collections.abc import Callable
+from functools import lru_cache
 from hashlib import blake2b
 
 from jitney.core.limits import PREFIX_STRIDE
@@ -36,11 +37,19 @@ class Chain:
 
     def key(self, depth: int) -> int:
         """The key of the first `depth` strides."""
-        for at in range(len(self._keys) * PREFIX_STRIDE, depth * PREFIX_STRIDE, PREFIX_STRIDE):
-            before = self._keys[-1] if at else self._root
-            self._keys.append(hash((before, tuple(self._tokens[at : at + PREFIX_STRIDE]))))
-            self.read_count += PREFIX_STRIDE
-        return self._keys[depth - 1]
+        return self.keys(depth)[depth - 1]
+
+    def keys(self, depth: int) -> list[int]:
+        """The keys of the first `depth` strides, and maybe of more. Nobody else changes them."""
+        keys, tokens = self._keys, self._tokens
+        known = len(keys)
+        if known < depth:
+            before = keys[-1] if known else self._root
+            for at in range(known * PREFIX_STRIDE, depth * PREFIX_STRIDE, PREFIX_STRIDE):
+                before = hash((before, tuple(tokens[at : at + PREFIX_STRIDE])))
+                keys.append(before)
+            self.read_count += (depth - known) * PREFIX_STRIDE
+        return keys
 
     def deepest(self, is_held: Callable[[int], bool]) -> int:
         """The largest number of strides whose key is held. A holder of a key has all keys before
@@ -85,6 +94,7 @@ class Chain:
         self._checked.clear()
 
 
+@lru_cache(maxsize=1024)
 def _root(scope: str) -> int:
     """A number for the scope. The hash of a text differs between processes, this does not: a router
     compares keys of several engines."""

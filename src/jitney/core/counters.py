@@ -42,6 +42,7 @@ NAMES = (
     "restored",
     "resumed",
     "resumed_after_failure",
+    "sat_out",
     "share_full",
     "share_waits",
     "struck_out",

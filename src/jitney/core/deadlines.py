@@ -29,15 +29,22 @@ class Deadlines:
         return self._due[0][0] if self._due else None
 
     def add(self, sequence: Sequence, now: float) -> None:
-        """The sequence was accepted."""
+        """The sequence was accepted.
+
+        One that another engine accepted waits since then, and one that ran there does not wait for
+        its first slot. The time until its end is what is left of it.
+        """
         request, settings = sequence.request, self._settings
         wait_s, total_s = request.queue_timeout_s, request.request_timeout_s
         wait_s = settings.queue_timeout_s if wait_s is None else wait_s
         total_s = settings.request_timeout_s if total_s is None else total_s
-        for limit_s, is_until_start in ((wait_s, True), (total_s, False)):
-            if limit_s is not None:
-                due = (now + limit_s, sequence.order, is_until_start, sequence)
-                heapq.heappush(self._due, due)
+        if wait_s is not None and not request.resumed:
+            self._note(sequence, sequence.accepted_at + wait_s, is_until_start=True)
+        if total_s is not None:
+            self._note(sequence, now + total_s, is_until_start=False)
+
+    def _note(self, sequence: Sequence, due_at: float, *, is_until_start: bool) -> None:
+        heapq.heappush(self._due, (due_at, sequence.order, is_until_start, sequence))
 
     def passed(self, now: float, live_count: int) -> Iterator[Sequence]:
         """Sequences whose time is over. The caller ends each one before it takes the next."""

@@ -30,8 +30,8 @@ class PreemptReason(StrEnum):
     RECOMPUTED = "recomputed"
     """Memory ran out. Its memory was given up and will be computed again."""
     DISPLACED = "displaced"
-    """A request of a higher class got its slot. Its memory stays cached if only a slot was needed.
-    If memory was needed, it is saved or given up."""
+    """A request of a higher class got its slot, or a live one that of a background one. Its memory
+    stays cached if only a slot was needed. If memory was needed, it is saved or given up."""
     PAUSED = "paused"
     """Its caller paused it. Its memory stays cached while there is room."""
 

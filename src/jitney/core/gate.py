@@ -26,7 +26,8 @@ ticks are slow."""
 class Newcomers:
     """The waiting sequences that a gate decides about, and how many sequences more may run.
 
-    A newcomer has never run. A sequence that was preempted or paused may join at any time.
+    A newcomer has never run. A sequence that was preempted or paused may join at any time, and a
+    background one too: it is no part of a group.
     """
 
     count: int
@@ -60,7 +61,7 @@ class Gate(Protocol):
 
     def may_join(self, sequence: Sequence) -> bool:
         """Whether this sequence may be admitted now."""
-        return self.is_open or sequence.has_started
+        return self.is_open or sequence.has_started or sequence.is_background
 
     def joined(self, sequence: Sequence) -> None:
         """The sequence was admitted."""
@@ -169,6 +170,8 @@ class Groups(Gate):
 
     def joined(self, sequence: Sequence) -> None:
         """The sequence was admitted. A newcomer takes room."""
+        if sequence.is_background:
+            return
         self._members.add(sequence)
         if not sequence.has_started:
             self._room -= 1

@@ -54,11 +54,12 @@ class Ledger:
     def growth(self, slot: int, length: int) -> int:
         """Blocks that the slot needs to grow to `length` tokens."""
         tip = self._tips.get(slot)
-        return max(0, self.blocks(length) - (tip.end if tip is not None else 0))
+        need = -(-length // self.block_tokens) - (0 if tip is None else tip.end)
+        return need if need > 0 else 0
 
     def grow(self, slot: int, length: int) -> None:
         """The slot now holds `length` tokens."""
-        assert length >= self.length(slot), (slot, length, self.length(slot))
+        assert length >= self._lengths.get(slot, 0), (slot, length, self.length(slot))
         self._lengths[slot] = length
         need = -(-length // self.block_tokens)
         tip = self._tips.get(slot)

@@ -12,6 +12,7 @@ Tests: tests/simulation and tests/unit/core/test_scheduler.py.
 """
 
 import heapq
+from collections import OrderedDict
 from dataclasses import dataclass
 
 from jitney.core.backend import Traits
@@ -54,7 +55,7 @@ class Memory:
         self._free = list(range(traits.slots_max))
         self.holdings: dict[int, Holding] = {}
         """What each slot holds. Changed only here."""
-        self._cached: dict[int, Holding] = {}
+        self._cached: OrderedDict[int, Holding] = OrderedDict()
         self._index = PrefixIndex()
         self._operations: list[MemoryOperation] = []
         self._saved: dict[Sequence, SavedMemory] = {}
@@ -76,7 +77,9 @@ class Memory:
             return NO_MATCH  # logprobs of the prompt need all of it to be computed
         chain = self._chain(sequence)
         read_count = chain.read_count
-        match = self._index.longest(chain, sequence.known_count - 1)
+        match = self._index.longest(
+            chain, sequence.known_count - 1, is_background=sequence.is_background
+        )
         self._counters.add("prefix_tokens_read", chain.read_count - read_count)
         saved = self._saved.get(sequence)
         return match if saved is None or match.length >= saved.token_count else NO_MATCH
@@ -89,9 +92,11 @@ class Memory:
         """Blocks that running sequences still need for their known tokens."""
         growth = self.ledger.growth
         return sum(
-            growth(sequence.slot, len(sequence.tokens))
-            for sequence in running
-            if sequence.slot is not None
+            [
+                growth(sequence.slot, len(sequence.tokens))
+                for sequence in running
+                if sequence.slot is not None
+            ]
         )
 
     def blocks_obtainable(self, running: list[Sequence], match: Match) -> int:
@@ -123,7 +128,7 @@ class Memory:
         """Take room for the sequence's first `length` tokens; may evict cached prefixes."""
         assert sequence.slot is not None, "only a sequence with a slot grows"
         need = self.ledger.growth(sequence.slot, length)
-        if need > self.ledger.free and not self._make_room(need):
+        if need and need > self.ledger.free and not self._make_room(need):
             return False
         self.ledger.grow(sequence.slot, length)
         return True
@@ -149,6 +154,8 @@ class Memory:
                 self._operations.append(Truncate(holding.slot, sequence.computed))
                 self.ledger.shrink(holding.slot, sequence.computed)
             self._cached[holding.slot] = holding
+            # What background sequences leave is evicted first: live ones come back more often.
+            self._cached.move_to_end(holding.slot, last=not sequence.is_background)
         sequence.forget_computed()
 
     def save(self, sequence: Sequence) -> bool:
@@ -195,11 +202,11 @@ class Memory:
 
         An engine that has one of these keys computes only what follows it.
         """
-        return frozenset(
-            holding.chain.key(depth)
-            for holding in self.holdings.values()
-            for depth in range(strides, holding.computed_depth + 1, strides)
-        )
+        found: set[int] = set()
+        for holding in self.holdings.values():
+            depth = holding.computed_depth
+            found.update(holding.chain.keys(depth)[strides - 1 : depth : strides])
+        return frozenset(found)
 
     @property
     def cached_count(self) -> int:

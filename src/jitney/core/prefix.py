@@ -18,8 +18,8 @@ CANDIDATES_MAX = 8
 """Holdings compared at one depth. They differ by less than a stride, so a few are enough. Where
 decodes differ, a holding that is usable in part may hide a better one."""
 
-HoldingsByKey = dict[int, dict[int, "Holding"]]
-"""Holdings by key, and then by slot."""
+HoldingsByKey = dict[int, list["Holding"]]
+"""Most keys have one holding, and there are many keys: lists are small."""
 
 
 class Holding:
@@ -37,9 +37,14 @@ class Holding:
         self.known_depth = 0
 
     @property
+    def is_background(self) -> bool:
+        """Whether a background sequence runs in it."""
+        return self.sequence is not None and self.sequence.is_background
+
+    @property
     def known_count(self) -> int:
         """Tokens that it holds or will compute."""
-        return self.length if self.sequence is None else self.sequence.known_count
+        return self.length if self.sequence is None else len(self.sequence.tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,32 +77,38 @@ class PrefixIndex:
 
     def extend(self, holding: Holding) -> None:
         """Index the tokens that became known or computed since the last call."""
-        for depth in range(holding.known_depth + 1, holding.known_count // PREFIX_STRIDE + 1):
-            _put(self._promised, depth, holding)
-            holding.known_depth = depth
-        for depth in range(holding.computed_depth + 1, holding.length // PREFIX_STRIDE + 1):
-            _take(self._promised, depth, holding)
-            _put(self._computed, depth, holding)
-            holding.computed_depth = depth
+        known, computed = holding.known_count // PREFIX_STRIDE, holding.length // PREFIX_STRIDE
+        known_before, computed_before = holding.known_depth, holding.computed_depth
+        if known == known_before and computed == computed_before:
+            return  # so it is after most tokens
+        keys = holding.chain.keys(known)
+        _take(self._promised, keys[computed_before : min(computed, known_before)], holding)
+        _put(self._computed, keys[computed_before:computed], holding)
+        _put(self._promised, keys[max(computed, known_before) : known], holding)
+        holding.known_depth, holding.computed_depth = known, computed
 
     def trim(self, holding: Holding, token_count: int) -> None:
         """Remove the holding from the index beyond so many tokens."""
-        kept = token_count // PREFIX_STRIDE
-        for depth in range(holding.known_depth, kept, -1):
-            _take(
-                self._promised if depth > holding.computed_depth else self._computed, depth, holding
-            )
-        holding.known_depth = min(holding.known_depth, kept)
-        holding.computed_depth = min(holding.computed_depth, kept)
+        kept, known = token_count // PREFIX_STRIDE, holding.known_depth
+        computed = min(holding.computed_depth, kept)
+        keys = holding.chain.keys(known)
+        _take(self._computed, keys[computed : holding.computed_depth], holding)
+        _take(self._promised, keys[max(holding.computed_depth, kept) : known], holding)
+        holding.known_depth, holding.computed_depth = min(known, kept), computed
 
-    def longest(self, chain: Chain, length_max: int) -> Match:
-        """The holding with the longest computed prefix of the chain, at most `length_max` of it."""
+    def longest(self, chain: Chain, length_max: int, *, is_background: bool = False) -> Match:
+        """The holding with the longest computed prefix of the chain, at most `length_max` of it.
+
+        A live sequence does not wait for what a background one will compute.
+        """
         depth = chain.deepest(lambda key: key in self._computed)
         best, length = self._best(chain, depth, self._computed, length_max)
         promised_depth = chain.deepest(lambda key: key in self._computed or key in self._promised)
         if promised_depth == depth:
             return Match(best, length, length)
-        holding, promised = self._best(chain, promised_depth, self._promised, length_max)
+        holding, promised = self._best(
+            chain, promised_depth, self._promised, length_max, skips_background=not is_background
+        )
         if holding is not None and min(promised, holding.length) > length:
             best, length = holding, min(promised, holding.length)
         return Match(best, length, max(length, promised))
@@ -111,10 +122,16 @@ class PrefixIndex:
             assert holding.computed_depth <= holding.known_depth, holding.slot
             for depth in range(1, holding.known_depth + 1):
                 held = self._computed if depth <= holding.computed_depth else self._promised
-                assert held[holding.chain.key(depth)][holding.slot] is holding, holding.slot
+                assert held[holding.chain.key(depth)].count(holding) == 1, holding.slot
 
     def _best(
-        self, chain: Chain, depth: int, held: HoldingsByKey, length_max: int
+        self,
+        chain: Chain,
+        depth: int,
+        held: HoldingsByKey,
+        length_max: int,
+        *,
+        skips_background: bool = False,
     ) -> tuple[Holding | None, int]:
         """Of the holdings with this key, the one with the most equal tokens, and their number.
 
@@ -124,9 +141,14 @@ class PrefixIndex:
         if depth == 0:
             return None, 0
         is_computed = held is self._computed
+        holdings = (
+            each
+            for each in held.get(chain.key(depth), ())
+            if not (skips_background and each.is_background)
+        )
         common = {
             holding: _usable(chain, holding, depth, length_max, is_computed=is_computed)
-            for holding in islice(held.get(chain.key(depth), {}).values(), CANDIDATES_MAX)
+            for holding in islice(holdings, CANDIDATES_MAX)
         }
         for holding in sorted(common, key=lambda each: -common[each]):
             if chain.equals(holding.chain, depth):
@@ -146,12 +168,19 @@ def _usable(
     return min(common, held_count, length_max)
 
 
-def _put(held: HoldingsByKey, depth: int, holding: Holding) -> None:
-    held.setdefault(holding.chain.key(depth), {})[holding.slot] = holding
+def _put(held: HoldingsByKey, keys: list[int], holding: Holding) -> None:
+    for key in keys:
+        there = held.get(key)
+        if there is None:
+            held[key] = [holding]
+        else:
+            there.append(holding)
 
 
-def _take(held: HoldingsByKey, depth: int, holding: Holding) -> None:
-    key = holding.chain.key(depth)
-    del held[key][holding.slot]
-    if not held[key]:
-        del held[key]
+def _take(held: HoldingsByKey, keys: list[int], holding: Holding) -> None:
+    for key in keys:
+        there = held[key]
+        if len(there) == 1 and there[0] is holding:
+            del held[key]
+        else:
+            there.remove(holding)

@@ -2,8 +2,10 @@
 
 The rule of elders (invariant 8): a sequence that has waited longer than `overtake_s` is next, the
 oldest first, under any policy. So no sequence is overtaken by one that arrived more than
-`overtake_s` later. Tenants that already run their full share are skipped as a whole, which costs
-nothing per sequence. `check_room` keeps the queue within its bounds. Called by the scheduler only.
+`overtake_s` later. The exception is background work: it is behind every live sequence at any age,
+and the rule holds within it (`core/background.py`). Tenants that already run their full share are
+skipped as a whole, which costs nothing per sequence. `check_room` keeps the queue within its
+bounds. Called by the scheduler only.
 """
 
 import heapq
@@ -72,7 +74,9 @@ class PartedQueue:
     def add(self, sequence: Sequence) -> None:
         """Let a sequence wait here."""
         part = sequence.request.limited_tenant
-        self._parts.setdefault(part, RankedQueue(self._ranking)).add(sequence)
+        if part not in self._parts:
+            self._parts[part] = RankedQueue(self._ranking)
+        self._parts[part].add(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """Take it out."""
@@ -157,8 +161,8 @@ class TenantQueues:
         self._served[tenant] = self._served.get(tenant, 0.0) + token_count
 
 
-class WaitQueue:
-    """All waiting sequences with their counts. The scheduler checks the bounds before it adds."""
+class Lane:
+    """Waiting sequences of one kind, live or background, with their counts."""
 
     def __init__(self, ranking: Ranking | None, overtake_s: float) -> None:
         """Without a ranking, the policy is `fair`."""
@@ -168,7 +172,6 @@ class WaitQueue:
         self._arrivals = PartedQueue(by_arrival)
         self._newcomers = PartedQueue(by_arrival)
         """Waiting sequences that never ran."""
-        self.shares = Shares()
         self.count = 0
         self.token_count = 0
         self.work_count = 0
@@ -183,7 +186,6 @@ class WaitQueue:
         self._arrivals.add(sequence)
         if not sequence.has_started:
             self._newcomers.add(sequence)
-        self.shares.count(sequence, waiting=1)
         self.count += 1
         self.token_count += sequence.known_count
         self.work_count += sequence.known_max
@@ -194,7 +196,6 @@ class WaitQueue:
         self._arrivals.remove(sequence)
         if not sequence.has_started:
             self._newcomers.remove(sequence)
-        self.shares.count(sequence, waiting=-1)
         self.count -= 1
         self.token_count -= sequence.known_count
         self.work_count -= sequence.known_max
@@ -223,6 +224,58 @@ class WaitQueue:
         return next(self._newcomers.ordered(without), None)
 
 
+class WaitQueue:
+    """All waiting sequences: the live ones, and behind them the background ones.
+
+    The scheduler checks the bounds before it adds.
+    """
+
+    def __init__(self, ranking: Ranking | None, overtake_s: float) -> None:
+        """Without a ranking, the policy is `fair`."""
+        self.live = Lane(ranking, overtake_s)
+        self.behind = Lane(ranking, overtake_s)
+        """Tokens that its tenants are served here do not count in the other lane."""
+        self.shares = Shares()
+
+    @property
+    def count(self) -> int:
+        """How many wait."""
+        return self.live.count + self.behind.count
+
+    @property
+    def token_count(self) -> int:
+        """The known tokens of all that wait."""
+        return self.live.token_count + self.behind.token_count
+
+    def lane_of(self, sequence: Sequence) -> Lane:
+        """Where this sequence waits, when it waits."""
+        return self.behind if sequence.is_background else self.live
+
+    def add(self, sequence: Sequence) -> None:
+        """Let the sequence wait. A preempted one keeps its age."""
+        self.lane_of(sequence).add(sequence)
+        self.shares.count(sequence, waiting=1)
+
+    def remove(self, sequence: Sequence) -> None:
+        """The sequence was admitted, or ended."""
+        self.lane_of(sequence).remove(sequence)
+        self.shares.count(sequence, waiting=-1)
+
+    def rank_again(self, sequence: Sequence) -> None:
+        """Sort the sequence again, because its rank has changed."""
+        self.lane_of(sequence).rank_again(sequence)
+
+    def ordered(self, now: float, without: Set[str] = frozenset()) -> Iterator[Sequence]:
+        """The live ones, the next first, then the background ones, without these tenants."""
+        yield from self.live.ordered(now, without)
+        yield from self.behind.ordered(now, without)
+
+    def live_count(self, without: Set[str], *, newcomers: bool) -> int:
+        """How many live ones wait, without those of these tenants, and newcomers only if asked."""
+        count = self.live.count - self.shares.waiting_count(without)
+        return count if newcomers else count - self.live.newcomer_count(without)
+
+
 def check_room(
     queue: WaitQueue,
     sequences: list[Sequence],
@@ -232,15 +285,17 @@ def check_room(
 ) -> None:
     """Raise QueueFull if there is no room for the sequences of a new request."""
     queue.shares.check_room(sequences, counters, retry_s)
-    count = queue.count + len(sequences)
-    token_count = queue.token_count + sum(each.known_count for each in sequences)
+    # Background sequences take no room from live ones.
+    before = queue if sequences[0].is_background else queue.live
+    count = before.count + len(sequences)
+    token_count = before.token_count + sum(each.known_count for each in sequences)
     requests_max, tokens_max = settings.max_num_queued_reqs, settings.max_num_queued_tokens
     # An empty queue takes any request that fits the model, even above the bounds.
-    if queue.count == 0 or (count <= requests_max and token_count <= tokens_max):
+    if before.count == 0 or (count <= requests_max and token_count <= tokens_max):
         return
     counters.add("queue_full")
     raise QueueFull(
-        f"{queue.count} requests with {queue.token_count} tokens are waiting already "
+        f"{before.count} requests with {before.token_count} tokens are waiting already "
         f"(the limits are {requests_max} and {tokens_max}); try again in {retry_s:.1f} s.",
         retry_s,
     )

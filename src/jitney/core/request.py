@@ -67,8 +67,12 @@ class Request:
     whether that is a chat. Both are for records only.
     `share` is the most that its tenant may hold, the same in all its requests; None is no limit.
     `queue_timeout_s` bounds the time until it runs, `request_timeout_s` the time until it ends.
+    `is_background` says that it may wait. It runs behind all others, the live ones, without a share
+    (`jitney.core.background`).
     `resumed` has one entry for each completion if another engine began this request: the tokens
     that it made, which are not made again, or None where it ended. Empty if this is the first.
+    `waited_s` is how long ago another engine accepted it; None if none did. It keeps its age, and
+    no bound of the queue refuses it: a caller who was let in is not sent away.
     """
 
     id: RequestId
@@ -83,10 +87,13 @@ class Request:
     share: Share | None = None
     queue_timeout_s: float | None = None
     request_timeout_s: float | None = None
+    is_background: bool = False
     resumed: tuple[tuple[int, ...] | None, ...] = ()
+    waited_s: float | None = None
 
     def __post_init__(self) -> None:
         assert len(self.resumed) in (0, self.params.n), "one entry for each completion"
+        assert self.share is None or not self.is_background, "it gets what others leave"
 
     @property
     def resumed_tokens(self) -> dict[int, tuple[int, ...]]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from jitney.core import limits
 from jitney.core.backend import Traits
+from jitney.core.background import EARLY_S_MAX, background_of
 from jitney.core.batch import Batch, Entry, Fault, Outcome, Sample, TokenLogprob
 from jitney.core.batch_choice import BatchChoice
 from jitney.core.cost import CostModel
@@ -67,8 +68,9 @@ class Scheduler:
         if request.id in self._live.by_request:
             raise InvalidRequest(f"A request with the id {request.id!r} is live already.", "id")
         sequences = make_sequences(request, self._eos_tokens, self._settings.model_len_max, now)
-        queue = self._live.queue
-        check_room(queue, sequences, self._settings, self.counters, self._retry_s())
+        if request.waited_s is None:
+            queue, retry_s = self._live.queue, self._retry_s(request)
+            check_room(queue, sequences, self._settings, self.counters, retry_s)
         self._live.add(sequences)
         for sequence in sequences:
             self._deadlines.add(sequence, now)
@@ -181,11 +183,14 @@ class Scheduler:
 
         That is so if no waiting sequence may join, and every running one generates and has memory
         for its next token. Otherwise planning early would be a loss: a sequence in flight cannot be
-        preempted, and a slot that becomes free should go to a waiting sequence at once.
+        preempted, and a slot that becomes free should go to a waiting sequence at once. A long tick
+        with background work is not planned early: a live request that comes should not wait for it.
         """
         live = self._live
         running, memory = live.running, live.memory
-        if live.joinable_count or any(sequence.wanted_count > 1 for sequence in running):
+        if live.background.line_count or any(each.wanted_count > 1 for each in running):
+            return False
+        if background_of(running) and self._cost.decodes_s(len(running)) > EARLY_S_MAX:
             return False
         if any(sequence in live.paused for sequence in running):
             return False
@@ -194,7 +199,7 @@ class Scheduler:
     def apply(self, planned: PlannedBatch, outcome: Outcome, now: float) -> list[Event]:
         """Apply an outcome. Only here tokens are appended and become computed.
 
-        The events of planning (starts, preemptions) are returned here too.
+        The events of planning are returned here too, if nobody took them.
         """
         batch = planned.batch
         self._returned_number += 1
@@ -232,6 +237,10 @@ class Scheduler:
                 self._live.end(sequence, FinishReason.FAILED, now, message)
         return self._live.take_events()
 
+    def take_events(self) -> list[Event]:
+        """The events of planning (starts, preemptions), without waiting for the outcome."""
+        return self._live.take_events()
+
     @property
     def has_work(self) -> bool:
         """Whether an accepted request has not ended."""
@@ -245,7 +254,7 @@ class Scheduler:
     def wake_at(self, now: float) -> float | None:
         """When planning may have a new result though nothing arrives; None if never."""
         live = self._live
-        departure = live.gate.wake_at(live.newcomers())
+        departure = live.gate.wake_at(live.newcomers(live.held_back))
         times = (departure, live.paused.end_at, self._deadlines.next_at)
         known = [each for each in times if each is not None]
         return max(now, min(known)) if known else None
@@ -260,6 +269,9 @@ class Scheduler:
             waiting_count=queue.count,
             paused_count=sum(each.state is SequenceState.WAITING for each in self._live.paused),
             waiting_tokens=queue.token_count,
+            background_running=len(background_of(running)),
+            background_waiting=queue.behind.count,
+            background_tokens=queue.behind.token_count,
             prefill_left=sum(s.known_count - s.computed for s in running if s.is_prefilling),
             deferred_count=min(self._live.deferred_count, queue.count),
             cached_count=memory.cached_count,
@@ -295,9 +307,12 @@ class Scheduler:
         """Recompute every total and compare (invariants 2, 3 and 7)."""
         self._live.check()
 
-    def _retry_s(self) -> float:
-        rate = self._cost.tokens_per_s
-        return RETRY_PART * self._live.queue.work_count / rate if rate else 1.0
+    def _retry_s(self, request: Request) -> float:
+        rate, queue = self._cost.tokens_per_s, self._live.queue
+        work_count = queue.live.work_count
+        if request.is_background:
+            work_count += queue.behind.work_count
+        return RETRY_PART * work_count / rate if rate else 1.0
 
     def _obtain(self, sequence: Sequence, span: int, now: float) -> bool:
         """Get memory for the sequence's span, if needed from others; false if it has to wait."""
@@ -312,14 +327,16 @@ class Scheduler:
         return True
 
     def _apply_sample(self, sequence: Sequence, entry: Entry, sample: Sample, now: float) -> None:
-        live, request = self._live, sequence.request
+        live, history = self._live, sequence.history
         sequence.computed = entry.end
-        if live.queue.fair is not None and entry.wants_token:
-            live.queue.fair.charge(request.tenant, 1)
-        if sequence.computed > sequence.history.failed_known:
-            sequence.history.failed_count = 0  # it passed the position where the backend failed
-        kind = "completion" if entry.start >= sequence.prompt_count else "prompt"
-        self.counters.add(f"computed_{kind}_tokens", entry.length)
+        fair = live.queue.lane_of(sequence).fair
+        if fair is not None and entry.wants_token:
+            fair.charge(sequence.request.tenant, 1)
+        if sequence.computed > history.failed_known:
+            history.failed_count = 0  # it passed the position where the backend failed
+        is_of_prompt = entry.start < sequence.sampling.prompt_count
+        name = "computed_prompt_tokens" if is_of_prompt else "computed_completion_tokens"
+        self.counters.add(name, sequence.computed - entry.start)
         if sample.fault is not None or (entry.wants_token and sample.token is None):
             self.counters.add("entry_faults")
             fault = sample.fault or Fault("The backend returned no token.")
@@ -365,7 +382,7 @@ def _entry(sequence: Sequence, span: int) -> Entry:
     tokens = tuple(sequence.tokens[start : start + span])
     continues = not tokens
     sequence.planned = start + span
-    wants_token = sequence.planned == sequence.known_count + sequence.pending
+    wants_token = sequence.planned == len(sequence.tokens) + sequence.pending
     if wants_token:
         sequence.pending += 1
     return Entry(sequence.slot, start, tokens, wants_token, continues)

@@ -78,6 +78,8 @@ class Sequence:
     known_max: int
     accepted_at: float
     priority: Priority = field(init=False)
+    is_background: bool = field(init=False)
+    """Whether its request runs behind all live ones."""
     tokens: list[int] = field(init=False)
     order: int = 0
     """The number of its submission, among all sequences."""
@@ -91,6 +93,7 @@ class Sequence:
 
     def __post_init__(self) -> None:
         self.priority = self.request.priority
+        self.is_background = self.request.is_background
         self.tokens = [*self.request.prompt, *self.request.resumed_tokens[self.index]]
 
     @property
@@ -193,8 +196,15 @@ def make_sequences(
         known_max = min(model_len_max, prompt_count + params.max_tokens)
     # They share everything except the seed: a bias or a schema may be large.
     sampling = _make_sampling(request, eos_tokens)
+    accepted_at = now - (request.waited_s or 0.0)
     return [
-        Sequence(request, index, replace(sampling, seed=_seed(request, index)), known_max, now)
+        Sequence(
+            request,
+            index,
+            replace(sampling, seed=_seed(request, index)) if index else sampling,
+            known_max,
+            accepted_at,
+        )
         for index in request.resumed_tokens
     ]
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Set
 
 from jitney.core import limits
 from jitney.core.backend import Traits
+from jitney.core.background import Background, background_of
 from jitney.core.batch import FaultKind
 from jitney.core.counters import Counters
 from jitney.core.events import (
@@ -72,6 +73,9 @@ class LiveSequences:
         """Tenants whose share of the memory is used up, as found in this admission."""
         self.events: list[Event] = []
         """To be reported by the scheduler: what happened, in order."""
+        self.background = Background(
+            settings, counters, self.running, self.queue, self.gate, self.paused, self._memory_full
+        )
         self._order = 0
         self._gathered_order = 0
 
@@ -91,36 +95,38 @@ class LiveSequences:
 
     def admit(self, now: float, *, starts_now: bool) -> None:
         """Let waiting sequences run, as far as strategy, policy, limits and memory allow."""
-        newcomers = self.newcomers()
+        newcomers = self.newcomers(held_back := self.held_back)
         oldest = newcomers.oldest
         is_gathered = oldest is not None and oldest.order <= self._gathered_order
         self.gate.open(now, newcomers, starts_now=starts_now or is_gathered)
         self._memory_full.clear()
         copied_max = self._counters["copied_tokens"] + limits.COPIED_TOKENS_MAX
-        while self.queue.count and self._admit_one(now):
+        while self.queue.count and self._admit_one(now, held_back):
             if self._counters["copied_tokens"] >= copied_max:
                 break
+            held_back = self.held_back
         # Sequences that a share holds back cannot join this group later.
         held_back = (self.held_back or self.queue.shares.full) | self._memory_full
-        if self.queue.count == self.queue.shares.waiting_count(held_back):
+        if self.queue.live.count == self.queue.shares.waiting_count(held_back):
             self.gate.close()
 
     def stop_gathering(self) -> None:
         """Sequences that wait now need not wait for others to join them."""
         self._gathered_order = self._order
 
-    def newcomers(self) -> Newcomers:
+    def newcomers(self, held_back: Set[str] | None) -> Newcomers:
         """The newcomers that could be admitted now, and how many sequences more may run."""
-        held_back = self.held_back or frozenset()
-        count, oldest = self.queue.newcomer_count(held_back), self.queue.oldest_newcomer(held_back)
-        return Newcomers(count, oldest, self._settings.max_num_seqs - len(self.running))
+        without, lane = held_back or frozenset(), self.queue.live
+        count, oldest = lane.newcomer_count(without), lane.oldest_newcomer(without)
+        running_count = sum([not sequence.is_background for sequence in self.running])
+        return Newcomers(count, oldest, self._settings.max_num_seqs - running_count)
 
     @property
     def joinable_count(self) -> int:
         """How many waiting sequences the gate lets in."""
         if self.gate.is_open:
             return self.queue.count
-        return self.queue.count - self.queue.newcomer_count()
+        return self.queue.count - self.queue.live.newcomer_count()
 
     def preempt(
         self,
@@ -185,8 +191,8 @@ class LiveSequences:
         self.paused.forget(sequence)
         sequence.move(SequenceState.FINISHED)
         self.gate.left(sequence)
-        if self.queue.fair is not None:
-            self.queue.fair.forget_absent()
+        if (fair := self.queue.lane_of(sequence).fair) is not None:
+            fair.forget_absent()
         self._counters.add(_ENDINGS[reason])
         siblings = self.by_request[sequence.request.id]
         siblings.remove(sequence)
@@ -223,6 +229,8 @@ class LiveSequences:
         assert len(running) + len(waiting) == len(live), "a live sequence is waiting or running"
         assert set(running) == set(self.running), "the list of running sequences is wrong"
         assert len(running) <= self._settings.max_num_seqs, len(running)
+        kinds = [sequence.is_background for sequence in self.running]
+        assert kinds == sorted(kinds), "background sequences are the last of the running ones"
         queued = [sequence for sequence in waiting if sequence not in self.paused]
         assert set(self.paused) <= set(live), "an ended sequence is paused"
         assert self.queue.count == len(queued), (self.queue.count, len(queued))
@@ -234,15 +242,16 @@ class LiveSequences:
             assert 0 <= sequence.computed <= sequence.planned, sequence.request.id
             assert sequence.known_count <= sequence.known_max, sequence.request.id
 
-    def _admit_one(self, now: float) -> bool:
+    def _admit_one(self, now: float, held_back: Set[str] | None) -> bool:
         """Admit one sequence, or make room for one; false if there is nothing more to do."""
         self.deferred_count = 0
-        if len(self.running) >= self._settings.max_num_seqs and not self._displaces:
+        is_full = len(self.running) >= self._settings.max_num_seqs
+        # Background sequences are the last of the running ones.
+        if is_full and not self._displaces and not self.running[-1].is_background:
             return False
-        without = self.held_back
-        if without is None:
+        if held_back is None:
             return False
-        without = without | self._memory_full
+        without = held_back | self._memory_full
         if self.queue.shares.waiting_count(without):
             self._counters.add("share_waits")
         candidates, others_count = self._candidates(now, without)
@@ -255,7 +264,7 @@ class LiveSequences:
             if looked_at >= LOOKAHEAD:
                 return False
             looked_at += 1
-            if self._waits_for_suspect(sequence):
+            if self._waits_for_suspect(sequence, now):
                 continue
             match = self.memory.find(sequence)
             if match.is_awaited:
@@ -276,25 +285,29 @@ class LiveSequences:
 
         These are tenants that run their full share. When running sequences fill a tick, it is
         better to choose the next one later. Then tenants that already prefill are held back too;
-        other tenants still get their part of the tick.
+        other tenants still get their part of the tick. Background sequences do not fill it.
         """
         full, chunk = self.queue.shares.full, self._settings.prefill_chunk
         if not self.queue.count:
             return full  # nobody waits: what the running ones want need not be counted
-        wanted = sum(min(sequence.wanted_count, chunk) for sequence in self.running)
+        live = [sequence for sequence in self.running if not sequence.is_background]
+        wanted = sum([min(sequence.wanted_count, chunk) for sequence in live])
         if wanted < self._settings.max_num_batched_tokens:
             return full
-        prefilling = {s.request.limited_tenant for s in self.running if s.wanted_count > 1}
+        prefilling = {s.request.limited_tenant for s in live if s.wanted_count > 1}
         named = {tenant for tenant in prefilling if tenant is not None}
         return full | named if named == prefilling else None
 
     def choose_victim(self, sequence: Sequence) -> Sequence | None:
         """The sequence to preempt when there is no memory for this one; None if there is none.
 
-        First one of a tenant above its share, otherwise a junior of this sequence. If its own
-        tenant is above its share, only juniors of that tenant.
+        First a background one, then one of a tenant above its share, otherwise a junior of this
+        sequence. If its own tenant is above its share, only juniors of that tenant.
         """
         juniors = self.running[self.running.index(sequence) + 1 :]
+        behind = choose_for_memory(background_of(juniors), by_class=False)
+        if behind is not None or sequence.is_background:
+            return behind
         over_share = self.occupancy.over_share(self.running)
         tenant, by_class = sequence.request.limited_tenant, self.by_class
         if tenant in over_share:
@@ -308,7 +321,7 @@ class LiveSequences:
 
         The others wait for a group, or for their tenant's share.
         """
-        waiting = self.queue.ordered(now, without)
+        waiting = self.background.in_order(now, without)
         if self.gate.is_open:
             return waiting, self.queue.shares.waiting_count(without)
         # A sequence that ran before may be behind many newcomers.
@@ -329,9 +342,7 @@ class LiveSequences:
             return self._displace(sequence, now, keeps_memory=True)
         if not self.has_memory(sequence, match):
             self._counters.add("kv_full")
-            return self._preempt_over_share(sequence, now) or self._displace(
-                sequence, now, keeps_memory=False
-            )
+            return self._displace(sequence, now, keeps_memory=False)
         if not self.memory.give_slot(sequence, match):
             return False
         self.queue.remove(sequence)
@@ -345,15 +356,14 @@ class LiveSequences:
         self._insert_running(sequence)
         self.gate.joined(sequence)
         self.queue.shares.count(sequence, running=1)
-        if self.queue.fair is not None:
-            self.queue.fair.admit(sequence)
+        if (fair := self.queue.lane_of(sequence).fair) is not None:
+            fair.admit(sequence)
             # Charged now, or one tenant would take all room of this tick.
-            self.queue.fair.charge(
-                sequence.request.tenant, sequence.known_count - sequence.computed
-            )
+            fair.charge(sequence.request.tenant, sequence.known_count - sequence.computed)
         if history.started_at is None:
             history.started_at = now
-            history.cached_count = sequence.computed
+            # A resumed one may find tokens that it made before, which are no prompt.
+            history.cached_count = min(sequence.computed, len(sequence.request.prompt))
             self._counters.add("admitted")
             event = StartEvent(sequence.request.id, sequence.index, now, sequence.computed)
             self.events.append(event)
@@ -381,10 +391,17 @@ class LiveSequences:
         self.preempt(victim, reason, now, by=by, keeps_memory=False)
 
     def _displace(self, sequence: Sequence, now: float, *, keeps_memory: bool) -> bool:
-        """Preempt a running sequence of a lower class; false if there is none."""
-        if not self._displaces:
+        """Preempt a running sequence for this one, a background one first; false if there is none.
+
+        Its memory stays if only a slot is wanted.
+        """
+        if sequence.is_background:
             return False
-        victim = choose_for_class(self.running, sequence, now, self._settings.overtake_s)
+        victim = choose_for_memory(background_of(self.running), by_class=False)
+        if victim is None and not keeps_memory and self._preempt_over_share(sequence, now):
+            return True
+        if victim is None and self._displaces:
+            victim = choose_for_class(self.running, sequence, now, self._settings.overtake_s)
         if victim is None:
             return False
         if not keeps_memory:
@@ -393,12 +410,14 @@ class LiveSequences:
         self.preempt(victim, displaced, now, by=sequence, keeps_memory=keeps_memory)
         return True
 
-    def _waits_for_suspect(self, sequence: Sequence) -> bool:
+    def _waits_for_suspect(self, sequence: Sequence, now: float) -> bool:
         """Whether it is a suspect and another suspect runs: they run one at a time."""
         if not sequence.is_suspect:
             return False
-        if any(other.is_suspect for other in self.running):
-            return True
+        for other in [each for each in self.running if each.is_suspect]:
+            if sequence.is_background or not other.is_background or other.is_in_flight:
+                return True
+            self.preempt(other, PreemptReason.DISPLACED, now, by=sequence, keeps_memory=True)
         self._counters.add("quarantined")
         return False
 
@@ -413,8 +432,8 @@ class LiveSequences:
     def _stop_running(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
         self.queue.shares.count(sequence, running=-1)
-        if self.queue.fair is not None:
-            self.queue.fair.leave(sequence)
+        if (fair := self.queue.lane_of(sequence).fair) is not None:
+            fair.leave(sequence)
 
 
 def _all_but_first(by_tenant: dict[str, list[Sequence]]) -> list[Sequence]:

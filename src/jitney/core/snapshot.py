@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
 
+from jitney.core.background import background_of
 from jitney.core.cost import Fit
 from jitney.core.prefix import Holding
 from jitney.core.request import Priority, RequestId
@@ -19,6 +20,9 @@ from jitney.core.sequence import Sequence, SequenceState
 from jitney.core.sequences import LiveSequences
 
 WAITING_SHOWN_MAX = 256
+PREFIX_SHOWN_STRIDES = 8
+"""Slots count as holding the same prefix if so many first strides are the same. A router compares
+prefixes in steps of as many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,11 +36,16 @@ class Snapshot:
     paused_count: int
     """Sequences that their callers paused. They do not count as waiting."""
     waiting_tokens: int
+    background_running: int = 0
+    """Of the running sequences, those of background requests."""
+    background_waiting: int = 0
+    background_tokens: int = 0
+    """Of the waiting sequences and their tokens, those of background requests."""
     prefill_left: int = 0
     """Tokens that running sequences have to compute before they generate."""
     deferred_count: int
-    """Waiting sequences that wait for a prefix, a window, a group, another suspect or their
-    tenant's share, not for room."""
+    """Waiting sequences that wait for a prefix, a window, a group, another suspect, their tenant's
+    share or live sequences, not for room."""
     cached_count: int
     """Slots without a running sequence, kept for their prefixes."""
     kv_tokens: int
@@ -82,6 +91,8 @@ class WaitReason(StrEnum):
     """It was in several batches that failed. Such sequences run one at a time."""
     SHARE = "its key runs as many as it may"
     """Or its sequences hold as much memory as they may."""
+    LIVE = "live requests come first"
+    """It is a background request."""
     BUDGET = "the next batch is full"
     TURN = "others are before it"
     NEXT = "it starts at the next tick"
@@ -118,6 +129,8 @@ class SlotView:
     request_id: RequestId | None
     index: int | None
     token_count: int
+    prefix: int | None = None
+    """The key of its first PREFIX_SHOWN_STRIDES strides; None while it holds fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +159,13 @@ def describe(live: LiveSequences, settings: SchedulerSettings, now: float) -> De
 def _slot_view(held: tuple[int, Holding]) -> SlotView:
     slot, holding = held
     sequence = holding.sequence
+    prefix = None
+    if holding.computed_depth >= PREFIX_SHOWN_STRIDES:
+        prefix = holding.chain.key(PREFIX_SHOWN_STRIDES)
     if sequence is None:
-        return SlotView(slot, SlotState.CACHED, None, None, holding.length)
+        return SlotView(slot, SlotState.CACHED, None, None, holding.length, prefix)
     state = SlotState.PREFILLING if sequence.is_prefilling else SlotState.GENERATING
-    return SlotView(slot, state, sequence.request.id, sequence.index, sequence.computed)
+    return SlotView(slot, state, sequence.request.id, sequence.index, sequence.computed, prefix)
 
 
 def _waiting(live: LiveSequences, settings: SchedulerSettings, now: float) -> list[Waiting]:
@@ -163,6 +179,8 @@ def _waiting(live: LiveSequences, settings: SchedulerSettings, now: float) -> li
     for sequence in islice(live.queue.ordered(now), WAITING_SHOWN_MAX):
         tenant = sequence.request.limited_tenant
         reason = everyone or _reason(live, sequence, gathered)
+        if sequence.is_background:
+            reason = _reason_behind(live, settings) or reason
         if tenant in memory_full and reason in (WaitReason.MEMORY, WaitReason.NEXT):
             reason = WaitReason.SHARE
         if tenant is not None and reason is WaitReason.SHARE:
@@ -190,11 +208,19 @@ def _make_waiting(sequence: Sequence, reason: WaitReason) -> Waiting:
 
 
 def _reason_for_all(live: LiveSequences, settings: SchedulerSettings) -> WaitReason | None:
-    if len(live.running) >= settings.max_num_seqs:
+    # Background sequences give their slots to live ones.
+    if len(live.running) - len(background_of(live.running)) >= settings.max_num_seqs:
         return WaitReason.SLOT
     if live.held_back is None:
         return WaitReason.BUDGET
     return None
+
+
+def _reason_behind(live: LiveSequences, settings: SchedulerSettings) -> WaitReason | None:
+    """The reason for all background sequences, if there is one."""
+    if live.background.is_live_awaited:
+        return WaitReason.LIVE
+    return WaitReason.SLOT if len(live.running) >= settings.max_num_seqs else None
 
 
 def _reason(live: LiveSequences, sequence: Sequence, gathered: WaitReason) -> WaitReason:

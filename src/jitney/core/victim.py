@@ -12,9 +12,10 @@ from jitney.core.request import Priority
 from jitney.core.sequence import Sequence
 
 
-def seniority(sequence: Sequence, *, by_class: bool) -> tuple[int, float, int]:
-    """The smaller, the more senior: class (if the policy uses classes), then age."""
-    return (-sequence.priority if by_class else 0, sequence.accepted_at, sequence.order)
+def seniority(sequence: Sequence, *, by_class: bool) -> tuple[bool, int, float, int]:
+    """The smaller, the more senior: live, then class (if the policy uses classes), then age."""
+    rank = -sequence.priority if by_class else 0
+    return (sequence.is_background, rank, sequence.accepted_at, sequence.order)
 
 
 def choose_for_memory(candidates: list[Sequence], *, by_class: bool) -> Sequence | None:

@@ -209,6 +209,10 @@ class Engine:
         self._inbox.send(partial(self._tick.look, answer, characters_max))
         return answer
 
+    def replica_views(self) -> None:
+        """This is one engine."""
+        return
+
     def heads(self, strides: int) -> Future[frozenset[int]]:
         """Ask for the keys of the prefixes in memory (`Memory.heads`). As for `look`, bound the
         wait."""

@@ -40,6 +40,7 @@ def record_accepted(
         tenant=request.tenant,
         reply_id=request.reply_id,
         is_chat=request.is_chat,
+        is_background=request.is_background,
     )
 
 

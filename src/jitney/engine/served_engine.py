@@ -13,6 +13,7 @@ from jitney.core.snapshot import Detail, Snapshot
 from jitney.engine.answer import Answer
 from jitney.engine.engine import EngineState
 from jitney.engine.handle import Handle
+from jitney.engine.replica_view import ReplicaView
 from jitney.engine.stats import Statistics, Stats
 from jitney.errors import EngineError
 from jitney.records import Observer
@@ -84,7 +85,11 @@ class ServedEngine(Protocol):
         ...
 
     def look(self, characters_max: int = 0) -> Future[Detail]:
-        """Ask for the detail."""
+        """Ask for the detail. If there are replicas, it is in their views when this is answered."""
+        ...
+
+    def replica_views(self) -> tuple[ReplicaView, ...] | None:
+        """The replicas that are there; None if this is one engine."""
         ...
 
     def end_waits(self) -> None:

@@ -13,15 +13,19 @@ from types import MappingProxyType
 from typing import assert_never
 
 from jitney.core.events import FinishReason, PreemptReason
+from jitney.core.request import RequestId
 from jitney.core.snapshot import Snapshot
 from jitney.records import (
     BackendLost,
     KvPressure,
     Record,
+    ReplicaGone,
     RequestAccepted,
     RequestDone,
     RequestFailed,
+    RequestMoved,
     RequestPreempted,
+    RequestProgressed,
     RequestRefused,
     RequestStarted,
     TickRecord,
@@ -44,9 +48,9 @@ class Stats:
     avg_batch_size: float
     """Sequences per forward pass."""
     avg_latency_ms: float
-    """From arrival to the end, of completed requests."""
+    """From arrival to the end, of completed requests that are not background ones."""
     avg_queue_time_ms: float
-    """From sending to the first slot, of started requests."""
+    """From sending to the first slot, of started requests that are not background ones."""
     requests_per_second: float
     """Completed requests per second of busy time."""
     tokens_per_second: float
@@ -101,6 +105,10 @@ class Stats:
     """Cached prefixes that were evicted to make room."""
     backend_failure_count: int
     """Failures of the backend, and of attempts to start it again."""
+    moved_count: int
+    """How often a request of a cluster went on with another replica."""
+    replicas_gone_count: int
+    """Connections to replicas of a cluster that ended."""
     kv_used: int
     kv_cached: int
     kv_tokens: int
@@ -152,19 +160,25 @@ class Statistics:
     )
     evicted: int = 0
     backend_losses: int = 0
+    moved: int = 0
+    replicas_gone: int = 0
     batches: int = 0
     entries: int = 0
     prefill_s: float = 0.0
     decode_s: float = 0.0
     waited_ms: float = 0.0
+    waited_count: int = 0
     latency_ms: float = 0.0
-    """Of completed requests."""
+    latency_count: int = 0
+    """Of requests that started, and of those that completed, without background ones."""
     queue_peak: int = 0
     busy_s: float = 0.0
     """Before `busy_since`, which is None while the engine is not busy."""
     busy_since: float | None = None
     progress_at: float = 0.0
     """When a forward pass ended last, or became due."""
+    _behind: set[RequestId] = field(default_factory=set, repr=False, compare=False)
+    """Background requests that have not ended."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     @property
@@ -229,15 +243,11 @@ class Statistics:
             case TickRecord():
                 self._add_tick(record)
             case RequestAccepted():
-                self.accepted += 1
-                self.prompt_tokens += record.prompt_tokens
+                self._add_accepted(record)
             case RequestRefused():
                 self.refused[type(record.error).__name__] += 1
             case RequestStarted():
-                self.started += 1
-                self.waited_ms += record.waited_ms
-                self.started_prompt_tokens += record.prompt_tokens
-                self.cached_tokens += record.prefix_cache_tokens
+                self._add_started(record)
             case RequestDone() | RequestFailed():
                 self._add_end(record)
             case RequestPreempted():
@@ -246,8 +256,26 @@ class Statistics:
                 self.evicted += record.evicted_count
             case BackendLost():
                 self.backend_losses += 1
+            case RequestMoved() | ReplicaGone() | RequestProgressed():
+                # Tokens are counted where they are made.
+                self.moved += isinstance(record, RequestMoved)
+                self.replicas_gone += isinstance(record, ReplicaGone)
             case _:
                 assert_never(record)
+
+    def _add_accepted(self, record: RequestAccepted) -> None:
+        self.accepted += 1
+        self.prompt_tokens += record.prompt_tokens
+        if record.is_background:
+            self._behind.add(record.request_id)
+
+    def _add_started(self, record: RequestStarted) -> None:
+        self.started += 1
+        self.started_prompt_tokens += record.prompt_tokens
+        self.cached_tokens += record.prefix_cache_tokens
+        if record.request_id not in self._behind:
+            self.waited_count += 1
+            self.waited_ms += record.waited_ms
 
     def _add_tick(self, record: TickRecord) -> None:
         self.batches += 1
@@ -262,7 +290,10 @@ class Statistics:
     def _add_end(self, record: RequestDone | RequestFailed) -> None:
         ending = ending_of(record)
         self.ended[ending] += 1
-        if ending in ("stop", "length"):
+        if record.request_id in self._behind:
+            self._behind.remove(record.request_id)
+        elif ending in ("stop", "length"):
+            self.latency_count += 1
             self.latency_ms += record.duration_ms
         assert self.live_count >= 0, "more requests ended than were accepted"
 
@@ -277,7 +308,7 @@ def _stats(totals: Statistics, now: float) -> Stats:
     uptime_s, busy_s = max(now - totals.started_at, 0.0), totals.busy_s
     if totals.busy_since is not None:
         busy_s += max(now - totals.busy_since, 0.0)
-    waited_ms = rate(totals.waited_ms, totals.started)
+    waited_ms = rate(totals.waited_ms, totals.waited_count)
     # A backend may report more time than has passed.
     spent_s = max(uptime_s, totals.prefill_s + totals.decode_s)
     prefill_share = rate(totals.prefill_s, spent_s)
@@ -289,7 +320,7 @@ def _stats(totals: Statistics, now: float) -> Stats:
         total_requests=totals.accepted,
         total_batches=totals.batches,
         avg_batch_size=rate(totals.entries, totals.batches),
-        avg_latency_ms=rate(totals.latency_ms, totals.completed),
+        avg_latency_ms=rate(totals.latency_ms, totals.latency_count),
         avg_queue_time_ms=waited_ms,
         requests_per_second=rate(totals.completed, busy_s),
         tokens_per_second=rate(totals.completion_tokens, busy_s),
@@ -317,6 +348,8 @@ def _stats(totals: Statistics, now: float) -> Stats:
         preemption_count=totals.preempted_count,
         eviction_count=totals.evicted,
         backend_failure_count=totals.backend_losses,
+        moved_count=totals.moved,
+        replicas_gone_count=totals.replicas_gone,
         kv_used=snapshot.kv_used,
         kv_cached=snapshot.kv_cached,
         kv_tokens=snapshot.kv_tokens,

@@ -261,7 +261,9 @@ class Tick:
         planned = self._scheduler.plan(now) if self._recover(now) else None
         if planned is None:
             return False
-        # Before the pass, which may be long, so that the snapshot is up to date during it.
+        # Before the pass, which may be long, so that the snapshot is up to date during it. It may
+        # also end this process: who looks from outside must know what ran.
+        self._collect(self._scheduler.take_events(), now)
         self._measure()
         self._in_flight.send(planned, now)
         return True
@@ -363,7 +365,7 @@ class Tick:
         holds_answers = self._scheduler.holds_answers
         for _ in range(len(self._ended)):
             collector = self._ended[0]
-            if holds_answers and collector.is_answered:
+            if holds_answers and collector.is_answered and not collector.request.is_background:
                 # Checked again at every tick: the ending is made only when it is given out.
                 self._held.add(collector.request.id)
                 self._ended.rotate(-1)

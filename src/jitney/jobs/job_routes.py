@@ -28,7 +28,7 @@ from jitney.jobs.store import JobStore
 from jitney.jobs.stored import NewBatch, StoredBatch, StoredFile
 from jitney.jobs.uploads import Uploads
 from jitney.server.call import Call
-from jitney.server.error_object import NO_RETRY, Refusal
+from jitney.server.error_object import NO_RETRY, Refusal, retry_headers
 from jitney.server.openai.check_body import check_body
 from jitney.server.service import Service
 
@@ -124,7 +124,7 @@ def make_batch_router(service: Service, jobs: Jobs) -> APIRouter:
 
     @router.post("/v1/batches", openapi_extra=_CREATE)
     async def create(request: Request) -> Response:
-        """Run the lines of a file beside live calls, on half of the slots at most."""
+        """Run the lines of a file behind live calls, on what these leave."""
         owner = _enter(service, request)
         call = Call.of(request.scope)
         with service.admission.place(call.caller) as call.place:
@@ -206,8 +206,10 @@ async def _create(jobs: Jobs, new: NewBatch) -> StoredBatch:
 
 
 async def _asked(jobs: Jobs, use: Callable[[JobStore], Made], otherwise: Made) -> Made:
-    """What the store says; `otherwise` if there is none yet."""
+    """What the store says; `otherwise` if there is none yet. Raises Refusal."""
     if not jobs.thread.is_open:
+        if await jobs.is_there():
+            raise _unavailable(jobs)
         return otherwise
     with _troubles():
         return await jobs.call(use)
@@ -261,8 +263,7 @@ async def _opened(jobs: Jobs) -> None:
         await jobs.open()
     except (ConfigError, OSError) as error:
         _log.warning("Files and batches cannot be taken: %s", error)
-        message = "Files and batches cannot be stored here; whoever runs the server can see why."
-        raise Refusal("jobs_unavailable", message, headers=NO_RETRY) from None
+        raise _unavailable(jobs) from None
 
 
 @contextmanager
@@ -303,6 +304,15 @@ def _idempotency_key(request: Request) -> str | None:
         message = f"Idempotency-Key has 1 to {limits.IDEMPOTENCY_KEY_CHARACTERS_MAX} characters."
         raise Refusal("invalid_value", message, param="Idempotency-Key")
     return given
+
+
+def _unavailable(jobs: Jobs) -> Refusal:
+    """The store is there and not open: nobody can say what is in it."""
+    if jobs.is_waiting:
+        message = "Files and batches cannot be reached at the moment; try again later."
+        return Refusal("jobs_unavailable", message, headers=retry_headers(limits.STORE_S))
+    message = "Files and batches cannot be stored here; whoever runs the server can see why."
+    return Refusal("jobs_unavailable", message, headers=NO_RETRY)
 
 
 def _no_file() -> Refusal:

@@ -1,19 +1,23 @@
 """`Jobs`: the store, what runs its lines and what moves its batches. Event loop.
 
 The store is opened at the start if its folder is there, and else by the first file: a server that
-nobody gives work that may wait leaves nothing on the disk.
+nobody gives work that may wait leaves nothing on the disk. One that is there and cannot be opened
+is asked for again, if that may help.
 
 Tests: tests/e2e/jobs/test_batches.py and test_restarts.py.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 from jitney.engine.clock import SystemClock
+from jitney.errors import ConfigError
 from jitney.jobs import limits
+from jitney.jobs.database import DiskTrouble
 from jitney.jobs.line_asker import Asker
 from jitney.jobs.runner import LineRunner
 from jitney.jobs.stages import JobBounds, Stages, Times
@@ -43,6 +47,10 @@ class Jobs:
         self._asker = asker
         self._opening = asyncio.Lock()
         self._running: asyncio.Task[None] | None = None
+        self._asking: asyncio.Task[None] | None = None
+        self.is_waiting = False
+        """Whether a store that is not open will be: the disk is in trouble, or another server has
+        the store and leaves."""
         self.runner, self.stages = self._made()
         self._counted = [0, 0]
         """Lines done and failed by earlier runners."""
@@ -68,9 +76,11 @@ class Jobs:
             self.thread.open()
 
     def start(self) -> None:
-        """On the event loop: go on with what is in the store, if it is open."""
+        """On the event loop: go on with what is in the store, as soon as it is open."""
         if self.thread.is_open and self._running is None:
             self._running = asyncio.create_task(self._run())
+        elif self.is_waiting and self._asking is None:
+            self._asking = asyncio.create_task(self._ask_for_store())
 
     async def open(self) -> None:
         """Open the store, if it is not open, and start. Raises ConfigError and DiskTrouble."""
@@ -78,6 +88,10 @@ class Jobs:
             if not self.thread.is_open:
                 await asyncio.to_thread(self.thread.open)
         self.start()
+
+    async def is_there(self) -> bool:
+        """Whether there is a store, open or not."""
+        return self.thread.is_open or await asyncio.to_thread(_is_there, self.thread.folder)
 
     async def call(self, use: Callable[[JobStore], Made]) -> Made:
         """What `use` makes of the store. Raises DiskTrouble."""
@@ -89,10 +103,11 @@ class Jobs:
 
     async def stop(self) -> None:
         """Run nothing more. What has no result stays pending."""
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.gather(self._running, return_exceptions=True)
-            self._running = None
+        tasks = [task for task in (self._asking, self._running) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._asking = self._running = None
 
     def close(self) -> None:
         """Close the store. To be called when the event loop has ended, or after `stop`."""
@@ -103,6 +118,13 @@ class Jobs:
         times = Times(SystemClock(), self.now)
         stages = Stages(self.thread, self._asker, runner, times=times, bounds=self.bounds)
         return runner, stages
+
+    async def _ask_for_store(self) -> None:
+        while not self.thread.is_open:
+            await asyncio.sleep(limits.STORE_S)
+            with contextlib.suppress(ConfigError, DiskTrouble, OSError):
+                if await self.is_there():
+                    await self.open()
 
     async def _run(self) -> None:
         """Run until the task is cancelled. After a fault of ours, begin again from the store."""
@@ -117,3 +139,11 @@ class Jobs:
             self._counted[0] += self.runner.done_count
             self._counted[1] += self.runner.failed_count
             self.runner, self.stages = self._made()
+
+
+def _is_there(folder: Path) -> bool:
+    try:
+        return folder.exists()
+    except OSError:
+        # Nobody may look.
+        return True

@@ -70,6 +70,9 @@ OUTPUT_LINES = 256
 OUTPUT_BYTES = 4_194_304
 """Results that are read in one go for the output."""
 
+WRITERS_MAX = 4
+"""Outputs that are written at once: so many parts of them are in memory."""
+
 SWEEP_LINES = 1024
 """Lines of an ended batch that are removed in one go."""
 
@@ -85,6 +88,9 @@ LATER_S_MAX = 5.0
 
 TROUBLE_S = 2.0
 """How long the work pauses when the disk is full, or fails, before it tries again."""
+
+STORE_S = 5.0
+"""How often a store that cannot be opened is asked for."""
 
 TURN_S_MIN = 0.1
 TURN_S_MAX = 1.0

@@ -1,8 +1,8 @@
 """Asks the service for the answer to one line: `ServiceAsker`. Event loop.
 
 A line is checked, prepared and answered by the code for any call, in worker threads with turns. It
-differs in three things: it counts neither against its key's rates nor against its share, it runs in
-the lowest class (`behind_live_calls`), and its time limit is that of its batch.
+differs in three things: it counts neither against its key's rates nor against its share, it runs
+behind all live calls (`behind_live_calls`), and its time limit is that of its batch.
 
 Tests: tests/e2e/jobs/test_batches.py and test_bad_lines.py.
 """
@@ -51,10 +51,14 @@ from jitney.server.openai.translate import (
 from jitney.server.responses import whole_response
 from jitney.server.service import Service
 
+AHEAD = 2
+"""Lines that are asked for each one that can run, so that the engine never waits for the next. Only
+without live calls: those would find more lines in the engine's queue."""
+
 _REFUSED = {
     "stream": "a line has one answer; leave it out",
     "deadline_ms": "the time of a line is that of its batch; leave it out",
-    "priority": "lines run in the lowest class; leave it out",
+    "priority": "lines run behind all live calls; leave it out",
 }
 """Fields of a body that have no meaning in a batch."""
 
@@ -113,23 +117,28 @@ class Asker(Protocol):
         ...
 
 
-def behind_live_calls(request: Request) -> Request:
-    """The same request as one of a job: in the lowest class, with the time of its batch."""
+def behind_live_calls(request: Request, *, has_live_calls: bool = True) -> Request:
+    """The same request as one of a job: behind live calls, if there are any, with the time of its
+    batch."""
     return replace(
         request,
-        priority=Priority.LOW,
+        is_background=has_live_calls,
+        priority=Priority.LOW,  # what people see of it; the scheduler looks at the line above
         queue_timeout_s=float(limits.WINDOW_S),
         request_timeout_s=float(limits.WINDOW_S),
     )
 
 
 class ServiceAsker:
-    """Asks the engine of this process."""
+    """Asks the engine of this process. Without live calls, lines need not leave room for any."""
 
-    def __init__(self, service: Service, in_flight_max: int | None = None) -> None:
+    def __init__(self, service: Service, *, has_live_calls: bool = True) -> None:
         self._service = service
-        # Half of the slots are left to live calls: under most policies a class alone gives none.
-        self.in_flight_max = in_flight_max or max(1, service.engine.settings.max_num_seqs // 2)
+        self._has_live_calls = has_live_calls
+        # As many as can run: they make way for live calls.
+        self.in_flight_max = service.engine.settings.max_num_seqs
+        if not has_live_calls:
+            self.in_flight_max *= AHEAD
         self.line_bytes_max = service.body_limit + limits.LINE_ENVELOPE_BYTES
         self.values_max = max(
             server_limits.VALUES_MAX, service.body_limit // server_limits.VALUE_BYTES_USUAL
@@ -206,7 +215,10 @@ class ServiceAsker:
         else:
             assert isinstance(body, CompletionBody), type(body)
             prepared = prepare_completion(self._service, body, call)
-        requests = tuple(behind_live_calls(each) for each in prepared.requests)
+        requests = tuple(
+            behind_live_calls(each, has_live_calls=self._has_live_calls)
+            for each in prepared.requests
+        )
         choices = ChatChoices if is_chat else CompletionChoices
         return replace(prepared, requests=requests), choices
 

@@ -75,12 +75,12 @@ class LineTable:
             ).fetchall()
         return [PendingLine(*row) for row in rows]
 
-    def settle(self, results: Sequence[LineResult]) -> int:
-        """Write the results of pending lines, in one transaction; how many were written.
+    def settle(self, results: Sequence[LineResult]) -> Sequence[LineResult]:
+        """Write the results of pending lines, in one transaction; those that were written.
 
         A result is left out where its line has one, and where its batch takes no more.
         """
-        written = 0
+        written: list[LineResult] = []
         with self._database.transaction() as connection:
             for result in results:
                 changed = connection.execute(
@@ -100,7 +100,7 @@ class LineTable:
                 )
                 if changed.rowcount != 1:
                     continue
-                written += 1
+                written.append(result)
                 connection.execute(
                     "UPDATE batches SET completed = completed + ?, failed = failed + ?, "
                     "prompt_tokens = prompt_tokens + ?, cached_tokens = cached_tokens + ?, "

@@ -94,12 +94,12 @@ async def run(jobs: Jobs, serial: int, tell: Callable[[StoredBatch], None]) -> S
 
 
 def deliver(store: JobStore, batch: StoredBatch, places: RunPlaces) -> None:
-    """Give the results their final names. To be repeated where it was cut short.
+    """Give the results their final names; there are none if the batch failed as a whole.
 
-    Raises ConfigError for an input that could not be used.
+    To be repeated where it was cut short. Raises OSError.
     """
     if batch.status is BatchStatus.FAILED:
-        raise ConfigError(f"{places.source}: {batch.errors[0]['message']}")
+        return
     named = ((batch.output_file_id, places.output), (batch.error_file_id, places.errors))
     for file_id, target in named:
         # An earlier run may have moved it, and ended then.

@@ -71,14 +71,11 @@ class LineRunner:
         return len(self._asking)
 
     async def run(self) -> None:
-        """Run lines. It ends with its task."""
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._fill_always())
-                tasks.create_task(self._keep_always())
-        finally:
-            for task in self._asking.values():
-                task.cancel()
+        """Run lines. It ends with its task, and with an error that a line does not expect: the next
+        runner finds that line pending."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._fill_always(tasks))
+            tasks.create_task(self._keep_always())
 
     def begin(self, batch: StoredBatch) -> None:
         """Run the lines of this batch, too."""
@@ -99,11 +96,11 @@ class LineRunner:
         await asyncio.gather(*dropped, return_exceptions=True)
         self._answered = [each for each in self._answered if each.batch != serial]
 
-    async def _fill_always(self) -> None:
+    async def _fill_always(self, tasks: asyncio.TaskGroup) -> None:
         while True:
             self._may_fill.clear()
             while self._has_room() and (found := await self._next_line()) is not None:
-                self._start(*found)
+                self._start(tasks, *found)
             await self._may_fill.wait()
 
     def _has_room(self) -> bool:
@@ -146,9 +143,9 @@ class LineRunner:
         if found:
             source.after = found[-1].number
 
-    def _start(self, source: _Source, line: PendingLine) -> None:
+    def _start(self, tasks: asyncio.TaskGroup, source: _Source, line: PendingLine) -> None:
         key, owner = (source.batch.serial, line.number), source.batch.owner
-        task = asyncio.create_task(self._run_line(source.batch, line))
+        task = tasks.create_task(self._run_line(source.batch, line))
         self._asking[key] = task
         self._in_flight[owner] += 1
 
@@ -160,35 +157,43 @@ class LineRunner:
         task.add_done_callback(ended)
 
     async def _run_line(self, batch: StoredBatch, line: PendingLine) -> None:
-        """Ask for one line until there is an answer."""
-        while not self.is_over:
-            try:
-                result = await self._ask(batch, line)
-            except TryLater as later:
-                await self._hold(later.seconds)
-            except DiskTrouble:
-                await self._hold(limits.TROUBLE_S)
-            except AskingOver:
-                self.is_over = True
-            else:
-                self._answered.append(result)
-                self._may_keep.set()
+        """Hand on the result of one line; none, if nothing more is answered."""
+        try:
+            content = await self._read(batch, line)
+        except OSError as error:
+            _log.warning("The input of %s cannot be read: %s", batch.id, error.strerror)
+            result = _unreadable(batch, line)
+        else:
+            answer = await self._ask(batch.owner, content)
+            if answer is None:
                 return
+            result = _answered(batch, line, answer)
+        self._answered.append(result)
+        self._may_keep.set()
 
-    async def _ask(self, batch: StoredBatch, line: PendingLine) -> LineResult:
+    async def _read(self, batch: StoredBatch, line: PendingLine) -> bytes:
+        """Raises OSError if the input is not there any more."""
+
         def read(store: JobStore) -> bytes:
             with disk_troubles():
                 return read_content(store.input_of(batch), line.start, line.length)
 
-        try:
-            content = await self._thread.call(read)
-        except OSError as error:
-            _log.warning("The input of %s cannot be read: %s", batch.id, error.strerror)
-            message = "The input of the batch cannot be read any more."
-            reply = refused_line(line.number, line.custom_id, "file_not_found", message)
-            return _result(batch, line, reply, LineTokens(), is_done=False)
-        answer = await self._asker.ask(batch.owner, content)
-        return _answered(batch, line, answer)
+        while True:
+            try:
+                return await self._thread.call(read)
+            except DiskTrouble:
+                await self._hold(limits.TROUBLE_S)
+
+    async def _ask(self, owner: str, content: bytes) -> LineAnswer | None:
+        """Ask until there is an answer. One that was held asks before another line can begin."""
+        while not self.is_over:
+            try:
+                return await self._asker.ask(owner, content)
+            except TryLater as later:
+                await self._hold(later.seconds)
+            except AskingOver:
+                self.is_over = True
+        return None
 
     async def _hold(self, seconds: float) -> None:
         self._held_count += 1
@@ -209,16 +214,16 @@ class LineRunner:
         """Write all answers that are there, in one transaction."""
         results = list(self._answered)
         try:
-            await self._thread.call(lambda store: store.lines.settle(results))
+            written = await self._thread.call(lambda store: store.lines.settle(results))
         except DiskTrouble as trouble:
             await self._wait_out(trouble)
             return
         self._was_told = False
         kept = set(map(id, results))
         self._answered = [each for each in self._answered if id(each) not in kept]
-        done = sum(each.is_done for each in results)
+        done = sum(each.is_done for each in written)
         self.done_count += done
-        self.failed_count += len(results) - done
+        self.failed_count += len(written) - done
         self.settled.set()
         self._may_fill.set()
 
@@ -232,6 +237,12 @@ class LineRunner:
         finally:
             self._is_troubled = False
         self._may_fill.set()
+
+
+def _unreadable(batch: StoredBatch, line: PendingLine) -> LineResult:
+    message = "The input of the batch cannot be read any more."
+    reply = refused_line(line.number, line.custom_id, "file_not_found", message)
+    return _result(batch, line, reply, LineTokens(), is_done=False)
 
 
 def _answered(batch: StoredBatch, line: PendingLine, answer: LineAnswer) -> LineResult:

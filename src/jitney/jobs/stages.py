@@ -1,8 +1,8 @@
 """Moves batches from state to state: checks inputs, ends batches, writes outputs. Event loop.
 
 It looks at all live batches in turn and does one piece of work for each, so that a long input does
-not keep a short one waiting. It remembers nothing: each look begins with what the store says, and a
-restart goes on from there.
+not keep a short one waiting. Outputs are written beside that, a few at once. It remembers nothing
+that matters: each look begins with what the store says, and a restart goes on from there.
 """
 
 import asyncio
@@ -60,6 +60,9 @@ class Stages:
         self._now = times.now
         self._bounds = bounds
         self._unserved: set[int] = set()
+        self._writing: set[int] = set()
+        """Batches whose output is being written, or was since the last look."""
+        self._writers = asyncio.Semaphore(limits.WRITERS_MAX)
         self._measure_at = 0.0
         """When sizes and counts are measured next: they take longer than a look."""
         self.counts: dict[str, int] = {}
@@ -73,12 +76,16 @@ class Stages:
 
     async def run(self) -> None:
         """Move batches. It ends with its task."""
+        async with asyncio.TaskGroup() as tasks:
+            await self._look_always(tasks)
+
+    async def _look_always(self, tasks: asyncio.TaskGroup) -> None:
         was_told = False
         while True:
             started_at = self._clock.now()
             self._runner.settled.clear()
             try:
-                is_busy = await self._look()
+                is_busy = await self._look(tasks)
                 was_told = False
             except DiskTrouble as trouble:
                 if not was_told:
@@ -100,13 +107,15 @@ class Stages:
         except TimeoutError:
             return
 
-    async def _look(self) -> bool:
+    async def _look(self, tasks: asyncio.TaskGroup) -> bool:
         """Do one piece of work for each batch; whether there is more to do at once."""
         batches = await self._thread.call(lambda store: store.batches.live())
         self.pending_count = sum(each.total - each.completed - each.failed for each in batches)
+        # Not when it is written: this look may still have it as it was before.
+        self._writing.intersection_update(each.serial for each in batches)
         is_busy = False
         for batch in batches:
-            is_busy |= await self._step(batch)
+            is_busy |= await self._step(batch, tasks)
         swept = await self._thread.call(lambda store: store.lines.sweep())
         if 0 < swept < limits.SWEEP_LINES:
             await self._thread.call(lambda store: store.shrink())
@@ -116,11 +125,12 @@ class Stages:
             self.counts = await self._thread.call(lambda store: store.batches.counts())
         return is_busy or swept > 0
 
-    async def _step(self, batch: StoredBatch) -> bool:
+    async def _step(self, batch: StoredBatch, tasks: asyncio.TaskGroup) -> bool:
         serial, status = batch.serial, batch.status
         if status in (BatchStatus.FINALIZING, BatchStatus.CANCELLING):
-            await self._runner.drop(serial)
-            await self._write(batch)
+            if serial not in self._writing:
+                self._writing.add(serial)
+                tasks.create_task(self._write_out(batch))
             return False
         if batch.expires_at is not None and batch.expires_at <= self._now():
             return await self._finalize(serial, BatchStatus.EXPIRED)
@@ -180,6 +190,23 @@ class Stages:
         serial = batch.serial
         await self._move(lambda store: store.batches.fail(serial, self._now(), error))
 
+    async def _write_out(self, batch: StoredBatch) -> None:
+        """Write the output of a batch, as soon as the disk takes it."""
+        await self._runner.drop(batch.serial)
+        was_told = is_written = False
+        while not is_written:
+            try:
+                async with self._writers:
+                    await self._write(batch)
+                is_written = True
+            except DiskTrouble as trouble:
+                if not was_told:
+                    _log.warning("%s waits for the disk to be written: %s", batch.id, trouble)
+                was_told = True
+                await asyncio.sleep(limits.TROUBLE_S)
+        # Its lines can be removed now.
+        self.wake()
+
     async def _write(self, batch: StoredBatch) -> None:
         """Write the output of a batch that takes no more results, and end it."""
         files = OutputFiles(self._thread.store, batch)
@@ -190,7 +217,7 @@ class Stages:
                 after = lines[-1].number
             await asyncio.to_thread(files.publish)
         except BaseException:
-            files.discard()
+            await asyncio.to_thread(files.discard)
             raise
         # From here on the files stay: where this task ends, or the disk fails, the store may know
         # them all the same. If it does not, the next start removes them.

@@ -139,11 +139,7 @@ class Uploads:
         self._check_length(request)
         with self._counted(owner):
             use = await self._thread.call(lambda store: _use_of(store, owner))
-            if use.count >= limits.FILES_MAX:
-                raise _too_much(
-                    "too_many_files",
-                    f"This key has {use.count} files, as many as it may have; delete some.",
-                )
+            _check_count(use)
             sink = _Sink(self._thread.store.new_path())
             try:
                 filename = await self._read(request, reader, sink, owner, use)
@@ -207,21 +203,24 @@ class Uploads:
         count = len(part.content)
         if sink.bytes + count > limits.FILE_BYTES_MAX:
             raise _too_large()
-        if use.bytes + self._arriving[owner] + count > limits.KEY_BYTES_MAX:
+        self._check_bytes(use, self._arriving[owner] + count, self._arriving.total() + count)
+        self._arriving[owner] += count
+        await sink.write(part.content)
+
+    def _check_bytes(self, use: FileUse, more: int, more_of_all: int) -> None:
+        """Whether so many bytes of this key, and of all, may be stored. Raises Refusal."""
+        if use.bytes + more > limits.KEY_BYTES_MAX:
             raise _too_much(
                 "storage_limit",
                 f"The files of this key may have {limits.KEY_BYTES_MAX} bytes together; delete "
                 "some.",
             )
-        all_bytes = use.bytes_of_all + self._arriving.total() + count
-        if self._bytes_max is not None and all_bytes > self._bytes_max:
+        if self._bytes_max is not None and use.bytes_of_all + more_of_all > self._bytes_max:
             raise _too_much(
                 "storage_limit",
                 f"The files of all callers have {self._bytes_max} bytes, as many as they may have "
                 "here; delete some, or tell whoever runs the server (--jobs-disk-limit).",
             )
-        self._arriving[owner] += count
-        await sink.write(part.content)
 
     async def _pieces(self, request: Request, sink: _Sink) -> AsyncIterator[bytes]:
         """The body as it comes. Raises Refusal if it is too slow."""
@@ -265,11 +264,21 @@ class Uploads:
         path = store.path_of(file.id)
         await asyncio.to_thread(_publish, sink.path, path)
         try:
-            await self._thread.call(lambda store: store.files.add(file))
-        except DiskTrouble:
+            await self._thread.call(lambda store: self._add(store, file))
+        except (DiskTrouble, Refusal):
             path.unlink(missing_ok=True)
             raise
         return file
+
+    def _add(self, store: JobStore, file: StoredFile) -> None:
+        """On the store's thread, so that no other file comes between the check and the row.
+
+        Since this file began to come, others may have been stored. Raises Refusal.
+        """
+        use = _use_of(store, file.owner)
+        _check_count(use)
+        self._check_bytes(use, file.bytes, file.bytes)
+        store.files.add(file)
 
 
 def _publish(partial: Path, target: Path) -> None:
@@ -280,6 +289,15 @@ def _publish(partial: Path, target: Path) -> None:
 def _use_of(store: JobStore, owner: str) -> FileUse:
     use = store.files.use(owner)
     return FileUse(use.count, use.bytes, store.used_bytes())
+
+
+def _check_count(use: FileUse) -> None:
+    """Whether one more file may be stored. Raises Refusal."""
+    if use.count >= limits.FILES_MAX:
+        raise _too_much(
+            "too_many_files",
+            f"This key has {use.count} files, as many as it may have; delete some.",
+        )
 
 
 def _plain_name(name: str) -> str:

@@ -106,6 +106,13 @@ def name_of(settings: Settings) -> str:
     return settings.model.stem if reference is None else str(reference)
 
 
+def model_key(settings: Settings) -> str:
+    """Equal for settings that load the same model, whatever runs it."""
+    if not takes_model(settings):
+        return settings.backend
+    return embedded.NAME if settings.model is None else str(settings.model)
+
+
 def scheduler_settings(settings: Settings, traits: Traits) -> SchedulerSettings:
     """The settings of the scheduler: those of the same names, and computed ones."""
     names = {each.name for each in fields(SchedulerSettings)} & set(Settings.__slots__)

@@ -6,18 +6,23 @@ If the parent is killed, the system ends them.
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
 from multiprocessing import active_children, get_context
 from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import Event
 from types import TracebackType
 from typing import TypeVar
 
 from jitney.config.machine import keep_children_off_current_folder
 from jitney.errors import SetupError
 from jitney.sandbox.die_with_parent import die_with_parent
+
+_PROCESSES = get_context("spawn")
+"""A fork would copy the threads' locks, and whatever a model holds."""
 
 Case = TypeVar("Case")
 Found = TypeVar("Found")
@@ -35,6 +40,8 @@ class Pool(AbstractContextManager["Pool"]):
         self._executor: ProcessPoolExecutor | None = None
         self._others: frozenset[BaseProcess] = frozenset()
         """Children of this process that are not ours."""
+        self._may_begin = _PROCESSES.Event()
+        """Set once all workers were started: the executor cannot start one while another dies."""
         self._done = 0
         self._count = 0
 
@@ -47,24 +54,29 @@ class Pool(AbstractContextManager["Pool"]):
         self._progress(self._done, self._count)
         if self._cores == 1 or len(cases) == 1:
             return [self._noted(run(case)) for case in cases]
-        if self._executor is None:
-            keep_children_off_current_folder()
-            # A fork would copy the threads' locks, and whatever a model holds.
-            context = get_context("spawn")
-            self._others = frozenset(active_children())
-            self._executor = ProcessPoolExecutor(
-                self._cores, mp_context=context, initializer=_begin, initargs=(os.getpid(),)
-            )
+        executor = self._executor or self._open()
         try:
             with _interrupts_later():
                 # Processes start in here.
-                futures: list[Future[Found]] = [self._executor.submit(run, case) for case in cases]
+                futures: list[Future[Found]] = [executor.submit(run, case) for case in cases]
+            self._may_begin.set()
             return [self._noted(each.result()) for each in futures]
         except BrokenProcessPool:
             raise SetupError(
                 "A process that simulates was ended from outside, most likely because memory ran "
                 "short; end other programs, or plan with a shorter trace."
             ) from None
+
+    def _open(self) -> ProcessPoolExecutor:
+        keep_children_off_current_folder()
+        self._others = frozenset(active_children())
+        self._executor = ProcessPoolExecutor(
+            self._cores,
+            mp_context=_PROCESSES,
+            initializer=_begin,
+            initargs=(os.getpid(), self._may_begin),
+        )
+        return self._executor
 
     def __exit__(
         self,
@@ -88,10 +100,12 @@ class Pool(AbstractContextManager["Pool"]):
         for each in active_children():
             if each not in self._others:
                 each.kill()
-        # A thread of the executor may be writing a case into their pipe. Nobody reads it any more,
-        # and older versions of Python do not close our end, so the thread would never end.
-        calls = getattr(self._executor, "_call_queue", None)
-        if calls is not None:
+        # A thread of the executor may be writing a case into their pipe, which nobody reads any
+        # more. Before this version Python did not close our end, so the thread would never end.
+        # Since then it does: both of us would close a number that may be another file's by then.
+        if sys.version_info < (3, 11, 5) and (
+            calls := getattr(self._executor, "_call_queue", None)
+        ):
             calls._reader.close()
 
     def _noted(self, found: Found) -> Found:
@@ -110,8 +124,9 @@ def _interrupts_later() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _begin(parent: int) -> None:
+def _begin(parent: int, may_begin: Event) -> None:
     """The first thing that a worker does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if not die_with_parent(parent):
         os._exit(1)
+    may_begin.wait()

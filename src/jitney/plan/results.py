@@ -161,7 +161,8 @@ def cost_note(cost: Cost) -> str:
     """Which cost was used, and how good it is."""
     return (
         f"Cost: {cost.model} with {cost.traits.name} on {cost.machine}, {cost.measured_at}; fitted "
-        f"to {cost.tick_count:,} ticks with a mean error of {100 * cost.error:.0f} % each."
+        f"to {cost.tick_count:,} ticks with a mean error of {100 * cost.error:.0f} % each. "
+        f"It holds for --backend {cost.traits.name}: auto may take another for other slots."
     )
 
 

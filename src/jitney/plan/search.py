@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass, replace
 
 from jitney.bench.workload import Workload
+from jitney.core import limits as core_limits
 from jitney.plan.figures import Figures, Limits, figures_of
 from jitney.plan.replica import Configuration
 from jitney.plan.simulate import SimulatedRun, simulate
@@ -93,6 +94,13 @@ def run_load(case: LoadCase) -> Figures:
         # many requests: the lengths that happen to end in its time make its rate vary.
         clients = 2 * slots
         warm += clients
+        # A client that is refused would ask again at once, and all of them would be used up.
+        settings = replace(
+            configuration.settings,
+            max_num_queued_reqs=clients,
+            max_num_queued_tokens=core_limits.TOKENS_MAX,
+        )
+        configuration = replace(configuration, settings=settings)
         workload = traffic.closed(2 * count + clients, clients, seed=case.seed)
     run = simulate(workload, configuration, case.cost)
     return settled(run, case.limits, warm, TAIL * slots)

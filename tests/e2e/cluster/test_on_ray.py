@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.e2e.cluster.ray_process import stream
 from tests.e2e.jobs.job_process import ServerProcess, server_process
 from tests.e2e.server.processes import _command, children, wait_until_gone
 
@@ -26,6 +27,8 @@ FLAGS = ("--replicas", "2", "--max-num-seqs", "8", "--max-model-len", "1024")
 def cluster(folder: Path) -> Iterator[ServerProcess]:
     """A server over two replicas. Skips where Ray itself does not start: the machine is starved."""
     with contextlib.ExitStack() as stack:
+        # It has to start a Ray of its own, whatever other one it could find.
+        stack.enter_context(pytest.MonkeyPatch.context()).setenv("RAY_ADDRESS", "127.0.0.1:1")
         try:
             running = stack.enter_context(server_process(folder, *FLAGS))
         except AssertionError as error:
@@ -50,37 +53,20 @@ def replicas_of(pid: int) -> list[int]:
     return found
 
 
-def stream(server: ServerProcess, number: int, seen: threading.Semaphore) -> tuple[str, int]:
-    """The text and the counted tokens of one stream. Each chunk is told to `seen`."""
-    with server.client() as client:
-        chunks = client.completions.create(
-            model="fake",
-            prompt=f"prompt {number}",
-            max_tokens=TOKENS,
-            temperature=number % 2,
-            seed=number,
-            stream=True,
-            stream_options={"include_usage": True},
-            extra_body={"ignore_eos": True},
-        )
-        text, used = "", 0
-        for chunk in chunks:
-            text += "".join(choice.text for choice in chunk.choices)
-            used = chunk.usage.completion_tokens if chunk.usage is not None else used
-            seen.release()
-    return text, used
-
-
 def test_a_caller_cannot_tell_that_a_replica_was_killed(server: ServerProcess) -> None:
     """Guards the promise of a cluster: one stream, no token twice, none lost, usage right."""
     with ThreadPoolExecutor(STREAMS) as threads:
         seen = threading.Semaphore(0)
-        expected = list(threads.map(lambda at: stream(server, at, seen), range(STREAMS)))
+        expected = list(
+            threads.map(lambda at: stream(server.address, at, TOKENS, seen), range(STREAMS))
+        )
         assert {used for _, used in expected} == {TOKENS}
         before = replicas_of(server.pid)
         assert len(before) == 2
         seen = threading.Semaphore(0)
-        reading = [threads.submit(stream, server, at, seen) for at in range(STREAMS)]
+        reading = [
+            threads.submit(stream, server.address, at, TOKENS, seen) for at in range(STREAMS)
+        ]
         for _ in range(10 * STREAMS):
             assert seen.acquire(timeout=100)
         os.kill(before[0], signal.SIGKILL)
@@ -113,11 +99,10 @@ def test_routes_and_errors_are_those_of_one_engine(server: ServerProcess) -> Non
     assert tokens.json()["count"] >= 3
 
 
-def test_a_stopped_server_leaves_nothing_behind(tmp_path: Path) -> None:
-    """Guards the machine: Ray that was started here ends with the server."""
-    with cluster(tmp_path) as running:
-        replicas = replicas_of(running.pid)
-        assert len(replicas) == 2
-        running.popen.send_signal(signal.SIGTERM)
-        assert running.popen.wait(100) == 0
+def test_a_stopped_server_leaves_nothing_behind(server: ServerProcess) -> None:
+    """Guards the machine: Ray that was started here ends with the server. The last test of it."""
+    replicas = replicas_of(server.pid)
+    assert replicas
+    server.popen.send_signal(signal.SIGTERM)
+    assert server.popen.wait(100) == 0
     assert wait_until_gone(*replicas)

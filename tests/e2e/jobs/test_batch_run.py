@@ -105,6 +105,30 @@ def test_a_run_that_was_cut_short_goes_on_where_it_was(
     assert names(tmp_path) == {"in.jsonl", "out.jsonl"}
 
 
+def test_results_that_cannot_be_delivered_are_kept(tmp_path: Path) -> None:
+    """Guards a night of work against a name that is taken meanwhile: the next run delivers it."""
+    work = [line(f"c{n}", max_tokens=200, ignore_eos=True) for n in range(300)]
+    (tmp_path / "in.jsonl").write_bytes(jsonl([*work, b"{oops"]))
+    store = tmp_path / "out.jsonl.jobs" / "jobs.sqlite-wal"
+    errors = tmp_path / "out.errors.jsonl"
+    with begun(tmp_path) as process:
+        wait_until(lambda: has_grown(store, 1), "it does not begin", RUN_S)
+        # The output is delivered before it, so half of the results are in place.
+        errors.mkdir()
+        _, said = process.communicate(timeout=RUN_S)
+    assert process.returncode == 1, said
+    assert said.count("\n") == 1, said
+    assert "out.errors.jsonl: Is a directory" in said
+    assert "they stay in out.jsonl.jobs, and the same command goes on from there" in said
+    errors.rmdir()
+    done = run(tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "Going on with an earlier run, which has 301 of 301 lines done" in done.stderr
+    assert custom_ids(rows(tmp_path / "out.jsonl")) == [each["custom_id"] for each in work]
+    assert custom_ids(rows(errors)) == [None]
+    assert names(tmp_path) == {"in.jsonl", "out.jsonl", "out.errors.jsonl"}
+
+
 def test_another_input_or_model_does_not_go_on(tmp_path: Path) -> None:
     """Guards results against a mix of two runs."""
     work = [line(f"c{n}", max_tokens=200, ignore_eos=True) for n in range(300)]

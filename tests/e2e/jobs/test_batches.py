@@ -195,17 +195,23 @@ def test_lines_do_not_count_against_the_rate_of_their_key(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("policy", list(Policy))
 def test_live_calls_are_answered_while_a_batch_runs(tmp_path: Path, policy: Policy) -> None:
-    """Guards whoever waits in person: a batch that fills every slot does not stop them."""
+    """Guards whoever waits in person: a batch fills every slot, and gives one back for them."""
     world = World(backend=SLOW, sequences=4, policy=policy, jobs_dir=tmp_path / "jobs")
     with running(world) as server, client_of(server) as client:
-        batch = submit(client, [line(f"c{each}", max_tokens=30) for each in range(60)])
-        wait_until(lambda: server.service.engine.snapshot().running_count > 0, "no line was begun")
+        engine = server.service.engine
+        batch = submit(client, [line(f"c{each}", max_tokens=100) for each in range(16)])
+        wait_until(lambda: engine.snapshot().background_running == 4, "lines leave slots idle")
+        assert server.get("/slots?fail_on_no_slot=1").status_code == 200
         assert server.complete("a", max_tokens=3).status_code == 200
-        assert server.service.engine.stats().live_requests <= 4 + 1
+        assert engine.snapshot().counters["displaced"] >= 1
+        assert engine.stats().live_requests <= 4
         assert client.batches.retrieve(batch.id).status == "in_progress"
         done = ended(client, batch)
         assert done.request_counts is not None
-        assert done.request_counts.completed == 60
+        assert done.request_counts.completed == 16
+        text = server.get("/metrics").text
+        assert "jitney:first_token_seconds_count 1.0" in text, "that of the live call"
+        assert 'jitney:requests_ended_total{reason="length"} 17.0' in text
 
 
 def test_a_cancel_keeps_what_is_done(slow: Running) -> None:

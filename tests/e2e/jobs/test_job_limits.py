@@ -78,6 +78,31 @@ def test_a_key_has_so_many_files_and_bytes(tmp_path: Path, monkeypatch: pytest.M
         assert (error.status_code, error.code) == (429, "too_many_files")
 
 
+@pytest.mark.parametrize(
+    ("bound", "value", "code"),
+    [("FILES_MAX", 1, "too_many_files"), ("KEY_BYTES_MAX", 2_000_000, "storage_limit")],
+)
+def test_what_was_stored_while_a_file_came_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str, value: int, code: str
+) -> None:
+    """Guards the bounds against files that come beside each other: the last one is refused."""
+    monkeypatch.setattr(limits, bound, value)
+    purpose = b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+    content = purpose + PART + b"x" * 1_900_000 + b"\r\n--b--\r\n"
+    folder = tmp_path / "jobs" / "files"
+    with running(World(jobs_dir=tmp_path / "jobs")) as server, client_of(server) as client:
+        with server.connect() as slow:
+            slow.sendall(HEAD.format("x", len(content)).encode() + content[:1_150_000])
+            wait_until(lambda: len(_partial(folder)) == 1, "the upload has not begun")
+            kept = upload(client, b"x" * 700_000)
+            slow.sendall(content[1_150_000:])
+            answer = read_all(slow)
+        assert answer.startswith(b"HTTP/1.1 429 ")
+        assert code.encode() in answer
+        assert [each.id for each in client.files.list()] == [kept.id]
+        assert [path.name for path in folder.iterdir()] == [kept.id]
+
+
 def test_all_files_together_have_a_bound(tmp_path: Path) -> None:
     """Guards the machine's disk: the bound of the setting holds over all keys."""
     bounds = JobBounds(bytes_max=1_000_000)

@@ -120,8 +120,41 @@ def test_the_second_server_of_a_machine_serves_without_jobs(
                 upload(other, b"x")
             assert (refused.value.status_code, refused.value.code) == (503, "jobs_unavailable")
             assert "/" not in refused.value.message.split("Error code")[-1].replace("503 - ", "")
+            # What the other server has is not denied, and waiting does not help.
+            with pytest.raises(openai.InternalServerError) as unknown:
+                other.files.list()
+            assert (unknown.value.status_code, unknown.value.code) == (503, "jobs_unavailable")
+            assert unknown.value.response.headers["x-should-retry"] == "false"
         assert any("Another process uses the jobs" in each for each in second.log)
         assert client.files.list().data
+
+
+def test_a_store_that_cannot_be_opened_is_asked_for_until_it_can(tmp_path: Path) -> None:
+    """Guards batches whose disk is late: nobody is told that they are gone, and they go on."""
+    store, aside = tmp_path / "jobs" / "jobs.sqlite", tmp_path / "aside"
+    with server_process(tmp_path / "jobs") as server, server.client() as client:
+        batch_id = submit(client, WORK).id
+        wait_progress(client, batch_id, 20)
+        server.kill()
+    store.rename(aside)
+    store.symlink_to(tmp_path / "nowhere" / "jobs.sqlite")
+    with server_process(tmp_path / "jobs") as server, server.client() as client:
+        for ask in (
+            client.batches.list,
+            client.files.list,
+            lambda: client.batches.retrieve(batch_id),
+            lambda: client.batches.cancel(batch_id),
+        ):
+            with pytest.raises(openai.InternalServerError) as refused:
+                ask()
+            assert (refused.value.status_code, refused.value.code) == (503, "jobs_unavailable")
+            assert refused.value.response.headers["retry-after"] == "5"
+        aside.replace(store)
+        wait_until(
+            lambda: httpx.get(f"{client.base_url}batches", timeout=WAIT_S).status_code == 200,
+            "the store is not opened",
+        )
+        check_recount(client, batch_id)
 
 
 def test_a_batch_waits_for_its_model_and_its_key(tmp_path: Path) -> None:

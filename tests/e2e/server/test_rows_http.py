@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from jitney.cli.serve import allowed_hosts
+from jitney.application import allowed_hosts
 from jitney.config import Key, ServeSettings
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import MODEL, Running, World, check_error, read_all, running

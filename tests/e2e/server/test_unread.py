@@ -237,6 +237,7 @@ def test_a_terminal_that_closes_lets_streams_finish(count: int) -> None:
     with served(*command, stdin=theirs, stdout=theirs, stderr=theirs) as server:
         os.close(theirs)
         with server.client.stream("POST", "/v1/completions", json=LONG) as stream:
+            assert stream.status_code == 200
             lines = lines_of(stream)
             next(lines)
             os.close(ours)

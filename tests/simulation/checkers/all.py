@@ -3,6 +3,7 @@
 from jitney.core.backend import Traits
 from jitney.core.scheduler import Scheduler
 from tests.simulation.alone import Oracle
+from tests.simulation.checkers.background import BackgroundChecker
 from tests.simulation.checkers.capacity import CapacityChecker
 from tests.simulation.checkers.ending import EndingChecker
 from tests.simulation.checkers.isolation import IsolationChecker
@@ -31,6 +32,7 @@ def make_checkers(
         CapacityChecker(settings, traits),
         SteeringChecker(settings, oracle, decodes_differ=traits.decodes_differ),
         JoiningChecker(settings, oracle),
+        BackgroundChecker(settings, oracle),
         ScopeChecker(oracle, reuses=settings.enable_prefix_caching),
         OracleChecker(oracle),
         StreamChecker(oracle),

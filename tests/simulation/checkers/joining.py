@@ -4,7 +4,8 @@ A newcomer has never run. Under `continuous` with a window, newcomers start when
 has waited for `wait_s`, or when as many are here as end it. Under the group strategies a group
 departs when it is full, when its oldest newcomer has waited for `wait_s`, or when the engine
 drains; no more newcomers join it than were there, and answers that are handed out together come
-when nobody of the group is left. While nobody runs, whoever may join has joined.
+when nobody of the group is left. While nobody runs, whoever may join has joined. Background
+sequences are no part of this: they may join when nobody else wants to.
 """
 
 from collections import Counter
@@ -41,6 +42,7 @@ class JoiningChecker:
         self._oracle = oracle
         self._pauses = Pauses(settings)
         self._arrived: Arrivals = {}
+        self._behind: set[Name] = set()
         self._has_run: set[Name] = set()
         self._running: set[Name] = set()
         self._group: set[Name] = set()
@@ -55,8 +57,11 @@ class JoiningChecker:
         self._pauses.see(seen)
         match seen:
             case Submitted(error=None):
-                for index in range(seen.request.params.n):
-                    self._arrived[seen.request.id, index] = seen.at
+                names = [(seen.request.id, index) for index in range(seen.request.params.n)]
+                if seen.request.is_background:
+                    self._behind.update(names)
+                else:
+                    self._arrived.update(dict.fromkeys(names, seen.at))
             case Steered(kind="drain"):
                 self._drains = True
             case Planned():
@@ -76,12 +81,13 @@ class JoiningChecker:
 
     def _forget(self, name: Name) -> None:
         self._arrived.pop(name, None)
+        self._behind.discard(name)
         self._has_run.discard(name)
         self._running.discard(name)
         self._group.discard(name)
 
     def _planned(self, seen: Planned) -> None:
-        running = set(seen.owners.values())
+        running = set(seen.owners.values()) - self._behind
         newcomers = {
             name: at
             for name, at in self._arrived.items()
@@ -92,7 +98,7 @@ class JoiningChecker:
             self._groups(seen.at, running, starts, newcomers)
         else:
             self._window(seen, running, starts, newcomers)
-        if not running and seen.batch is None:
+        if not seen.owners and seen.batch is None:
             self._idle(seen.at, newcomers)
         self._has_run |= running
         self._running = running
@@ -151,6 +157,9 @@ class JoiningChecker:
         for name in self._arrived:
             if name in self._has_run and not self._pauses.is_paused(name):
                 raise Violation(NAME, f"{name} ran before, and is kept out though nobody runs")
+        for name in self._behind:
+            if not self._pauses.is_paused(name):
+                raise Violation(NAME, f"{name} is behind all others, and nobody runs")
         is_enough = len(newcomers) >= self._enough(self._settings.max_num_seqs)
         if newcomers and (is_enough or self._is_over(at, newcomers)):
             raise Violation(NAME, f"{min(newcomers)} is kept out, and nobody runs")

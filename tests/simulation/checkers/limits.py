@@ -47,6 +47,7 @@ class LimitsChecker:
                 raise Violation(NAME, f"{request_id} was refused by {error!r}")
 
     def _has_room(self, seen: Submitted) -> bool:
+        """Whether the queue has room for it. Of what waits, a live request sees the live ones."""
         count = seen.request.params.n
         token_count = count * len(seen.request.prompt)
         # An empty line takes any request that fits the model, however small its bound.

@@ -1,8 +1,8 @@
 """No tenant holds more than its share: of the queue when it brings more, of the places ever.
 
 Who has nothing waiting may bring one request of any size. What was sent back to wait stays, and
-counts; what is paused does not. A tenant's tokens are those of its prompts and those that it was
-told of.
+counts; what is paused does not, nor what runs behind all others. A tenant's tokens are those of its
+prompts and those that it was told of.
 """
 
 from collections import Counter
@@ -48,6 +48,7 @@ class SharesChecker:
             name
             for name, each in self._live.items()
             if each.tenant == request.tenant
+            and not each.is_background
             and name not in self._running
             and not self._pauses.is_paused(name)
         ]
@@ -74,7 +75,8 @@ class SharesChecker:
                     del self._made[name]
 
     def _count_running(self) -> None:
-        counts = Counter(self._live[name].tenant for name in self._running if name in self._live)
+        running = [self._live[name] for name in self._running if name in self._live]
+        counts = Counter(each.tenant for each in running if not each.is_background)
         for name in self._running:
             request = self._live.get(name)
             if request is None or request.share is None:

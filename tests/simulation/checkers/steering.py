@@ -1,8 +1,8 @@
 """Invariant 12: what callers and settings ask beside running is kept.
 
 A paused sequence computes nothing, and is no part of any batch that is planned. Without preemption
-nobody is displaced. Under the mix `separate` a batch has prefills or decodes, each as many as may
-be.
+nobody is displaced, except from the background. Under the mix `separate` a batch has prefills or
+decodes, each as many as may be.
 """
 
 from jitney.core.batch import Batch, Entry
@@ -40,7 +40,11 @@ class SteeringChecker:
             case Happened() if not self._settings.enable_preemption:
                 for event in seen.events:
                     if isinstance(event, PreemptEvent) and event.reason is PreemptReason.DISPLACED:
-                        raise Violation(NAME, f"{event.request_id} was displaced")
+                        self._displaced((event.request_id, event.index))
+
+    def _displaced(self, name: Name) -> None:
+        if not self._oracle.request(name).is_background:
+            raise Violation(NAME, f"{name} was displaced")
 
     def _kinds(self, seen: Planned, batch: Batch) -> None:
         kinds = [self._is_decode(entry, seen.owners[entry.slot]) for entry in batch.entries]

@@ -5,7 +5,8 @@ earlier and is still waiting for its own. Three exceptions: the elder is paused;
 itself for a prefix of at least PREFIX_WAIT_MIN tokens that somebody who runs is about to compute
 for it; or its tenant has a share and something that runs, for which it waits: then those of other
 tenants pass, and of its own only if it runs its share of the places. (One that is head of the line
-but has no room lets nobody pass either, so that is no exception.)
+but has no room lets nobody pass either, so that is no exception.) Live and background sequences
+have a rule each: between the two there is no such bound, see the checker `background`.
 
 Deadlines: after `expire`, nobody lives whose time is over. Drain and idleness have bounds, too,
 which the simulator counts in turns and reports under this name.
@@ -71,7 +72,8 @@ class WaitingChecker:
             if at is None:
                 continue  # it ended before the news of its start came out
             for name, earlier in self._unserved.items():
-                if earlier + self._settings.overtake_s < at and not self._defers(name, start):
+                is_late = earlier + self._settings.overtake_s < at
+                if is_late and self._is_rival(name, start) and not self._defers(name, start):
                     raise Violation(
                         NAME,
                         f"{start.request_id} came {at - earlier:.3f} s after {name} and was "
@@ -80,6 +82,10 @@ class WaitingChecker:
         if starts:
             last = starts[-1].at
             self._beside = {at: names for at, names in self._beside.items() if at >= last}
+
+    def _is_rival(self, name: Name, start: StartEvent) -> bool:
+        started = self._oracle.request((start.request_id, start.index))
+        return self._oracle.request(name).is_background == started.is_background
 
     def _defers(self, name: Name, start: StartEvent) -> bool:
         """Whether it is paused, or those beside it are its tenant's share, or compute a prefix."""

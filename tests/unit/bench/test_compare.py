@@ -3,12 +3,13 @@
 import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from jitney.bench import compare
-from jitney.bench.compare import IN_PROCESS, SERVED, Comparison, Contender
+from jitney.bench.compare import IN_PROCESS, SERVED, Comparison, Contender, files_of
 from jitney.bench.in_process import for_bench
 from jitney.bench.peers import libraries
 from jitney.bench.peers.servers import (
@@ -20,8 +21,8 @@ from jitney.bench.peers.servers import (
     unpack_for_vllm,
 )
 from jitney.bench.workload import Workload
-from jitney.config import environment, known_settings, resolve
-from jitney.errors import SetupError
+from jitney.config import Settings, environment, known_settings, resolve
+from jitney.errors import MissingDependency, SetupError
 
 MODEL = Path("m.gguf")
 
@@ -124,8 +125,44 @@ def test_settings_with_which_a_server_fails_are_not_chosen(
     comparison = made([])
     comparison._search(lambda room: plans)
     assert [plan.settings for plan in comparison._best] == ["fast"]
-    assert len(comparison._tried) == 2
+    assert [word.split(":")[0] for word in comparison._tried] == [
+        "Tried s, slow",
+        "Tried s, fast",
+        "Tried s, fast",
+        "Tried s, slow",
+    ]
     assert comparison._left_out == ["s (bad) is left out: no such file"]
+
+
+def test_one_disturbed_trial_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards fairness: a peer gets the better of two trials of its two best settings."""
+    plans = [ServerPlan(name="s", command=(), settings=word) for word in ("best", "other")]
+    # A short load and a longer one in each trial.
+    speeds = {"best": iter([30.0, 20.0, 30.0, 30.0]), "other": iter([30.0, 25.0, 30.0, 24.0])}
+    monkeypatch.setattr(
+        compare, "_server_rate", lambda stack, plan: lambda load: next(speeds[plan.settings])
+    )
+    comparison = made([])
+    comparison._search(lambda room: plans)
+    assert [plan.settings for plan in comparison._best] == ["best"]
+
+
+@pytest.mark.parametrize("flags", [{}, {"dtype": "float32", "kv_cache_dtype": "uint8"}])
+def test_without_llama_cpp_everybody_runs_the_given_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: dict[str, object]
+) -> None:
+    """Guards the usual install, which has OpenVINO alone, and its settings."""
+
+    def ready(settings: Settings) -> Path:
+        assert (settings.dtype, settings.kv_cache_dtype) == ("auto", "auto")
+        raise MissingDependency("llama.cpp is not installed.")
+
+    monkeypatch.setattr(compare, "ready_model", ready)
+    said: list[str] = []
+    model = tmp_path / "model.gguf"
+    settings = replace(Settings(), model=model, **flags)  # type: ignore[arg-type]
+    assert files_of(settings, said.append) == {"": model}
+    assert "llama.cpp is not installed." in said[0]
 
 
 @pytest.mark.usefixtures("nobody")
@@ -173,6 +210,8 @@ def test_a_build_that_is_far_slower_is_tried_once(monkeypatch: pytest.MonkeyPatc
         "Tried fast, one",
         "Tried fast, two",
         "Tried slow, one",
+        "Tried fast, one",
+        "Tried fast, two",
     ]
     assert comparison._best == [plans[0]]
 

@@ -82,6 +82,13 @@ def test_a_disturbed_part_is_measured_again_and_the_calmest_counts(tmp_path: Pat
     assert "30 %" in told.notes[-1]
 
 
+def test_a_busy_host_does_not_double_the_time(tmp_path: Path) -> None:
+    """Guards `make bench`: repetitions have a part of its time, and end with it."""
+    host = Host(tmp_path / "stat", [60, 30, 40])
+    calm = CalmParts(lambda said: None, host.stat, part_s_min=0.0, again_s=0.0)
+    assert calm.measure(host.part) == 60
+
+
 def test_parts_are_measured_once_where_the_system_does_not_say(tmp_path: Path) -> None:
     calm = CalmParts(lambda said: None, tmp_path / "absent", part_s_min=0.0)
     assert calm.measure(lambda: 7) == 7

@@ -1,30 +1,28 @@
 """Tests of `jitney.cli.board`: the board fits, and shows what it is given."""
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
 from jitney.cli.board import Pane, PaneState, Status, draw, tail, ticker
-from jitney.core.snapshot import Snapshot
+from tests.snapshots_for_tests import IDLE
 
 STATUS = Status(
     slots_max=32,
-    snapshot=Snapshot(
+    snapshot=replace(
+        IDLE,
         running_count=5,
         prefilling_count=1,
         waiting_count=3,
-        paused_count=0,
         waiting_tokens=30,
-        deferred_count=0,
         cached_count=2,
         kv_tokens=16_384,
         kv_used=900,
         kv_cached=300,
         slot_count=16,
-        fit=None,
-        counters={},
     ),
     decode_tokens=5,
     prefill_tokens=24,

@@ -1,13 +1,20 @@
 """Tests of `jitney.cli.serve`: sockets, addresses and the line to paste."""
 
+import asyncio
 import socket
 from pathlib import Path
 
 import pytest
 
-from jitney.cli.serve import allowed_hosts, bind, read_keys, url_of
-from jitney.config import Key, ServeSettings
+from jitney.application import Application, allowed_hosts, read_keys
+from jitney.cli.serve import bind, url_of
+from jitney.config import Key, ServeSettings, Settings
 from jitney.errors import ConfigError
+from jitney.jobs import limits
+from jitney.jobs.database import StoreTaken
+from jitney.jobs.store import JobStore
+from jitney.loading.compose import assemble
+from tests.unit.jobs.test_runner import run_until
 
 
 def test_a_free_port_is_bound_and_shown() -> None:
@@ -79,3 +86,39 @@ def test_who_may_be_called_by_what_name() -> None:
     assert allowed_hosts(ServeSettings(), (key,)) == ()
     assert allowed_hosts(ServeSettings(host="0.0.0.0"), ()) == ()
     assert allowed_hosts(ServeSettings(host="0.0.0.0", allowed_host=("box",)), ()) == ("box",)
+
+
+def test_a_store_that_another_server_has_is_waited_for_in_an_update(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards updates on Ray: the ingress that leaves has the store until its last answer."""
+    monkeypatch.setattr(limits, "STORE_S", 0.02)
+    assembly = assemble(Settings(backend="fake"))
+    serving = ServeSettings(jobs_dir=tmp_path)
+    first = JobStore(tmp_path)
+    try:
+        with pytest.raises(StoreTaken):
+            Application(assembly, serving, ())
+        application = Application(assembly, serving, (), waits_for_store=True)
+        assert application.jobs is not None
+        assert not application.jobs.thread.is_open
+        asyncio.run(opened(application, first))
+        assert application.jobs.thread.is_open
+        application.close()
+    finally:
+        first.close()
+        assembly.close(0.0)
+
+
+async def opened(application: Application, other: JobStore) -> None:
+    """Start, and wait until the store is open that the other one gives back."""
+    jobs = application.jobs
+    assert jobs is not None
+    application.start()
+    other.close()
+
+    async def is_open() -> bool:
+        return jobs.thread.is_open
+
+    await run_until(is_open)
+    await jobs.stop()

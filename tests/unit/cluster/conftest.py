@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import pytest
 
+from jitney.backends.fake import kind
 from jitney.cluster.dispatch import ReplicaLost
 from jitney.cluster.fleet import ReplicaFleet
 from jitney.cluster.replica_engine import ReplicaEngine
@@ -19,7 +21,27 @@ from jitney.loading.compose import assemble
 from jitney.tokenizers.byte_tokenizer import encode
 
 Made = TypeVar("Made")
+TICK_S = 0.002
 SETTINGS = Settings(backend="fake", max_num_seqs=4, max_model_len=512)
+
+
+@pytest.fixture(autouse=True)
+def _slow_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass takes a moment: what a test does while requests run must happen while they do."""
+    usual = kind.KIND.values
+    slow = {"tick_s": TICK_S, "sleeps": True}
+    paced = replace(kind.KIND, values=lambda *given: {**usual(*given), **slow})
+    monkeypatch.setattr(kind, "KIND", paced)
+
+
+class HandClock:
+    """A clock that the test moves."""
+
+    def __init__(self, at: float = 0.0) -> None:
+        self.at = at
+
+    def now(self) -> float:
+        return self.at
 
 
 class LocalDispatch:
@@ -34,6 +56,8 @@ class LocalDispatch:
         self.poison: RequestId | None = None
         """A request that ends every replica before it makes a token."""
         self.poisoned: list[str] = []
+        self.silent: set[str] = set()
+        """Replicas that take no more orders, and say nothing of it."""
         self.fleet: ReplicaFleet | None = None
         self._number = 0
 
@@ -59,9 +83,14 @@ class LocalDispatch:
     async def run(
         self, frame: bytes, ingress: str, head: Head, number: int, avoided: tuple[str, ...]
     ) -> None:
-        while (name := self.table.choose(head, avoided)) is None:  # noqa: ASYNC110, a test polls
+        # As on Ray: where none is left but those to avoid, one of these is asked.
+        while (  # noqa: ASYNC110, a test polls
+            name := self.table.choose(head, avoided) or self.table.choose(head)
+        ) is None:
             await asyncio.sleep(0.005)
         self.sent.append(name)
+        if name in self.silent:
+            await asyncio.Event().wait()
         order = decode_run(frame)
         if order.wanted.id == self.poison:
             self.poisoned.append(name)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -259,6 +260,55 @@ def test_whoever_says_no_hello_is_not_waited_for(
     in_loop(test)
 
 
+def test_strangers_are_few_and_a_replica_still_gets_in(
+    in_loop: InLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards the ingress: whoever reaches the port could open all the connections it may have."""
+    monkeypatch.setattr(back_channel, "HELLO_S_MAX", 1000.0)
+    monkeypatch.setattr(back_channel, "STRANGERS_MAX", 3)
+
+    async def test() -> None:
+        async with opened() as ingress:
+            host, port = ingress.address.host, ingress.address.port
+            line = await ReplicaLine.connect(ingress.address, "r1")
+            await ingress.connected("r1")
+            strangers = [await asyncio.open_connection(host, port) for _ in range(5)]
+            for reader, _ in strangers[:2]:
+                assert await reader.read() == b"", "the oldest are gone"
+            late = await ReplicaLine.connect(ingress.address, "r2")
+            await ingress.connected("r1", "r2")
+            assert await strangers[2][0].read() == b""
+            # Those that are left may still say who they are.
+            strangers[4][1].write(framed(ReplicaHello(ingress.address.secret, "r3")))
+            await ingress.connected("r1", "r2", "r3")
+            assert ingress.lost == []
+            for _, writer in strangers:
+                writer.close()
+            line.close()
+            late.close()
+
+    in_loop(test)
+
+
+def test_the_end_of_the_ingress_is_that_of_strangers(
+    in_loop: InLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(back_channel, "HELLO_S_MAX", 1000.0)
+    monkeypatch.setattr(back_channel, "STRANGERS_MAX", 1)
+
+    async def test() -> None:
+        async with opened() as ingress:
+            host, port = ingress.address.host, ingress.address.port
+            first, second = [await asyncio.open_connection(host, port) for _ in "ab"]
+            assert await first[0].read() == b"", "the second one was let in"
+            await ingress.channel.close()
+            assert await second[0].read() == b""
+            for _, writer in (first, second):
+                writer.close()
+
+    in_loop(test)
+
+
 def test_a_replica_knows_the_end_of_the_ingress(in_loop: InLoop) -> None:
     """Guards slots: requests of an ingress that is gone are cancelled."""
 
@@ -322,5 +372,58 @@ def test_nobody_is_let_in_after_the_end(in_loop: InLoop) -> None:
                 assert await reader.read() == b""
             writer.close()
             assert (ingress.taken, ingress.channel.replicas) == ([], [])
+
+    in_loop(test)
+
+
+def test_an_ingress_asks_each_replica_for_its_details(in_loop: InLoop) -> None:
+    """Guards the way back: asks arrive one by one, and a line still knows when its ingress ends."""
+
+    async def test() -> None:
+        asked: list[tuple[ReplicaLine, int]] = []
+        async with opened() as ingress:
+            assert ingress.channel.ask(5) == []
+            lines = [
+                await ReplicaLine.connect(
+                    ingress.address, name, lambda line, count: asked.append((line, count))
+                )
+                for name in ("a", "b")
+            ]
+            await ingress.connected("a", "b")
+            assert sorted(ingress.channel.ask(240)) == sorted(ingress.channel.ask(0)) == ["a", "b"]
+            await until(lambda: len(asked) == 4)
+            for line in lines:
+                assert [count for each, count in asked if each is line] == [240, 0]
+                assert line.is_open
+            lines[0].close()
+            await ingress.connected("b")
+            assert ingress.channel.ask(1) == ["b"]
+        await lines[1].wait_gone()
+        assert not lines[1].is_open
+        lines[1].close()
+
+    in_loop(test)
+
+
+@pytest.mark.parametrize("has_limit", [True, False])
+def test_a_machine_that_is_lost_without_a_word_is_noticed_where_the_system_can(
+    in_loop: InLoop, monkeypatch: pytest.MonkeyPatch, has_limit: bool
+) -> None:
+    """Guards slots: after a power loss no end of a connection is told. Not every system can."""
+    option = getattr(socket, "TCP_USER_TIMEOUT", None)
+    if has_limit and option is None:
+        pytest.skip("this system has no such limit")
+    if not has_limit:
+        monkeypatch.delattr(socket, "TCP_USER_TIMEOUT", raising=False)
+
+    async def test() -> None:
+        async with opened() as ingress:
+            line = await ReplicaLine.connect(ingress.address, "r1")
+            await ingress.connected("r1")
+            if option is not None:
+                connection = line._writer.get_extra_info("socket")
+                limit_ms = connection.getsockopt(socket.IPPROTO_TCP, option)
+                assert limit_ms == (back_channel.GONE_MS if has_limit else 0)
+            line.close()
 
     in_loop(test)

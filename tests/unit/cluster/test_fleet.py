@@ -2,13 +2,16 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from jitney.cluster.dispatch import ReplicaLost
+from jitney.cluster.replica_messages import Accepted, Started, decode_run
 from jitney.config import Settings
 from jitney.core.events import FinishReason
-from jitney.core.request import Request
+from jitney.core.request import Request, Share
 from jitney.engine.answer import Answer
 from jitney.errors import BackendFailed, DeadlineExceeded, EngineStopped, InvalidRequest, QueueFull
 from jitney.records import Record, RequestAccepted, RequestDone, RequestFailed, RequestRefused
@@ -37,7 +40,7 @@ async def made(cluster: Any, count: int) -> None:
         return bool(sum(each.progress.token_count for each in live) >= count)
 
     while not is_made():  # noqa: ASYNC110, replicas tell it when they can
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.001)
 
 
 def test_requests_are_spread_and_answered(
@@ -81,6 +84,49 @@ def test_a_caller_cannot_tell_that_a_replica_died(
             assert sum(isinstance(each, RequestAccepted) for each in records) == len(requests)
             assert len(cluster.dispatch.sent) > len(requests)
             assert cluster.fleet.stats().live_requests == 0
+
+    in_loop(test)
+
+
+def test_nothing_is_sent_to_a_lost_replica_that_ray_still_lists(
+    make_cluster: MakeCluster, make_request: MakeRequest, in_loop: InLoop
+) -> None:
+    """Guards the length of a pause: Ray misses a dead machine up to a minute later than we do."""
+
+    async def test() -> None:
+        requests = [make_request(f"prompt {number}", **SLOW) for number in range(8)]
+        async with make_cluster(2) as cluster:
+            reading = asyncio.create_task(texts_of(cluster, requests))
+            await made(cluster, 16)
+            lost = cluster.dispatch.sent[0]
+            before = len(cluster.dispatch.sent)
+            for connecting in cluster.dispatch.replicas[lost]._lines.values():
+                (await connecting).close()
+            await reading
+            moved = cluster.dispatch.sent[before:]
+            assert moved
+            assert lost not in moved
+
+    in_loop(test)
+
+
+def test_an_order_that_a_silent_replica_did_not_take_goes_elsewhere(
+    make_cluster: MakeCluster, make_request: MakeRequest, in_loop: InLoop
+) -> None:
+    """Guards callers of a machine that hangs: Ray would let them wait for a minute."""
+
+    async def test() -> None:
+        async with make_cluster(2) as cluster:
+            first, *others = (make_request(f"prompt {number}") for number in range(9))
+            await texts_of(cluster, [first])
+            (lost,) = set(cluster.dispatch.sent)
+            cluster.dispatch.silent.add(lost)
+            reading = asyncio.create_task(texts_of(cluster, others))
+            while lost not in cluster.dispatch.sent[1:]:  # noqa: ASYNC110, a test polls
+                await asyncio.sleep(0)
+            for connecting in cluster.dispatch.replicas[lost]._lines.values():
+                (await connecting).close()
+            assert all(await reading)
 
     in_loop(test)
 
@@ -225,5 +271,116 @@ def test_closing_ends_what_runs(
             assert sum(isinstance(each, RequestFailed) for each in records) == 1
             with pytest.raises(EngineStopped):
                 cluster.fleet.send(make_request())
+
+    in_loop(test)
+
+
+def test_a_request_goes_on_with_its_own_model_only(
+    make_cluster: MakeCluster, make_request: MakeRequest, in_loop: InLoop
+) -> None:
+    """Guards a rolling update: beside replicas of a new model, the old one finishes its texts."""
+
+    async def test() -> None:
+        requests = [make_request(f"prompt {number}", **SLOW) for number in range(4)]
+        async with make_cluster(1) as alone:
+            expected = await texts_of(alone, requests)
+        async with make_cluster(2) as cluster:
+            first, second = cluster.dispatch.replicas
+            cluster.dispatch.replicas[second].model_key = "another"
+            reading = asyncio.create_task(texts_of(cluster, requests))
+            await made(cluster, 20)
+            assert set(cluster.dispatch.sent) == {first, second}, "both were asked"
+            third = cluster.add()
+            await cluster.dispatch.kill(first)
+            assert await reading == expected
+            assert third in cluster.dispatch.sent
+
+    in_loop(test)
+
+
+def test_a_request_that_no_replica_takes_ends_with_the_reason(
+    make_cluster: MakeCluster,
+    make_request: MakeRequest,
+    in_loop: InLoop,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Guards invariant 8: no wait for a replica is without end."""
+    monkeypatch.setattr("jitney.cluster.accounts.PLACE_S_MAX", 0.3)
+
+    async def test() -> None:
+        async with make_cluster(1) as cluster:
+            (name,) = cluster.dispatch.replicas
+            cluster.dispatch.replicas[name].model_key = "another"
+            with pytest.raises(QueueFull, match="another model"):
+                await cluster.fleet.send(make_request()).result_async()
+
+    in_loop(test)
+
+
+def test_a_key_has_its_part_on_each_replica(
+    make_cluster: MakeCluster, make_request: MakeRequest, in_loop: InLoop
+) -> None:
+    """Guards fairness: over all replicas a key holds its share, and no more."""
+
+    async def test() -> None:
+        async with make_cluster(2) as cluster:
+            share = Share(waiting_max=100, waiting_tokens_max=100_000, running_max=2)
+            requests = [
+                replace(make_request(f"prompt {number}", **SLOW), share=share, tenant="a")
+                for number in range(8)
+            ]
+            reading = asyncio.create_task(texts_of(cluster, requests))
+            await made(cluster, 100)
+            for replica in cluster.dispatch.replicas.values():
+                assert replica._engine.snapshot().running_count == 1
+            await reading
+
+    in_loop(test)
+
+
+def test_a_moved_request_is_not_refused_by_a_full_queue(
+    make_cluster: MakeCluster, make_request: MakeRequest, in_loop: InLoop
+) -> None:
+    """Guards invariant 1: who was accepted is not sent away because its replica died."""
+    full = Settings(
+        backend="fake", max_num_seqs=2, max_num_queued_reqs=4, max_model_len=512, kv_tokens=4096
+    )
+
+    async def test() -> None:
+        requests = [make_request(f"prompt {number}", **SLOW) for number in range(8)]
+        async with make_cluster(2, full) as cluster:
+            reading = asyncio.create_task(texts_of(cluster, requests))
+            await made(cluster, 100)
+            assert not reading.done(), "all were accepted: both replicas are full"
+            await cluster.dispatch.kill(next(iter(cluster.dispatch.replicas)))
+            assert [len(text) > 0 for text in await reading] == [True] * 8
+
+    in_loop(test)
+
+
+def test_a_suspect_that_is_lost_before_it_starts_goes_on(
+    make_cluster: MakeCluster, make_request: MakeRequest, in_loop: InLoop
+) -> None:
+    """Guards the turn of suspects: one that is lost again gives it back, and takes it again."""
+
+    async def test() -> None:
+        async with make_cluster(1) as cluster:
+            usual, fates = cluster.dispatch.run, ["runs", "runs", "never comes", "never comes"]
+            request = make_request()
+
+            async def run(frame: bytes, *rest: Any) -> None:
+                order = decode_run(frame)
+                if not fates:
+                    await usual(frame, *rest)
+                    return
+                if fates.pop(0) == "runs":
+                    cluster.fleet._take("gone", Accepted(order.wanted.id, order.attempt))
+                    cluster.fleet._take("gone", Started(order.wanted.id, order.attempt, 0))
+                raise ReplicaLost("gone")
+
+            cluster.dispatch.run = run
+            answer = await cluster.fleet.send(request).result_async()
+            assert answer.completions[0].finish_reason is FinishReason.LENGTH
+            await cluster.fleet._suspects.take(object(), 0.1)  # the turn is free
 
     in_loop(test)

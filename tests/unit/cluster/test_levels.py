@@ -4,33 +4,16 @@ from dataclasses import fields, replace
 
 import pytest
 
-from jitney.cluster.levels import Levels
+from jitney.cluster.levels import LOST_KEPT_MAX, Levels, sums_of
 from jitney.cluster.replica_messages import State
 from jitney.core.backend import Traits
-from jitney.core.cost import Fit
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.snapshot import Snapshot
 from jitney.engine.stats import Statistics
+from tests.snapshots_for_tests import FILLED
 
 SETTINGS = SchedulerSettings(model_len_max=512, max_num_seqs=8)
 TRAITS = Traits(name="t", slots_max=4, kv_tokens=1000, model_len_max=512, batch_invariant=True)
-SNAPSHOT = Snapshot(
-    running_count=1,
-    prefilling_count=2,
-    waiting_count=3,
-    paused_count=4,
-    waiting_tokens=5,
-    prefill_left=6,
-    deferred_count=7,
-    cached_count=8,
-    kv_tokens=9,
-    kv_used=10,
-    kv_cached=11,
-    slot_count=12,
-    fit=Fit(0.1, None),
-    prefill_token_s=0.01,
-    counters={"kv_full": 2},
-)
 LEVELS = [each.name for each in fields(Snapshot) if each.type in ("int", int)]
 SUMS = {"completion_tokens": 10.0, "batches": 3.0, "prefill_s": 0.25, "accepted": 99.0}
 
@@ -55,21 +38,19 @@ def test_without_replicas_there_is_room_and_nothing_in_it(levels: Levels) -> Non
 
 def test_every_level_is_added_up(levels: Levels) -> None:
     """Guards new fields of a snapshot: a level that is not listed would be that of one replica."""
-    assert len(LEVELS) == 12
-    levels.take("a", State(SNAPSHOT, {}))
-    levels.take(
-        "b", State(replace(SNAPSHOT, running_count=20, counters={"kv_full": 1, "x": 1}), {})
-    )
+    assert len(LEVELS) == 15
+    levels.take("a", State(FILLED, {}))
+    levels.take("b", State(replace(FILLED, running_count=20, counters={"kv_full": 1, "x": 1}), {}))
     snapshot = levels.snapshot()
     added = {name: getattr(snapshot, name) for name in LEVELS}
-    assert added == {name: 2 * getattr(SNAPSHOT, name) for name in LEVELS} | {"running_count": 21}
+    assert added == {name: 2 * getattr(FILLED, name) for name in LEVELS} | {"running_count": 21}
     assert snapshot.counters == {"kv_full": 3, "x": 1}
-    assert (snapshot.fit, snapshot.prefill_token_s) == (SNAPSHOT.fit, SNAPSHOT.prefill_token_s)
+    assert (snapshot.fit, snapshot.prefill_token_s) == (FILLED.fit, FILLED.prefill_token_s)
 
 
 def test_a_state_replaces_the_one_before(levels: Levels, counted: Statistics) -> None:
-    levels.take("a", State(SNAPSHOT, SUMS))
-    levels.take("a", State(replace(SNAPSHOT, running_count=0), SUMS | {"batches": 4.0}))
+    levels.take("a", State(FILLED, SUMS))
+    levels.take("a", State(replace(FILLED, running_count=0), SUMS | {"batches": 4.0}))
     assert levels.snapshot().running_count == 0
     assert levels.totals(counted).batches == 4
 
@@ -78,8 +59,8 @@ def test_the_levels_of_a_lost_replica_go_and_its_sums_stay(
     levels: Levels, counted: Statistics
 ) -> None:
     """Guards counters of a monitor: they never fall."""
-    levels.take("a", State(SNAPSHOT, SUMS))
-    levels.take("b", State(SNAPSHOT, SUMS))
+    levels.take("a", State(FILLED, SUMS))
+    levels.take("b", State(FILLED, SUMS))
     before = levels.totals(counted)
     levels.lose("a")
     after = levels.totals(counted)
@@ -92,7 +73,7 @@ def test_the_levels_of_a_lost_replica_go_and_its_sums_stay(
 
 
 def test_a_replica_is_lost_once(levels: Levels, counted: Statistics) -> None:
-    levels.take("a", State(SNAPSHOT, SUMS))
+    levels.take("a", State(FILLED, SUMS))
     levels.lose("a")
     levels.lose("a")
     levels.lose("unknown")
@@ -101,7 +82,7 @@ def test_a_replica_is_lost_once(levels: Levels, counted: Statistics) -> None:
 
 def test_requests_are_those_that_the_fleet_counted(levels: Levels, counted: Statistics) -> None:
     """Guards against counting twice: a request that moved was accepted by two engines."""
-    levels.take("a", State(SNAPSHOT, SUMS))
+    levels.take("a", State(FILLED, SUMS))
     totals = levels.totals(counted)
     assert (totals.accepted, totals.started_at) == (5, 1.0)
     assert isinstance(totals.completion_tokens, int)
@@ -112,7 +93,34 @@ def test_requests_are_those_that_the_fleet_counted(levels: Levels, counted: Stat
 def test_a_replica_that_was_only_silent_counts_once(levels: Levels, counted: Statistics) -> None:
     """Guards counters: it comes back under its name, with the sums of its whole life."""
     for _ in range(2):
-        levels.take("a", State(SNAPSHOT, SUMS))
+        levels.take("a", State(FILLED, SUMS))
         levels.lose("a")
-    levels.take("a", State(SNAPSHOT, SUMS))
+    levels.take("a", State(FILLED, SUMS))
     assert levels.totals(counted).batches == 3
+
+
+def test_counters_of_the_schedulers_never_fall(levels: Levels, counted: Statistics) -> None:
+    """Guards events and preemptions: they are sums, though a snapshot has them."""
+    there = sums_of(Statistics(0.0, FILLED, batches=2, preempted={"recomputed": 5, "paused": 1}))
+    levels.take("a", State(FILLED, there))
+    levels.take("b", State(FILLED, there))
+    before = levels.totals(counted)
+    levels.lose("a")
+    after = levels.totals(counted)
+    for totals in (before, after):
+        assert totals.snapshot.counters == {"kv_full": 4}
+        assert (totals.preempted["recomputed"], totals.preempted["paused"]) == (10, 2)
+        assert totals.preempted_count == 10
+    assert levels.snapshot().counters == {"kv_full": 2}
+
+
+def test_however_many_replicas_come_and_go_their_sum_stays(
+    levels: Levels, counted: Statistics
+) -> None:
+    """Guards memory where replicas are replaced for years: each new one has a new name."""
+    count = 3 * LOST_KEPT_MAX
+    for number in range(count):
+        levels.take(f"r{number}", State(FILLED, SUMS))
+        levels.lose(f"r{number}")
+    assert levels.totals(counted).batches == 3 * count
+    assert len(levels._reported.lost) == LOST_KEPT_MAX

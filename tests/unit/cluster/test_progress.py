@@ -232,3 +232,19 @@ def test_times_are_those_of_the_caller(make_request: MakeRequest) -> None:
 def test_a_request_that_never_ran_has_no_time_in_the_queue(make_request: MakeRequest) -> None:
     timing = Progress(make_request(), 0.5, keeps_logprobs=False).answer(4.0).timing
     assert timing == Timing(queue_s=None, first_token_s=None, total_s=4.0, sent_s=0.5)
+
+
+def test_a_loss_while_it_catches_up_is_not_its_fault(make_request: MakeRequest) -> None:
+    """Guards long answers: where each token is computed again, replicas may be lost meanwhile."""
+    progress = Progress(make_request(), 0.0, keeps_logprobs=False)
+    progress.take(delta(0, 1, 2), 1.0)
+    for _ in range(3 * LOSSES_MAX):
+        progress.start(2.0)
+        progress.is_catching_up = True
+        assert progress.lose() is Verdict.GO_ON
+    progress.start(3.0)
+    progress.is_catching_up = True
+    progress.is_catching_up = False  # the next pass makes a token, or ends the engine
+    verdicts = [progress.lose()]
+    verdicts += [ran(progress) for _ in range(LOSSES_MAX - 1)]
+    assert verdicts == [Verdict.GO_ON, Verdict.ALONE, Verdict.FAIL]

@@ -12,8 +12,10 @@ from jitney.cluster.replica_engine import ReplicaEngine
 from jitney.cluster.replica_messages import (
     Accepted,
     Address,
+    CatchingUp,
     Ended,
     Made,
+    OfRequest,
     Run,
     Started,
     State,
@@ -25,7 +27,9 @@ from jitney.cluster.replica_messages import (
 from jitney.cluster.routing import HEAD_TOKENS, head_of
 from jitney.config import Settings
 from jitney.core.events import FinishReason
+from jitney.core.params import Constraint, StructuredOutputsParams
 from jitney.core.request import Request
+from jitney.errors import EngineStopped, InvalidRequest
 from jitney.loading.compose import assemble
 from jitney.sandbox.frames import MalformedFrame
 
@@ -44,8 +48,8 @@ async def until(is_so: Callable[[], bool]) -> None:
 class Pair:
     """A replica, and an ingress that keeps what it is told."""
 
-    def __init__(self) -> None:
-        self.replica = ReplicaEngine(assemble(SETTINGS), "r1")
+    def __init__(self, settings: Settings = SETTINGS) -> None:
+        self.replica = ReplicaEngine(assemble(settings), "r1")
         self.told: list[Told] = []
         self.lost: list[str] = []
         self.channel = BackChannel("in", "127.0.0.1", self._take, self.lost.append)
@@ -56,17 +60,15 @@ class Pair:
         assert replica == "r1"
         self.told.append(message)
 
-    def order(self, request: Request, attempt: int = 1) -> bytes:
+    def order(self, request: Request, attempt: int = 1, model_key: str = "fake") -> bytes:
         self._number += 1
-        return encode_one(Run(self.address, self._number, attempt, 0.0, Wanted.of(request)))
+        return encode_one(
+            Run(self.address, self._number, attempt, 0.0, Wanted.of(request), model_key)
+        )
 
-    def of(self, request: Request) -> list[Accepted | Started | Made | Ended]:
+    def of(self, request: Request) -> list[OfRequest]:
         """What was told of a request."""
-        return [
-            each
-            for each in self.told
-            if isinstance(each, Accepted | Started | Made | Ended) and each.id == request.id
-        ]
+        return [each for each in self.told if isinstance(each, OfRequest) and each.id == request.id]
 
     async def end_of(self, request: Request) -> Ended:
         while True:
@@ -85,8 +87,8 @@ class Pair:
 
 
 @contextlib.asynccontextmanager
-async def opened() -> AsyncIterator[Pair]:
-    pair = Pair()
+async def opened(settings: Settings = SETTINGS) -> AsyncIterator[Pair]:
+    pair = Pair(settings)
     pair.address = await pair.channel.open()
     try:
         yield pair
@@ -96,7 +98,7 @@ async def opened() -> AsyncIterator[Pair]:
         await until(lambda: not pair.channel.replicas)
 
 
-def tokens_of(told: list[Accepted | Started | Made | Ended]) -> tuple[int, ...]:
+def tokens_of(told: list[OfRequest]) -> tuple[int, ...]:
     return tuple(token for each in told if isinstance(each, Made) for token in each.tokens)
 
 
@@ -285,5 +287,124 @@ def test_steering_reaches_a_request_that_runs_here(
             await running
             assert (await pair.end_of(request)).failure is None
             assert len(tokens_of(pair.of(request))) == 400
+
+    in_loop(test)
+
+
+def test_a_second_attempt_replaces_the_first(in_loop: InLoop, make_request: MakeRequest) -> None:
+    """Guards a request that is sent again before its cancel arrives: it is no other request."""
+
+    async def test() -> None:
+        async with opened() as pair:
+            request = make_request(**SLOW)
+            first = asyncio.create_task(pair.replica.run(pair.order(request)))
+            await until(lambda: any(isinstance(each, Made) for each in pair.of(request)))
+            await pair.replica.run(pair.order(request, attempt=2))
+            await first
+
+            def last() -> Ended | None:
+                told = [each for each in pair.of(request) if isinstance(each, Ended)]
+                return next((each for each in told if each.attempt == 2), None)
+
+            await until(lambda: last() is not None)
+            ended = last()
+            assert ended is not None
+            assert ended.failure is None
+            assert [each.finish_reason for each in ended.ends] == [FinishReason.LENGTH]
+
+    in_loop(test)
+
+
+def test_an_engine_that_ends_does_not_tell_it_as_an_answer(
+    in_loop: InLoop, make_request: MakeRequest
+) -> None:
+    """Guards streams of a replica that is shut down: they go on elsewhere."""
+
+    async def test() -> None:
+        async with opened() as pair:
+            request = make_request(**SLOW)
+            running = asyncio.create_task(pair.replica.run(pair.order(request)))
+            await pair.made(request, 3)
+            await asyncio.to_thread(pair.replica._engine.close, 0.0)
+            ended = await pair.end_of(request)
+            await running
+            assert ended.failure is not None
+            assert isinstance(ended.failure.error(), EngineStopped)
+            finishes = [each.finish_reason for each in pair.of(request) if isinstance(each, Made)]
+            assert set(finishes) == {None}
+
+    in_loop(test)
+
+
+def test_a_constraint_is_compiled_before_its_request_can_run(
+    in_loop: InLoop, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards everyone in the batch, who would wait for it: it was prepared on another replica."""
+
+    async def test() -> None:
+        async with opened() as pair:
+            choice = StructuredOutputsParams(choice=("a", "b"))
+            request = make_request(structured_outputs=choice, ignore_eos=False)
+            prepared: list[tuple[Constraint, int]] = []
+            monkeypatch.setattr(
+                pair.replica._engine.backend,
+                "prepare",
+                lambda constraint: prepared.append((constraint, len(pair.of(request)))),
+            )
+            await pair.replica.run(pair.order(request))
+            assert prepared == [(request.params.constraint, 0)]
+
+    in_loop(test)
+
+
+def test_an_order_to_make_nothing_more_is_refused(
+    in_loop: InLoop, make_request: MakeRequest
+) -> None:
+    async def test() -> None:
+        async with opened() as pair:
+            request = replace(make_request(n=2), resumed=(None, None))
+            await pair.replica.run(pair.order(request))
+            ended = await pair.end_of(request)
+            assert ended.failure is not None
+            assert isinstance(ended.failure.error(), InvalidRequest)
+
+    in_loop(test)
+
+
+def test_it_tells_while_it_computes_what_was_computed_before(
+    in_loop: InLoop, make_request: MakeRequest
+) -> None:
+    """Guards the innocent: a loss in this time is not their fault. The last pass may be."""
+
+    async def test() -> None:
+        async with opened(replace(SETTINGS, prefill_chunk=8, enable_prefix_caching=False)) as pair:
+            begun = replace(make_request(max_tokens=60), resumed=(tuple(range(100, 140)),))
+            await pair.replica.run(pair.order(begun))
+            await pair.end_of(begun)
+            news = [each for each in pair.of(begun) if not isinstance(each, Ended)]
+            first = next(at for at, each in enumerate(news) if isinstance(each, Made))
+            told = [each.is_so for each in news if isinstance(each, CatchingUp)]
+            assert told == [True, False]
+            assert [type(each) for each in news[:first]].count(CatchingUp) == 2
+            new = make_request("a long prompt " * 8)
+            await pair.replica.run(pair.order(new))
+            await pair.end_of(new)
+            assert not any(isinstance(each, CatchingUp) for each in pair.of(new))
+
+    in_loop(test)
+
+
+def test_completions_of_one_request_tell_it_together(
+    in_loop: InLoop, make_request: MakeRequest
+) -> None:
+    """Guards the innocent and the line: one that makes tokens and one that does not are no news."""
+
+    async def test() -> None:
+        async with opened(replace(SETTINGS, prefill_chunk=8, enable_prefix_caching=False)) as pair:
+            resumed = (tuple(range(100, 180)), (100,))
+            begun = replace(make_request(max_tokens=90, n=2), resumed=resumed)
+            await pair.replica.run(pair.order(begun))
+            await pair.end_of(begun)
+            assert sum(isinstance(each, CatchingUp) for each in pair.of(begun)) <= 2
 
     in_loop(test)

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from jitney import errors
 from jitney.cluster.replica_messages import (
+    DESCRIPTION_BYTES_MAX,
     Accepted,
     Address,
+    CatchingUp,
     Description,
     Ended,
     Made,
-    ReplicaFailure,
     ReplicaHello,
     Run,
     Started,
@@ -32,34 +33,18 @@ from jitney.cluster.replica_messages import (
 )
 from jitney.core.backend import Traits, Vocabulary
 from jitney.core.batch import TokenLogprob
-from jitney.core.cost import Fit
 from jitney.core.events import FinishReason
 from jitney.core.params import SamplingParams, StructuredOutputsParams
 from jitney.core.request import Priority, Request, RequestId, Share
 from jitney.core.scheduler_settings import GroupAnswers, Mix, Policy, SchedulerSettings, Strategy
-from jitney.core.snapshot import Snapshot
 from jitney.engine.answer import Answer, Completion, Delta, Timing, Usage
 from jitney.sandbox.frames import MalformedFrame
+from jitney.sandbox.sent_error import SentError
+from tests.snapshots_for_tests import FILLED
 
 ADDRESS = Address("ingress", "127.0.0.1", 1234, "secret")
 SCHEMA = {"type": "object", "properties": {"é": {"enum": [1, -2.5, None, True, [], {}]}}}
 LOGPROBS = (TokenLogprob(5, -0.25, ((5, -0.25), (6, -3.0))), TokenLogprob(6, -1e-9))
-SNAPSHOT = Snapshot(
-    running_count=1,
-    prefilling_count=2,
-    waiting_count=3,
-    paused_count=4,
-    waiting_tokens=5,
-    prefill_left=6,
-    deferred_count=7,
-    cached_count=8,
-    kv_tokens=9,
-    kv_used=10,
-    kv_cached=11,
-    slot_count=12,
-    fit=Fit(0.1, None),
-    counters={"kv_full": 2},
-)
 
 PARAMETERS: dict[str, list[Any]] = {
     "n": [16],
@@ -101,7 +86,7 @@ def request_of(params: SamplingParams | None = None, **values: object) -> Reques
 
 def travelled(request: Request) -> Request:
     """The request as a replica gets it."""
-    order = Run(ADDRESS, 7, 2, 0.5, Wanted.of(request))
+    order = Run(ADDRESS, 7, 2, 0.5, Wanted.of(request), "m")
     arrived = decode_run(encode_one(order))
     assert (arrived.address, arrived.number, arrived.attempt) == (ADDRESS, 7, 2)
     assert arrived.waited_s == 0.5
@@ -159,7 +144,7 @@ SECONDS = st.none() | st.floats(0, 1e6)
         share=st.none() | st.builds(Share, *[st.integers(1, 2**31)] * 3),
         queue_timeout_s=SECONDS,
         request_timeout_s=SECONDS,
-        resumed=st.just(()) | st.tuples(st.none() | TOKENS, st.none() | TOKENS),
+        resumed=st.just(()) | st.tuples(TOKENS, st.none() | TOKENS) | st.tuples(st.none(), TOKENS),
     )
 )
 def test_every_field_of_a_request_arrives(request: Request) -> None:
@@ -167,6 +152,15 @@ def test_every_field_of_a_request_arrives(request: Request) -> None:
     arrived = travelled(request)
     assert arrived == request
     assert type(arrived.priority) is Priority
+    behind = replace(request, share=None, is_background=True)
+    assert travelled(behind) == behind
+
+
+def test_a_background_request_with_a_share_is_refused() -> None:
+    """Guards a replica against another version: the scheduler knows no such request."""
+    wanted = Wanted.of(request_of(share=Share(1, 1, 1)))
+    with pytest.raises(errors.InvalidRequest, match="no share"):
+        msgspec.structs.replace(wanted, is_background=True).request()
 
 
 @pytest.mark.parametrize(
@@ -192,7 +186,7 @@ def test_what_cannot_be_sent_is_the_callers_mistake(request_: Request) -> None:
 def test_parameters_are_checked_where_they_arrive(params: dict[str, Any]) -> None:
     """Guards invariant 9 between two versions of the program."""
     wanted = msgspec.structs.replace(Wanted.of(request_of()), params=params)
-    arrived = decode_run(encode_one(Run(ADDRESS, 1, 1, 0.0, wanted)))
+    arrived = decode_run(encode_one(Run(ADDRESS, 1, 1, 0.0, wanted, "m")))
     with pytest.raises(errors.InvalidRequest):
         arrived.wanted.request()
 
@@ -234,11 +228,12 @@ TOLD: list[Told] = [
     ReplicaHello("secret", "r1"),
     Accepted("q", 1),
     Started("q", 1, 64),
+    CatchingUp("q", 1, is_so=True),
     Made.of("q", 1, Delta(index=0, text="")),
     Made.of("q", 2, DELTA),
     Ended.of("q", 1, ANSWER, None),
     Ended.of("q", 1, None, errors.QueueFull("Full.", 2.5)),
-    State(SNAPSHOT, {"batches": 3.0}),
+    State(FILLED, {"batches": 3.0}),
 ]
 
 
@@ -277,7 +272,7 @@ def description_of(settings: SchedulerSettings) -> Description:
     vocabulary = Vocabulary(
         pieces=(b"a", b"\xff\x00"), control=frozenset({1}), eos_tokens=(1,), bos_token=0
     )
-    return Description("a model", traits, vocabulary, values)
+    return Description("a model", "key", traits, vocabulary, values)
 
 
 def test_a_description_arrives() -> None:
@@ -300,6 +295,12 @@ def test_a_description_arrives() -> None:
     assert arrived.model_name == "a model"
 
 
+def test_a_description_of_no_model_is_not_read() -> None:
+    """Guards the memory of an ingress."""
+    with pytest.raises(MalformedFrame, match="that of no model"):
+        decode_description(bytes(DESCRIPTION_BYTES_MAX + 1))
+
+
 @pytest.mark.parametrize("wrong", [{}, {"policy": "no such"}, {"unknown": 1}])
 def test_settings_of_another_version_are_refused(wrong: dict[str, Any]) -> None:
     sent = description_of(SchedulerSettings(model_len_max=512))
@@ -310,7 +311,7 @@ def test_settings_of_another_version_are_refused(wrong: dict[str, Any]) -> None:
 
 DECODERS: list[Callable[[bytes], object]] = [decode_run, decode_description, decode_told]
 FRAMES = [
-    encode_one(Run(ADDRESS, 1, 1, 0.0, Wanted.of(request_of()))),
+    encode_one(Run(ADDRESS, 1, 1, 0.0, Wanted.of(request_of()), "m")),
     encode_one(description_of(SchedulerSettings(model_len_max=512))),
     encode_told(TOLD),
 ]
@@ -370,6 +371,7 @@ KNOWN: list[errors.JitneyError] = [
     errors.QueueFull("It is full.", 2.5),
     errors.Draining("It ends."),
     errors.DeadlineExceeded("It is late."),
+    errors.MissingDependency("It is not installed."),
     errors.BackendFailed("It failed."),
     errors.EngineStopped("It stopped."),
 ]
@@ -407,7 +409,6 @@ class AlikeInName(errors.InvalidRequest):
     [
         ValueError("some value"),
         RuntimeError(),
-        errors.ModelError("some file"),
         errors.BackendCrashed("It crashed.", 11),
         AlikeInName("subclass"),
         type("QueueFull", (Exception,), {})("a namesake"),
@@ -427,4 +428,4 @@ def test_a_text_with_half_a_character_does_not_stop_an_error() -> None:
 
 
 def test_the_name_of_an_error_that_nobody_knows_is_a_failure_of_the_backend() -> None:
-    assert type(ReplicaFailure("OfTomorrow", "text").error()) is errors.BackendFailed
+    assert type(SentError("OfTomorrow", "text").error()) is errors.BackendFailed

@@ -62,18 +62,18 @@ def test_fair_serves_the_tenant_that_had_least() -> None:
         sequence("b", accepted_at=1.0, tenant="many"),
         sequence("c", accepted_at=2.0, tenant="one"),
     )
-    assert queue.fair is not None
-    queue.fair.charge("many", 100)
+    assert queue.live.fair is not None
+    queue.live.fair.charge("many", 100)
     assert names(queue) == ["c", "a", "b"]
 
 
 def test_a_tenant_that_was_away_earns_no_credit() -> None:
     """Guards against starving others with tokens saved up by being idle."""
     queue = filled(Policy.FAIR, sequence("a", tenant="here"))
-    assert queue.fair is not None
-    queue.fair.charge("here", 1000)
+    assert queue.live.fair is not None
+    queue.live.fair.charge("here", 1000)
     queue.add(sequence("b", tenant="back"))
-    queue.fair.charge("back", 1)
+    queue.live.fair.charge("back", 1)
     assert names(queue) == ["a", "b"]
 
 
@@ -87,8 +87,8 @@ def test_elders_come_first_under_every_policy(policy: Policy) -> None:
         sequence("oldest", accepted_at=0.0, tokens_max=900, priority=Priority.LOW, tenant="y"),
         overtake_s=5.0,
     )
-    if queue.fair is not None:
-        queue.fair.charge("y", 1000)
+    if queue.live.fair is not None:
+        queue.live.fair.charge("y", 1000)
     assert names(queue, now=10.0) == ["oldest", "older", "new"]
     assert names(queue, now=5.0)[0] != "older" or policy is Policy.FIFO
 
@@ -99,7 +99,7 @@ def test_counts_follow_whoever_comes_and_goes() -> None:
     queue = filled(Policy.FIFO, first, second)
     assert (queue.count, queue.token_count) == (2, 15)
     queue.remove(first)
-    assert (queue.count, queue.token_count, queue.work_count) == (1, 5, second.known_max)
-    assert queue.oldest_newcomer() is second
+    assert (queue.count, queue.token_count, queue.live.work_count) == (1, 5, second.known_max)
+    assert queue.live.oldest_newcomer() is second
     queue.remove(second)
-    assert queue.oldest_newcomer() is None
+    assert queue.live.oldest_newcomer() is None

@@ -392,3 +392,29 @@ def test_the_oldest_is_not_overtaken_for_ever_by_any_policy() -> None:
     one.submit(request("z"), 11.0)
     turn(one, 11.0)
     assert runs(one) == {"a"}
+
+
+def test_a_request_from_another_engine_keeps_its_age_and_its_place() -> None:
+    """Guards the callers of a lost replica: they are next, and no full queue sends them away."""
+    one = scheduler(max_num_seqs=1, max_num_queued_reqs=2)
+    for name in "abc":
+        one.submit(request(name), 10.0)
+        turn(one, 10.0)
+    with pytest.raises(QueueFull):
+        one.submit(request("d"), 10.0)
+    one.submit(request("e", waited_s=5.0), 10.0)
+    one.cancel(A, 10.0)
+    turn(one, 10.0)
+    assert runs(one) == {"e"}
+
+
+def test_the_wait_of_a_moved_request_counts_from_its_first_engine() -> None:
+    """Guards streams that move: what ran elsewhere does not wait for its first slot here."""
+    one = scheduler(max_num_seqs=1, queue_timeout_s=5.0)
+    one.submit(request("a"), 10.0)
+    turn(one, 10.0)
+    one.submit(request("b", waited_s=4.0), 10.0)
+    one.submit(request("c", waited_s=4.0, resumed=((5, 5),)), 10.0)
+    ended = {each.request_id for each in one.expire(11.5) if isinstance(each, FinishEvent)}
+    assert ended == {B}
+    assert not one.expire(100.0)

@@ -10,7 +10,6 @@ from jitney.core.params import SamplingParams
 from jitney.core.request import Priority, Request, RequestId
 from jitney.core.scheduler import Scheduler
 from jitney.core.scheduler_settings import SchedulerSettings
-from jitney.core.snapshot import Snapshot
 from jitney.engine.mailbox import Mailbox
 from jitney.engine.observe import Observers
 from jitney.engine.stats import Statistics, Stats
@@ -24,6 +23,7 @@ from jitney.records import (
     RequestStarted,
     TickRecord,
 )
+from tests.snapshots_for_tests import IDLE
 
 
 def accepted(at: float, prompt_tokens: int = 3) -> RequestAccepted:
@@ -94,21 +94,7 @@ def tick(at: float, batch_size: int, forward_ms: float, sampled_tokens: int) -> 
     )
 
 
-NOTHING = Snapshot(
-    running_count=0,
-    prefilling_count=0,
-    waiting_count=0,
-    paused_count=0,
-    waiting_tokens=0,
-    deferred_count=0,
-    slot_count=8,
-    cached_count=0,
-    kv_tokens=0,
-    kv_used=0,
-    kv_cached=0,
-    fit=None,
-    counters={},
-)
+NOTHING = replace(IDLE, slot_count=8, kv_tokens=0)
 
 
 def test_nothing_yet_is_zeros() -> None:
@@ -168,6 +154,20 @@ def test_averages_are_over_what_was_seen() -> None:
     assert stats.avg_latency_ms == 200.0
     assert stats.avg_queue_time_ms == stats.avg_wait_time_ms == 20.0
     assert (stats.total_batches, stats.computed_prompt_tokens, stats.cached_tokens) == (2, 8, 4)
+
+
+def test_averages_leave_out_the_background() -> None:
+    """Guards the averages beside a batch, whose lines may wait for hours; and that they count."""
+    statistics = Statistics(0.0, NOTHING)
+    for name, waited_ms in (("a", 10.0), ("x", 9e6)):
+        request_id = RequestId(name)
+        was = replace(accepted(1.0), request_id=request_id, is_background=name == "x")
+        statistics.take(was)
+        statistics.take(replace(started(1.0, waited_ms), request_id=request_id))
+        statistics.take(replace(done(3.0, waited_ms + 90.0), request_id=request_id))
+    stats = statistics.stats(4.0)
+    assert (stats.avg_queue_time_ms, stats.avg_latency_ms) == (10.0, 100.0)
+    assert (stats.total_requests, stats.completed_requests, stats.live_requests) == (2, 2, 0)
 
 
 def drain(engine: Tick) -> None:

@@ -172,6 +172,26 @@ def test_what_planning_changed_is_seen_during_the_pass(
     assert seen == [(0, 0), (0, 0), (1, 1)]
 
 
+def test_a_start_is_told_before_the_first_pass(
+    make_world: MakeWorld, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards a fleet: a request that kills this process in its first pass must be known to run."""
+    world = make_world()
+    seen: list[int] = []
+    execute = world.backend.execute
+
+    def looked(batch: Batch) -> Outcome:
+        seen.append(sum(isinstance(record, RequestStarted) for record in world.records))
+        return execute(batch)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(world.backend, "execute", looked)
+    world.tick.submit(make_request(id="a", max_tokens=9), Mailbox())
+    world.tick.run()
+    world.tick.submit(make_request(id="b", max_tokens=9), Mailbox())
+    world.tick.run()
+    assert seen == [1, 2]
+
+
 @pytest.mark.parametrize(
     "fault", [BackendFailed("bad batch"), BackendCrashed("gone", 9), MemoryError()]
 )

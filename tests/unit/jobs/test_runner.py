@@ -11,6 +11,7 @@ import pytest
 
 from jitney.jobs import limits
 from jitney.jobs.database import NAME
+from jitney.jobs.jobs import Jobs
 from jitney.jobs.line_asker import AskingOver, LineAnswer, TryLater
 from jitney.jobs.runner import LineRunner
 from jitney.jobs.store import JobStore
@@ -119,11 +120,13 @@ def bench(folder: Path, script: Callable[[str, str], Awaitable[None]] = at_once)
 
 def test_every_line_is_asked_once_and_never_too_many_at_a_time(tmp_path: Path) -> None:
     """Guards the engine: a batch of any length takes so many places and no more."""
+    together = asyncio.Barrier(4)
 
-    async def briefly(owner: str, text: str) -> None:
-        await asyncio.sleep(0)
+    async def wait_for_four(owner: str, text: str) -> None:
+        if text in ("a1", "a2", "a3", "a4"):
+            await together.wait()
 
-    made = bench(tmp_path, briefly)
+    made = bench(tmp_path, wait_for_four)
 
     async def run() -> StoredBatch:
         batch = await made.begin("a", 300)
@@ -151,9 +154,7 @@ def test_owners_take_turns_however_long_their_batches_are(tmp_path: Path) -> Non
     async def run() -> None:
         long = await made.begin("long", 200)
         short = await made.begin("short", 20)
-        await made.run_to_end(short)
-        assert not (await made.now(long)).is_settled
-        await made.run_to_end(long)
+        await made.run_to_end(long, short)
 
     asyncio.run(run())
     last = max(place for place, owner in enumerate(order) if owner == "short")
@@ -189,7 +190,7 @@ def test_a_line_without_room_waits_and_nobody_overtakes_it(
     asyncio.run(run())
     assert made.asker.asked["a3"] == 3
     # Only those that were on their way already.
-    assert len(begun_meanwhile) <= made.asker.in_flight_max
+    assert len(begun_meanwhile) < made.asker.in_flight_max
     made.thread.close()
 
 
@@ -224,6 +225,39 @@ def test_what_was_running_when_the_engine_stopped_is_pending(tmp_path: Path) -> 
     again.thread.close()
 
 
+def test_a_line_that_ends_unexpectedly_is_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards a batch against a fault of ours: the line has no result, so the jobs begin again."""
+    monkeypatch.setattr(limits, "TROUBLE_S", 0.02)
+    faults = iter([RuntimeError("a fault of ours")])
+
+    async def fail_once(owner: str, text: str) -> None:
+        if text == "a3" and (fault := next(faults, None)) is not None:
+            raise fault
+
+    asker = ScriptedAsker(fail_once)
+    jobs = Jobs(tmp_path, asker, now=lambda: NOW)
+    jobs.thread.open()
+
+    async def run() -> StoredBatch:
+        batch = await jobs.call(lambda store: ready(store, "a", 8))
+        serial = batch.serial
+        jobs.start()
+        try:
+            async with asyncio.timeout(WAIT_S):
+                while not batch.is_settled:
+                    await asyncio.sleep(0.005)
+                    batch = await jobs.call(lambda store: store.batches.get(serial))
+        finally:
+            await jobs.stop()
+        return batch
+
+    assert asyncio.run(run()).completed == 8
+    assert asker.asked["a3"] == 2
+    jobs.close()
+
+
 def test_a_dropped_batch_gets_no_more_results(tmp_path: Path) -> None:
     """Guards a cancel: lines that run are given up at once."""
     never: Callable[[str, str], Awaitable[None]]
@@ -251,6 +285,32 @@ def test_a_dropped_batch_gets_no_more_results(tmp_path: Path) -> None:
         return await made.now(dropped)
 
     assert asyncio.run(run()).completed == 0
+    made.thread.close()
+
+
+def test_an_answer_that_comes_too_late_is_counted_nowhere(tmp_path: Path) -> None:
+    """Guards the metrics: lines with a result are those whose result was written."""
+    made: Bench
+
+    async def cancel_meanwhile(owner: str, text: str) -> None:
+        if owner == "a":
+            await made.thread.call(
+                lambda store: store.batches.cancel(owner, store.batches.live()[0].id, NOW)
+            )
+
+    made = bench(tmp_path, cancel_meanwhile)
+
+    async def run() -> None:
+        await made.begin("a", 3)
+
+        async def is_asked() -> bool:
+            return made.asker.asked.total() == 3 and made.runner.in_flight_count == 0
+
+        await made.run_until(is_asked)
+        await made.run_to_end(await made.begin("b", 2))
+
+    asyncio.run(run())
+    assert (made.runner.done_count, made.runner.failed_count) == (2, 0)
     made.thread.close()
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -9,12 +10,13 @@ import pytest
 
 from jitney.engine.clock import SystemClock
 from jitney.jobs import limits
+from jitney.jobs.output import OutputFiles
 from jitney.jobs.runner import LineRunner
 from jitney.jobs.stages import JobBounds, Stages, Times
 from jitney.jobs.store_thread import StoreThread
 from jitney.jobs.stored import BatchStatus, StoredBatch
 from tests.unit.jobs.store_for_tests import NOW, add_file, new_batch
-from tests.unit.jobs.test_runner import ScriptedAsker, at_once, run_until
+from tests.unit.jobs.test_runner import WAIT_S, ScriptedAsker, at_once, run_until
 
 
 class Parts:
@@ -77,6 +79,50 @@ def test_a_long_input_does_not_keep_a_short_one_waiting(
     done = asyncio.run(go_on())
     assert (done.status, done.total, done.completed) == (BatchStatus.COMPLETED, 3000, 3000)
     later.thread.close()
+
+
+def test_an_output_that_takes_long_keeps_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards other batches: they are checked, cancelled and written beside a large output."""
+    may_go_on = threading.Event()
+    publish = OutputFiles.publish
+    held: list[OutputFiles] = []
+
+    def publish_slowly(files: OutputFiles) -> None:
+        if not held:
+            held.append(files)
+            assert may_go_on.wait(WAIT_S)
+        publish(files)
+
+    monkeypatch.setattr(OutputFiles, "publish", publish_slowly)
+    parts = Parts(tmp_path)
+
+    async def run() -> tuple[StoredBatch, StoredBatch]:
+        large = await parts.create(300)
+        small: list[StoredBatch] = []
+
+        async def is_small_done() -> bool:
+            if held and not small:
+                small.append(await parts.create(5))
+            return bool(small) and await parts.is_ended(small[0])
+
+        async def is_large_done() -> bool:
+            if await is_small_done() and not may_go_on.is_set():
+                assert (await parts.now(large)).status is BatchStatus.FINALIZING
+                may_go_on.set()
+            return await parts.is_ended(large)
+
+        await parts.run_until(is_large_done)
+        return await parts.now(large), await parts.now(small[0])
+
+    try:
+        large, small = asyncio.run(run())
+    finally:
+        may_go_on.set()
+    assert (large.status, large.completed) == (BatchStatus.COMPLETED, 300)
+    assert (small.status, small.completed) == (BatchStatus.COMPLETED, 5)
+    parts.thread.close()
 
 
 def test_no_line_is_begun_while_the_store_is_as_large_as_it_may_be(tmp_path: Path) -> None:

@@ -38,8 +38,8 @@ def end(store: JobStore, batch: StoredBatch) -> StoredBatch:
 def test_a_line_has_one_result(store: JobStore) -> None:
     """Guards exactly once: a second result of a line is left out, and counted nowhere."""
     batch = begun(store, 3)
-    assert store.lines.settle([result(batch, 1), result(batch, 1, is_done=False)]) == 1
-    assert store.lines.settle([result(batch, 1), result(batch, 2, is_done=False)]) == 1
+    assert len(store.lines.settle([result(batch, 1), result(batch, 1, is_done=False)])) == 1
+    assert len(store.lines.settle([result(batch, 1), result(batch, 2, is_done=False)])) == 1
     now = store.batches.get(batch.serial)
     assert (now.total, now.completed, now.failed) == (3, 1, 1)
     assert (now.prompt_tokens, now.cached_tokens, now.completion_tokens) == (6, 2, 4)
@@ -56,7 +56,7 @@ def test_a_batch_that_ends_takes_no_more_results(store: JobStore, how: str) -> N
         assert store.batches.cancel("", batch.id, NOW) is not None
     else:
         assert store.batches.finalize(batch.serial, NOW, BatchStatus.EXPIRED)
-    assert store.lines.settle([result(batch, 1)]) == 0
+    assert store.lines.settle([result(batch, 1)]) == []
     done = end(store, store.batches.get(batch.serial))
     assert (done.completed, done.failed, done.total) == (1, 2, 3)
     assert done.output_file_id is not None
@@ -94,6 +94,21 @@ def test_an_idempotency_key_is_of_its_owner_and_its_content(store: JobStore) -> 
     assert store.batches.create(new_batch(first)).id != store.batches.create(new_batch(first)).id
     with pytest.raises(InputMissing):
         store.batches.create(new_batch(first, owner="somebody"))
+
+
+def test_a_repeat_finds_its_batch_when_the_input_is_deleted(store: JobStore) -> None:
+    """Guards a caller who tidies up and then sends again: it is still one batch."""
+    file, other = add_file(store, b"a"), add_file(store, b"a")
+    made = store.batches.create(new_batch(file, idempotency_key="k"))
+    store.batches.fail(made.serial, NOW, {"code": "x"})
+    for each in (file, other):
+        assert store.files.remove("", each.id) is not None
+    assert store.batches.create(new_batch(file, idempotency_key="k")).id == made.id
+    with pytest.raises(KeyReused):
+        store.batches.create(new_batch(file, idempotency_key="k", metadata={"a": "b"}))
+    # Nobody knows any more what this one was.
+    with pytest.raises(InputMissing):
+        store.batches.create(new_batch(other, idempotency_key="k"))
 
 
 def test_live_batches_are_bounded_and_old_ones_forgotten(

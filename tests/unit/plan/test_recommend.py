@@ -119,6 +119,15 @@ def test_a_capacity_is_within_the_limits_and_the_throughput() -> None:
     assert found.figures.share >= 0.9
 
 
+def test_a_short_queue_does_not_hide_what_a_replica_can_do() -> None:
+    """Guards large batches: clients that were refused asked again at once, until none was left."""
+    found = [
+        run_load(load((32, 16), configuration=make_configuration(max_num_seqs=16, **queue)))
+        for queue in ({}, {"max_num_queued_reqs": 2})
+    ]
+    assert found[0].per_s == found[1].per_s > 0
+
+
 def load(*kinds: tuple[int, int], **values: object) -> LoadCase:
     """A load of requests with these lengths; computing prompts takes no time."""
     jobs = tuple(

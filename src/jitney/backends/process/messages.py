@@ -15,25 +15,11 @@ from jitney.core.backend import Segment, Traits, Vocabulary
 from jitney.core.batch import Batch, Entry, MemoryOperation, Outcome
 from jitney.core.params import Constraint
 from jitney.sandbox.frames import Frames, MalformedFrame
+from jitney.sandbox.sent_error import SENT, SentError
 
 Plain = str | int | float | bool | None
 
 _OPERATIONS: Mapping[str, type[Any]] = {kind.__name__: kind for kind in get_args(MemoryOperation)}
-_ERRORS: Mapping[str, type[errors.JitneyError]] = {
-    kind.__name__: kind
-    for kind in (
-        errors.InvalidRequest,
-        errors.ContextLengthExceeded,
-        errors.UnsupportedField,
-        errors.QueueFull,
-        errors.ConfigError,
-        errors.ModelError,
-        errors.NoRoom,
-        errors.MissingDependency,
-        errors.BackendFailed,
-    )
-}
-"""Errors that keep their class in the other process."""
 
 
 class _Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -110,38 +96,12 @@ class Done(_Message, frozen=True):
     """The work is done, and there is nothing to return."""
 
 
-class Failure(_Message, frozen=True):
-    """An error: the name of its class, its text, and the fields of some classes."""
-
-    kind: str
-    text: str
-    parameter: str | None = None
-    retry_after_s: float = 0.0
+class Failure(SentError, frozen=True, tag=True, forbid_unknown_fields=True):
+    """The work failed. Both sides are of one version, so a kind without a name is damage."""
 
     def __post_init__(self) -> None:
-        if self.kind not in _ERRORS:
+        if self.kind not in SENT:
             raise ValueError(f"there is no error of kind {self.kind[:40]!r}")
-
-    @classmethod
-    def of(cls, error: Exception) -> Self:
-        """The message for an error. An error that is not in the table becomes BackendFailed."""
-        kind = type(error).__name__
-        # The name of a file may contain bytes that are no character.
-        text = str(error).encode(errors="replace").decode()
-        if _ERRORS.get(kind) is not type(error):
-            text = f"The backend failed unexpectedly ({kind}: {text})."
-            return cls(errors.BackendFailed.__name__, text)
-        parameter = getattr(error, "parameter", None)
-        return cls(kind, text, parameter, getattr(error, "retry_after_s", 0.0))
-
-    def error(self) -> errors.JitneyError:
-        """The error to raise."""
-        kind = _ERRORS[self.kind]
-        if issubclass(kind, errors.RequestError):
-            return kind(self.text, self.parameter)
-        if issubclass(kind, errors.QueueFull):
-            return kind(self.text, self.retry_after_s)
-        return kind(self.text)
 
 
 Message = Hello | Ready | Execute | Executed | Reset | Encode | Encoded | Prepare | Done | Failure

@@ -61,7 +61,7 @@ def _serve(batches: Channel, texts: Channel, constraints: Channel) -> int:
     try:
         backend = load(hello.backend, hello.settings)
     except Exception as error:  # The parent gets any error, and this process ends.
-        batches.send(Failure.of(error))
+        batches.send(Failure.of(error, "backend"))
         return EXIT_NOT_STARTED
     batches.send(messages.Ready(backend.traits, backend.vocabulary))
 
@@ -91,7 +91,7 @@ def _answer(message: Message, backend: Backend) -> Message:
                 backend.prepare(constraint)
                 return messages.Done()
     except Exception as error:
-        return Failure.of(error)
+        return Failure.of(error, "backend")
     raise MalformedFrame("An answer came where a question was expected.")
 
 
@@ -176,7 +176,7 @@ class BatchServer:
 
     def _fail(self, error: Exception) -> None:
         self._has_failed = True
-        self._channel.send(Failure.of(error))
+        self._channel.send(Failure.of(error, "backend"))
 
 
 def _behind_a_failure() -> BackendFailed:

@@ -37,7 +37,7 @@ class LiveRequest:
     reserved_count: int
     """Tokens of the caller's key."""
     queue_position: int | None = None
-    """How many others waited when it was accepted."""
+    """How many others waited when it was accepted, without background ones."""
     waited_ms: float | None = None
     """The time until its first slot."""
 
@@ -114,7 +114,8 @@ class LiveCalls:
             case RequestAccepted():
                 if (request := self._requests.get(record.request_id)) is not None:
                     request.queue_position = len(self._waiting)
-                self._waiting.add(record.request_id)
+                if not record.is_background:
+                    self._waiting.add(record.request_id)
             case RequestStarted():
                 if (request := self._requests.get(record.request_id)) is not None:
                     request.waited_ms = record.waited_ms

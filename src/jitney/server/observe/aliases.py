@@ -95,7 +95,7 @@ def _vllm_histograms(of: Histograms) -> MetricTable:
 def llamacpp_series(totals: Statistics, histograms: Histograms) -> Iterator[Metric]:
     """llama-server's sixteen metrics. `as_llamacpp` corrects the type of one of them."""
     computed = totals.started_prompt_tokens - totals.cached_tokens
-    prefill_s, generation_s = histograms.prefilled.total, histograms.generated.total
+    prefill_s, generation_s = histograms.prefill_s, histograms.generation_s
     counters: MetricTable = {
         "prompt_tokens": ("Prompt tokens processed.", computed),
         "prompt_tokens_cached": ("Prompt tokens found in a cache.", totals.cached_tokens),

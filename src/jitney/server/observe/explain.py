@@ -4,6 +4,7 @@ Pure functions of a story; any thread. Every number in a sentence was recorded; 
 """
 
 from jitney.core.events import PreemptReason
+from jitney.records import MoveReason
 from jitney.server.observe.story import Gap, Loss, Story
 
 GAP_SHOWN_S_MIN = 0.05
@@ -19,6 +20,7 @@ _ENDINGS = {
     "deadline": "ran into its time limit",
     "error": "failed",
 }
+_MOVED = {MoveReason.LOST: "was lost", MoveReason.LEFT: "was stopped"}
 
 
 def explain(story: Story, now: float) -> str:
@@ -27,6 +29,8 @@ def explain(story: Story, now: float) -> str:
     if story.started is not None:
         parts.append(_prefill(story))
         parts += _losses(story)
+    parts.append(_moves(story, now))
+    if story.started is not None:
         parts.append(_generation(story))
     sentence = ", ".join(filter(None, parts))
     gap = _gap(story)
@@ -105,7 +109,8 @@ def _losses(story: Story) -> list[str]:
     if story.preempted_count:
         others = (None, PreemptReason.PAUSED)
         losses = [loss for loss in story.losses if loss.reason not in others]
-        why = "; ".join(dict.fromkeys(_why(loss) for loss in losses))
+        is_background = story.accepted.is_background
+        why = "; ".join(dict.fromkeys(_why(loss, is_background) for loss in losses))
         parts.append(f"preempted {_times(story.preempted_count)} ({why}")
         if recomputed and not story.failure_count:
             parts[-1] += f"; recomputed {_count(recomputed, 'token')}"
@@ -119,8 +124,20 @@ def _losses(story: Story) -> list[str]:
     return parts
 
 
-def _why(loss: Loss) -> str:
+def _moves(story: Story, now: float) -> str:
+    if not story.move_count:
+        return ""
+    away_s = sum(end - start for kind, start, end in phases(story, now) if kind == "moved")
+    reasons = dict.fromkeys(each.reason for each in story.moves)
+    why = " and ".join(f"its replica {_MOVED[reason]}" for reason in reasons)
+    text = f"moved {_times(story.move_count)} to another replica ({why}; {duration_text(away_s)}"
+    return f"{text} without progress)"
+
+
+def _why(loss: Loss, is_background: bool) -> str:
     match loss.reason:
+        case PreemptReason.DISPLACED if is_background:
+            return "displaced by a live request"
         case PreemptReason.DISPLACED:
             if loss.by_priority is None:
                 return "displaced by a more urgent request"

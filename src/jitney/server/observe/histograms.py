@@ -57,7 +57,10 @@ class Histogram:
 
 
 class Histograms:
-    """The histograms of all requests and ticks; times in seconds."""
+    """The histograms of ticks and requests; times in seconds.
+
+    Times of background requests are left out: nobody waits for them, and some wait for hours.
+    """
 
     def __init__(self, model_len_max: int) -> None:
         lengths = token_bounds(model_len_max)
@@ -78,6 +81,9 @@ class Histograms:
         self.completion_length = Histogram(lengths)
         self.completion_longest = Histogram(lengths)
         self.max_tokens = Histogram(lengths)
+        self.prefill_s = 0.0
+        self.generation_s = 0.0
+        """From the first slot to the first token, and from that to the last: of all requests."""
         self.tokens_longest = 0
         """The longest sequence seen, in tokens."""
 
@@ -99,25 +105,34 @@ class Histograms:
             if end > self.tokens_longest:
                 self.tokens_longest = end
 
-    def add_started(self, record: RequestStarted) -> None:
-        """A request got its first slot."""
-        self.queued.add(record.waited_ms / 1e3)
+    def add_started(self, record: RequestStarted, *, is_live: bool) -> None:
+        """A request got its first slot. Background requests have no latencies here."""
+        if is_live:
+            self.queued.add(record.waited_ms / 1e3)
         self.prompt_length.add(record.prompt_tokens)
         self.prompt_computed.add(record.prompt_tokens - record.prefix_cache_tokens)
 
     def add_ended(self, record: RequestDone | RequestFailed, story: Story | None) -> None:
         """A request ended. It has no story if it came before the recorder."""
-        self.whole.add(record.duration_ms / 1e3)
+        is_live = story is None or not story.accepted.is_background
+        if is_live:
+            self.whole.add(record.duration_ms / 1e3)
         self.completion_length.add(record.generated_tokens)
         if story is None:
             return
         self.completions.add(story.accepted.completions)
         if story.accepted.max_tokens is not None:
             self.max_tokens.add(story.accepted.max_tokens)
-        longest = max((each.token_count for each in story.progress.values()), default=0)
+        # Of completions that were made elsewhere only the sum is known.
+        mean = record.generated_tokens // story.accepted.completions
+        longest = max((each.token_count for each in story.progress.values()), default=mean)
         self.completion_longest.add(longest)
         started, first_at, last_at = story.started, story.first_token_at, story.last_token_at
         if started is None or first_at is None or last_at is None:
+            return
+        self.prefill_s += first_at - started.at
+        self.generation_s += last_at - first_at
+        if not is_live:
             return
         self.prefilled.add(first_at - started.at)
         self.generated.add(last_at - first_at)

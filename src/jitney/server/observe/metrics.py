@@ -31,6 +31,7 @@ from jitney.server.observe.aliases import as_llamacpp, llamacpp_series, vllm_ser
 from jitney.server.observe.histograms import Histograms
 from jitney.server.observe.prometheus_families import MetricTable, MetricValues, by, families
 from jitney.server.observe.recorder import Recorder
+from jitney.server.observe.replica_series import kv_states, replica_series
 from jitney.server.service import Service
 from jitney.version import version
 
@@ -112,6 +113,9 @@ class Metrics:
         yield from families("histogram", "jitney", _histograms(histograms))
         yield from vllm_series(totals, histograms, self._model_name)
         yield from llamacpp_series(totals, histograms)
+        views = self._engine.replica_views()
+        if views is not None:
+            yield from replica_series(views, totals)
         for collect in self._others:
             yield from collect()
 
@@ -197,16 +201,12 @@ class Metrics:
 
 def _levels(totals: Statistics, stats: Stats) -> MetricTable:
     snapshot = totals.snapshot
-    kv = {
-        "used": snapshot.kv_used - snapshot.kv_cached,
-        "cached": snapshot.kv_cached,
-        "free": snapshot.kv_tokens - snapshot.kv_used,
-    }
     slots = {
         SlotState.PREFILLING.value: snapshot.prefilling_count,
         SlotState.GENERATING.value: snapshot.running_count - snapshot.prefilling_count,
         SlotState.CACHED.value: snapshot.cached_count,
     }
+    background = {"running": snapshot.background_running, "waiting": snapshot.background_waiting}
     shares = {
         "prefill": stats.prefill_share,
         "decode": stats.decode_share,
@@ -216,17 +216,22 @@ def _levels(totals: Statistics, stats: Stats) -> MetricTable:
         "requests_running": ("Sequences that hold a slot.", snapshot.running_count),
         "requests_waiting": ("Sequences that wait.", snapshot.waiting_count),
         "requests_deferred": (
-            "Sequences that wait for a prefix, window, group, trial or share, not for room.",
+            "Sequences that wait for a prefix, window, group, trial, share or live ones, not for "
+            "room.",
             snapshot.deferred_count,
         ),
         "requests_paused": (
             "Sequences that their callers paused; not among the waiting.",
             snapshot.paused_count,
         ),
+        "requests_background": (
+            "Sequences of background requests, such as lines of batches; among the others.",
+            by("state", background),
+        ),
         "queue_tokens": ("Tokens known of the waiting.", snapshot.waiting_tokens),
         "kv_tokens": (
             "Tokens of memory, shared ones once: in use, kept as cached prefixes, free.",
-            by("state", kv),
+            by("state", kv_states(snapshot)),
         ),
         "slots": ("Slots by what they do.", by("state", slots)),
         "uptime_seconds": ("Since the engine was made.", stats.uptime_s),
@@ -291,7 +296,10 @@ def _sums(totals: Statistics) -> MetricTable:
 
 def _histograms(of: Histograms) -> MetricTable:
     return {
-        "first_token_seconds": ("From arrival to the first token.", of.first_token),
+        "first_token_seconds": (
+            "From arrival to the first token. Times of background requests count in none of these.",
+            of.first_token,
+        ),
         "token_gap_seconds": ("Between successive tokens of a completion.", of.token_gap),
         "request_seconds": ("From arrival to the end.", of.whole),
         "queue_seconds": ("Waiting for the first slot.", of.queued),

@@ -60,7 +60,10 @@ class Spans:
     def _add_events(self, span: Span, story: Story) -> None:
         moments: list[tuple[float, str, dict[str, AttributeValue]]] = []
         if story.started is not None:
-            moments.append((story.started.at, "started", {"cached_tokens": story.cached_tokens}))
+            started: dict[str, AttributeValue] = {"cached_tokens": story.cached_tokens}
+            if story.started.replica:
+                started["replica"] = story.started.replica
+            moments.append((story.started.at, "started", started))
         for each in story.spans:
             moments.append((each.at, "prefilled", {"tick": each.tick, "tokens": each.length}))
         for loss in story.losses:
@@ -68,6 +71,15 @@ class Spans:
             moments.append((loss.at, "preempted", about))
         for at in story.resumed_at:
             moments.append((at, "resumed", {}))
+        for move in story.moves:
+            moved: dict[str, AttributeValue] = {
+                "from": move.from_replica,
+                "to": move.to_replica,
+                "tokens": move.generated_tokens,
+                "reason": move.reason.value,
+                "away_seconds": move.away_ms / 1e3,
+            }
+            moments.append((move.at, "moved", moved))
         if story.first_token_at is not None:
             moments.append((story.first_token_at, "first token", {}))
         for at, name, attributes in sorted(moments, key=lambda moment: moment[0]):
@@ -101,6 +113,7 @@ def _attributes(story: Story, model_name: str) -> dict[str, AttributeValue]:
         "gen_ai.usage.cache_read.input_tokens": story.cached_tokens,
         "gen_ai.response.finish_reasons": (story.ending or "",),
         "jitney.priority": accepted.priority.name.lower(),
+        "jitney.is_background": accepted.is_background,
         "jitney.door_seconds": accepted.sent_at - accepted.arrived_at,
         "jitney.preempted_count": story.preempted_count,
         "jitney.recomputed_tokens": story.recomputed_tokens,
@@ -108,6 +121,8 @@ def _attributes(story: Story, model_name: str) -> dict[str, AttributeValue]:
     }
     if accepted.max_tokens is not None:
         found["gen_ai.request.max_tokens"] = accepted.max_tokens
+    if story.replica:
+        found |= {"jitney.replica": story.replica, "jitney.moved_count": story.move_count}
     if story.started is not None:
         found["jitney.queue_seconds"] = story.started.at - accepted.sent_at
     if story.first_token_at is not None:

@@ -5,7 +5,7 @@ request never changes again, so readers get it as it is. Stories of live request
 """
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import assert_never
@@ -15,10 +15,13 @@ from jitney.records import (
     BackendLost,
     KvPressure,
     Record,
+    ReplicaGone,
     RequestAccepted,
     RequestDone,
     RequestFailed,
+    RequestMoved,
     RequestPreempted,
+    RequestProgressed,
     RequestRefused,
     RequestStarted,
     TickRecord,
@@ -31,6 +34,7 @@ REQUESTS_MAX = 1024
 MEMBERS_MAX = 32_768
 """The most members of all kept ticks together: large batches leave room for fewer ticks."""
 
+MOVES_MAX = 64
 GAPS_MAX = 8192
 """How many times between tokens are kept for percentiles."""
 
@@ -62,9 +66,11 @@ class Recorder:
         self._ticks: deque[TickRecord] = deque(maxlen=ticks_max)
         self._member_count = 0
         self._live: dict[RequestId, Story] = {}
-        self._unstarted = 0
+        self._unstarted = Counter[bool]()
+        """Live requests (False) and background ones (True) that have not started."""
         self._ended: dict[RequestId, Story] = {}
         self._requests_max = requests_max
+        self._moves: deque[RequestMoved] = deque(maxlen=MOVES_MAX)
         self._gaps: deque[float] = deque(maxlen=GAPS_MAX)
         self._histograms = Histograms(model_len_max)
 
@@ -79,11 +85,13 @@ class Recorder:
                     self._take_beginning(record)
                 case RequestPreempted():
                     self._take_preempted(record)
+                case RequestProgressed() | RequestMoved():
+                    self._take_elsewhere(record)
                 case RequestDone() | RequestFailed():
                     self._take_end(record)
                 case BackendLost():
                     self._take_lost(record)
-                case KvPressure() | RequestRefused():
+                case KvPressure() | RequestRefused() | ReplicaGone():
                     pass
                 case _:
                     assert_never(record)
@@ -113,9 +121,17 @@ class Recorder:
         with self._lock:
             return self._live.get(request_id) or self._ended.get(request_id)
 
+    def moves(self) -> list[RequestMoved]:
+        """The last moves of requests to other replicas, newest first."""
+        with self._lock:
+            return list(reversed(self._moves))
+
     def latencies(self) -> dict[str, list[float]]:
-        """Seconds to the first token, between tokens, and to the end of complete answers."""
-        known = self._known()
+        """Seconds to the first token, between tokens, and to the end of complete answers.
+
+        Without background requests: nobody waits for those.
+        """
+        known = [each for each in self._known() if not each.accepted.is_background]
         with self._lock:
             gaps = list(self._gaps)
         return {
@@ -171,6 +187,8 @@ class Recorder:
             if not member.samples:
                 continue
             gap_s = story.add_token(member, record, beside)
+            if story.accepted.is_background:
+                continue
             if gap_s is not None:
                 self._gaps.append(gap_s)
                 self._histograms.token_gap.add(gap_s)
@@ -179,14 +197,18 @@ class Recorder:
 
     def _take_beginning(self, record: RequestAccepted | RequestStarted) -> None:
         if isinstance(record, RequestAccepted):
-            waiting = self._unstarted
-            self._live[record.request_id] = begin(record, waiting, len(self._live) - waiting)
-            self._unstarted += 1
+            unstarted = self._unstarted
+            # A live request does not wait behind background ones.
+            waiting = unstarted.total() if record.is_background else unstarted[False]
+            running = len(self._live) - unstarted.total()
+            self._live[record.request_id] = begin(record, waiting, running)
+            unstarted[record.is_background] += 1
             return
-        self._histograms.add_started(record)
         story = self._live.get(record.request_id)
+        is_live = story is None or not story.accepted.is_background
+        self._histograms.add_started(record, is_live=is_live)
         if story is not None:
-            self._unstarted -= 1
+            self._unstarted[story.accepted.is_background] -= 1
             story.start(record)
 
     def _take_preempted(self, record: RequestPreempted) -> None:
@@ -194,6 +216,16 @@ class Recorder:
         if story is not None:
             priority = None if by is None else by.accepted.priority
             story.lose(Loss(record.at, record.index, record.reason, record.by, priority))
+
+    def _take_elsewhere(self, record: RequestProgressed | RequestMoved) -> None:
+        """Of a request that a replica runs."""
+        story = self._live.get(record.request_id)
+        if isinstance(record, RequestMoved):
+            self._moves.append(record)
+            if story is not None:
+                story.move(record)
+        elif story is not None and story.advance(record) and not story.accepted.is_background:
+            self._histograms.first_token.add(record.at - story.accepted.arrived_at)
 
     def _take_lost(self, record: BackendLost) -> None:
         if record.restarts_failed == 0:
@@ -203,11 +235,12 @@ class Recorder:
 
     def _take_end(self, record: RequestDone | RequestFailed) -> None:
         story = self._live.pop(record.request_id, None)
+        if story is not None:
+            story.end(record)
         self._histograms.add_ended(record, story)
         if story is None:
             return
-        self._unstarted -= story.started is None
-        story.end(record)
+        self._unstarted[story.accepted.is_background] -= story.started is None
         self._ended[story.id] = story
         if len(self._ended) > self._requests_max:
             del self._ended[next(iter(self._ended))]

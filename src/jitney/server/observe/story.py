@@ -12,6 +12,8 @@ from jitney.records import (
     RequestAccepted,
     RequestDone,
     RequestFailed,
+    RequestMoved,
+    RequestProgressed,
     RequestStarted,
     TickRecord,
     ending_of,
@@ -89,7 +91,7 @@ class Story:
     running_before: int
     started: RequestStarted | None = None
     phases: list[tuple[float, str]]
-    """When each phase began: reading, queued, prefill, generating, preempted or paused."""
+    """When each phase began: reading, queued, prefill, generating, preempted, paused or moved."""
     spans: list[PrefillSpan] = field(default_factory=list)
     prefill_ticks: int = 0
     prefill_tokens: int = 0
@@ -103,6 +105,9 @@ class Story:
     """How often its caller paused it while it ran."""
     failure_count: int = 0
     """How often the backend was lost while it ran."""
+    moves: list[RequestMoved] = field(default_factory=list)
+    move_count: int = 0
+    """How often it went on with another replica."""
     first_token_at: float | None = None
     last_token_at: float | None = None
     completion_tokens: int = 0
@@ -126,6 +131,13 @@ class Story:
         """Prompt tokens that were in the cache when it started."""
         return 0 if self.started is None else self.started.prefix_cache_tokens
 
+    @property
+    def replica(self) -> str:
+        """The replica that had it last; empty where there is one engine."""
+        if self.moves:
+            return self.moves[-1].to_replica
+        return "" if self.started is None else self.started.replica
+
     def until(self, now: float) -> float:
         """When it ended, or now."""
         return now if self.ended_at is None else self.ended_at
@@ -138,6 +150,7 @@ class Story:
             spans=list(self.spans),
             losses=list(self.losses),
             resumed_at=list(self.resumed_at),
+            moves=list(self.moves),
             progress=dict(self.progress),
         )
 
@@ -217,8 +230,30 @@ class Story:
         progress.lost_slot = False
         return seconds
 
+    def advance(self, record: RequestProgressed) -> bool:
+        """It has so many tokens, made elsewhere. Returns whether they are its first."""
+        is_first = self.first_token_at is None
+        if self.first_token_at is None:
+            self.first_token_at = record.at
+        self.completion_tokens, self.last_token_at = record.generated_tokens, record.at
+        if self.phases[-1][1] != "generating":
+            self._enter("generating", record.at)
+        return is_first
+
+    def move(self, record: RequestMoved) -> None:
+        """It went on elsewhere. It counts as moved until its next token, or until it waits."""
+        self.move_count += 1
+        if len(self.moves) < LOSSES_MAX:
+            self.moves.append(record)
+            self._enter("moved", record.at - record.away_ms / 1e3)
+            if self.started is None:
+                self._enter("queued", record.at)
+
     def end(self, record: RequestDone | RequestFailed) -> None:
         """It ended."""
+        if self.first_token_at is not None and not self.progress:
+            # Of tokens that were made elsewhere the last ones are told with the end.
+            self.completion_tokens, self.last_token_at = record.generated_tokens, record.at
         self.ended_at = record.at
         self.ending = ending_of(record)
         self.slot = None

@@ -7,6 +7,7 @@ FILES = {
     "/page/chat.js": ("chat.js", "text/javascript; charset=utf-8"),
     "/page/draw.js": ("draw.js", "text/javascript; charset=utf-8"),
     "/page/lists.js": ("lists.js", "text/javascript; charset=utf-8"),
+    "/page/replicas.js": ("replicas.js", "text/javascript; charset=utf-8"),
     "/page/icon.svg": ("icon.svg", "image/svg+xml"),
 }
 """Path to file and media type."""

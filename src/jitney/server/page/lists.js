@@ -31,8 +31,12 @@ export function counted(count, noun) {
   return `${whole(count)} ${noun}${count === 1 ? "" : "s"}`;
 }
 
+export function moveWords({ from, to, tokens, away_s: away }) {
+  return `from ${from} to ${to} after ${counted(tokens, "token")}, ${seconds(away)} without a replica`;
+}
+
 // Keys must differ: with two rows of one key, the list would never remove the first.
-function keep(list, items, keyOf, build, update, emptyWords) {
+export function keep(list, items, keyOf, build, update, emptyWords) {
   const known = new Map([...list.children].map((row) => [row.dataset.key, row]));
   const rows = items.map((item, place) => {
     const key = keyOf(item, place);
@@ -91,7 +95,7 @@ function updateSlot(row, each) {
 }
 
 // Requests of other keys have no name.
-function showName(node, { request, index }) {
+export function showName(node, { request, index }) {
   const name = request ?? "another key's request";
   node.classList.toggle("private", request === null);
   setText(node, index ? `${name} (${index})` : name);
@@ -118,7 +122,8 @@ function updateQueued(row, each) {
   badge.hidden = !each.preempted && each.priority === "normal";
   setText(badge, each.preempted ? "preempted" : each.priority);
   setText(line.children[2], seconds(each.waited_s));
-  setText(note, `${whole(each.tokens)} tokens; ${each.reason}`);
+  const where = each.replica ? ` on ${each.replica}` : "";
+  setText(note, `${whole(each.tokens)} tokens; ${each.reason}${where}`);
 }
 
 const ENDINGS = {
@@ -188,6 +193,7 @@ function showDetails(more, details) {
     "Priority": details.priority,
     "Slowest gap": details.slowest_gap ?? "–",
   };
+  if (details.replica) facts["Replica"] = details.replica;
   const table = make("dl", "facts");
   for (const [name, value] of Object.entries(facts)) {
     const pair = make("div");
@@ -208,6 +214,7 @@ function momentList(details) {
     const by = loss.by ? ` for ${loss.by}` : "";
     moments.push([loss.at_s, `lost its slot (${loss.reason})${by}`]);
   }
+  for (const move of details.moves ?? []) moments.push([move.at_s, `moved ${moveWords(move)}`]);
   if (details.first_token_s !== null) moments.push([details.first_token_s, "first token"]);
   if (details.last_token_s !== null) moments.push([details.last_token_s, "last token"]);
   if (details.ending) moments.push([details.total_s, `ended: ${ENDINGS[details.ending] ?? details.ending}`]);

@@ -3,12 +3,15 @@
 import { Chat } from "./chat.js";
 import { drawBatches, drawMemory } from "./draw.js";
 import { counted, seconds, setText, showQueue, showRequests, showSlots, whole } from "./lists.js";
+import { drawReplicas, showMoves, showPrefixes, showReplicas } from "./replicas.js";
 
 const BUSY_MS = 250;
 const IDLE_MS = 1000;
 const LOST_MS = 2000;
 const REQUESTS_EVERY_MS = 1000;
 const TICKS_KEPT = 600;
+const OF_ONE = ["batch-card", "memory-card", "slots-card"];
+const OF_SEVERAL = ["replicas-card", "prefixes-card", "moves-card", "kind-moved"];
 const LEVELS = { draining: "warn", restarting: "warn" };
 
 const byId = (id) => document.getElementById(id);
@@ -71,6 +74,17 @@ function show(state) {
   showHealth(...healthWords(state));
   byId("health").dataset.busy = String(state.counts.running > 0);
   showFigures(state);
+  for (const id of OF_ONE) byId(id).hidden = Boolean(state.replicas);
+  for (const id of OF_SEVERAL) byId(id).hidden = !state.replicas;
+  if (state.replicas) showFleet(state);
+  else showEngine(state);
+  setText(byId("queue-note"), state.counts.waiting ? `${state.counts.waiting} wait` : "");
+  if (state.requests) showRequests(byId("requests"), state.requests, details);
+  if (state.latency) showLatency(state.latency);
+  draw();
+}
+
+function showEngine(state) {
   setText(byId("batch-cost"), costWords(state.cost));
   takeTicks(state.ticks);
   const slots = state.slots ?? [];
@@ -80,10 +94,21 @@ function show(state) {
   const others = cachedCount ? `, prefixes cached in ${cachedCount} more` : "";
   setText(byId("slots-note"), `${running.length} of ${state.limits.sequences_max} run${others}`);
   showQueue(byId("queue"), state.queue ?? []);
-  setText(byId("queue-note"), state.counts.waiting ? `${state.counts.waiting} wait` : "");
-  if (state.requests) showRequests(byId("requests"), state.requests, details);
-  if (state.latency) showLatency(state.latency);
-  draw();
+}
+
+function showFleet({ replicas, prefixes, moves, counts, limits }) {
+  showReplicas(byId("replicas"), replicas);
+  const gone = counts.replicas_gone ? `, ${whole(counts.replicas_gone)} gone since the start` : "";
+  setText(byId("replicas-note"), `${replicas.length} connected${gone}`);
+  showPrefixes(byId("prefixes"), prefixes, replicas);
+  byId("prefixes").hidden = !prefixes.length;
+  setText(byId("prefixes-note"),
+    `${prefixes.length ? "" : "none "}of ${limits.prefix_tokens} tokens or more`);
+  showMoves(byId("moves"), moves);
+  setText(byId("moves-note"), counts.moved ? `${whole(counts.moved)} in all` : "");
+  const waiting = replicas.flatMap((each) =>
+    (each.queue ?? []).map((one) => ({ ...one, replica: each.name })));
+  showQueue(byId("queue"), waiting);
 }
 
 function healthWords({ health, counts, seen_s_ago: seen }) {
@@ -150,6 +175,10 @@ function takeTicks(rows) {
 function draw() {
   if (!last || document.hidden) return;
   if (byId("watch").offsetParent === null && byId("watch").clientWidth === 0) return;
+  if (last.replicas) {
+    drawReplicas(byId("replicas"), last.replicas);
+    return;
+  }
   drawBatches(byId("batch"), ticks);
   const tick = ticks.at(-1);
   if (tick) {

@@ -117,7 +117,10 @@ def make_monitoring_router(service: Service, monitor: Monitor, state: PageState)
     @router.get("/slots")
     async def slots(request: Request, fail_on_no_slot: bool = False) -> Response:
         """Which request runs in which slot, in llama-server's form."""
-        if fail_on_no_slot and service.engine.stats().idle_slots <= 0:
+        snapshot = service.engine.snapshot()
+        # Background requests give their slots to live ones.
+        taken_count = snapshot.running_count - snapshot.background_running
+        if fail_on_no_slot and taken_count >= snapshot.slot_count:
             raise Refusal("no_slot", "Every slot is taken.", headers=LIVE)
         detail = await state.look()
         if detail is None:

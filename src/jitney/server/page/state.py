@@ -9,16 +9,22 @@ only numbers of others.
 `/slots` has llama-server's form, with as many rows as sequences may run at once. Each has the
 number of a slot of the backend's memory, which has a few more slots for cached prefixes. Fields of
 llama-server that are not known here are left out; `jitney` holds fields that it does not have.
+
+Of a cluster, every replica has its own slots, memory and queue. `/slots` numbers their slots one
+replica after the other.
 """
 
 import asyncio
 import json
+import secrets
 from collections.abc import Callable, Iterable
 from itertools import islice
 
+from jitney.core.limits import PREFIX_STRIDE
 from jitney.core.request import RequestId
-from jitney.core.snapshot import Detail, SlotState, SlotView, Waiting
+from jitney.core.snapshot import PREFIX_SHOWN_STRIDES, Detail, SlotState, SlotView, Waiting
 from jitney.engine.engine import EngineState
+from jitney.engine.replica_view import ReplicaView
 from jitney.engine.stats import Stats
 from jitney.records import TickRecord
 from jitney.server import limits
@@ -26,10 +32,16 @@ from jitney.server.observe.explain import duration_text, explain, phases
 from jitney.server.observe.monitor import Monitor
 from jitney.server.observe.recorder import Viewer
 from jitney.server.observe.story import Loss, Story
+from jitney.server.page.replica_panes import (
+    MOVES_SHOWN,
+    REPLICAS_SHOWN,
+    Fields,
+    JsonValue,
+    move_fields,
+    prefix_rows,
+    replica_fields,
+)
 from jitney.server.service import Service
-
-JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
-Fields = dict[str, JsonValue]
 
 FRESH_S = 0.2
 LOOK_S_MAX = 1.0
@@ -54,6 +66,7 @@ class PageState:
         self._detail: Detail | None = None
         self._looking: asyncio.Future[Detail] | None = None
         self._turn = asyncio.Lock()
+        self._prefix_secret = secrets.token_bytes(16)
 
     async def state(self, viewer: Viewer, ticks_after: int, *, wants_requests: bool) -> bytes:
         """All data of the page, in JSON: the ticks after the given one, and requests if wanted."""
@@ -80,6 +93,7 @@ class PageState:
     ) -> Fields:
         now = self._clock.now()
         stats = self._engine.stats()
+        views = self._engine.replica_views()
         fields: Fields = {
             "at": now,
             "model": self._service.model_name,
@@ -88,16 +102,14 @@ class PageState:
             "limits": self._limits(),
             "counts": _counts(stats),
             "cost": _cost(stats),
-            "rate": self._rate(now, stats.uptime_s),
+            "rate": self._rate(now, stats.uptime_s) if views is None else _rate_of_all(views),
             "ticks": [_tick(each) for each in self._recorder.ticks(ticks_after, TICKS_SHOWN)],
         }
-        if detail is not None:
+        if views is not None:
+            fields |= self._replicas(views, viewer, now)
+        elif detail is not None:
             fields["seen_s_ago"] = now - detail.at
-            fields["slots"] = self._pane_rows(detail, viewer)
-            fields["memory"] = [
-                [each.start, each.end, list(each.slots)] for each in detail.stretches
-            ]
-            fields["queue"] = [self._waiting(each, viewer, now) for each in detail.waiting]
+            fields |= self._seen(detail, len(detail.slots), viewer, now)
         if wants_requests:
             stories = self._recorder.stories(STORIES_SHOWN, viewer)
             fields["requests"] = [story_fields(each, now) for each in stories]
@@ -107,6 +119,31 @@ class PageState:
             }
         return fields
 
+    def _seen(self, detail: Detail, slot_count: int, viewer: Viewer, now: float) -> Fields:
+        """Slots, memory and queue of one engine; `slot_count` are those of all."""
+        return {
+            "slots": self._pane_rows(detail, viewer, slot_count),
+            "memory": [[each.start, each.end, list(each.slots)] for each in detail.stretches],
+            "queue": [self._waiting(each, viewer, now) for each in detail.waiting],
+        }
+
+    def _replicas(self, views: tuple[ReplicaView, ...], viewer: Viewer, now: float) -> Fields:
+        slot_count = sum(len(each.detail.slots) for each in views if each.detail is not None)
+        panes: list[JsonValue] = []
+        for place, view in enumerate(views):
+            pane = replica_fields(view, now)
+            if view.detail is not None and place < REPLICAS_SHOWN:
+                pane |= self._seen(view.detail, slot_count, viewer, now)
+            panes.append(pane)
+        moves = islice(self._recorder.moves(), MOVES_SHOWN)
+        return {
+            "replicas": panes,
+            "prefixes": prefix_rows(views, self._prefix_secret),
+            "moves": [
+                move_fields(each, self._name(each.request_id, viewer), now) for each in moves
+            ],
+        }
+
     def request(self, viewer: Viewer, request_id: RequestId) -> Fields | None:
         """All data of one request; None if it is not known, or not any more, or another's."""
         story = self._recorder.story(request_id)
@@ -114,7 +151,15 @@ class PageState:
             return None
         losses: list[JsonValue] = [self._loss(each, story, viewer) for each in story.losses]
         now = self._clock.now()
-        return {**story_fields(story, now), **_details(story), "losses": losses}
+        fields = {**story_fields(story, now), **_details(story), "losses": losses}
+        if story.replica:
+            arrived_at = story.accepted.arrived_at
+            moves: list[JsonValue] = [
+                move_fields(each, story.id, now) | {"at_s": each.at - arrived_at}
+                for each in story.moves
+            ]
+            fields |= {"replica": story.replica, "moves": moves}
+        return fields
 
     async def look(self) -> Detail | None:
         """The engine's detail, or the last one that it gave; None if it never gave one."""
@@ -142,6 +187,7 @@ class PageState:
             "batch_tokens_max": settings.max_num_batched_tokens,
             "queue_requests_max": settings.max_num_queued_reqs,
             "model_len_max": settings.model_len_max,
+            "prefix_tokens": PREFIX_SHOWN_STRIDES * PREFIX_STRIDE,
         }
 
     def _rate(self, now: float, uptime_s: float) -> Fields:
@@ -152,8 +198,9 @@ class PageState:
         window_s = min(RATE_WINDOW_S, max(uptime_s, 0.5))
         return {"tokens_s": made / window_s, "prefill_tokens_s": prefilled / window_s}
 
-    def _pane_rows(self, detail: Detail, viewer: Viewer) -> list[JsonValue]:
-        shown = min(TAIL_CHARACTERS, limits.PAGE_TEXT_CHARACTERS // max(len(detail.slots), 1))
+    def _pane_rows(self, detail: Detail, viewer: Viewer, slot_count: int) -> list[JsonValue]:
+        """The slots of one engine; those of all engines share the characters of texts."""
+        shown = min(TAIL_CHARACTERS, limits.PAGE_TEXT_CHARACTERS // max(slot_count, 1))
         rows: list[JsonValue] = []
         for view in detail.slots:
             row: Fields = {"slot": view.slot, "state": view.state.value, "tokens": view.token_count}
@@ -175,24 +222,45 @@ class PageState:
 
     def _slot_rows(self, detail: Detail, viewer: Viewer) -> list[JsonValue]:
         """One row for each slot that runs or could run, by number."""
-        views = {view.slot: view for view in detail.slots}
+        views = self._engine.replica_views()
+        if views is None:
+            return self._rows_of(detail.slots, self._engine.settings.max_num_seqs, viewer)
+        rows: list[JsonValue] = []
+        for place, view in enumerate(views):
+            first = place * self._engine.backend.traits.slots_max
+            slots = () if view.detail is None else view.detail.slots
+            rows += self._rows_of(slots, view.snapshot.slot_count, viewer, (first, view.name))
+        return rows
+
+    def _rows_of(
+        self,
+        slots: tuple[SlotView, ...],
+        slot_count: int,
+        viewer: Viewer,
+        place: tuple[int, str | None] = (0, None),
+    ) -> list[JsonValue]:
+        """The rows of one engine; `place` is the number of its first slot, and its name."""
+        first, replica = place
+        views = {view.slot: view for view in slots}
         running = {slot for slot, view in views.items() if view.state is not SlotState.CACHED}
-        slot_count = self._engine.settings.max_num_seqs
         idle = (slot for slot in range(slot_count) if slot not in running)
         shown = sorted([*running, *islice(idle, max(0, slot_count - len(running)))])
-        return [self._slot_row(slot, views.get(slot), viewer) for slot in shown]
+        return [self._slot_row(first + slot, views.get(slot), viewer, replica) for slot in shown]
 
-    def _slot_row(self, slot: int, view: SlotView | None, viewer: Viewer) -> Fields:
+    def _slot_row(
+        self, number: int, view: SlotView | None, viewer: Viewer, replica: str | None
+    ) -> Fields:
+        ours: Fields = {
+            "state": "idle" if view is None else view.state.value,
+            "tokens": 0 if view is None else view.token_count,
+        }
         row: Fields = {
-            "id": slot,
+            "id": number,
             "id_task": NOBODY,
             "n_ctx": self._engine.settings.model_len_max,
             "speculative": False,
             "is_processing": view is not None and view.state is not SlotState.CACHED,
-            "jitney": {
-                "state": "idle" if view is None else view.state.value,
-                "tokens": 0 if view is None else view.token_count,
-            },
+            "jitney": ours if replica is None else {**ours, "replica": replica},
         }
         if view is None or view.request_id is None:
             return row
@@ -243,6 +311,13 @@ def _progress_of(story: Story, token_count: int) -> Fields:
     }
 
 
+def _rate_of_all(views: tuple[ReplicaView, ...]) -> Fields:
+    return {
+        "tokens_s": sum(each.tokens_per_s for each in views),
+        "prefill_tokens_s": sum(each.prefill_tokens_per_s for each in views),
+    }
+
+
 def _counts(stats: Stats) -> Fields:
     return {
         "running": stats.active_slots,
@@ -258,6 +333,8 @@ def _counts(stats: Stats) -> Fields:
         "preempted": stats.preemption_count,
         "evicted": stats.eviction_count,
         "backend_losses": stats.backend_failure_count,
+        "moved": stats.moved_count,
+        "replicas_gone": stats.replicas_gone_count,
         "prompt_tokens": stats.prompt_tokens,
         "cached_tokens": stats.cached_tokens,
         "completion_tokens": stats.completion_tokens,

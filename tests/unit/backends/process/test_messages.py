@@ -243,7 +243,7 @@ def test_a_hostile_frame_is_refused(frame: bytes) -> None:
 
 def sent(error: Exception) -> errors.JitneyError:
     """An error as it arrives on the other side."""
-    failure = decode_message(encode_message(Failure.of(error)))
+    failure = decode_message(encode_message(Failure.of(error, "backend")))
     assert isinstance(failure, Failure)
     return failure.error()
 

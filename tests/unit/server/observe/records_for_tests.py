@@ -5,10 +5,13 @@ from jitney.core.request import Priority, RequestId
 from jitney.errors import JitneyError
 from jitney.records import (
     Member,
+    MoveReason,
     RequestAccepted,
     RequestDone,
     RequestFailed,
+    RequestMoved,
     RequestPreempted,
+    RequestProgressed,
     RequestStarted,
     TickRecord,
 )
@@ -36,13 +39,16 @@ def accepted(
     )
 
 
-def started(at: float, name: str, waited_s: float, cached: int = 0) -> RequestStarted:
+def started(
+    at: float, name: str, waited_s: float, cached: int = 0, replica: str = ""
+) -> RequestStarted:
     return RequestStarted(
         at=at,
         request_id=RequestId(name),
         prompt_tokens=10,
         prefix_cache_tokens=cached,
         waited_ms=waited_s * 1e3,
+        replica=replica,
     )
 
 
@@ -74,6 +80,22 @@ def tick(at: float, number: int, *members: Member, took_s: float = 0.01) -> Tick
 def preempted(at: float, name: str, reason: PreemptReason, by: str) -> RequestPreempted:
     return RequestPreempted(
         at=at, request_id=RequestId(name), index=0, reason=reason, by=RequestId(by)
+    )
+
+
+def progressed(at: float, name: str, count: int) -> RequestProgressed:
+    return RequestProgressed(at=at, request_id=RequestId(name), generated_tokens=count)
+
+
+def moved(at: float, name: str, count: int, *, away_s: float = 0.5, to: str = "r2") -> RequestMoved:
+    return RequestMoved(
+        at=at,
+        request_id=RequestId(name),
+        from_replica="r1",
+        to_replica=to,
+        generated_tokens=count,
+        reason=MoveReason.LOST,
+        away_ms=away_s * 1e3,
     )
 
 

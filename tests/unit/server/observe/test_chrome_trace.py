@@ -15,7 +15,15 @@ from jitney.server.observe.recorder import (
     Recorder,
     Viewer,
 )
-from tests.unit.server.observe.records_for_tests import accepted, done, member, started, tick
+from tests.unit.server.observe.records_for_tests import (
+    accepted,
+    done,
+    member,
+    moved,
+    progressed,
+    started,
+    tick,
+)
 
 
 def recorded() -> Recorder:
@@ -109,6 +117,26 @@ def test_counters_show_memory_queue_and_batch() -> None:
 def test_an_empty_recorder_is_still_a_trace() -> None:
     """Guards a server that was asked before its first request."""
     assert all(event["ph"] == "M" for event in events(Recorder(512)))
+
+
+def test_a_move_is_a_moment_in_the_row_of_its_request() -> None:
+    """Guards the trace of a cluster: one row for a request, whoever ran it."""
+    recorder = Recorder(512)
+    for record in (
+        accepted(0.0, "a", 4),
+        started(1.0, "a", 1.0, replica="r1"),
+        progressed(2.0, "a", 1),
+        moved(4.0, "a", 37),
+        progressed(5.0, "a", 38),
+        done(6.0, "a"),
+    ):
+        recorder.take(record)
+    row = [event for event in events(recorder) if event["pid"] == REQUESTS and event["tid"] == 1]
+    names = [event["name"] for event in row if event["ph"] == "X"]
+    assert names == ["a", "queued", "prefill", "generating", "moved", "generating"]
+    (move,) = [event for event in row if event["ph"] == "i"]
+    assert (move["name"], move["ts"]) == ("moved from r1 to r2", 4e6)
+    assert move["args"] == {"tokens": 37, "reason": "lost"}
 
 
 def full(wide: int) -> Recorder:

@@ -15,7 +15,9 @@ from tests.unit.server.observe.records_for_tests import (
     accepted,
     done,
     member,
+    moved,
     preempted,
+    progressed,
     started,
     tick,
 )
@@ -230,3 +232,36 @@ def test_the_phase_of_a_live_request_ends_now() -> None:
 def test_times_are_written_for_people(seconds: float, text: str) -> None:
     """Guards readability."""
     assert duration_text(seconds) == text
+
+
+def test_a_moved_request_says_how_often_why_and_how_long_nothing_came() -> None:
+    """Guards the answer to a pause in a stream: its replica was lost, not the model slow."""
+    recorder = Recorder(2000)
+    for record in (
+        ACCEPTED,
+        started(100.0, "a", 0.0, replica="r1"),
+        progressed(100.5, "a", 1),
+        moved(101.5, "a", 20, away_s=0.5),
+        progressed(102.5, "a", 21),
+        moved(103.0, "a", 30, away_s=0.2),
+        progressed(103.2, "a", 31),
+    ):
+        recorder.take(record)
+    live = recorder.story(RequestId("a"))
+    assert live is not None
+    assert explain(live, 104.0) == (
+        "Started at once, moved twice to another replica (its replica was lost; 1.9 s without "
+        "progress), has generated 31 tokens at 11 tok/s."
+    )
+
+
+def test_a_request_that_moved_before_it_ran_waits_on() -> None:
+    recorder = Recorder(2000)
+    recorder.take(ACCEPTED)
+    recorder.take(moved(101.0, "a", 0, away_s=0.5))
+    live = recorder.story(RequestId("a"))
+    assert live is not None
+    assert explain(live, 102.0) == (
+        "Has been waiting 2.0 s, moved once to another replica (its replica was lost; 500 ms "
+        "without progress)."
+    )

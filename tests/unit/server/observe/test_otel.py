@@ -19,7 +19,9 @@ from tests.unit.server.observe.records_for_tests import (
     done,
     failed,
     member,
+    moved,
     preempted,
+    progressed,
     started,
     tick,
 )
@@ -60,6 +62,30 @@ def test_a_request_becomes_one_span_with_its_events_in_order() -> None:
     assert span.attributes["gen_ai.response.finish_reasons"] == ("stop",)
     assert "preempted once" in str(span.attributes["jitney.why"])
     assert span.status.status_code is StatusCode.UNSET
+
+
+def test_a_request_that_moved_is_one_span_with_its_moves() -> None:
+    """Guards the trace over a loss: whoever looks for a pause finds where it came from."""
+    exporter = told(
+        accepted(10.0, "a", 4),
+        started(11.0, "a", 1.0, replica="r1"),
+        progressed(12.0, "a", 1),
+        moved(14.0, "a", 37),
+        progressed(15.0, "a", 38),
+        moved(17.0, "a", 60, to="r3"),
+        done(20.0, "a"),
+    )
+    (span,) = exporter.get_finished_spans()
+    assert [event.name for event in span.events] == ["started", "first token", "moved", "moved"]
+    attributes = [dict(event.attributes or {}) for event in span.events]
+    assert attributes[0] == {"cached_tokens": 0, "replica": "r1"}
+    assert attributes[2] == {
+        "from": "r1", "to": "r2", "tokens": 37, "reason": "lost", "away_seconds": 0.5,
+    }  # fmt: skip
+    assert span.attributes is not None
+    assert (span.attributes["jitney.replica"], span.attributes["jitney.moved_count"]) == ("r3", 2)
+    assert span.attributes["gen_ai.usage.output_tokens"] == 2
+    assert "moved twice to another replica" in str(span.attributes["jitney.why"])
 
 
 def test_a_failed_request_is_a_failed_span() -> None:

@@ -1,8 +1,10 @@
 """The flight recorder: what it keeps of ticks and requests, and that it never keeps more."""
 
 import threading
+from dataclasses import replace
 
 from jitney.core.request import RequestId
+from jitney.records import RequestAccepted
 from jitney.server.observe.recorder import MEMBERS_MAX, Recorder, Viewer
 from jitney.server.observe.story import Story
 from tests.unit.server.observe.records_for_tests import (
@@ -22,6 +24,11 @@ def story_of(recorder: Recorder, name: str) -> Story:
     return story
 
 
+def behind(at: float, name: str) -> RequestAccepted:
+    """A background request was accepted."""
+    return replace(accepted(at, name, 4), is_background=True)
+
+
 def test_who_was_there_first_is_counted_on_arrival() -> None:
     """Guards "queued behind 3 requests"."""
     recorder = Recorder(LENGTH_MAX)
@@ -32,6 +39,45 @@ def test_who_was_there_first_is_counted_on_arrival() -> None:
     recorder.take(accepted(2.0, "d", 4))
     story = story_of(recorder, "d")
     assert (story.waiting_before, story.running_before) == (1, 1)
+
+
+def test_a_live_request_is_behind_no_background_one() -> None:
+    """Guards the same sentence beside a batch: what sits behind is not what it waits for."""
+    recorder = Recorder(LENGTH_MAX)
+    for name in ("x", "y"):
+        recorder.take(behind(0.0, name))
+    recorder.take(started(0.0, "x", 0.0))
+    recorder.take(accepted(1.0, "a", 4))
+    recorder.take(behind(1.0, "z"))
+    story = story_of(recorder, "a")
+    assert (story.waiting_before, story.running_before) == (0, 1)
+    assert story_of(recorder, "z").waiting_before == 2
+
+
+def test_times_of_background_requests_are_in_no_histogram_and_no_percentile() -> None:
+    """Guards operators: a line of a batch may wait for hours, and nobody waits for it. Its tokens
+    are counted."""
+    recorder = Recorder(LENGTH_MAX)
+    for name, begin in (("a", accepted(0.0, "a", 4)), ("x", behind(0.0, "x"))):
+        recorder.take(begin)
+        recorder.take(started(1.0, name, 1.0))
+        recorder.take(tick(2.0, 1, member(name, 0, 4, samples=True)))
+        recorder.take(tick(3.0, 2, member(name, 4, 1, samples=True)))
+        recorder.take(done(3.0, name))
+    found = recorder.histograms()
+    times = ("first_token", "token_gap", "token_mean", "whole", "queued", "inferred")
+    for name in (*times, "prefilled", "generated"):
+        assert sum(getattr(found, name).counts) == 1, name
+    for name in ("tick", "tick_tokens"):
+        assert sum(getattr(found, name).counts) == 4, name
+    for name in ("prompt_length", "prompt_computed", "completion_length", "completions"):
+        assert sum(getattr(found, name).counts) == 2, name
+    assert (found.prefill_s, found.generation_s) == (2.0, 2.0), "llama-server's sums are of all"
+    assert {name: len(values) for name, values in recorder.latencies().items()} == {
+        "first_token": 1,
+        "gap": 1,
+        "whole": 1,
+    }
 
 
 def test_only_the_last_ticks_and_requests_are_kept() -> None:

@@ -5,13 +5,15 @@ from jitney.core.request import Priority, RequestId
 from jitney.errors import BackendFailed, DeadlineExceeded
 from jitney.records import BackendLost
 from jitney.server.observe.recorder import Recorder
-from jitney.server.observe.story import SPANS_MAX, Story
+from jitney.server.observe.story import LOSSES_MAX, SPANS_MAX, Story
 from tests.unit.server.observe.records_for_tests import (
     accepted,
     done,
     failed,
     member,
+    moved,
     preempted,
+    progressed,
     started,
     tick,
 )
@@ -124,3 +126,49 @@ def test_a_long_prompt_keeps_a_bounded_number_of_spans_and_counts_the_rest() -> 
     story = story_of(recorder, "a")
     assert len(story.spans) == SPANS_MAX
     assert (story.prefill_ticks, story.prefill_tokens) == (spans, spans)
+
+
+def test_tokens_made_elsewhere_are_told_now_and_then() -> None:
+    """Guards the story of a request that a replica runs: there are no ticks to follow."""
+    recorder = Recorder(LENGTH_MAX)
+    recorder.take(accepted(0.0, "a", 10))
+    recorder.take(started(1.0, "a", 1.0, replica="r1"))
+    recorder.take(progressed(2.0, "a", 1))
+    recorder.take(progressed(3.0, "a", 30))
+    live = story_of(recorder, "a")
+    assert (live.first_token_at, live.last_token_at, live.completion_tokens) == (2.0, 3.0, 30)
+    assert recorder.histograms().first_token.total == 2.0
+    recorder.take(done(3.5, "a"))
+    story = story_of(recorder, "a")
+    assert (story.completion_tokens, story.last_token_at) == (2, 3.5), "as the end has it"
+    assert [phase for _, phase in story.phases] == ["queued", "prefill", "generating"]
+    assert recorder.histograms().completion_longest.total == 2
+
+
+def test_a_move_lasts_until_the_next_token() -> None:
+    """Guards the bar of a request: the pause that its caller saw is seen."""
+    recorder = Recorder(LENGTH_MAX)
+    recorder.take(accepted(0.0, "a", 10))
+    recorder.take(started(1.0, "a", 1.0, replica="r1"))
+    recorder.take(progressed(2.0, "a", 1))
+    recorder.take(moved(4.0, "a", 20, away_s=0.5))
+    recorder.take(progressed(6.0, "a", 21))
+    recorder.take(accepted(0.0, "b", 10))
+    recorder.take(moved(4.0, "b", 0, away_s=1.0))
+    assert story_of(recorder, "a").phases[2:] == [
+        (2.0, "generating"),
+        (3.5, "moved"),
+        (6.0, "generating"),
+    ]
+    waits = story_of(recorder, "b")
+    assert waits.phases == [(0.0, "queued"), (3.0, "moved"), (4.0, "queued")]
+    assert waits.replica == "r2"
+
+
+def test_moves_without_end_are_only_counted() -> None:
+    recorder = Recorder(LENGTH_MAX)
+    recorder.take(accepted(0.0, "a", 10))
+    for at in range(LOSSES_MAX + 5):
+        recorder.take(moved(1.0 + at, "a", 0))
+    story = story_of(recorder, "a")
+    assert (story.move_count, len(story.moves)) == (LOSSES_MAX + 5, LOSSES_MAX)

@@ -128,7 +128,9 @@ def test_the_text_of_all_slots_together_is_bounded() -> None:
         text = "x" * (TAIL_CHARACTERS - 1) + "y"
         detail = Detail(0.0, slots, (), (), dict.fromkeys(names, (text,)))
         texts = [
-            str(row["text"]) for row in page._pane_rows(detail, EVERYONE) if isinstance(row, dict)
+            str(row["text"])
+            for row in page._pane_rows(detail, EVERYONE, count)
+            if isinstance(row, dict)
         ]
         assert len(texts) == count
         assert all(each.endswith("y") for each in texts)

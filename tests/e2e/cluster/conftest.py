@@ -1,0 +1,14 @@
+"""One Ray for all files that need no Ray of their own."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.cluster.ray_process import SharedRay
+
+
+@pytest.fixture(scope="session")
+def shared_ray() -> Iterator[SharedRay]:
+    shared = SharedRay()
+    yield shared
+    shared.close()

@@ -1,0 +1,55 @@
+"""Planted bugs of work that may wait, and should sit behind."""
+
+from tests.simulation.planting import planted
+
+_BACKGROUND = "core/background.py"
+_QUEUE = "core/queue.py"
+_SEQUENCES = "core/sequences.py"
+
+OF_BACKGROUND = (
+    planted(
+        "background work goes on beside a first token that is due",
+        "background",
+        (
+            _BACKGROUND,
+            "running[-1].is_background or not self.is_live_awaited:",
+            "running[-1].is_background or True:",
+        ),
+    ),
+    planted(
+        "only prompts count as waiting for a first token",
+        "background",
+        (
+            _BACKGROUND,
+            "return sequence.wanted_count > 1 or sequence.completion_count + sequence.pending == 0",
+            "return sequence.wanted_count > 1",
+        ),
+    ),
+    planted(
+        "background work waits in one line with live work",
+        "background",
+        (
+            _QUEUE,
+            "return self.behind if sequence.is_background else self.live",
+            "return self.live",
+        ),
+    ),
+    planted(
+        "background work passes a live one that waits for a prefix",
+        "background",
+        (
+            _BACKGROUND,
+            "if wanted < self._settings.max_num_batched_tokens and not self.is_live_awaited:",
+            "if wanted < self._settings.max_num_batched_tokens:",
+        ),
+    ),
+    planted(
+        "background work keeps its slot",
+        "waiting",
+        (
+            _SEQUENCES,
+            "victim = choose_for_memory(background_of(self.running), by_class=False)",
+            "victim = None",
+        ),
+    ),
+)
