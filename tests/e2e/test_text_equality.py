@@ -33,6 +33,8 @@ less likely ones move further, and decide nothing."""
 
 LENGTH = 24
 WAIT_S = 240.0
+TRIES = 5
+"""What happens in the middle of answers is tried again where a busy machine did it too late."""
 
 GREEDY = SamplingParams(temperature=0, max_tokens=LENGTH, logprobs=10, ignore_eos=True)
 SEED = 7
@@ -282,14 +284,17 @@ def test_displaced_by_a_higher_class_equals_undisturbed(
 ) -> None:
     """Guards what goes on in its old memory, and what is computed again token by token."""
     with open_llm(max_num_seqs=4, policy="priority", enable_prefix_caching=is_cached) as llm:
-        low = [llm.submit(prompt, params, priority="low") for prompt in PROMPTS[:4]]
-        for number, _ in enumerate(low[0]):
-            if number == LENGTH // 3:
-                break
-        high = [llm.submit(prompt, params, priority="high") for prompt in PROMPTS[4:]]
-        outputs = [handle.result(WAIT_S) for handle in (*low, *high)]
-        assert llm.stats().counters["displaced"] > 0
-        assert_equal(outputs, alone[params], params)
+        for _ in range(TRIES):
+            low = [llm.submit(prompt, params, priority="low") for prompt in PROMPTS[:4]]
+            for number, _ in enumerate(low[0]):
+                if number == LENGTH // 3:
+                    break
+            high = [llm.submit(prompt, params, priority="high") for prompt in PROMPTS[4:]]
+            outputs = [handle.result(WAIT_S) for handle in (*low, *high)]
+            assert_equal(outputs, alone[params], params)
+            if llm.stats().counters["displaced"] > 0:
+                return
+    pytest.fail("nobody was displaced")
 
 
 @KINDS
@@ -300,14 +305,17 @@ def test_answers_survive_kill_9_of_the_backend_process(
     with open_llm(backend_process=True) as llm:
         backend = llm.engine.backend
         assert isinstance(backend, ProcessBackend)
-        handles = [llm.submit(prompt, params) for prompt in PROMPTS]
-        for number, _ in enumerate(handles[0]):
-            if number == LENGTH // 2:
-                assert backend.pid is not None
-                os.kill(backend.pid, signal.SIGKILL)
-        outputs = [handle.result(WAIT_S) for handle in handles]
-        assert llm.stats().backend_failure_count >= 1
-        assert_equal(outputs, alone[params], params)
+        for _ in range(TRIES):
+            handles = [llm.submit(prompt, params) for prompt in PROMPTS]
+            for number, _ in enumerate(handles[0]):
+                if number == LENGTH // 2:
+                    assert backend.pid is not None
+                    os.kill(backend.pid, signal.SIGKILL)
+            outputs = [handle.result(WAIT_S) for handle in handles]
+            assert_equal(outputs, alone[params], params)
+            if llm.stats().backend_failure_count >= 1:
+                return
+    pytest.fail("no answer was under way when its process died")
 
 
 @pytest.fixture(scope="module")
