@@ -107,6 +107,9 @@ def test_sizes_depend_on_the_model_and_kinds_are_known() -> None:
     assert kills.parse([]).streams == 300
     assert kills.parse(["--model", "smollm2"]).streams == 32
     assert kills.parse(["--action", "scale"]).replicas == 1
+    scaled = kills.parse(["--action", "autoscale"])
+    assert (scaled.replicas, scaled.at_once) == (1, kills.MANY)
+    assert kills.parse(["--action", "autoscale", "--at-once", "33"]).at_once == 33
     with pytest.raises(SystemExit):
         kills.parse(["--kinds", "replica,machine"])
     with pytest.raises(SystemExit):
