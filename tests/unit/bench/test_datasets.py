@@ -71,6 +71,7 @@ def test_a_file_that_is_no_list_or_not_there_is_refused(tmp_path: Path) -> None:
     file.write_text("{}")
     with pytest.raises(ConfigError, match="is a JSON list"):
         read_sharegpt(file, None)
-    for read in (lambda path: read_sharegpt(path, None), lambda path: read_custom(path, 1, 1)):
-        with pytest.raises(ConfigError, match="cannot be read"):
-            read(tmp_path / "none")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_sharegpt(tmp_path / "none", None)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_custom(tmp_path / "none", 1, 1)

@@ -70,7 +70,9 @@ def test_streams_that_had_not_begun_are_one_sentence() -> None:
 def test_compare_tells_and_draws_everybody_beside_ours(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    comparison = Comparison(resolve({}, None, {}), {"": Path("m")}, runs=2, seed=3, say=len)
+    said: list[str] = []
+    files = {"": Path("m")}
+    comparison = Comparison(resolve({}, None, {}), files, runs=2, seed=3, say=said.append)
     peers = [
         Contender("llama-server", lambda load: 50.0, SERVED),
         Contender("a library", lambda load: 80.0, IN_PROCESS),
