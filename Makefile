@@ -46,7 +46,7 @@ sim: $(VENV)/.dev ## run the simulation; ARGS="--seed N" replays one seed
 plant: $(VENV)/.dev ## plant known bugs and see that each one is caught
 	@$(BIN)/python -m tests.simulation.plant $(ARGS)
 
-bench: $(VENV)/.model $(VENV)/.every $(VENV)/.bench ## measure batch sizes, overhead, stalls, strategies and peers, into build/bench; a quarter of an hour
+bench: $(VENV)/.model $(VENV)/.every $(VENV)/.bench ## measure batch sizes, overhead, stalls, strategies and peers, into build/bench; about twenty minutes
 	@$(BIN)/jitney bench scaling --runs 1 -o build/bench
 	@$(BIN)/jitney bench overhead -o build/bench
 	@$(BIN)/jitney bench stalls --runs 1 --input-len 1000 -o build/bench

@@ -100,7 +100,44 @@ def test_chats_and_a_trace(tmp_path: Path) -> None:
     assert (found["completed"], found["total_output_tokens"]) == (5, 15)
     assert found["max_concurrent_requests"] <= 2
     assert (found["max_concurrency"], found["request_rate"]) == (2, None)
-    assert found["load"] == {"dataset": "day.jsonl"}
+    assert found["load"] == {"dataset_name": "trace", "dataset": "day.jsonl"}
+
+
+def test_a_command_line_of_vllm_works_and_its_result_has_their_names(tmp_path: Path) -> None:
+    """Guards what is pasted: flags, the file, and the names that people's scripts read."""
+    with running(World()) as server:
+        host, _, port = server.url.removeprefix("http://").partition(":")
+        done = bench(
+            *("serve", "--backend", "openai-chat", "--endpoint", "/v1/chat/completions"),
+            *("--host", host, "--port", port, "--model", "fake", "--dataset-name", "random"),
+            *("--random-input-len", "8", "--random-output-len", "4", "--num-prompts", "6"),
+            *("--num-warmups", "2", "--max-concurrency", "3", "--disable-tqdm"),
+            *("--goodput", "ttft:60000", "itl:60000", "--percentile-metrics", "ttft,itl"),
+            *("--metric-percentiles", "90", "--temperature", "0.5", "--top-p", "0.9"),
+            *("--extra-body", '{"presence_penalty": 0.1}', "--header", "x-tenant=blue"),
+            *("--save-result", "--save-detailed", "--result-dir", tmp_path, "--label", "mine"),
+            *("--metadata", "version=7", "tp=1"),
+        )
+        stats = server.service.engine.stats()
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert stats.completion_tokens == (6 + 2) * 4
+    assert (found["completed"], found["total_output_tokens"]) == (6, 24)
+    assert found["request_goodput"] == found["request_throughput"]
+    assert found["goodput"] == {"ttft": 60_000.0, "itl": 60_000.0}
+    assert {name for name in found if name.endswith("_ms") and "curves" not in name} == {
+        f"{word}_{metric}_ms"
+        for word in ("mean", "median", "std", "p90")
+        for metric in ("ttft", "itl")
+    }
+    assert {"date", "endpoint_type", "tokenizer_id", "max_output_tokens_per_s"} <= set(found)
+    assert (found["backend"], found["label"], found["model_id"]) == ("openai-chat", "mine", "fake")
+    assert (found["version"], found["tp"]) == ("7", "1")
+    (file,) = tmp_path.iterdir()
+    assert file.name.startswith("mine-infqps-concurrency3-fake-")
+    saved = json.loads(file.read_text())
+    assert saved.items() >= found.items()
+    assert [len(saved[name]) for name in ("ttfts", "itls", "start_times", "errors")] == [6] * 4
 
 
 @pytest.mark.parametrize(
@@ -113,7 +150,7 @@ def test_chats_and_a_trace(tmp_path: Path) -> None:
         (("serve", "--request-rate", "0"), "--request-rate"),
         (("serve", "--burstiness", "2"), "--burstiness would not be used without"),
         (("serve", "--dataset-path", "x", "--num-prompts", "5"), "--num-prompts would not be used"),
-        (("serve", "--dataset-path", "x", "--random-prefix-len", "0"), "--random-prefix-len would"),
+        (("serve", "--tokenizer", "x"), "no tokenizer is loaded here"),
         (("serve", "--metric-percentiles", "101"), "--metric-percentiles"),
         (("scaling", "--backend", "fake", "--sizes", "0,2"), "--sizes"),
         (("scaling", "--backend", "fake", "--sizes", "4"), "--sizes"),

@@ -1,10 +1,12 @@
 """Sends jobs to any server that speaks OpenAI's HTTP interface, and times the streamed answers.
 
-Runs on an event loop. A failed request is counted with its reason; it does not end the run.
+Runs on an event loop. A failed request is counted with its reason; it does not end the run. One
+that this client could not send is marked, because the server has no part in it.
 """
 
+import errno
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 
 import httpx
@@ -26,9 +28,22 @@ LINE_BYTES_MAX = 2**20
 """A longer line is not an event of a stream of text."""
 
 REASON_CHARACTERS_MAX = 200
+BODY_BYTES_MAX = 4096
+"""So much of a refusal is read for a hint."""
+
+REFUSED_FIELD = (400, 422)
+"""What servers answer to a field that they do not know."""
+
+SECRET_CHARACTERS_MIN = 6
 SHOWN_KEY = "[key]"
 FAILURES = (httpx.HTTPError, httpx.InvalidURL, msgspec.DecodeError, ValueError)
 """What a request to a wrong or strange server raises."""
+
+NO_MORE_FILES = (
+    "this client may open no more files, so the request was not sent; raise `ulimit -n` or lower "
+    "--max-concurrency"
+)
+EOS_HINT = "; --no-ignore-eos leaves the field ignore_eos out"
 
 
 class StreamedDelta(msgspec.Struct):
@@ -81,15 +96,19 @@ class HttpTarget:
     seed: int
     api_key: str | None = field(default=None, repr=False)
     ignores_eos: bool = True
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """More headers of each request."""
+    is_checked: bool = True
+    """Whether the certificate of an https server must be good."""
     temperature: float = 0.0
     extra_body: dict[str, object] = field(default_factory=dict)
     """More fields of each body, for servers with words of their own."""
 
     def client(self) -> httpx.AsyncClient:
         """A client without proxies and without a bound of connections."""
-        key = self.api_key
         return httpx.AsyncClient(
-            headers={} if key is None else {"authorization": f"Bearer {key}"},
+            headers=_headers(self.api_key, self.headers),
+            verify=self.is_checked,
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
             timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S),
             trust_env=False,
@@ -120,19 +139,43 @@ class HttpTarget:
             url = self.base_url.rstrip("/") + self.endpoint
             async with client.stream("POST", url, json=body) as response:
                 if response.status_code != 200:
-                    start = (await _beginning(response)).decode("utf-8", "replace")
-                    times.error = f"status {response.status_code}: {start}"
+                    times.error = await self._refusal(response)
                 else:
                     await _read(response, times)
         except FAILURES as error:
-            times.error = f"{type(error).__name__}: {error}"
+            times.is_sent = not is_out_of_files(error)
+            times.error = f"{type(error).__name__}: {error}" if times.is_sent else NO_MORE_FILES
         times.ended_at = time.monotonic()
         if times.error is None and not times.token_times:
             times.error = "the answer has no text"
-        if times.error is not None and self.api_key:
+        if times.error is not None:
             # Some servers repeat the key that they refuse.
-            times.error = times.error.replace(self.api_key, SHOWN_KEY)
+            for secret in self._secrets():
+                times.error = times.error.replace(secret, SHOWN_KEY)
         return times
+
+    async def _refusal(self, response: httpx.Response) -> str:
+        """What the server said, with a hint where the field that it refuses is one of ours."""
+        found = (await _beginning(response)).decode("utf-8", "replace")
+        sentence = f"status {response.status_code}: {found[:REASON_CHARACTERS_MAX]}"
+        is_ours = self.ignores_eos and "ignore_eos" in found
+        return sentence + (EOS_HINT if is_ours and response.status_code in REFUSED_FIELD else "")
+
+    def _secrets(self) -> list[str]:
+        """The key, and the last word of every header that is long enough to be one."""
+        words = [value.split()[-1] for value in self.headers.values() if value.split()]
+        long = [word for word in words if len(word) >= SECRET_CHARACTERS_MIN]
+        return [*([self.api_key] if self.api_key else []), *long]
+
+
+def is_out_of_files(error: BaseException | None) -> bool:
+    """Whether this process may open no more files: our limit, and no fault of a server."""
+    if error is None:
+        return False
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return True
+    inner = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    return any(map(is_out_of_files, (*inner, error.__cause__ or error.__context__)))
 
 
 def check_address(base_url: str, endpoint: str) -> None:
@@ -164,18 +207,45 @@ def check_key(api_key: str | None) -> None:
         )
 
 
-def served_model(base_url: str, api_key: str | None) -> str:
+def check_header(name: str, value: str) -> None:
+    """Refuse a header that cannot be sent; its value is not shown. Raises ConfigError."""
+    if not (name.isascii() and name.replace("-", "").replace("_", "").isalnum()) or not (
+        value.isascii() and value.isprintable()
+    ):
+        raise ConfigError(
+            "--header has a name or a value that cannot be sent; give NAME=VALUE of plain letters, "
+            "digits and signs, such as x-tenant=blue."
+        )
+
+
+def served_model(
+    base_url: str,
+    api_key: str | None,
+    *,
+    headers: Mapping[str, str] | None = None,
+    is_checked: bool = True,
+) -> str:
     """The first model that the server lists. Raises SetupError."""
-    headers = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
     url = base_url.rstrip("/") + "/v1/models"
     try:
-        response = httpx.get(url, headers=headers, timeout=CONNECT_S, trust_env=False)
+        response = httpx.get(
+            url,
+            headers=_headers(api_key, headers or {}),
+            timeout=CONNECT_S,
+            trust_env=False,
+            verify=is_checked,
+        )
         response.raise_for_status()
         return msgspec.json.decode(response.content, type=ModelList).data[0].id
     except (*FAILURES, LookupError) as error:
         raise SetupError(
             f"{url} gave no model ({error}); is a server running there? Or name one with --model."
         ) from None
+
+
+def _headers(api_key: str | None, more: Mapping[str, str]) -> dict[str, str]:
+    key = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
+    return {**key, **more}
 
 
 async def _read(response: httpx.Response, times: RequestTimes) -> None:
@@ -217,6 +287,6 @@ async def _beginning(response: httpx.Response) -> bytes:
     found = b""
     async for piece in response.aiter_bytes():
         found += piece
-        if len(found) >= REASON_CHARACTERS_MAX:
+        if len(found) >= BODY_BYTES_MAX:
             break
-    return found[:REASON_CHARACTERS_MAX]
+    return found[:BODY_BYTES_MAX]

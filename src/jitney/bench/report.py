@@ -160,9 +160,9 @@ def show(result: Result) -> None:
         sys.stdout.write(note + "\n")
 
 
-def check_folder(folder: Path) -> None:
+def check_folder(folder: Path, flag: str = "-o") -> None:
     """Make a folder if necessary, and write to it as a trial. Raises a SetupError."""
-    with _written_to(folder):
+    with written_to(folder, flag):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as trial:
             trial.write(b"trial")
@@ -171,14 +171,15 @@ def check_folder(folder: Path) -> None:
 def write_json(content: dict[str, object], folder: Path) -> Path:
     """Write the file NAME.json into a folder, which is made if necessary. Raises a SetupError."""
     path = folder / f"{content['benchmark']}.json"
-    with _written_to(folder):
+    with written_to(folder):
         folder.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     return path
 
 
-def _written_to(folder: Path) -> AbstractContextManager[None]:
-    return disk_errors(f"The result cannot be written to {folder}", "give another one with -o")
+def written_to(path: Path, flag: str = "-o") -> AbstractContextManager[None]:
+    """Turn what the disk refuses into a SetupError that names the flag of the place."""
+    return disk_errors(f"The result cannot be written to {path}", f"give another one with {flag}")
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:

@@ -1,17 +1,26 @@
 """`jitney bench serve`: load on a running server, with the words of `vllm bench serve`.
 
-Tests: tests/e2e/test_bench.py.
+Tests: tests/unit/bench/test_serve_load.py and tests/e2e/test_bench.py.
 """
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 from jitney.bench.drive import drive
 from jitney.bench.http_target import HttpTarget
 from jitney.bench.report import Result
-from jitney.bench.timing import METRICS, RequestTimes, percentile, summary, values_of
-from jitney.bench.workload import Workload
+from jitney.bench.timing import (
+    METRICS,
+    PERCENTILES,
+    RequestTimes,
+    most_in_a_second,
+    percentile,
+    summary,
+    values_of,
+)
+from jitney.bench.workload import Job, Workload
 from jitney.errors import SetupError
 
 CURVES = ("ttft", "tpot", "e2el")
@@ -24,6 +33,7 @@ TITLES = {
 COUNTS = {
     "completed": "Successful requests",
     "failed": "Failed requests",
+    "unsent": "Requests that this client could not send",
     "duration": "Benchmark duration (s)",
     "total_input_tokens": "Total input tokens",
     "total_output_tokens": "Total generated tokens",
@@ -31,49 +41,100 @@ COUNTS = {
     "request_goodput": "Request goodput (req/s)",
     "output_throughput": "Output token throughput (tok/s)",
     "total_token_throughput": "Total token throughput (tok/s)",
+    "max_output_tokens_per_s": "Peak output token throughput (tok/s)",
     "max_concurrent_requests": "Peak concurrent requests",
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reporting:
+    """How a load is sent, and what is told about it."""
+
+    max_concurrency: int | None = None
+    warmup_count: int = 0
+    percentiles: tuple[float, ...] = PERCENTILES
+    metrics: tuple[str, ...] = METRICS
+    goodput: Mapping[str, float] = field(default_factory=dict)
 
 
 def measure(
     target: HttpTarget,
     workload: Workload,
-    *,
-    max_concurrency: int | None,
-    percentiles: tuple[float, ...],
-    goodput: dict[str, float],
+    reporting: Reporting,
     ended: Callable[[RequestTimes], None],
-) -> Result:
-    """Send the workload, and sum up what its requests took. Raises SetupError if all failed."""
+) -> tuple[Result, list[RequestTimes]]:
+    """Send the workload, and sum up what its requests took; these too, in the order they were sent.
+
+    Raises SetupError if all failed.
+    """
 
     async def run() -> tuple[list[RequestTimes], float]:
         async with target.client() as client:
+
+            def ask(job: Job) -> Awaitable[RequestTimes]:
+                return target.ask(client, job)
+
+            limit = reporting.max_concurrency
+            first = replace(workload.jobs[0], at_s=0.0)
+            warm_up = replace(workload, jobs=(first,) * reporting.warmup_count)
+            if warm_up.jobs:
+                await drive(warm_up, ask, max_concurrency=limit)
             started_at = time.monotonic()
-            requests = await drive(
-                workload,
-                lambda job: target.ask(client, job),
-                max_concurrency=max_concurrency,
-                ended=ended,
-            )
+            requests = await drive(workload, ask, max_concurrency=limit, ended=ended)
             return requests, time.monotonic() - started_at
 
     requests, duration_s = asyncio.run(run())
-    failures = sorted({each.error for each in requests if each.error is not None})
-    figures = summary(requests, duration_s, percentiles=percentiles, goodput=goodput)
+    requests.sort(key=lambda each: each.sent_at)
+    return _result(target, requests, duration_s, reporting), requests
+
+
+def details(requests: list[RequestTimes]) -> dict[str, object]:
+    """What each request took, in seconds, with vLLM's names."""
+    return {
+        "input_lens": [each.prompt_count for each in requests],
+        "output_lens": [each.completion_count for each in requests],
+        "ttfts": [each.ttft_s or 0.0 for each in requests],
+        "itls": [each.itl_s for each in requests],
+        "start_times": [each.sent_at for each in requests],
+        "errors": [each.error or "" for each in requests],
+    }
+
+
+def _result(
+    target: HttpTarget, requests: list[RequestTimes], duration_s: float, reporting: Reporting
+) -> Result:
+    # First what this client is to blame for.
+    found = {(each.is_sent, each.error) for each in requests if each.error is not None}
+    failures = [reason for _, reason in sorted(found)]
+    figures = summary(
+        requests,
+        duration_s,
+        percentiles=reporting.percentiles,
+        metrics=reporting.metrics,
+        goodput=reporting.goodput,
+    )
     if not figures["completed"]:
         raise SetupError(f"Every request failed; the first reason: {failures[0]}.")
+    figures["max_output_tokens_per_s"] = float(most_in_a_second(requests))
+    unsent = sum(not each.is_sent for each in requests)
+    if unsent:
+        # The server has not seen these.
+        bad = sum(each.error is not None for each in requests)
+        figures |= {"failed": bad - unsent, "unsent": unsent}
     return Result(
         name="serve",
         # A query of the path may hold a secret.
         title=f"{target.base_url}{target.endpoint.partition('?')[0]}, {target.model}",
         columns=("what", "value"),
-        rows=tuple(_rows(figures, percentiles)),
+        rows=tuple(_rows(figures, reporting.percentiles)),
         notes=tuple(f"Failed: {reason}" for reason in failures[:5]),
         figures={
             "model_id": target.model,
             "num_prompts": len(requests),
-            "max_concurrency": max_concurrency,
-            "goodput": goodput,
+            "max_concurrency": reporting.max_concurrency,
+            "goodput": dict(reporting.goodput),
+            # vLLM has the name also where no limit was asked for.
+            "request_goodput": None,
             **figures,
             "percentile_curves_ms": _curves(requests),
         },

@@ -39,6 +39,10 @@ CHANGES: dict[str, dict[str, object]] = {
 }
 """The settings of each; all others are the user's."""
 
+IN_TURN = (SEQUENTIAL, CONTINUOUS, STATIC, "dynamic", "adaptive", "windowed")
+"""The order of measuring: those that continuous is compared with come right before and after it, so
+that what changes on the machine meanwhile counts least."""
+
 COLUMNS = (
     *("workload", "strategy", "requests/s", "tokens/s", "p50 s", "p95 s", "p99 s"),
     *("first token p50 s", "between tokens p50 ms", "mean batch", "slot-steps wasted"),
@@ -88,7 +92,7 @@ def measure(
     failures: list[str] = []
     calm = CalmParts(say)
     for number in range(runs):
-        for name in CHANGES if number % 2 == 0 else reversed(CHANGES):
+        for name in IN_TURN if number % 2 == 0 else reversed(IN_TURN):
             changed = for_bench(settings, **CHANGES[name])
             with engine_target(changed) as target:
                 for load in loads:

@@ -6,6 +6,7 @@ Times are seconds on one clock. Results are in milliseconds where the names say 
 import itertools
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -15,6 +16,9 @@ PERCENTILES = (50.0, 95.0, 99.0)
 
 METRICS = ("ttft", "tpot", "itl", "e2el")
 """Time to first token; time per token after it; gaps between tokens; end-to-end latency."""
+
+GOODPUT_METRICS = ("ttft", "tpot", "e2el")
+"""Those with one value for each request."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,6 +35,8 @@ class RequestTimes:
     """When it got its first slot; None where that is not known, as over HTTP."""
     ended_at: float = 0.0
     error: str | None = None
+    is_sent: bool = True
+    """False if the caller itself could not send it, as without room for another connection."""
 
     @property
     def ttft_s(self) -> float | None:
@@ -60,6 +66,7 @@ def summary(
     duration_s: float,
     *,
     percentiles: Sequence[float] = PERCENTILES,
+    metrics: Sequence[str] = METRICS,
     goodput: Mapping[str, float] | None = None,
 ) -> dict[str, object]:
     """Counts, rates and latencies of a run.
@@ -83,7 +90,7 @@ def summary(
     if goodput:
         within = sum(is_within(each, goodput) for each in good)
         result["request_goodput"] = within / duration_s
-    for metric in METRICS:
+    for metric in metrics:
         values = [value * 1e3 for each in good for value in values_of(each, metric)]
         result |= statistics_of(metric, values, percentiles)
     return result
@@ -106,8 +113,11 @@ def is_within(request: RequestTimes, limits: Mapping[str, float]) -> bool:
     )
 
 
-def read_goodput(words: tuple[str, ...]) -> dict[str, float]:
+def read_goodput(
+    words: tuple[str, ...], metrics: Sequence[str] = GOODPUT_METRICS
+) -> dict[str, float]:
     """Limits in milliseconds from `ttft:500` and the like. Raises ConfigError."""
+    names = f"{', '.join(metrics[:-1])} or {metrics[-1]}"
     limits = {}
     for word in words:
         metric, _, value = word.partition(":")
@@ -115,9 +125,9 @@ def read_goodput(words: tuple[str, ...]) -> dict[str, float]:
             limits[metric] = float(value)
         except ValueError:
             limits[metric] = -1.0
-        if metric not in ("ttft", "tpot", "e2el") or not 0 < limits[metric] < math.inf:
+        if metric not in metrics or not 0 < limits[metric] < math.inf:
             raise ConfigError(
-                f"--goodput {word} is not METRIC:MS with ttft, tpot or e2el; for example ttft:500."
+                f"--goodput {word} is not METRIC:MS with {names}; for example ttft:500."
             )
     return limits
 
@@ -145,6 +155,15 @@ def percentile(ordered: Sequence[float], share: float) -> float:
     below = int(place)
     above = min(below + 1, len(ordered) - 1)
     return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+
+
+def most_in_a_second(requests: Sequence[RequestTimes]) -> int:
+    """The most pieces of text, one token each as a rule, that came within a second of the run."""
+    if not requests:
+        return 0
+    began_at = min(each.sent_at for each in requests)
+    seconds = Counter(int(at - began_at) for each in requests for at in each.token_times)
+    return max(seconds.values(), default=0)
 
 
 def most_at_once(requests: Sequence[RequestTimes]) -> int:

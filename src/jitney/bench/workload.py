@@ -1,7 +1,8 @@
 """Workloads: which requests arrive when, and how long they are. Seeded, and the same everywhere.
 
-A job has lengths only. Its prompt is made from the seed when it is sent, as token ids for an engine
-or as text for a server, so one workload serves engines, servers and simulations.
+A job has lengths only, except where a file has its text. Its prompt is made from the seed when it
+is sent, as token ids for an engine or as text for a server, so one workload serves engines, servers
+and simulations.
 """
 
 import math
@@ -51,6 +52,8 @@ class Job:
     prefix_count: int = 0
     """How many of its first tokens it shares with the others of its group."""
     prefix_group: int = 0
+    given_text: str | None = None
+    """Its prompt, where a file has it."""
 
     def tokens(self, seed: int, vocabulary: Sequence[int]) -> tuple[int, ...]:
         """Its prompt as token ids, of those that are text."""
@@ -58,7 +61,7 @@ class Job:
 
     def text(self, seed: int) -> str:
         """Its prompt as words, about one token each."""
-        return " ".join(self._draw(seed, WORDS))
+        return self.given_text or " ".join(self._draw(seed, WORDS))
 
     def _draw(self, seed: int, choices: Sequence[Choice]) -> list[Choice]:
         prefix = random.Random(f"{seed} prefix {self.prefix_group}")

@@ -40,8 +40,16 @@ def measure_and_finish(
     finish(result, seed_of(resolved), folder, setup_of(resolved))
 
 
+Save = Callable[[dict[str, object]], Path]
+"""Writes the content of a result somewhere; where to."""
+
+
 def finish(
-    result: Result, seed: int, folder: Path | None, setup: Mapping[str, object] | None = None
+    result: Result,
+    seed: int,
+    folder: Path | None,
+    setup: Mapping[str, object] | None = None,
+    save: Save | None = None,
 ) -> None:
     """Give out a result of `jitney bench`, with what was measured as `report.setup_of` tells it."""
     content = document(result, seed, setup)
@@ -51,7 +59,7 @@ def finish(
         paths: list[Path] = importlib.import_module("jitney.bench.plots").draw(content, into)
         return paths
 
-    give_out(result, content, folder, draw)
+    give_out(result, content, folder, draw, save)
 
 
 def give_out(
@@ -59,6 +67,7 @@ def give_out(
     content: dict[str, object],
     folder: Path | None,
     draw: Callable[[Path], list[Path]] | None,
+    save: Save | None = None,
 ) -> None:
     """Show a result, write and draw it if a folder is given, and end with one JSON line.
 
@@ -67,8 +76,10 @@ def give_out(
     show(result)
     line = json.dumps(content, allow_nan=False)
     try:
+        paths = [] if save is None else [save(content)]
         if folder is not None:
-            paths = [write_json(content, folder), *_drawn(draw, folder)]
+            paths += [write_json(content, folder), *_drawn(draw, folder)]
+        if paths:
             say(f"Written: {', '.join(map(str, paths))}.")
     finally:
         sys.stdout.write(line + "\n")

@@ -1,6 +1,6 @@
 """The commands of `jitney bench` and their options, as in `verbs`.
 
-The options of `serve` have the names of `vllm bench serve`. Imports nothing heavy.
+Those of `serve` are in `serve_load_verb`. Imports nothing heavy.
 
 Tests: tests/unit/cli/test_flags.py and tests/e2e/test_bench.py.
 """
@@ -8,14 +8,12 @@ Tests: tests/unit/cli/test_flags.py and tests/e2e/test_bench.py.
 from dataclasses import dataclass
 from pathlib import Path
 
-from jitney.cli.flags import COMMAND, SERVER_URL, Verb, option
+from jitney.cli.flags import COMMAND, Verb, option
+from jitney.cli.serve_load_verb import SERVE_LOAD_VERB
 
 LOAD = "Load"
 OUTPUT = "Output"
-NUM_PROMPTS = 100
-INPUT_LEN, OUTPUT_LEN = 128, 64
 
-SEED = option(COMMAND, "Lengths, prompts and arrivals come from it.", 0)
 RUNS = option(COMMAND, "How often everything is measured, in turn.", 3)
 FOLDER = option(
     OUTPUT,
@@ -102,79 +100,6 @@ class CompareOptions:
     output: Path | None = FOLDER
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServeLoadOptions:
-    """Put load on a running server that speaks OpenAI's HTTP interface.
-
-    Flags and results have the names of `vllm bench serve`: times to the first token (ttft), per
-    token after it (tpot), between tokens (itl) and to the end (e2el).
-    """
-
-    base_url: str = option(COMMAND, "Where the server is.", SERVER_URL, metavar="URL")
-    endpoint: str = option(
-        COMMAND,
-        "The path of the requests; with `chat` in it they are chats. Default: /v1/completions.",
-        "/v1/completions",
-        metavar="PATH",
-    )
-    model_name: str | None = option(
-        COMMAND,
-        "The name of the model. Default: the first one that the server lists.",
-        spelled=("--model",),
-        metavar="NAME",
-    )
-    api_key: str | None = option(COMMAND, "A key of the server.")
-    dataset_path: Path | None = option(
-        LOAD,
-        "A JSONL trace: timestamp (ms), input_length and output_length in each line. Without "
-        "timestamps, the requests arrive at --request-rate. Default: random lengths.",
-    )
-    num_prompts: int | None = option(LOAD, f"How many requests. Default: {NUM_PROMPTS}.")
-    input_len: int | None = option(LOAD, f"Tokens of a prompt, about. Default: {INPUT_LEN}.")
-    output_len: int | None = option(LOAD, f"Tokens of an answer. Default: {OUTPUT_LEN}.")
-    range_ratio: float | None = option(
-        LOAD,
-        "Lengths vary by up to this share. Default: 0.",
-        spelled=("--random-range-ratio",),
-        metavar="SHARE",
-    )
-    prefix_len: int | None = option(
-        LOAD,
-        "Tokens at the beginning that all prompts share. Default: 0.",
-        spelled=("--random-prefix-len",),
-    )
-    request_rate: float | None = option(
-        LOAD,
-        "Requests per second. Default: inf, all at once; with a trace, its timestamps.",
-    )
-    burstiness: float | None = option(
-        LOAD,
-        "Of the request rate: 1 is a Poisson process, less is burstier, more is more even. "
-        "Default: 1.",
-    )
-    max_concurrency: int | None = option(
-        LOAD, "The most requests that are under way at once.", metavar="N"
-    )
-    ignore_eos: bool = option(
-        LOAD,
-        "Ask for answers of the whole length, if the server can.",
-        True,
-        spelled=("--ignore-eos/--no-ignore-eos",),
-    )
-    metric_percentiles: str = option(
-        OUTPUT, "Percentiles, with commas. Default: 50,95,99.", "50,95,99", metavar="N,..."
-    )
-    goodput: tuple[str, ...] = option(
-        OUTPUT,
-        "Count requests within a limit in ms, as ttft:500, tpot:50 or e2el:2000; may be given "
-        "several times.",
-        (),
-        metavar="METRIC:MS",
-    )
-    seed: int = SEED
-    output: Path | None = FOLDER
-
-
 BENCH_VERBS = (
     Verb(
         path=("bench", "strategies"),
@@ -206,21 +131,11 @@ BENCH_VERBS = (
     ),
     Verb(
         path=("bench", "compare"),
-        module="bench_http",
+        module="bench_compare",
         call="run_compare",
         options=CompareOptions,
         examples=("jitney bench compare --clients 1,16 -o results",),
     ),
-    Verb(
-        path=("bench", "serve"),
-        module="bench_http",
-        call="run_serve",
-        options=ServeLoadOptions,
-        examples=(
-            "jitney bench serve --num-prompts 200 --request-rate 4",
-            "jitney bench serve --dataset-path day.jsonl --goodput ttft:500 --goodput tpot:50",
-        ),
-        settings=(),
-    ),
+    SERVE_LOAD_VERB,
 )
 """All commands of the group, in the order of the help."""

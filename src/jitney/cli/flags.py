@@ -7,6 +7,7 @@ Every setting of `jitney.config` is a flag as well. Imports nothing heavy.
 import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints  # Any: options are of every type
 
@@ -67,8 +68,9 @@ class Verb:
 
     `call` is the function of `module` that runs it. `settings` names those that it uses; None is
     all of the engine's. With `serves` it also takes the settings of the server. `shorts` are short
-    flags that another system has for a setting. `is_default` marks the command that a group's name
-    alone means.
+    flags that another system has for a setting. `refused` are flags of another system without a
+    meaning here, each with the reason; a star at the end stands for any ending. `is_default` marks
+    the command that a group's name alone means.
     """
 
     path: tuple[str, ...]
@@ -79,6 +81,7 @@ class Verb:
     settings: tuple[str, ...] | None = None
     serves: bool = False
     shorts: tuple[tuple[str, str], ...] = ()
+    refused: tuple[tuple[str, str], ...] = ()
     is_default: bool = False
 
     @property
@@ -202,8 +205,11 @@ def parse(verb: Verb, words: list[str]) -> Parsed:
     flags = verb_flags(verb)
     command = click.Command(place, params=[flag.parameter for flag in flags], add_help_option=False)
     try:
-        context = command.make_context(place, words, allow_extra_args=True)
+        context = command.make_context(place, _spread(words, flags), allow_extra_args=True)
     except click.NoSuchOption as error:
+        for pattern, reason in verb.refused:
+            if fnmatchcase(error.option_name, pattern):
+                raise ConfigError(f"{place} does not take {error.option_name}: {reason}.") from None
         known = [name for flag in flags for name in flag.spelled if name.startswith("--")]
         raise no_option(error.option_name, place, known) from None
     if context.args:
@@ -222,6 +228,30 @@ def parse(verb: Verb, words: list[str]) -> Parsed:
         for name, value in values.items()
     }
     return Parsed(options, given, common.config, common.help)
+
+
+def _spread(words: list[str], flags: list[Flag]) -> list[str]:
+    """`--goodput a b` as `--goodput a --goodput b`, as vLLM has it, for options that are lists.
+
+    A command with arguments by position is left alone: the second word would be one of those.
+    """
+    if any(isinstance(flag.parameter, click.Argument) for flag in flags):
+        return words
+    lists = {name for flag in flags if flag.parameter.multiple for name in flag.spelled}
+    spread: list[str] = []
+    current, has_value = None, False
+    for place, word in enumerate(words):
+        if word == "--":
+            return spread + words[place:]
+        if word.startswith("-"):
+            name, has_value = word.partition("=")[0], "=" in word
+            current = name if name in lists else None
+        elif current is not None:
+            if has_value:
+                spread.append(current)
+            has_value = True
+        spread.append(word)
+    return spread
 
 
 def no_option(word: str, place: str, known: Iterable[str]) -> ConfigError:

@@ -12,12 +12,11 @@ pieces, which tells the time of a piece from that of a first token. Every tick i
 Tests: tests/e2e/test_plan.py.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from jitney.bench.in_process import JOINING, EngineTarget, engine_target, for_bench
-from jitney.bench.report import machine
+from jitney.bench.report import Say, machine
 from jitney.bench.workload import Job, Workload, mixed
 from jitney.config import Settings
 from jitney.core.backend import Traits
@@ -60,8 +59,6 @@ LIMIT_S = 45.0
 """After so long, what is only good for accuracy is left out."""
 
 OPTIONAL = ("more prompts alone", "mixed lengths")
-
-Say = Callable[[str], None]
 
 
 def calibrate(settings: Settings, *, seed: int, say: Say) -> Cost:

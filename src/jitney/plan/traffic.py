@@ -5,13 +5,14 @@ replayed as it was, or its requests are drawn at random for loads that it did no
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
+from jitney.bench.report import Say
 from jitney.bench.workload import LENGTH_MAX, Job, Workload, arrival_times, read_trace
 from jitney.errors import ConfigError
 
@@ -30,8 +31,6 @@ REQUESTS_PROCESS = 2
 
 COMPLETE = ("stop", "length")
 """How a request ends that has its whole answer."""
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,15 @@
 """Answers of servers as they come: whole, in pieces, wrong, and without counts."""
 
 import asyncio
+import errno
 import gzip
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import httpx
 import pytest
 
-from jitney.bench.http_target import HttpTarget, check_address, check_key
+from jitney.bench.http_target import HttpTarget, check_address, check_header, check_key
 from jitney.bench.timing import RequestTimes
 from jitney.bench.workload import Job
 from jitney.errors import ConfigError
@@ -32,6 +33,7 @@ def ask(
     *,
     base_url: str = "http://x/",
     api_key: str | None = None,
+    ignores_eos: bool = True,
 ) -> RequestTimes:
     async def body() -> AsyncIterator[bytes]:
         for piece in pieces:
@@ -40,10 +42,20 @@ def ask(
     def reply(request: httpx.Request) -> httpx.Response:
         return httpx.Response(status, headers=headers, content=body())
 
+    target = HttpTarget(
+        base_url=base_url, model="m", seed=1, api_key=api_key, ignores_eos=ignores_eos
+    )
+    return answered(reply, target)
+
+
+def answered(
+    reply: Callable[[httpx.Request], httpx.Response], target: HttpTarget | None = None
+) -> RequestTimes:
+    asked = target or HttpTarget(base_url="http://x", model="m", seed=1)
+
     async def run() -> RequestTimes:
-        target = HttpTarget(base_url=base_url, model="m", seed=1, api_key=api_key)
         async with httpx.AsyncClient(transport=httpx.MockTransport(reply)) as client:
-            return await target.ask(client, JOB)
+            return await asked.ask(client, JOB)
 
     return asyncio.run(run())
 
@@ -109,6 +121,80 @@ def test_a_wrong_address_fails_the_request_and_not_the_run() -> None:
     times = ask([TEXT], base_url="http://x:port")
     assert times.error is not None
     assert "InvalidURL" in times.error
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_our_own_limit_of_files_is_not_the_servers_fault(number: int) -> None:
+    """Guards the count of failures: the library hides the reason two errors deep."""
+
+    def refuse(request: httpx.Request) -> httpx.Response:
+        refused = OSError(errno.ECONNREFUSED, "refused")
+        group = ExceptionGroup("all failed", [refused, OSError(number, "Too many open files")])
+        try:
+            raise OSError("All connection attempts failed") from group
+        except OSError as error:
+            raise httpx.ConnectError("All connection attempts failed") from error
+
+    times = answered(refuse)
+    assert times.error is not None
+    assert "raise `ulimit -n` or lower --max-concurrency" in times.error
+    assert not times.is_sent
+
+
+def test_a_refused_connection_is_the_servers() -> None:
+    def refuse(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("no") from OSError(errno.ECONNREFUSED, "refused")
+
+    times = answered(refuse)
+    assert times.error == "ConnectError: no"
+    assert times.is_sent
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "hints"),
+    [
+        (400, b"Unrecognized request argument: ignore_eos", True),
+        (422, b'{"detail": "' + b"x" * 1000 + b'ignore_eos"}', True),
+        (400, b"the prompt is too long", False),
+        (500, b"ignore_eos", False),
+    ],
+)
+def test_a_server_that_does_not_know_our_field_gets_a_hint(
+    status: int, body: bytes, *, hints: bool
+) -> None:
+    """Guards those who measure a server of another make: the flag is not easy to guess."""
+    error = ask([body], status).error
+    assert error is not None
+    assert ("--no-ignore-eos leaves the field ignore_eos out" in error) is hints
+    assert len(error) < 300
+    assert "--no-ignore-eos" not in str(ask([body], status, ignores_eos=False).error)
+
+
+def test_headers_are_sent_and_their_values_not_shown() -> None:
+    sent: dict[str, str] = {}
+
+    def reply(request: httpx.Request) -> httpx.Response:
+        sent.update(request.headers)
+        return httpx.Response(401, content=b"wrong: token-1234")
+
+    async def run() -> RequestTimes:
+        headers = {"x-auth": "Bearer token-1234", "x-short": "w"}
+        target = HttpTarget(base_url="http://x", model="m", seed=1, headers=headers)
+        async with target.client() as client:
+            client._transport = httpx.MockTransport(reply)
+            return await target.ask(client, JOB)
+
+    times = asyncio.run(run())
+    assert (sent["x-auth"], sent["x-short"]) == ("Bearer token-1234", "w")
+    assert times.error == "status 401: wrong: [key]"
+
+
+def test_a_header_that_cannot_be_sent_is_refused_and_not_shown() -> None:
+    check_header("x-tenant", "blue green")
+    for name, value in (("", "hidden"), ("a b", "hidden"), ("x", "hidden\n"), ("x:", "hidden")):
+        with pytest.raises(ConfigError, match="--header") as caught:
+            check_header(name, value)
+        assert "hidden" not in str(caught.value)
 
 
 def test_a_key_that_the_server_repeats_is_not_shown() -> None:

@@ -7,10 +7,12 @@ import pytest
 
 from jitney.bench.drive import drive
 from jitney.bench.http_target import HttpTarget, served_model
+from jitney.bench.peers.libraries import text_tokens
 from jitney.bench.peers.server_process import free_port, running_server
 from jitney.bench.peers.servers import Room, llama_servers
 from jitney.bench.timing import RequestTimes
 from jitney.bench.workload import fixed
+from jitney.models.gguf_vocabulary import read_vocabulary
 from tests.backends_for_tests import needs
 
 START_S = 120.0
@@ -54,4 +56,12 @@ def test_llama_server_of_the_wheel(tiny_gguf: Path, monkeypatch: pytest.MonkeyPa
 def test_openvino_genai_in_process(tiny_gguf: Path) -> None:
     needs("openvino", threads=1)
     genai = pytest.importorskip("jitney.bench.peers.genai")
-    assert genai.GenAi(tiny_gguf, 2, 256).rate(LOAD) > 0
+    peer = genai.GenAi(tiny_gguf, 2, 256)
+    assert peer._vocabulary == text_tokens(len(read_vocabulary(tiny_gguf).tokens))
+    assert peer.rate(LOAD) > 0
+
+
+def test_prompts_are_of_tokens_that_the_model_has() -> None:
+    """Guards small vocabularies: a token beyond the weights is an error, or nonsense."""
+    assert text_tokens(49_152) == range(100, 49_152)
+    assert text_tokens(60) == range(30, 60)

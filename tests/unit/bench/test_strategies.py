@@ -32,7 +32,11 @@ def test_strategies_give_figures_for_each_workload_and_run() -> None:
     assert max(run["mean_batch"] for run in figures["mixed"]["continuous"]) > 2.0
     assert len(result.rows) == len(CHANGES)
     # On a busy host a part is measured again, and that is said too.
-    assert sum(text.startswith("run ") for text in said) == 2 * len(CHANGES)
+    order = [text.split(", ")[1] for text in said if text.startswith("run ")]
+    assert sorted(order[:6]) == sorted(CHANGES)
+    assert order == [*order[:6], *reversed(order[:6])]
+    # What is compared is measured one after the other.
+    assert order[:3] == ["sequential", "continuous", "static"]
 
 
 def test_static_groups_waste_steps_where_continuous_does_not() -> None:

@@ -2,7 +2,17 @@
 
 import pytest
 
-from jitney.bench.timing import RequestTimes, is_within, most_at_once, percentile, summary
+from jitney.bench.timing import (
+    METRICS,
+    RequestTimes,
+    is_within,
+    most_at_once,
+    most_in_a_second,
+    percentile,
+    read_goodput,
+    summary,
+)
+from jitney.errors import ConfigError
 
 FIRST = RequestTimes(
     sent_at=10.0,
@@ -46,6 +56,26 @@ def test_without_answers_there_are_no_latencies() -> None:
     found = summary([FAILED], 1.0)
     assert found["completed"] == 0
     assert "mean_ttft_ms" not in found
+
+
+def test_only_the_chosen_metrics_are_summed_up() -> None:
+    found = summary([FIRST], 1.0, metrics=("itl",), percentiles=(99.0,))
+    assert {name for name in found if name.endswith("_ms")} == {
+        f"{word}_itl_ms" for word in ("mean", "median", "std", "p99")
+    }
+
+
+def test_the_busiest_second_counts_from_the_first_request() -> None:
+    assert most_in_a_second([FIRST, SECOND]) == 2
+    assert most_in_a_second([FAILED]) == most_in_a_second([]) == 0
+
+
+def test_a_gap_may_have_a_limit_where_gaps_are_known() -> None:
+    limits = read_goodput(("ttft:1000", "itl:999"), METRICS)
+    assert not is_within(FIRST, limits)
+    assert is_within(FIRST, {**limits, "itl": 1000.0})
+    with pytest.raises(ConfigError, match="ttft, tpot or e2el"):
+        read_goodput(("itl:9",))
 
 
 def test_goodput_needs_every_limit() -> None:

@@ -100,3 +100,22 @@ def test_a_model_by_position_is_the_setting() -> None:
     assert found.sources["model"] == "flag --model"
     with pytest.raises(ConfigError, match="The model is given twice"):
         parse(serve, ["a.gguf", "--model", "b.gguf"]).resolved()
+
+
+def test_the_words_after_a_list_option_belong_to_it() -> None:
+    """Guards vLLM's spelling `--goodput ttft:200 itl:50`; the flag before each works as well."""
+    serve = next(verb for verb in VERBS if verb.path == ("bench", "serve"))
+    words = ["--goodput", "a:1", "b:2", "--seed", "3", "--goodput=c:3", "d:4", "--no-ignore-eos"]
+    parsed = parse(serve, words)
+    assert parsed.options.goodput == ("a:1", "b:2", "c:3", "d:4")
+    assert (parsed.options.seed, parsed.options.ignore_eos) == (3, False)
+    assert parse(serve, []).options.ignore_eos is None
+    for wrong in (["--seed", "3", "4"], ["--goodput", "a:1", "--", "b"]):
+        with pytest.raises(ConfigError, match="does not take"):
+            parse(serve, wrong)
+
+
+def test_words_of_a_command_with_arguments_stay_arguments() -> None:
+    """Guards `jitney run --stop x "prompt"`."""
+    parsed = parse(VERBS[0], ["--stop", "x", "prompt"])
+    assert (parsed.options.stop, parsed.options.prompts) == (("x",), ("prompt",))

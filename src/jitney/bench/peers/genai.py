@@ -19,10 +19,11 @@ import openvino_genai as genai
 from jitney.backends.machine.cores import usable_cores
 from jitney.backends.openvino import families
 from jitney.backends.openvino.convert import write_model
+from jitney.bench.peers.libraries import text_tokens
 from jitney.bench.workload import Job, Workload
+from jitney.models.gguf_vocabulary import read_vocabulary
 
 CACHE_GB = 2
-VOCABULARY = range(100, 40_000)
 
 Handle = Any  # the library does not export the class
 
@@ -48,6 +49,8 @@ class GenAi:
             # Its tokenizer is written beside the model, and it does not start without one.
             write_model(model, Path(name))
             self._pipeline = genai.ContinuousBatchingPipeline(name, limits, "CPU", properties)
+        # Another token would be read from beyond the weights.
+        self._vocabulary = text_tokens(len(read_vocabulary(model).tokens))
         self._number = 0
 
     def rate(self, workload: Workload) -> float:
@@ -70,7 +73,7 @@ class GenAi:
         config.do_sample = False
         config.ignore_eos = True
         self._number += 1
-        tokens = ov.Tensor(np.array([job.tokens(seed, VOCABULARY)], np.int64))
+        tokens = ov.Tensor(np.array([job.tokens(seed, self._vocabulary)], np.int64))
         return self._pipeline.add_request(self._number, tokens, config)
 
     def _is_answered(self, job: Job, handle: Handle) -> bool:

@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any  # Any: torch and transformers may not be installed
 
 from jitney.backends.machine.cores import usable_cores
+from jitney.bench.peers.libraries import text_tokens
 from jitney.bench.workload import Job, Workload
-
-CONTROL_TOKENS = 100
-"""Most vocabularies begin with tokens that are no text."""
 
 PADDING = 0
 
@@ -31,8 +29,7 @@ class HfTransformers:
             str(model.parent), gguf_file=model.name
         )
         self._model = loaded.to(getattr(self._torch, dtype)).eval()
-        token_count = int(self._model.config.vocab_size)
-        self._vocabulary = range(min(CONTROL_TOKENS, token_count // 2), token_count)
+        self._vocabulary = text_tokens(int(self._model.config.vocab_size))
 
     def rate(self, workload: Workload) -> float:
         """Completion tokens per second, in batches of as many jobs as there are clients."""

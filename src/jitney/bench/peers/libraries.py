@@ -1,6 +1,6 @@
 """The libraries that `compare` knows and that are installed here, each loaded when it is asked for.
 
-Tests: tests/unit/bench/test_hf_transformers.py and tests/unit/bench/test_compare.py.
+Tests: tests/unit/bench/test_peers.py and tests/unit/bench/test_compare.py.
 """
 
 import importlib
@@ -13,6 +13,9 @@ from jitney.bench.workload import Workload
 
 Load = Callable[[], Callable[[Workload], float]]
 """Loads a model; what it returns runs a workload and gives completion tokens per second."""
+
+CONTROL_TOKENS = 100
+"""Most vocabularies begin with tokens that are no text."""
 
 
 def library_peers(model: Path, slots: int) -> list[tuple[str, Load]]:
@@ -30,6 +33,11 @@ def library_peers(model: Path, slots: int) -> list[tuple[str, Load]]:
             for dtype in ("float32", "bfloat16")
         ]
     return found
+
+
+def text_tokens(token_count: int) -> range:
+    """Tokens for prompts, of a vocabulary with so many: without the first, which may be no text."""
+    return range(min(CONTROL_TOKENS, token_count // 2), token_count)
 
 
 def is_installed(name: str) -> bool:
