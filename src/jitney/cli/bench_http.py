@@ -149,6 +149,7 @@ def _workload(options: ServeLoadOptions) -> Workload:
             seed=options.seed,
             per_s=options.request_rate,
             burstiness=options.burstiness,
+            say=say,
         )
         _check_size("The trace", workload.token_count, "use a part of it")
     if options.burstiness is not None and (options.request_rate or math.inf) == math.inf:
