@@ -17,7 +17,10 @@ from jitney.backends.machine.cores import usable_cores
 from jitney.plan.tick_cost import write_cost
 from tests.plan_for_tests import COST
 
-WAIT_S = 240
+pytestmark = pytest.mark.timeout(600)
+"""A search takes half a minute of both cores, and minutes where others use them too."""
+
+WAIT_S = 540
 
 
 def plan(*words: str | Path) -> subprocess.CompletedProcess[str]:
