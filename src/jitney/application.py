@@ -13,15 +13,12 @@ from functools import partial
 
 from jitney.config import (
     Key,
-    Resolved,
     ServeSettings,
-    Settings,
     check_distinct,
     environment,
     load_keys,
 )
 from jitney.config.machine import jobs_folder
-from jitney.config.resolve import DEFAULT
 from jitney.errors import ConfigError
 from jitney.jobs.database import DiskTrouble, StoreTaken
 from jitney.jobs.job_metrics import collect_jobs
@@ -88,13 +85,6 @@ class Application:
         if self.jobs is not None:
             self.jobs.close()
         self.monitor.close()
-
-
-def for_serving(resolved: Resolved) -> Settings:
-    """Run the backend in its own process by default: a crash of native code must not end us."""
-    if resolved.sources["backend_process"] == DEFAULT:
-        return replace(resolved.settings, backend_process=True)
-    return resolved.settings
 
 
 def open_jobs(service: Service, *, waits_for_store: bool = False) -> Jobs:

@@ -17,7 +17,10 @@ from jitney.backends.machine.cores import usable_cores
 from jitney.plan.tick_cost import write_cost
 from tests.plan_for_tests import COST
 
-WAIT_S = 240
+pytestmark = pytest.mark.timeout(600)
+"""A search takes half a minute of both cores, and minutes where others use them too."""
+
+WAIT_S = 540
 
 
 def plan(*words: str | Path) -> subprocess.CompletedProcess[str]:
@@ -48,7 +51,7 @@ def trace(tmp_path: Path) -> Path:
 def test_it_measures_simulates_recommends_and_draws(tmp_path: Path) -> None:
     saved = tmp_path / "cost.json"
     done = plan(
-        *("--backend", "fake", "--request-rate", "20", "--input-len", "8", "--output-len", "40"),
+        *("--backend", "fake", "--request-rate", "20", "--input-len", "8", "--output-len", "4"),
         *("--goodput", "ttft:500", "--save-cost", saved, "-o", tmp_path / "out"),
     )
     assert done.returncode == 0, done.stderr
@@ -59,13 +62,18 @@ def test_it_measures_simulates_recommends_and_draws(tmp_path: Path) -> None:
     assert found["benchmark"] == "plan"
     assert found["recommended"]["replicas"] == 1
     assert found["limits_ms"] == {"ttft": 500.0}
+    assert (found["cost"]["backend"], found["cost"]["backend_process"]) == ("fake", True)
+    assert (found["model"], found["backend"]) == ("fake", "fake")
+    assert found["settings"] == {"backend": "fake"}
+    assert found["scheduler"]["strategy"] == "continuous"
+    assert (found["load"]["input_len"], found["load"]["output_len"]) == (8, 4)
     assert json.loads(saved.read_text())["model"] == "fake"
     assert json.loads((tmp_path / "out" / "plan.json").read_text())["rate"] == 20.0
 
 
 def test_a_trace_is_replayed_under_other_settings(cost: Path, trace: Path) -> None:
     changes = ("--what-if", "max_num_seqs=1,policy=sjf", "--what-if", "replicas=2")
-    done = plan("--cost", cost, "--trace", trace, *changes)
+    done = plan("--cost", cost, "--trace", trace, "--seed", "5", *changes)
     assert done.returncode == 0, done.stderr
     lines = [line.split("\t") for line in done.stdout.splitlines()]
     assert [line[0] for line in lines[1:4]] == [
@@ -73,9 +81,15 @@ def test_a_trace_is_replayed_under_other_settings(cost: Path, trace: Path) -> No
         "max_num_seqs=1,policy=sjf",
         "replicas=2",
     ]
-    runs = json.loads(done.stdout.splitlines()[-1])["runs"]
+    found = strict(done.stdout.splitlines()[-1])
+    assert (found["load"]["trace"], found["rate"]) == ("monday.jsonl", pytest.approx(40 / 1.95))
+    assert (found["settings"], found["scheduler"]["max_num_seqs"]) == ({"seed": 5}, 16)
+    assert (found["model"], found["backend"], found["seed"]) == ("made", "made", 5)
+    assert "threads" not in found
+    runs = found["runs"]
     assert [each["count"] for each in runs] == [40, 40, 40]
     assert runs[1]["p95_ms"] > runs[0]["p95_ms"]
+    assert "The policy sjf was simulated as if max_tokens of every request" in done.stdout
 
 
 @pytest.fixture
@@ -202,14 +216,15 @@ def test_a_day_is_a_sample_with_its_error(cost: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--cost", "none.json"), "none.json cannot be read"),
+        (("--cost", "none.json"), "--backend would not be used with --cost"),
         (("--trace", "none.jsonl"), "none.jsonl cannot be read"),
         (("--goodput", "speed:3"), "is not METRIC:MS"),
         (("--share", "1.5"), "--share is 1.5; expected above 0, up to 1"),
         (("--request-rate", "-1"), "--request-rate is -1"),
         (("--what-if", "mix=fast"), "mix"),
         (("--what-if", "model=x"), "--what-if cannot change model"),
-        (("--day", "--what-if", "mix=separate"), "do not go together"),
+        (("--day", "--what-if", "mix=separate"), "--day would not be used with --what-if"),
+        (("--replicas", "3"), "--replicas would not be used without --day or --what-if"),
         (("--request-rate", "1e-9"), "--request-rate is 1e-09; expected above 1e-06"),
         (("--save-cost", "."), "is a folder; give a file"),
         (("--what-if", "mix=separate", "--replicas", "1001"), "expected above 0, up to 1000"),
@@ -222,6 +237,13 @@ def test_a_mistake_gives_one_sentence(words: tuple[str, ...], told: str) -> None
     assert done.stdout == ""
     assert told in done.stderr
     assert done.stderr.startswith("jitney: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_missing_cost_gives_one_sentence(tmp_path: Path) -> None:
+    done = plan("--cost", tmp_path / "none.json")
+    assert done.returncode == 2
+    assert "none.json cannot be read" in done.stderr
     assert done.stderr.count("\n") == 1
 
 

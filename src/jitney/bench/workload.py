@@ -7,7 +7,7 @@ and simulations.
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -37,6 +37,13 @@ LINE_BYTES_MAX = 2**20
 
 LENGTH_MAX = 10_000_000
 
+EPOCH_UNITS = (("seconds", 1e9, 1.0), ("microseconds", 1e14, 1e-6), ("nanoseconds", 1e17, 1e-9))
+"""Units of a clock that began in 1970: the name, the smallest number of our days, and the seconds.
+Each reaches up to a hundred times that number. In milliseconds, these days are beyond 1e12."""
+
+EPOCH_RATIO = 100.0
+
+Say = Callable[[str], None]
 Choice = TypeVar("Choice")
 
 
@@ -187,12 +194,18 @@ class RandomLengths:
 
 
 def read_trace(
-    path: Path, *, seed: int, per_s: float | None = None, burstiness: float | None = None
+    path: Path,
+    *,
+    seed: int,
+    per_s: float | None = None,
+    burstiness: float | None = None,
+    say: Say = lambda text: None,
 ) -> Workload:
     """A workload from a JSONL file: one object a line, as `TraceLine` names its fields.
 
     All lines have a time or none has. Without times the arrivals are drawn, as for random lengths;
-    with them, `per_s` and `burstiness` are refused. Raises ConfigError.
+    with them, `per_s` and `burstiness` are refused. Times count from the first; those of a clock
+    since 1970 that are not in milliseconds are told and converted. Raises ConfigError.
     """
     jobs, is_timed = _read_jobs(path)
     if not is_timed:
@@ -207,10 +220,17 @@ def read_trace(
             "be used; leave them out, or take the timestamps out of the file."
         )
     jobs.sort(key=lambda job: job.at_s)
-    first_s = jobs[0].at_s
+    first_s, factor = jobs[0].at_s, 1.0
+    for unit, low, seconds in EPOCH_UNITS:
+        if low <= 1e3 * first_s and 1e3 * jobs[-1].at_s < EPOCH_RATIO * low:
+            factor = 1e3 * seconds
+            say(
+                f"The timestamps of {path} are taken as {unit} since 1970; if they are "
+                "milliseconds, take the first one off all of them."
+            )
     if first_s:
         for place, job in enumerate(jobs):
-            jobs[place] = replace(job, at_s=job.at_s - first_s)
+            jobs[place] = replace(job, at_s=factor * (job.at_s - first_s))
     return Workload(name=path.stem, seed=seed, jobs=tuple(jobs))
 
 
@@ -269,7 +289,7 @@ class TraceLine(msgspec.Struct):
     output_length: Length
     """Tokens of the completion."""
     timestamp: Moment | None = None
-    """When it arrived, in milliseconds; None if it is not known."""
+    """When it arrived, in milliseconds (`EPOCH_UNITS` for a clock); None if it is not known."""
 
     def job(self, number: int) -> Job:
         """The request of this line."""

@@ -8,6 +8,7 @@ import math
 from jitney.bench.datasets import Choosing, read_custom, read_sharegpt
 from jitney.bench.workload import RandomLengths, Workload, read_trace
 from jitney.cli.bench_result import LENGTH_MAX, PROMPTS_MAX, RATE_MIN, check_number
+from jitney.cli.failures import say
 from jitney.cli.flags import own_flags
 from jitney.cli.serve_load_verb import (
     CUSTOM_OUTPUT_LEN,
@@ -109,6 +110,7 @@ def workload_of(options: ServeLoadOptions) -> Workload:
             seed=options.seed,
             per_s=options.request_rate,
             burstiness=options.burstiness,
+            say=say,
         )
         _check_size("The trace", workload.token_count, "use a part of it")
     elif dataset in (CUSTOM, SHAREGPT):

@@ -5,7 +5,7 @@ Tests: tests/e2e/test_plan.py and tests/unit/plan/test_output.py.
 
 import importlib
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +33,8 @@ class Shown:
     """A result, and what paints its picture with `jitney.plan.pictures`, if there is one."""
 
     result: Result
+    policies: tuple[object, ...] = ()
+    """Those that were simulated for the figures of its table."""
     paint: Callable[[Any], Any] | None = None
 
 
@@ -50,7 +52,9 @@ def check_output(options: PlanOptions) -> None:
             pass
 
 
-def finish(shown: Shown, seed: int, folder: Path | None) -> None:
+def finish(
+    shown: Shown, seed: int, folder: Path | None, setup: Mapping[str, object] | None = None
+) -> None:
     """Give out a result, as `bench_result.give_out` does."""
     paint = shown.paint
 
@@ -62,7 +66,7 @@ def finish(shown: Shown, seed: int, folder: Path | None) -> None:
         paths: list[Path] = drawing.save_figure(figure, shown.result.name, into)
         return paths
 
-    content = document(shown.result, seed)
+    content = document(shown.result, seed, setup)
     give_out(shown.result, content, folder, None if paint is None else draw)
 
 

@@ -17,6 +17,7 @@ OUTPUT = "Output"
 TTFT_MS, TPOT_MS = 2000, 200
 SHARE = 0.95
 PEAK = 1.5
+BURSTINESS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +29,10 @@ class PlanOptions:
     that keeps enough requests within the limits. Measuring takes about a minute with a small model,
     and longer with a large one or with many slots. With --what-if it replays a load
     under other settings, side by side; with --day it simulates a day of a large fleet. Without
-    options it plans for mixed lengths, at as much load as one replica bears.
+    options it plans for mixed lengths, at as much load as one replica bears within the limits.
 
-    The policy sjf is simulated as if the length of every answer were known.
+    The policy sjf is simulated as if max_tokens of every request were the length of its answer. So
+    it is not recommended: the result says what it would gain.
     """
 
     cost: Path | None = option(
@@ -51,12 +53,14 @@ class PlanOptions:
     request_rate: float | None = option(
         LOAD,
         "Requests per second of the whole fleet; a trace without timestamps needs it. Default: "
-        "that of the trace; without one, as many as one replica bears with the present settings.",
+        "that of the busiest minute of the trace, and with --what-if and --day its own; without a "
+        "trace, as many as one replica bears within the limits with the present settings.",
     )
     trace: Path | None = option(
         LOAD,
         "Real traffic: a JSONL trace (timestamp in ms, input_length, output_length), or a file "
-        "that jitney trace saved. With --what-if it is replayed as it was.",
+        "that jitney trace saved. With --what-if it is replayed as it was; else requests are drawn "
+        "from it.",
     )
     input_len: int | None = option(
         LOAD,
@@ -66,20 +70,18 @@ class PlanOptions:
         LOAD,
         "Tokens of an answer. Default: mixed lengths from 3 to 60.",
     )
-    range_ratio: float = option(
+    range_ratio: float | None = option(
         LOAD,
         "Given lengths vary by up to this share. Default: 0.",
-        0.0,
         spelled=("--random-range-ratio",),
         metavar="SHARE",
     )
-    burstiness: float = option(
+    burstiness: float | None = option(
         LOAD,
-        "1 is a Poisson process, less is burstier, more is more even. Default: 1.",
-        1.0,
+        f"1 is a Poisson process, less is burstier, more is more even. Default: {BURSTINESS:g}.",
     )
-    replicas: int = option(
-        LOAD, "Replicas, up to 100,000 for --day and up to 1,000 for --what-if.", 1
+    replicas: int | None = option(
+        LOAD, "Replicas, up to 100,000 for --day and up to 1,000 for --what-if. Default: 1."
     )
     day_peak: float | None = option(
         LOAD,
@@ -93,10 +95,9 @@ class PlanOptions:
         (),
         metavar="METRIC:MS",
     )
-    share: float = option(
+    share: float | None = option(
         LIMITS,
         f"The share of requests that must be within the limits. Default: {SHARE:g}.",
-        SHARE,
         metavar="SHARE",
     )
     output: Path | None = option(

@@ -6,12 +6,12 @@ import logging
 import socket
 from collections.abc import Callable
 
-from jitney.application import Application, for_serving, is_local, read_keys
+from jitney.application import Application, is_local, read_keys
 from jitney.cli.opening import loading
 from jitney.cli.pull import fetch_model
 from jitney.cli.verbs import ServeOptions
 from jitney.cluster.serving import ClusterAssembly, assemble_cluster
-from jitney.config import Key, Resolved, ServeSettings, Settings
+from jitney.config import Key, Resolved, ServeSettings, Settings, for_serving
 from jitney.errors import ConfigError
 from jitney.loading.compose import Assembly, assemble
 from jitney.server import limits

@@ -18,10 +18,10 @@ from typing import Any  # Any: Ray has no types for handles and applications
 from ray import serve
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from jitney.application import Application, for_serving, read_keys
+from jitney.application import Application, read_keys
 from jitney.cluster.on_ray import ONGOING_MAX, RayDispatch, own_host, replica_deployment
 from jitney.cluster.serving import assemble_fleet, replica_bounds
-from jitney.config import Key, ServeSettings, Settings, environment, resolve
+from jitney.config import Key, ServeSettings, Settings, environment, for_serving, resolve
 from jitney.config.forms import read_named, whole_number
 from jitney.errors import ConfigError
 from jitney.loading.compose import model_key

@@ -7,7 +7,7 @@ Called at start-up, from one thread.
 from jitney.config.definitions import Setting
 from jitney.config.keyfile import Key, check_distinct, load_keys
 from jitney.config.machine import cache_folder, environment
-from jitney.config.resolve import Resolved, nearest, resolve
+from jitney.config.resolve import Resolved, for_serving, nearest, resolve
 from jitney.config.settings import (
     KV_TOKENS_DEFAULT,
     ServeSettings,
@@ -26,6 +26,7 @@ __all__ = [
     "cache_folder",
     "check_distinct",
     "environment",
+    "for_serving",
     "known_serve_settings",
     "known_settings",
     "load_keys",

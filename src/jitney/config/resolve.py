@@ -43,6 +43,13 @@ class Resolved:
         return {name: getattr(self.settings, name) for name in names}
 
 
+def for_serving(resolved: Resolved) -> Settings:
+    """Run the backend in its own process by default: a crash of native code must not end us."""
+    if resolved.sources["backend_process"] == DEFAULT:
+        return replace(resolved.settings, backend_process=True)
+    return resolved.settings
+
+
 @dataclass(frozen=True, slots=True)
 class _GivenValue:
     """A value as it was written, before it is checked."""

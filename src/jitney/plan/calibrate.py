@@ -4,10 +4,11 @@ It takes about a minute with a small model. Every run has a fixed number of tick
 longer with a larger model, and with more slots; only what is good for accuracy alone has a limit of
 time.
 
-Clients ask an engine in this process, so that its ticks have chosen shapes: generating sequences at
-several numbers, in neighbouring and in scattered slots, with short and long contexts, prompts of
-several lengths alone, and prompts beside generating sequences. A second engine computes prompts in
-pieces, which tells the time of a piece from that of a first token. Every tick is used for the fit.
+Clients ask an engine, so that its ticks have chosen shapes: generating sequences at several
+numbers, in neighbouring and in scattered slots, with short and long contexts, prompts of several
+lengths alone, and prompts beside generating sequences. A second engine computes prompts in pieces,
+which tells the time of a piece from that of a first token. Every tick is used for the fit. The
+backend has a process of its own if the settings say so: what the pipe costs is measured too.
 
 Tests: tests/e2e/test_plan.py.
 """
@@ -88,6 +89,7 @@ def calibrate(settings: Settings, *, seed: int, say: Say) -> Cost:
         machine=f"{shown['processor']}, {shown['cores']} cores",
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
         traits=traits_of(traits, slots),
+        backend_process=settings.backend_process,
     )
     return fit_cost(ticks, stamp)
 

@@ -87,6 +87,7 @@ class MeasuredOn:
     machine: str
     measured_at: str
     traits: BackendTraits
+    backend_process: bool = False
 
 
 def measured(ticks: Sequence[TickRecord]) -> list[MeasuredTick]:
@@ -154,6 +155,7 @@ def _fit(
         machine=stamp.machine,
         measured_at=stamp.measured_at,
         traits=stamp.traits,
+        backend_process=stamp.backend_process,
         decodes=decodes,
         spans_alone=curves["spans_alone"],
         spans_beside=curves["spans_beside"],

@@ -5,6 +5,10 @@ those slots, then slots again nearby. A setting is changed only if that gains so
 is better than one that is as good. Last, replicas: the fewest that bear the load, found by
 bisection. Each number is checked behind one router at the whole load, with other requests than
 those of the search.
+
+The policy `sjf` sorts by `max_tokens`, and in a simulation that is the length of the answer. In
+production it is what callers wrote, or one number for all who wrote none. So it is never
+recommended: what it would bear is found for the best settings, and told as such.
 """
 
 import math
@@ -25,7 +29,6 @@ SLOTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 BUDGETS = (256, 512, 1024, 4096)
 CHUNKS = (64, 128, 256, 512, 1024)
 MIXES = (Mix.BOUNDED_STALL, Mix.DECODE_FIRST, Mix.PREFILL_FIRST)
-POLICIES = (Policy.FIFO, Policy.SJF)
 GAIN = 1.03
 """Another setting must bear this much more than the user's."""
 
@@ -112,6 +115,8 @@ class Recommendation:
     present_curve: tuple[CurvePoint, ...]
     knee_per_s: float
     """The highest load that the fleet bears within the limits; 0 without a fleet."""
+    sjf_per_s: float | None = None
+    """What one replica bears with `sjf` in place of `fifo`; None where it has another policy."""
 
 
 def recommend(question: PlanQuestion, pool: Pool) -> Recommendation:
@@ -119,6 +124,9 @@ def recommend(question: PlanQuestion, pool: Pool) -> Recommendation:
     search = _Search(question, pool)
     present = search.measure([question.settings])[0]
     best = search.run(present)
+    sjf_per_s = None
+    if best.settings.policy is Policy.FIFO:
+        sjf_per_s = search.bears_per_s(replace(best.settings, policy=Policy.SJF))
     fleet = find_fleet(question, best, pool)
     present_fleet = fleet if present is best else find_fleet(question, present, pool)
     curve: tuple[CurvePoint, ...] = ()
@@ -136,6 +144,7 @@ def recommend(question: PlanQuestion, pool: Pool) -> Recommendation:
         curve=curve,
         present_curve=present_curve,
         knee_per_s=min(knee(curve, question.share), _most_per_s(fleet)),
+        sjf_per_s=sjf_per_s,
     )
 
 
@@ -191,6 +200,11 @@ class _Search:
         self.tried += tried
         return tried
 
+    def bears_per_s(self, settings: SchedulerSettings) -> float:
+        """What one replica bears with these settings."""
+        known = [each for each in self.tried if each.settings == settings]
+        return (known or self.measure([settings]))[0].capacity.per_s
+
     def _better(self, best: Tried, choices: list[SchedulerSettings]) -> Tried:
         known = [each.settings for each in self.tried]
         fresh: list[SchedulerSettings] = []
@@ -218,8 +232,9 @@ def _steps(settings: SchedulerSettings, traffic: Traffic) -> list[tuple[str, Seq
         ("prefill_chunk", chunks),
         ("max_num_batched_tokens", budgets),
     ]
-    if isinstance(settings.policy, Policy) and settings.policy in POLICIES:
-        steps.append(("policy", POLICIES))
+    if settings.policy is Policy.SJF:
+        # It is simulated at its best: what bears more than that, bears more in production.
+        steps.append(("policy", (Policy.FIFO,)))
     return steps if settings.strategy is Strategy.CONTINUOUS else steps[3:]
 
 

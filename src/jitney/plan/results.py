@@ -5,13 +5,13 @@ Tests: tests/unit/plan/test_recommend.py, test_day.py and test_what_if.py.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 
 from jitney.bench.report import Result
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.plan.day import DayFigures, Estimate
 from jitney.plan.figures import Figures, Limits
-from jitney.plan.recommend import Fleet, PlanQuestion, Recommendation
+from jitney.plan.recommend import GAIN, Fleet, PlanQuestion, Recommendation
 from jitney.plan.replica import REPLICAS_MAX
 from jitney.plan.tick_cost import Cost
 
@@ -19,6 +19,13 @@ CHOSEN = ("max_num_seqs", "max_num_batched_tokens", "prefill_chunk", "mix", "pol
 """The settings that are searched."""
 
 UNKNOWN = "-"
+
+_PLACES = {
+    None: "",
+    True: " The backend ran in a process of its own, as under jitney serve.",
+    False: " The backend ran in the engine's process, which jitney serve does only if told so.",
+}
+"""What the result says of where a cost was measured; nothing for a file that does not tell."""
 
 TITLES = {
     "per_s": "requests/s",
@@ -39,16 +46,16 @@ def recommended(question: PlanQuestion, found: Recommendation) -> Result:
         for name in CHOSEN
     ]
     rows.append(("replicas", *(_replicas(each) for each in (present, best))))
-    bears = [_shown(each.capacity.per_s) for each in (present, best)]
+    bears = [shown(each.capacity.per_s) for each in (present, best)]
     rows.append(("one bears requests/s", *bears))
     rows += [
-        (title, *(_shown(getattr(each.figures, name)) for each in (present, best)))
+        (title, *(shown(getattr(each.figures, name)) for each in (present, best)))
         for name, title in TITLES.items()
     ]
     rows.append(("within the limits", *(_percent(each.figures.share) for each in (present, best))))
     return Result(
         name="plan",
-        title=f"{question.traffic.name}, {_shown(question.per_s)} requests/s",
+        title=f"{question.traffic.name}, {shown(question.per_s)} requests/s",
         columns=("", "present", "recommended"),
         rows=tuple(rows),
         notes=(cost_note(question.cost), _asked(question), *_advice(question, found)),
@@ -60,6 +67,7 @@ def recommended(question: PlanQuestion, found: Recommendation) -> Result:
             present=_fleet_figures(present),
             recommended=_fleet_figures(best),
             knee_per_s=found.knee_per_s,
+            sjf_bears_per_s=found.sjf_per_s,
             curve=[asdict(each) for each in found.curve],
             present_curve=[asdict(each) for each in found.present_curve],
             tried=[
@@ -142,7 +150,6 @@ def day_result(question: PlanQuestion, replicas: int, found: DayFigures, seconds
             replicas=replicas,
             limits_ms=dict(question.limits),
             cost=_plain_cost(question.cost),
-            settings=settings_shown(question.settings),
             wall_s=seconds,
             **asdict(found),
         ),
@@ -151,9 +158,15 @@ def day_result(question: PlanQuestion, replicas: int, found: DayFigures, seconds
 
 def settings_shown(settings: SchedulerSettings) -> dict[str, object]:
     """The searched settings by name."""
+    return {name: value for name, value in scheduler_shown(settings).items() if name in CHOSEN}
+
+
+def scheduler_shown(settings: SchedulerSettings) -> dict[str, object]:
+    """All settings of the scheduler by name, for JSON."""
+    values = {each.name: getattr(settings, each.name) for each in fields(settings)}
     return {
-        name: value if isinstance(value, int) else str(value)
-        for name, value in ((name, getattr(settings, name)) for name in CHOSEN)
+        name: value if value is None or type(value) in (bool, int, float) else str(value)
+        for name, value in values.items()
     }
 
 
@@ -163,6 +176,7 @@ def cost_note(cost: Cost) -> str:
         f"Cost: {cost.model} with {cost.traits.name} on {cost.machine}, {cost.measured_at}; fitted "
         f"to {cost.tick_count:,} ticks with a mean error of {100 * cost.error:.0f} % each. "
         f"It holds for --backend {cost.traits.name}: auto may take another for other slots."
+        f"{_PLACES[cost.backend_process]}"
     )
 
 
@@ -182,7 +196,7 @@ def _advice(question: PlanQuestion, found: Recommendation) -> list[str]:
     if best.replicas is None:
         figures = best.figures
         known = {"first token": figures.ttft_p95_ms, "per token": figures.tpot_p95_ms}
-        p95s = [f"{name} {_shown(value)} ms" for name, value in known.items() if value == value]
+        p95s = [f"{name} {shown(value)} ms" for name, value in known.items() if value == value]
         return [
             f"No setting meets these limits, whatever the number of replicas: with nearly nothing "
             f"else to do, {_percent(figures.share)} of the requests are within them (p95: "
@@ -207,7 +221,14 @@ def _advice(question: PlanQuestion, found: Recommendation) -> list[str]:
             f"At this load {_percent(best.figures.share)} of the requests are within the limits, "
             f"not {_percent(question.share)}: it is at the edge; take one replica more."
         )
-    lines.append(f"The fleet bears {_shown(found.knee_per_s)} requests/s within the limits.")
+    lines.append(f"The fleet bears {shown(found.knee_per_s)} requests/s within the limits.")
+    bears_per_s = best.capacity.per_s
+    if found.sjf_per_s is not None and found.sjf_per_s > GAIN * bears_per_s:
+        lines.append(
+            f"With --policy sjf one replica would bear {shown(found.sjf_per_s)} requests/s and not "
+            f"{shown(bears_per_s)}, if max_tokens of every request were the length of its answer. "
+            "Callers who write more, or nothing, take from that gain; so it is not recommended."
+        )
     return lines
 
 
@@ -244,6 +265,7 @@ def _plain_cost(cost: Cost) -> dict[str, object]:
     return {
         "model": cost.model,
         "backend": cost.traits.name,
+        "backend_process": cost.backend_process,
         "machine": cost.machine,
         "measured_at": cost.measured_at,
         "error": cost.error,
@@ -252,17 +274,18 @@ def _plain_cost(cost: Cost) -> dict[str, object]:
 
 
 def _estimated(found: Estimate) -> tuple[str, str]:
-    return _shown(found.value), f"± {_shown(found.error)}"
+    return shown(found.value), f"± {shown(found.error)}"
 
 
 def _beside(value: float, first: float) -> str:
     """A value, with its change from the first row."""
     if value == first or not first > 0:
-        return _shown(value)
-    return f"{_shown(value)} ({100 * (value / first - 1):+.0f} %)"
+        return shown(value)
+    return f"{shown(value)} ({100 * (value / first - 1):+.0f} %)"
 
 
-def _shown(value: float) -> str:
+def shown(value: float) -> str:
+    """A number for people; a dash if there is none."""
     if not math.isfinite(value):
         return UNKNOWN
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.3g}"

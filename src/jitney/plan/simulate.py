@@ -3,7 +3,7 @@
 One replica or several, and a router before them. A tick takes what the cost says, and every request
 gets exactly the tokens that its job wants. Not simulated: HTTP, tokenising, callers that leave, and
 the choice of tokens. The policy `sjf` sees the true length of every answer here, and only its limit
-in production.
+in production: see `recommend.py`.
 """
 
 import heapq

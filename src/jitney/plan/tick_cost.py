@@ -176,6 +176,8 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Generating slots are computed in whole groups of so many."""
     gap: Annotated[int, msgspec.Meta(ge=0, le=256)] | None = None
     """Slots farther apart are computed one after the other; None: all together."""
+    backend_process: bool | None = None
+    """Whether the backend ran in a process of its own; None: the file does not tell."""
 
 
 class TickCost:

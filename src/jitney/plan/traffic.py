@@ -23,6 +23,13 @@ REQUESTS_MAX = 1_000_000
 """Of a recording. They are simulated in each process, with about a kilobyte each."""
 
 SPAN_S_MAX = 1e9
+SPAN_S_DOUBTFUL = 31 * 86_400.0
+"""A longer recording may have another unit of time."""
+
+BUSIEST_S, BUSIEST_COUNT = 60.0, 50
+"""The busiest part of a recording has this length, or the one with so many requests in the mean:
+in a shorter one, chance would make the most of a few."""
+
 KINDS_MAX = 20_000
 """Kinds of requests that are drawn from; each simulation gets a copy."""
 
@@ -72,6 +79,18 @@ class Traffic:
         return max(each.prompt_count + each.completion_count for each in self.kinds)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Busiest:
+    """The part of a recording with the most requests. Times are seconds."""
+
+    per_s: float
+    at_s: float
+    """When it begins, counted from the first request."""
+    span_s: float
+    is_all: bool
+    """Whether it is the whole recording, which is too short to have parts."""
+
+
 def read_recording(path: Path, *, seed: int, say: Say) -> Workload:
     """The requests of a JSONL trace, or of a file that `jitney trace` saved. Raises ConfigError.
 
@@ -90,19 +109,25 @@ def read_recording(path: Path, *, seed: int, say: Say) -> Workload:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
     if content is None:
         _check_count(path, lines - 1)
-        return _checked(path, read_trace(path, seed=seed))
+        return _checked(path, read_trace(path, seed=seed, say=say), say)
     if len(content) > BYTES_MAX:
         raise ConfigError(f"{path} has above {BYTES_MAX:,} bytes; record for a shorter time.")
-    return _checked(path, _read_events(path, content, seed, say))
+    return _checked(path, _read_events(path, content, seed, say), say)
 
 
-def _checked(path: Path, workload: Workload) -> Workload:
+def _checked(path: Path, workload: Workload, say: Say) -> Workload:
     """The workload, if a simulation of it is bounded. Raises ConfigError."""
     _check_count(path, len(workload.jobs))
-    if workload.jobs[-1].at_s > SPAN_S_MAX:
+    span_s = workload.jobs[-1].at_s
+    if span_s > SPAN_S_MAX:
         raise ConfigError(
-            f"{path} goes over {workload.jobs[-1].at_s:.0e} seconds, which is too long; a timestamp"
-            " of a trace is in milliseconds."
+            f"{path} goes over {span_s:.0e} seconds, which is too long; a timestamp of a trace is "
+            "in milliseconds."
+        )
+    if span_s > SPAN_S_DOUBTFUL:
+        say(
+            f"{path} goes over {span_s / 86_400:,.0f} days: its timestamps are taken as "
+            "milliseconds; if they are microseconds, divide them by 1,000."
         )
     return workload
 
@@ -166,6 +191,22 @@ def rate_of(workload: Workload) -> float:
     span_s = workload.jobs[-1].at_s - workload.jobs[0].at_s
     assert span_s > 0, "the requests of a recording without times have no rate"
     return len(workload.jobs) / span_s
+
+
+def busiest(workload: Workload) -> Busiest:
+    """The busiest part of a recording with times."""
+    times = [job.at_s for job in workload.jobs]
+    per_s = rate_of(workload)
+    span_s = max(BUSIEST_S, BUSIEST_COUNT / per_s)
+    if span_s >= times[-1] - times[0]:
+        return Busiest(per_s=per_s, at_s=0.0, span_s=times[-1] - times[0], is_all=True)
+    most = first = at = 0
+    for last, at_s in enumerate(times):
+        while at_s - times[first] >= span_s:
+            first += 1
+        if last - first >= most:
+            most, at = last - first + 1, first
+    return Busiest(per_s=most / span_s, at_s=times[at] - times[0], span_s=span_s, is_all=False)
 
 
 def _numbered(kinds: Sequence[Job], times: Sequence[float]) -> tuple[Job, ...]:

@@ -45,6 +45,8 @@ def read_change(text: str) -> Change:
             close = nearest(name, NAMES)
             hint = "" if close is None else f"; the nearest is {close}"
             raise ConfigError(f"--what-if cannot change {name}{hint}.")
+        if name in words:
+            raise ConfigError(f"--what-if {text} changes {name} twice; leave one out.")
         words[name] = value.strip()
     replicas = words.pop(REPLICAS, None)
     if replicas is None:

@@ -114,6 +114,34 @@ def test_a_trace_is_read_in_the_order_of_its_times(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("first", "last", "seconds", "told"),
+    [
+        (0, 60_000, 60.0, None),
+        (1_763_000_000_000, 1_763_000_060_000, 60.0, None),
+        (1_763_000_000, 1_763_000_060, 60.0, "seconds since 1970"),
+        (1_763_000_000_000_000, 1_763_000_060_000_000, 60.0, "microseconds since 1970"),
+        (1_763_000_000_000_000_000, 1_763_000_060_000_000_000, 60.0, "nanoseconds since 1970"),
+        (5_000_000, 2_000_000_000, 1_995_000.0, None),
+    ],
+)
+def test_the_times_of_a_clock_count_from_the_first(
+    tmp_path: Path, first: int, last: int, seconds: float, told: str | None
+) -> None:
+    """Seconds read as milliseconds would be a thousand times the load."""
+    path = tmp_path / "day.jsonl"
+    lines = [
+        f'{{"timestamp": {at}, "input_length": 5, "output_length": 2}}' for at in (first, last)
+    ]
+    path.write_text("\n".join(lines))
+    said: list[str] = []
+    load = read_trace(path, seed=1, say=said.append)
+    assert load.jobs[0].at_s == 0.0
+    assert load.jobs[1].at_s == pytest.approx(seconds, rel=1e-4)
+    assert [told in each for each in said if told] == ([True] if told else [])
+    assert len(said) == (told is not None)
+
+
+@pytest.mark.parametrize(
     ("text", "words"),
     [
         ("", "has no requests"),

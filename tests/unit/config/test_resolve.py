@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from jitney.config import Settings, known_serve_settings, known_settings, nearest, resolve
+from jitney.config import (
+    Settings,
+    for_serving,
+    known_serve_settings,
+    known_settings,
+    nearest,
+    resolve,
+)
 from jitney.errors import ConfigError
 
 
@@ -197,6 +204,12 @@ def test_what_has_an_effect_is_taken(name: str, chooser: str, choice: str) -> No
 def test_a_default_chunk_follows_a_smaller_budget() -> None:
     """Guards `--max-num-batched-tokens 64` alone, which must not need a second flag."""
     assert resolve({"max_num_batched_tokens": 64}, None, {}).settings.prefill_chunk == 64
+
+
+def test_a_server_has_a_backend_process_unless_told_otherwise() -> None:
+    assert for_serving(resolve({}, None, {})).backend_process
+    assert not for_serving(resolve({"backend_process": False}, None, {})).backend_process
+    assert not resolve({}, None, {}).settings.backend_process
 
 
 def test_settings_made_directly_are_checked_as_well() -> None:

@@ -99,5 +99,6 @@ def test_the_fake_backend_can_be_measured() -> None:
     cost = calibrate(Settings(backend="fake", max_num_seqs=4), seed=0, say=said.append)
     assert cost.traits.name == "fake"
     assert cost.tick_count > 100
+    assert cost.backend_process is False
     assert said[:2] == ["measuring prompts in pieces", "measuring prompts alone"]
     assert TickCost(cost) is not None

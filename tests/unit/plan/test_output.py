@@ -36,7 +36,7 @@ def test_the_line_comes_though_drawing_fails(
     def fail(pictures: object) -> None:
         raise ValueError("no font")
 
-    finish(Shown(RESULT, fail), 7, tmp_path)
+    finish(Shown(RESULT, (), fail), 7, tmp_path)
     told = capsys.readouterr()
     assert json.loads(told.out.splitlines()[-1])["b"] == 2
     assert "No plot was drawn: " in told.err

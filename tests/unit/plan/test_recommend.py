@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from jitney.bench.workload import Job
-from jitney.core.scheduler_settings import Mix
+from jitney.core.scheduler_settings import Mix, Policy
 from jitney.plan.pool import Pool
 from jitney.plan.recommend import (
     CurvePoint,
@@ -70,6 +70,30 @@ def test_the_result_names_the_flags(found: Recommendation) -> None:
     result = recommended(QUESTION, found)
     advice = next(each for each in result.notes if each.startswith("Recommended"))
     assert f"--max-num-seqs {found.best.settings.max_num_seqs}" in advice
+
+
+def test_sjf_is_told_and_not_recommended(found: Recommendation) -> None:
+    """A simulation knows the lengths of answers, and production does not."""
+    assert found.best.settings.policy is Policy.FIFO
+    assert found.sjf_per_s is not None
+    gain = replace(found, sjf_per_s=2 * found.best.capacity.per_s)
+    told = [each for each in recommended(QUESTION, gain).notes if "--policy sjf" in each]
+    assert len(told) == 1
+    assert "so it is not recommended" in told[0]
+    assert recommended(QUESTION, gain).figures["sjf_bears_per_s"] == gain.sjf_per_s
+    equal = replace(found, sjf_per_s=found.best.capacity.per_s)
+    assert not any("sjf" in each for each in recommended(QUESTION, equal).notes)
+
+
+def test_the_place_of_the_backend_is_told(found: Recommendation) -> None:
+    told = {None: "error of 0 % each. It holds for", True: "of its own", False: "engine's process"}
+    for place, words in told.items():
+        question = replace(QUESTION, cost=make_cost(backend_process=place))
+        result = recommended(question, found)
+        assert any(words in each for each in result.notes)
+        cost = result.figures["cost"]
+        assert isinstance(cost, dict)
+        assert cost["backend_process"] is place
 
 
 def test_impossible_limits_are_said_plainly() -> None:

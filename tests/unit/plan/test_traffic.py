@@ -11,6 +11,7 @@ from jitney.plan import traffic
 from jitney.plan.traffic import (
     Traffic,
     arriving,
+    busiest,
     drawn_from,
     is_timed,
     rate_of,
@@ -173,6 +174,60 @@ def test_times_beyond_all_reason_are_refused(tmp_path: Path) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     with pytest.raises(ConfigError, match="milliseconds"):
         read(path)
+
+
+def test_a_recording_of_many_days_is_doubted(tmp_path: Path) -> None:
+    """Microseconds, read as milliseconds, are a thousand times as long."""
+    path = tmp_path / "trace.jsonl"
+    day_us = 86_400 * 10**6
+    lines = [{"timestamp": at, "input_length": 5, "output_length": 2} for at in (0, day_us)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    said: list[str] = []
+    assert read_recording(path, seed=0, say=said.append).jobs[-1].at_s == 86_400_000
+    (told,) = said
+    assert told.startswith(f"{path} goes over 1,000 days: ")
+
+
+def test_the_seconds_of_a_clock_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    times = (1_763_000_000.5, 1_763_000_060.5)
+    lines = [{"timestamp": at, "input_length": 5, "output_length": 2} for at in times]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    said: list[str] = []
+    found = read_recording(path, seed=0, say=said.append)
+    assert [each.at_s for each in found.jobs] == [0.0, pytest.approx(60.0, abs=1e-3)]
+    assert said[0].startswith(f"The timestamps of {path} are taken as seconds since 1970; ")
+
+
+def at_times(*times: float) -> Workload:
+    jobs = tuple(
+        Job(number=number, at_s=at_s, prompt_count=3, completion_count=2)
+        for number, at_s in enumerate(times)
+    )
+    return Workload(name="made", seed=0, jobs=jobs)
+
+
+def test_the_busiest_minute_is_found() -> None:
+    """One request a second for ten minutes, and three a second in the middle of the fourth."""
+    even = [float(at) for at in range(600)]
+    burst = [210 + at / 3 for at in range(60)]
+    found = busiest(at_times(*sorted(even + burst)))
+    assert found.per_s == pytest.approx((60 + 60) / 60)
+    assert 170 <= found.at_s <= 210
+    assert (found.span_s, found.is_all) == (60.0, False)
+
+
+def test_few_requests_have_a_longer_busiest_part() -> None:
+    """In a minute with one request a minute, two would be twice the mean by chance."""
+    found = busiest(at_times(*[60.0 * at for at in range(1000)]))
+    assert found.span_s == pytest.approx(50 * 60, rel=0.01)
+    assert found.per_s == pytest.approx(1 / 60, rel=0.05)
+
+
+def test_a_short_recording_is_its_own_busiest_part() -> None:
+    recorded = at_times(0.0, 1.0, 2.0)
+    assert busiest(recorded).is_all
+    assert busiest(recorded).per_s == rate_of(recorded)
 
 
 def test_of_a_long_recording_kinds_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:

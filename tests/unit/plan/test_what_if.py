@@ -28,6 +28,7 @@ def test_settings_and_replicas_are_read() -> None:
         ("", "without a value"),
         ("max_num_seq=3", "the nearest is max_num_seqs"),
         ("model=other.gguf", "cannot change model"),
+        ("mix=separate,mix=fair", "changes mix twice"),
         ("replicas=0", "expected a number from 1 to"),
         ("replicas=many", "expected a number from 1 to"),
     ],
