@@ -1,0 +1,37 @@
+"""A backend that is slow until a test has seen what it wanted, on a machine of any speed."""
+
+import threading
+from typing import Any
+
+from jitney.core.batch import Batch, Outcome
+
+
+class Pace:
+    """How fast the backends of a test are: slow, and quick from when they may hurry.
+
+    An answer of N tokens lasts N times `tick_s` at least, so that a test which stands still for a
+    while comes in time; and it need not wait for the rest of the answer.
+    """
+
+    def __init__(self, tick_s: float = 0.1) -> None:
+        self.tick_s = tick_s
+        self.may_hurry = threading.Event()
+
+    def wrap(self, backend: Any) -> "Paced":  # Any: a backend
+        return Paced(backend, self)
+
+
+class Paced:
+    """A backend in front of which each batch waits."""
+
+    def __init__(self, backend: Any, pace: Pace) -> None:
+        self._backend = backend
+        self._pace = pace
+
+    def __getattr__(self, name: str) -> Any:  # Any: whatever the backend has
+        return getattr(self._backend, name)
+
+    def execute(self, batch: Batch) -> Outcome:
+        self._pace.may_hurry.wait(self._pace.tick_s)
+        outcome: Outcome = self._backend.execute(batch)
+        return outcome
