@@ -5,6 +5,19 @@ from typing import Any
 
 from jitney.core.batch import Batch, Outcome
 
+SLOW_PROGRAM = """
+from dataclasses import replace
+from jitney.backends.fake import kind
+from jitney.cli.main import run
+
+def slow(settings, source, values=kind.KIND.values):
+    return {**values(settings, source), "tick_s": 0.02, "sleeps": True}
+
+kind.KIND = replace(kind.KIND, values=slow)
+run()
+"""
+"""`jitney` whose fake backend takes its time, in whatever process it is."""
+
 
 class Pace:
     """How fast the backends of a test are: slow, and quick from when they may hurry.

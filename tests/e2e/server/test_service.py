@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,14 @@ from tests.e2e.server.harness import (
     request_bytes,
     wait_until,
 )
-from tests.e2e.server.pace import Pace
+from tests.e2e.server.pace import SLOW_PROGRAM, Pace
 from tests.e2e.server.processes import backend_of, children, is_alive
 
 SLOW = FakeSettings(slots=8, eos_period=0, kv_tokens=65_536, tick_s=0.02, sleeps=True)
 LONG = {"prompt": "a", "max_tokens": 4000}
 SECRET = "a-secret-of-the-tests"
+TRIES = 5
+"""What must happen in the middle of an answer is tried again where a busy machine came too late."""
 
 
 @pytest.mark.parametrize("streams", [False, True])
@@ -275,9 +278,11 @@ def test_what_outlives_the_drain_gets_one_error(
 
 
 @contextlib.contextmanager
-def served(tmp_path: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def served(
+    tmp_path: Path, program: tuple[str, str] = ("-m", "jitney")
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """`jitney serve` in a process of its own, with its address."""
-    command = [sys.executable, "-m", "jitney", "serve", "--backend", "fake", "--port", "0", *flags]
+    command = [sys.executable, *program, "serve", "--backend", "fake", "--port", "0"]
     log = (tmp_path / "log").open("w")
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
     try:
@@ -325,7 +330,7 @@ def test_the_command_serves_its_own_curl_line_and_leaves_nothing(
 def test_a_second_signal_does_not_wait_for_a_stuck_backend(tmp_path: Path) -> None:
     """Guards 'at once': a forward pass that never returns is cut short, not waited for."""
     body = {"prompt": "a", "max_tokens": 3000, "ignore_eos": True, "stream": True}
-    with served(tmp_path) as (process, address):
+    with served(tmp_path, ("-c", SLOW_PROGRAM)) as (process, address):
         worker = backend_of(process.pid)
         with (
             httpx.Client(base_url=address, timeout=WAIT_S) as client,
@@ -358,21 +363,39 @@ def test_a_killed_backend_is_started_again_and_streams_go_on(tmp_path: Path) -> 
     with served(tmp_path) as (process, address):
         with httpx.Client(base_url=address, timeout=WAIT_S) as client:
             whole = client.post("/v1/completions", json=body).json()["choices"][0]["text"]
-            parts: list[str] = []
-            with client.stream("POST", "/v1/completions", json={**body, "stream": True}) as stream:
-                for line in lines_of(stream):
-                    parts.append(line)
-                    if len(parts) == 9:
-                        worker = backend_of(process.pid)
-                        os.kill(worker, signal.SIGKILL)
-            *chunks, done = events("\n".join(parts) + "\n\n")
-            assert done == "[DONE]"
-            assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == whole
+            for lost_count in range(1, TRIES + 1):
+                worker = backend_of(process.pid)
+                assert streamed_text(client, body, partial(os.kill, worker, signal.SIGKILL)) == whole
+                if is_lost(client, lost_count):
+                    break
+                # The stream was over before its backend was gone.
+                wait_until(partial(is_lost, client, lost_count), "nobody noticed")
+                assert client.post("/v1/completions", json=body).status_code == 200
+            else:
+                pytest.fail("no stream was under way when its backend died")
             assert client.get("/health").json() == {"status": "ok"}
-            told = client.get("/metrics").text
-            assert re.search(r"^jitney:backend_losses_total\S* 1(\.0)?$", told, re.MULTILINE)
         process.send_signal(signal.SIGTERM)
         assert process.wait(WAIT_S) == 0
+
+
+def streamed_text(client: httpx.Client, body: dict[str, Any], on_ninth: Callable[[], None]) -> str:
+    """The text of a stream that ends well; something is done when its ninth line is there."""
+    lines: list[str] = []
+    with client.stream("POST", "/v1/completions", json={**body, "stream": True}) as stream:
+        for line in lines_of(stream):
+            lines.append(line)
+            if len(lines) == 9:
+                on_ninth()
+    *chunks, done = events("\n".join(lines) + "\n\n")
+    assert done == "[DONE]"
+    return "".join(chunk["choices"][0]["text"] for chunk in chunks)
+
+
+def is_lost(client: httpx.Client, count: int) -> bool:
+    """Whether the server has seen so many losses of its backend."""
+    told = client.get("/metrics").text
+    sought = rf"^jitney:backend_losses_total\S* {count}(\.0)?$"
+    return re.search(sought, told, re.MULTILINE) is not None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="niceness of threads is Linux's")
@@ -390,11 +413,10 @@ def test_a_backend_lost_while_idle_is_seen_and_started_again(
 ) -> None:
     """Guards the first request after a quiet night: every request is tokenised by the backend, so
     that no batch would ever find it dead or stuck."""
-    losses = re.compile(r"^jitney:backend_losses_total\S* 1(\.0)?$", re.MULTILINE)
     with served(tmp_path) as (process, address), httpx.Client(base_url=address, timeout=WAIT_S) as client:
         worker = backend_of(process.pid)
         os.kill(worker, number)
-        wait_until(lambda: losses.search(client.get("/metrics").text) is not None, "nobody noticed")
+        wait_until(lambda: is_lost(client, 1), "nobody noticed")
         reply = client.post("/v1/completions", json={"prompt": "a", "max_tokens": 3}, timeout=WAIT_S)
         assert reply.status_code == 200
         assert client.get("/health").json() == {"status": "ok"}
