@@ -1,9 +1,12 @@
-"""A backend that is slow until a test has seen what it wanted, on a machine of any speed."""
+"""A backend that is slow until a test has seen what it wanted, and a clock that stands still: what a
+test needs on a machine of any speed.
+"""
 
 import threading
 from typing import Any
 
 from jitney.core.batch import Batch, Outcome
+from jitney.engine.clock import SystemClock
 
 SLOW_PROGRAM = """
 from dataclasses import replace
@@ -17,6 +20,16 @@ kind.KIND = replace(kind.KIND, values=slow)
 run()
 """
 """`jitney` whose fake backend takes its time, in whatever process it is."""
+
+
+class StillClock:
+    """It is always the moment when this was made, so that no rate is refilled while a test runs."""
+
+    def __init__(self) -> None:
+        self._moment = SystemClock().now()
+
+    def now(self) -> float:
+        return self._moment
 
 
 class Pace:

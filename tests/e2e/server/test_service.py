@@ -32,7 +32,7 @@ from tests.e2e.server.harness import (
     request_bytes,
     wait_until,
 )
-from tests.e2e.server.pace import SLOW_PROGRAM, Pace
+from tests.e2e.server.pace import SLOW_PROGRAM, Pace, StillClock
 from tests.e2e.server.processes import backend_of, children, is_alive
 
 SLOW = FakeSettings(slots=8, eos_period=0, kv_tokens=65_536, tick_s=0.02, sleeps=True)
@@ -153,7 +153,7 @@ def test_keys_have_rates_and_ceilings(start: Start) -> None:
         Key(name="short", secret=SECRET + "2", tokens_per_minute=5),
         Key(name="low", secret=SECRET + "3", priority_max=Priority.NORMAL),
     )
-    server = start(World(keys=keys))
+    server = start(World(keys=keys, clock=StillClock()))
 
     def ask(number: int, **fields: Any) -> httpx.Response:
         body = {"prompt": "abc", "max_tokens": 8, **fields}
