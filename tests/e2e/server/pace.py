@@ -1,5 +1,5 @@
-"""A backend that is slow until a test has seen what it wanted, and a clock that stands still: what a
-test needs on a machine of any speed.
+"""For machines of any speed: a backend that is slow until a test has seen what it wanted, and a
+clock that stands still.
 """
 
 import threading

@@ -365,7 +365,9 @@ def test_a_killed_backend_is_started_again_and_streams_go_on(tmp_path: Path) -> 
             whole = client.post("/v1/completions", json=body).json()["choices"][0]["text"]
             for lost_count in range(1, TRIES + 1):
                 worker = backend_of(process.pid)
-                assert streamed_text(client, body, partial(os.kill, worker, signal.SIGKILL)) == whole
+                assert (
+                    streamed_text(client, body, partial(os.kill, worker, signal.SIGKILL)) == whole
+                )
                 if is_lost(client, lost_count):
                     break
                 # The stream was over before its backend was gone.
@@ -413,11 +415,16 @@ def test_a_backend_lost_while_idle_is_seen_and_started_again(
 ) -> None:
     """Guards the first request after a quiet night: every request is tokenised by the backend, so
     that no batch would ever find it dead or stuck."""
-    with served(tmp_path) as (process, address), httpx.Client(base_url=address, timeout=WAIT_S) as client:
+    with (
+        served(tmp_path) as (process, address),
+        httpx.Client(base_url=address, timeout=WAIT_S) as client,
+    ):
         worker = backend_of(process.pid)
         os.kill(worker, number)
         wait_until(lambda: is_lost(client, 1), "nobody noticed")
-        reply = client.post("/v1/completions", json={"prompt": "a", "max_tokens": 3}, timeout=WAIT_S)
+        reply = client.post(
+            "/v1/completions", json={"prompt": "a", "max_tokens": 3}, timeout=WAIT_S
+        )
         assert reply.status_code == 200
         assert client.get("/health").json() == {"status": "ok"}
         assert not is_alive(worker)

@@ -164,7 +164,9 @@ def test_what_would_have_no_effect_is_refused(start: Start, pace: Pace) -> None:
     stream.join()
 
 
-def test_only_so_many_are_paused_and_steering_counts_against_the_rate(start: Start, pace: Pace) -> None:
+def test_only_so_many_are_paused_and_steering_counts_against_the_rate(
+    start: Start, pace: Pace
+) -> None:
     """Guards everybody else against callers who pause all they have, or do nothing but steer."""
     key = Key(name="first", secret="first-secret-of-tests", requests_per_minute=4)
     server = start(World(wrap=pace.wrap, queue=4, keys=(key,), clock=StillClock()))
