@@ -279,10 +279,10 @@ def test_what_outlives_the_drain_gets_one_error(
 
 @contextlib.contextmanager
 def served(
-    tmp_path: Path, program: tuple[str, str] = ("-m", "jitney")
+    tmp_path: Path, *flags: str, program: tuple[str, str] = ("-m", "jitney")
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """`jitney serve` in a process of its own, with its address."""
-    command = [sys.executable, *program, "serve", "--backend", "fake", "--port", "0"]
+    command = [sys.executable, *program, "serve", "--backend", "fake", "--port", "0", *flags]
     log = (tmp_path / "log").open("w")
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
     try:
@@ -330,7 +330,7 @@ def test_the_command_serves_its_own_curl_line_and_leaves_nothing(
 def test_a_second_signal_does_not_wait_for_a_stuck_backend(tmp_path: Path) -> None:
     """Guards 'at once': a forward pass that never returns is cut short, not waited for."""
     body = {"prompt": "a", "max_tokens": 3000, "ignore_eos": True, "stream": True}
-    with served(tmp_path, ("-c", SLOW_PROGRAM)) as (process, address):
+    with served(tmp_path, program=("-c", SLOW_PROGRAM)) as (process, address):
         worker = backend_of(process.pid)
         with (
             httpx.Client(base_url=address, timeout=WAIT_S) as client,
