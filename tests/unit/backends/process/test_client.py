@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -304,12 +303,9 @@ def test_a_batch_that_hangs_is_found_by_what_others_took(
         backend.reset()
     monkeypatch.setattr(limits, "BATCH_S_MIN", 0.3)
     os.kill(backend.pid, signal.SIGSTOP)
-    with pytest.raises(BackendCrashed, match="did not answer within") as caught:
+    # Less than the 30 s that it has without measurements; more than 0.3 s on a busy machine.
+    with pytest.raises(BackendCrashed, match=r"did not answer within [12]?\d(\.\d+)? seconds"):
         first_token(backend, 4)
-    found = re.search(r"within ([\d.]+) seconds", str(caught.value))
-    assert found is not None
-    # On a busy machine the others took longer, and the limit follows from that.
-    assert 0.3 <= float(found[1]) < 30.0
     backend.reset()
     assert first_token(backend, 5) is not None
 
