@@ -73,8 +73,8 @@ def test_a_caller_cannot_tell_that_a_replica_was_killed(server: ServerProcess) -
         assert [each.result() for each in reading] == expected
     lost = [line for line in server.log if "lost its replica" in line]
     assert lost, "the replica ran nothing, so this test has shown nothing"
-    assert httpx.get(f"{server.address}/health").json() == {"status": "ok"}
-    stats = httpx.get(f"{server.address}/stats").json()
+    assert httpx.get(f"{server.address}/health", timeout=100).json() == {"status": "ok"}
+    stats = httpx.get(f"{server.address}/stats", timeout=100).json()
     assert stats["completed_requests"] == 2 * STREAMS
     assert (stats["failed_requests"], stats["live_requests"]) == (0, 0)
 
@@ -94,7 +94,7 @@ def test_routes_and_errors_are_those_of_one_engine(server: ServerProcess) -> Non
     body = {"prompt": "a", "structured_outputs": {"regex": "[ab]{8}"}, "max_tokens": 20}
     right = httpx.post(f"{server.address}/v1/completions", json=body, timeout=100).json()
     assert len(right["choices"][0]["text"]) == 8
-    assert "jitney:" in httpx.get(f"{server.address}/metrics").text
+    assert "jitney:" in httpx.get(f"{server.address}/metrics", timeout=100).text
     tokens = httpx.post(f"{server.address}/tokenize", json={"prompt": "abc"}, timeout=100)
     assert tokens.json()["count"] >= 3
 

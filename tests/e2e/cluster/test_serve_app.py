@@ -29,7 +29,9 @@ def test_errors_are_those_of_one_process(ray_app: RayProcess) -> None:
     wrong = httpx.post(f"{ray_app.address}/v1/completions", json={"prompt": ""}, timeout=100)
     assert wrong.status_code == 400
     assert wrong.json()["error"]["param"] == "prompt"
-    stranger = httpx.get(f"{ray_app.address}/v1/models", headers={"Host": "evil.example"})
+    stranger = httpx.get(
+        f"{ray_app.address}/v1/models", headers={"Host": "evil.example"}, timeout=100
+    )
     assert stranger.status_code == 421
     assert "jitney:" in httpx.get(f"{ray_app.address}/metrics", timeout=100).text
 

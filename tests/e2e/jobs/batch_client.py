@@ -9,12 +9,12 @@ from typing import Any
 from openai import OpenAI
 from openai.types import Batch, FileObject
 
-from tests.e2e.server.harness import MODEL, Running, wait_until
+from tests.e2e.server.harness import MODEL, WAIT_S, Running, wait_until
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
 ENDED = ("completed", "failed", "expired", "cancelled")
-BATCH_S = 60.0
+BATCH_S = 200.0
 
 
 def line(custom_id: str, url: str = COMPLETIONS, **fields: Any) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def jsonl(lines: Sequence[Any]) -> bytes:
 @contextlib.contextmanager
 def client_of(server: Running, key: str = "none") -> Iterator[OpenAI]:
     """OpenAI's own client."""
-    with OpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0, timeout=30) as made:
+    with OpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0, timeout=WAIT_S) as made:
         yield made
 
 

@@ -23,6 +23,7 @@ from tests.e2e.jobs.batch_client import (
     upload,
 )
 from tests.e2e.server.harness import Running, World, check_error, running, wait_until
+from tests.e2e.server.pace import Pace
 
 SLOW = FakeSettings(slots=8, eos_period=0, kv_tokens=65_536, tick_s=0.01, sleeps=True)
 LONG = 3000
@@ -196,16 +197,18 @@ def test_lines_do_not_count_against_the_rate_of_their_key(tmp_path: Path) -> Non
 @pytest.mark.parametrize("policy", list(Policy))
 def test_live_calls_are_answered_while_a_batch_runs(tmp_path: Path, policy: Policy) -> None:
     """Guards whoever waits in person: a batch fills every slot, and gives one back for them."""
-    world = World(backend=SLOW, sequences=4, policy=policy, jobs_dir=tmp_path / "jobs")
+    pace = Pace()
+    world = World(wrap=pace.wrap, sequences=4, policy=policy, jobs_dir=tmp_path / "jobs")
     with running(world) as server, client_of(server) as client:
         engine = server.service.engine
-        batch = submit(client, [line(f"c{each}", max_tokens=100) for each in range(16)])
+        batch = submit(client, [line(f"c{each}", max_tokens=200) for each in range(16)])
         wait_until(lambda: engine.snapshot().background_running == 4, "lines leave slots idle")
         assert server.get("/slots?fail_on_no_slot=1").status_code == 200
         assert server.complete("a", max_tokens=3).status_code == 200
         assert engine.snapshot().counters["displaced"] >= 1
         assert engine.stats().live_requests <= 4
         assert client.batches.retrieve(batch.id).status == "in_progress"
+        pace.may_hurry.set()
         done = ended(client, batch)
         assert done.request_counts is not None
         assert done.request_counts.completed == 16

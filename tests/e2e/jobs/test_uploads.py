@@ -10,7 +10,7 @@ import pytest
 from openai import OpenAI
 
 from tests.e2e.jobs.batch_client import client_of, jsonl, line, submit, upload
-from tests.e2e.server.harness import Running, World, check_error, running, wait_until
+from tests.e2e.server.harness import WAIT_S, Running, World, check_error, running, wait_until
 
 BOUNDARY = "a-boundary"
 FORM = {"content-type": f"multipart/form-data; boundary={BOUNDARY}"}
@@ -188,14 +188,14 @@ def test_files_arrive_beside_each_other(server: Running) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(WAIT_S)
     assert len(found) == 4
     assert all(sent == got for sent, got in found)
 
 
 def test_the_document_names_the_endpoints(server: Running) -> None:
     """Guards programs that read /openapi.json."""
-    paths = httpx.get(f"{server.url}/openapi.json").json()["paths"]
+    paths = httpx.get(f"{server.url}/openapi.json", timeout=WAIT_S).json()["paths"]
     assert {"/v1/files", "/v1/files/{file_id}/content", "/v1/batches/{batch_id}/cancel"} <= set(
         paths
     )

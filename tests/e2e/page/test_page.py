@@ -21,11 +21,12 @@ from playwright.sync_api import Browser, Page, Request, ViewportSize, expect, sy
 from jitney.backends.fake.backend import FakeSettings
 from jitney.config import Key
 from tests.e2e.server.harness import MODEL, Running, World, running
+from tests.e2e.server.pace import Pace
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 
-WAIT_MS = 30_000
+WAIT_MS = 90_000
 DESK: ViewportSize = {"width": 1360, "height": 900}
 PHONE: ViewportSize = {"width": 390, "height": 844}
 SLOW = FakeSettings(slots=32, eos_period=0, kv_tokens=8192, tick_s=0.01, sleeps=True)
@@ -76,6 +77,14 @@ def server() -> Iterator[Running]:
         yield made
 
 
+@pytest.fixture
+def paced() -> Iterator[tuple[Running, Pace]]:
+    """A server whose answers last until they may hurry."""
+    pace = Pace()
+    with running(World(wrap=pace.wrap, sequences=4)) as made:
+        yield made, pace
+
+
 @contextmanager
 def load(server: Running, count: int, **headers: str) -> Iterator[None]:
     """Several callers, one request after another, until the block is left."""
@@ -96,7 +105,7 @@ def load(server: Running, count: int, **headers: str) -> Iterator[None]:
     finally:
         stopping.set()
         for thread in threads:
-            thread.join(30)
+            thread.join(WAIT_MS / 1e3)
 
 
 def send(page: Page, text: str) -> None:
@@ -139,19 +148,23 @@ def test_the_page_tells_what_a_batch_costs_and_where_the_time_went(
         )
 
 
-def test_a_chat_streams_an_answer_and_explains_it(server: Running, open_page: Open) -> None:
+def test_a_chat_streams_an_answer_and_explains_it(
+    paced: tuple[Running, Pace], open_page: Open
+) -> None:
     """Guards the playground, from a typed message to the words about its own request."""
+    server, pace = paced
     page = open_page(server)
     expect(page.locator("#model")).to_contain_text(MODEL)
     page.locator(".parameters summary").click()
     page.fill("#p-system", "You are brief.")
-    page.fill("#p-max_tokens", "40")
+    page.fill("#p-max_tokens", "400")
     page.fill("#p-seed", "7")
     send(page, "What is a jitney?")
     expect(page.locator("#chat-stop")).to_be_enabled()
     expect(page.locator(".said.user")).to_have_text("What is a jitney?")
-    expect(page.locator(".why")).to_contain_text("generated 40 tokens")
-    expect(page.locator("#chat-figures")).to_contain_text("40 tokens")
+    pace.may_hurry.set()
+    expect(page.locator(".why")).to_contain_text("generated 400 tokens")
+    expect(page.locator("#chat-figures")).to_contain_text("400 tokens")
     expect(page.locator("#chat-figures")).to_contain_text("tok/s")
     assert page.locator(".said.assistant").inner_text().strip()
     expect(page.locator("#chat-send")).to_be_enabled()
@@ -224,12 +237,12 @@ def test_a_question_without_an_answer_is_no_turn(server: Running, open_page: Ope
 
 
 def test_completions_of_one_request_wait_in_rows_of_their_own(
-    server: Running, open_page: Open
+    paced: tuple[Running, Pace], open_page: Open
 ) -> None:
     """Guards the queue against rows that stay when what they showed has gone."""
-    # Before the requests: where it opens slowly, they would be over.
+    server, pace = paced
     page = open_page(server)
-    body = {"prompt": "hello", "max_tokens": 400, "n": 4}
+    body = {"prompt": "hello", "max_tokens": 800, "n": 4}
 
     def ask() -> None:
         # On a starved machine the answer may take longer than a client waits.
@@ -243,6 +256,7 @@ def test_completions_of_one_request_wait_in_rows_of_their_own(
     before = page.locator("#batch-note").inner_text()
     expect(page.locator("#batch-note")).not_to_have_text(before)
     expect(page.locator(".queue-row")).to_have_count(8)
+    pace.may_hurry.set()
     for thread in threads:
         thread.join(WAIT_MS / 1e3)
     expect(page.locator(".queue-row")).to_have_count(0)

@@ -18,6 +18,7 @@ from fastapi import FastAPI
 from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.config import Key, ServeSettings
 from jitney.core.scheduler_settings import Policy, SchedulerSettings
+from jitney.engine.clock import Clock
 from jitney.engine.engine import Engine
 from jitney.engine.request_factory import RequestFactory
 from jitney.errors import EngineStopped
@@ -35,7 +36,8 @@ from jitney.text.chat_template import ChatTemplate
 
 MODEL = "fake"
 JSON = {"content-type": "application/json"}
-WAIT_S = 20.0
+WAIT_S = 100.0
+"""Only a server that is wrong lets anyone wait so long; a busy machine may need some of it."""
 LEAKS = re.compile(r"0x[0-9a-f]{6,}|\.py\b|(^|\s)/(?!v1/|health)\w+/|Traceback|pydantic")
 """What a message to a caller never holds: addresses, files, our insides."""
 
@@ -56,6 +58,8 @@ class World:
         default_factory=lambda: ServeSettings(served_model_name=(MODEL, "other-name"))
     )
     keys: tuple[Key, ...] = ()
+    clock: Clock | None = None
+    """What rates and deadlines of the HTTP side go by; None is the machine's."""
     body_limit: int = 10_000_000
     bodies_bytes_max: int | None = None
     """Bytes of all bodies together; None is what the server would take."""
@@ -265,6 +269,7 @@ def running(world: World) -> Iterator[Running]:
         template,
         replace(world.settings, body_limit=world.body_limit),
         world.keys,
+        world.clock,
     )
     if world.bodies_bytes_max is not None:
         service.admission.bodies_bytes_max = world.bodies_bytes_max

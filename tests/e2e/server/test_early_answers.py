@@ -14,6 +14,7 @@ from jitney.server import limits
 from jitney.server.http.rounds import Rounds
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import (
+    WAIT_S,
     Running,
     World,
     read_all,
@@ -28,6 +29,8 @@ POST = (
     b"Authorization: Bearer the-secret\r\n"
 )
 CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+LONG_S = 3600.0
+"""Time to send a body, for a client that may have to wait for its own turn."""
 NO_KEY = CHUNKED.replace(b"the-secret", b"another")
 
 
@@ -105,8 +108,11 @@ def test_a_rest_that_never_comes_is_not_waited_for(
     assert server.raw(head).startswith(b"HTTP/1.1 404 ")
 
 
-def test_an_early_answer_reaches_whoever_sends_first_and_reads_then(locked: Running) -> None:
+def test_an_early_answer_reaches_whoever_sends_first_and_reads_then(
+    locked: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Guards the answer: closed while the other side sends, a connection may lose it."""
+    monkeypatch.setattr(limits, "LINGER_S_MAX", LONG_S)
     content = json.dumps({"prompt": "a" * 3_000_000}).encode()
     for head in (NO_KEY, NO_KEY.replace(b"Host", b"Connection: close\r\nHost")):
         with locked.connect() as connection:
@@ -114,8 +120,11 @@ def test_an_early_answer_reaches_whoever_sends_first_and_reads_then(locked: Runn
             assert read_all(connection).startswith(b"HTTP/1.1 401 ")
 
 
-def test_a_short_body_after_its_refusal_costs_no_connection(locked: Running) -> None:
+def test_a_short_body_after_its_refusal_costs_no_connection(
+    locked: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Guards clients under load: most send headers and body one after the other."""
+    monkeypatch.setattr(limits, "LINGER_S_MAX", LONG_S)
     content = request_bytes("/v1/completions", BODY, close=False)
     head, _, body = content.partition(b"\r\n\r\n")
     with locked.connect() as connection:
@@ -212,5 +221,5 @@ def test_a_crowd_of_tiny_chunks_keeps_nobody_from_being_answered(locked: Running
     finally:
         is_over.set()
         for each in threads:
-            each.join(20)
+            each.join(WAIT_S)
     locked.check_idle()

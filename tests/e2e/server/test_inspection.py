@@ -16,7 +16,7 @@ from tests.e2e.server.harness import WAIT_S, Running, World, check_error, wait_u
 
 Start = Callable[[World], Running]
 
-SLOW = FakeSettings(slots=32, eos_period=0, kv_tokens=8192, tick_s=0.01, sleeps=True)
+SLOW = FakeSettings(slots=32, eos_period=0, kv_tokens=8192, tick_s=0.02, sleeps=True)
 KEYS = {name: f"secret-of-{name}" for name in ("one", "two")}
 BATCH_STATS = {
     "total_requests", "total_batches", "avg_batch_size", "avg_latency_ms", "avg_queue_time_ms",
@@ -69,7 +69,7 @@ def test_every_statistic_is_told_under_its_name(server: Running) -> None:
 def test_slots_have_llama_servers_shape_busy_or_idle(start: Start) -> None:
     """Guards tools made for llama-server: every slot is listed, and busy ones tell how far."""
     server = start(World(backend=SLOW, sequences=3))
-    rows = server.get("/slots").json()
+    rows = slots(server)
     assert [set(row) for row in rows] == [ALWAYS] * 3
     assert {row["id_task"] for row in rows} == {-1}
     with asking(server, request_id="mine", max_tokens=2500), asking(server, max_tokens=2500):
@@ -96,8 +96,15 @@ def test_slots_have_llama_servers_shape_busy_or_idle(start: Start) -> None:
     assert "cached" in {row["jitney"]["state"] for row in server.get("/slots").json()}
 
 
+def slots(server: Running) -> list[Any]:
+    """All slots, once the engine has told of them; it may need a moment for that."""
+    wait_until(lambda: server.get("/slots").status_code == 200, "the engine says nothing")
+    rows: list[Any] = server.get("/slots").json()
+    return rows
+
+
 def processing(server: Running) -> list[Any]:
-    return [row for row in server.get("/slots").json() if row["is_processing"]]
+    return [row for row in slots(server) if row["is_processing"]]
 
 
 def test_another_keys_slots_have_numbers_and_no_name(start: Start) -> None:
@@ -162,7 +169,7 @@ def test_a_stuck_engine_is_not_waited_for(start: Start) -> None:
     finally:
         made[0].may_run.set()
         caller.join(WAIT_S)
-    assert len(server.get("/slots").json()) == 8
+    assert len(slots(server)) == 8
     made[0].may_run.clear()
     made[0].entered.clear()
     caller = threading.Thread(target=server.complete, daemon=True)

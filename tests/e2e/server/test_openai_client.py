@@ -9,7 +9,7 @@ import pytest
 from openai import OpenAI
 
 from jitney.config import Key, ServeSettings
-from tests.e2e.server.harness import MODEL, Running, World, running, wait_until
+from tests.e2e.server.harness import MODEL, WAIT_S, Running, World, running, wait_until
 
 SECRET = "a-secret-of-the-tests"
 WEATHER: Any = {
@@ -46,7 +46,7 @@ def locked() -> Iterator[Running]:
 
 @pytest.fixture
 def client(locked: Running) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{locked.url}/v1", api_key=SECRET, max_retries=0, timeout=30) as made:
+    with OpenAI(base_url=f"{locked.url}/v1", api_key=SECRET, max_retries=0, timeout=WAIT_S) as made:
         yield made
 
 
@@ -231,11 +231,15 @@ def test_errors_are_of_the_classes_that_callers_catch(client: OpenAI, locked: Ru
 
 def test_a_stream_that_is_closed_frees_its_slot(client: OpenAI, locked: Running) -> None:
     """Guards `stream.close()`."""
-    stream = client.completions.create(model=MODEL, prompt="a", max_tokens=4000, stream=True)
-    next(iter(stream))
-    stream.close()
-    wait_until(locked.is_idle, "the request went on for nobody")
-    assert locked.service.engine.stats().cancelled_requests >= 1
+    for _ in range(5):
+        stream = client.completions.create(model=MODEL, prompt="a", max_tokens=4000, stream=True)
+        next(iter(stream))
+        stream.close()
+        wait_until(locked.is_idle, "the request went on for nobody")
+        # On a busy machine it may be over before it is closed.
+        if locked.service.engine.stats().cancelled_requests >= 1:
+            return
+    pytest.fail("it went on for nobody")
 
 
 def test_extra_fields_pass(client: OpenAI) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.e2e.server.processes import PROC, children, is_alive, memory_bytes
 
-WAIT_S = 30.0
+WAIT_S = 100.0
 HELD_BYTES = 64 << 20
 PROGRAM = f"held = b'x' * {HELD_BYTES}; print(flush=True); input()"
 

@@ -17,7 +17,7 @@ from jitney.config import Settings
 from jitney.server.openai.bodies import CompletionBody
 from jitney.server.openai.chat_body import ChatBody
 from tests.e2e.server.conftest import Start
-from tests.e2e.server.harness import Running, World, bait, check_error, events
+from tests.e2e.server.harness import Running, World, bait, check_error, events, wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -183,7 +183,8 @@ def test_row_32_a_chat_that_drives_its_template_over_the_limit(
         error = check_error(server.chat("bomb"), 400)
         assert error["code"] == "unsupported_by_model"
         assert "fails on these messages" in error["message"]
-        assert server.chat().status_code == 200
+        # An ordinary one has as little time, which a busy machine may need for itself.
+        wait_until(lambda: server.chat().status_code == 200, "nobody else is answered")
     server.check_idle()
 
 

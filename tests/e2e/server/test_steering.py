@@ -8,20 +8,25 @@ from typing import Any
 import httpx
 import pytest
 
-from jitney.backends.fake.backend import FakeSettings
 from jitney.config import Key
 from jitney.core.request import Priority
 from jitney.core.scheduler_settings import Policy
 from jitney.engine.engine import Engine
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import WAIT_S, Running, World, check_error, lines_of, wait_until
+from tests.e2e.server.pace import Pace, StillClock
 
-SLOW = FakeSettings(slots=8, eos_period=0, kv_tokens=65_536, tick_s=0.005, sleeps=True)
-LONG = {"prompt": "a", "max_tokens": 400, "stream": True, "temperature": 0}
+LONG = {"prompt": "a", "max_tokens": 800, "stream": True, "temperature": 0}
 KEYS = (
     {"authorization": "Bearer first-secret-of-tests"},
     {"authorization": "Bearer other-secret-of-tests"},
 )
+
+
+@pytest.fixture
+def pace() -> Pace:
+    """Lets a stream go on until its test is done with it."""
+    return Pace()
 
 
 def keyed() -> tuple[Key, ...]:
@@ -84,11 +89,13 @@ def post(
         return client.post(f"/v1/requests/{path}", params=given, headers=headers or {})
 
 
-def test_a_stream_stands_still_while_it_is_paused(start: Start) -> None:
+def test_a_stream_stands_still_while_it_is_paused(start: Start, pace: Pace) -> None:
     """Guards pause and resume: the text is that of an undisturbed call, and health is ok."""
-    server = start(World(backend=SLOW))
+    server = start(World(wrap=pace.wrap))
     alone = Stream(server)
+    pace.may_hurry.set()
     alone.join()
+    pace.may_hurry.clear()
     paused = Stream(server)
     assert post(server, f"{paused.id}/pause").json()["status"] == "pausing"
     engine = server.service.engine
@@ -98,6 +105,7 @@ def test_a_stream_stands_still_while_it_is_paused(start: Start) -> None:
     waiting = server.get("/page/state").json()["queue"]
     assert [each["reason"] for each in waiting] == ["its caller paused it"]
     assert post(server, f"{paused.id}/resume").json()["status"] == "resuming"
+    pace.may_hurry.set()
     paused.join()
     assert paused.text == alone.text
     story = server.get(f"/page/requests/{paused.id}").json()
@@ -105,9 +113,9 @@ def test_a_stream_stands_still_while_it_is_paused(start: Start) -> None:
     server.check_idle()
 
 
-def test_who_leaves_while_paused_frees_the_place(start: Start) -> None:
+def test_who_leaves_while_paused_frees_the_place(start: Start, pace: Pace) -> None:
     """Guards the queue: a paused call whose client is gone is nobody's."""
-    server = start(World(backend=SLOW))
+    server = start(World(wrap=pace.wrap))
     with server.client() as client, client.stream("POST", "/v1/completions", json=LONG) as reply:
         chunks = _chunks(reply)
         post(server, f"{next(chunks)['id']}/pause")
@@ -115,9 +123,9 @@ def test_who_leaves_while_paused_frees_the_place(start: Start) -> None:
     server.check_idle()
 
 
-def test_a_call_is_put_into_another_class(start: Start) -> None:
+def test_a_call_is_put_into_another_class(start: Start, pace: Pace) -> None:
     """Guards the direction of numbers: over HTTP the lower is served first, as vLLM has it."""
-    server = start(World(backend=SLOW, policy=Policy.PRIORITY))
+    server = start(World(wrap=pace.wrap, policy=Policy.PRIORITY))
     stream = Stream(server)
     for given, told in ((-1, "high"), ("low", "low"), (-7, "critical")):
         assert post(server, f"{stream.id}/priority", priority=given).json()["status"] == told
@@ -125,13 +133,14 @@ def test_a_call_is_put_into_another_class(start: Start) -> None:
     check_error(post(server, f"{stream.id}/priority"), 400)
     counters = server.service.engine.stats().counters
     assert counters["reprioritised"] == 3
+    pace.may_hurry.set()
     stream.join()
 
 
 @pytest.mark.parametrize("what", ["pause", "resume", "priority"])
-def test_only_ones_own_live_calls_are_found(start: Start, what: str) -> None:
+def test_only_ones_own_live_calls_are_found(start: Start, pace: Pace, what: str) -> None:
     """Guards callers against each other: another key's call does not exist."""
-    server = start(World(backend=SLOW, keys=keyed(), policy=Policy.PRIORITY))
+    server = start(World(wrap=pace.wrap, keys=keyed(), policy=Policy.PRIORITY))
     first, other = KEYS
     stream = Stream(server, first)
     given = "low" if what == "priority" else None
@@ -140,29 +149,34 @@ def test_only_ones_own_live_calls_are_found(start: Start, what: str) -> None:
     assert check_error(post(server, f"{stream.id}/{what}", priority=given), 401)
     assert post(server, f"{stream.id}/{what}", first, priority=given).status_code == 200
     post(server, f"{stream.id}/resume", first)
+    pace.may_hurry.set()
     stream.join()
     assert check_error(post(server, f"{stream.id}/{what}", first, priority=given), 404)
 
 
-def test_what_would_have_no_effect_is_refused(start: Start) -> None:
+def test_what_would_have_no_effect_is_refused(start: Start, pace: Pace) -> None:
     """Guards whoever raises a class and believes it helps: first come, first served."""
-    server = start(World(backend=SLOW))
+    server = start(World(wrap=pace.wrap))
     stream = Stream(server)
     error = check_error(post(server, f"{stream.id}/priority", priority="high"), 400, "priority")
     assert "no effect" in error["message"]
+    pace.may_hurry.set()
     stream.join()
 
 
-def test_only_so_many_are_paused_and_steering_counts_against_the_rate(start: Start) -> None:
+def test_only_so_many_are_paused_and_steering_counts_against_the_rate(
+    start: Start, pace: Pace
+) -> None:
     """Guards everybody else against callers who pause all they have, or do nothing but steer."""
     key = Key(name="first", secret="first-secret-of-tests", requests_per_minute=4)
-    server = start(World(backend=SLOW, queue=4, keys=(key,)))
+    server = start(World(wrap=pace.wrap, queue=4, keys=(key,), clock=StillClock()))
     one, two = Stream(server, KEYS[0]), Stream(server, KEYS[0])
     post(server, f"{one.id}/pause", KEYS[0])
     wait_until(lambda: server.service.engine.snapshot().paused_count == 1, "it was not paused")
     error = check_error(post(server, f"{two.id}/pause", KEYS[0]), 429)
     assert error["code"] == "too_many_paused"
     assert check_error(post(server, f"{two.id}/pause", KEYS[0]), 429)["code"] != "too_many_paused"
+    pace.may_hurry.set()
     two.join()
     engine = server.service.engine
     assert isinstance(engine, Engine)
@@ -170,36 +184,39 @@ def test_only_so_many_are_paused_and_steering_counts_against_the_rate(start: Sta
     one.join()
 
 
-def test_a_shutdown_lets_the_paused_go_on_and_pauses_nobody(start: Start) -> None:
+def test_a_shutdown_lets_the_paused_go_on_and_pauses_nobody(start: Start, pace: Pace) -> None:
     """Guards a shutdown: it would wait for what is paused until its time is over, and cut it."""
-    server = start(World(backend=SLOW))
+    server = start(World(wrap=pace.wrap))
     paused, running = Stream(server), Stream(server)
     post(server, f"{paused.id}/pause")
     wait_until(lambda: server.service.engine.snapshot().paused_count == 1, "it was not paused")
     server.service.drain()
     check_error(post(server, f"{running.id}/pause"), 503)
+    pace.may_hurry.set()
     for stream in (paused, running):
         stream.join()
         assert len(stream.text) > 0
 
 
-def test_a_call_is_found_by_its_own_id_and_by_that_of_its_slot(start: Start) -> None:
+def test_a_call_is_found_by_its_own_id_and_by_that_of_its_slot(start: Start, pace: Pace) -> None:
     """Guards who waits and has no reply yet, and who looks at /slots."""
-    server = start(World(backend=SLOW))
+    server = start(World(wrap=pace.wrap))
     stream = Stream(server, own_id="mine")
     assert stream.id == "cmpl-mine"
     (row,) = [each for each in server.get("/slots").json() if each["is_processing"]]
     for name in ("mine", "cmpl-mine", row["id_task"]):
         assert post(server, f"{name}/resume").status_code == 200, name
+    pace.may_hurry.set()
     stream.join()
 
 
-def test_a_key_stays_below_its_highest_class(start: Start) -> None:
+def test_a_key_stays_below_its_highest_class(start: Start, pace: Pace) -> None:
     """Guards `max_priority` of a key against a detour."""
-    server = start(World(backend=SLOW, keys=keyed(), policy=Policy.PRIORITY))
+    server = start(World(wrap=pace.wrap, keys=keyed(), policy=Policy.PRIORITY))
     stream = Stream(server, KEYS[0])
     error = check_error(
         post(server, f"{stream.id}/priority", KEYS[0], priority="critical"), 400, "priority"
     )
     assert "high at most" in error["message"]
+    pace.may_hurry.set()
     stream.join()

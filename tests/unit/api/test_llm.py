@@ -18,7 +18,7 @@ from jitney.errors import (
     InvalidRequest,
 )
 
-WAIT_S = 20.0
+WAIT_S = 100.0
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8)
 
 

@@ -12,7 +12,7 @@ from jitney.core.request import read_priority
 from jitney.errors import InvalidRequest
 from jitney.records import Record, RequestAccepted
 
-WAIT_S = 20.0
+WAIT_S = 100.0
 SHORT = SamplingParams(temperature=0.0, max_tokens=4)
 
 

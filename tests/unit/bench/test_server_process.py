@@ -85,7 +85,9 @@ def command(port: int, life: Life, *more: str) -> list[str]:
 
 def test_a_server_is_started_and_stopped(port: int, life: Life) -> None:
     with running_server(command(port, life), port, start_s=START_S) as address:
-        assert httpx.get(f"{address}/v1/models", trust_env=False).status_code == 200
+        assert (
+            httpx.get(f"{address}/v1/models", trust_env=False, timeout=START_S).status_code == 200
+        )
         assert not life.has_ended(0.0)
     assert life.has_ended()
 

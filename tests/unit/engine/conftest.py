@@ -60,7 +60,7 @@ class FaultyBackend:
 
     def execute(self, batch: Batch) -> Outcome:
         self.entered.set()
-        assert self.gate.wait(30), "the test never opened the gate"
+        assert self.gate.wait(100), "the test never opened the gate"
         self.executed_count += 1
         fault = self.execute_faults.pop(0) if self.execute_faults else None
         if fault is not None:

@@ -30,7 +30,7 @@ from jitney.errors import (
 )
 from jitney.records import BackendLost, Record, TickRecord
 
-WAIT_S = 20.0
+WAIT_S = 100.0
 MakeRequest = Callable[..., Request]
 MakeEngine = Callable[..., Engine]
 

@@ -11,7 +11,7 @@ from jitney.engine.inbox import Action, Inbox, Stop, Submit
 from jitney.engine.mailbox import Mailbox
 from jitney.errors import EngineStopped, QueueFull
 
-WAIT_S = 10.0
+WAIT_S = 100.0
 MakeRequest = Callable[..., Request]
 
 

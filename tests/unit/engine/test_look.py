@@ -23,7 +23,7 @@ from jitney.records import (
 )
 from tests.unit.engine.conftest import FaultyBackend, World
 
-WAIT_S = 30.0
+WAIT_S = 100.0
 
 
 def looked(tick: Tick, characters_max: int) -> Detail:

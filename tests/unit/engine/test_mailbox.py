@@ -13,7 +13,7 @@ from jitney.engine.answer import Delta, Ending
 from jitney.engine.mailbox import Awaited, Mailbox
 from jitney.errors import EngineStopped
 
-WAIT_S = 10.0
+WAIT_S = 100.0
 
 
 def stopped() -> Ending:

@@ -11,7 +11,7 @@ import pytest
 from jitney.sandbox.child_process import ChildProcess
 from jitney.sandbox.frames import ChannelClosed
 
-WAIT_S = 30.0
+WAIT_S = 100.0
 
 
 def test_a_process_that_cannot_be_started_leaves_nothing_behind(

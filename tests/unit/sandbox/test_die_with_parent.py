@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-WAIT_S = 30.0
+WAIT_S = 100.0
 CHILD = (
     "import ctypes, os, sys, threading\n"
     "from jitney.sandbox.die_with_parent import die_with_parent\n"

@@ -1,5 +1,6 @@
 """Tasks in a process with limits, through real processes."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -70,6 +71,15 @@ def test_a_process_may_be_started_before_it_is_known_what_for() -> None:
         sandbox.spawn()
 
 
+def pids_in_time(sandbox: Sandbox) -> list[int]:
+    """Its processes; asked again where a busy machine was too slow for a short limit."""
+    for _ in range(20):
+        with contextlib.suppress(TooLong):
+            found: list[int] = sandbox.run(["pids"])
+            return found
+    pytest.fail("it never answers in time")
+
+
 @pytest.mark.parametrize("stack_bytes", [0, 2**29])
 def test_a_task_that_takes_too_long_is_ended_and_costs_no_set_up(
     make: Make, stack_bytes: int
@@ -77,11 +87,11 @@ def test_a_task_that_takes_too_long_is_ended_and_costs_no_set_up(
     """Guards everybody behind it; the set-up of a real one takes a second."""
     bounds = replace(SHORT, stack_bytes=stack_bytes)
     sandbox = make(bounds=bounds)
-    parent, server = sandbox.run(["pids"])
+    parent, server = pids_in_time(sandbox)
     for _ in range(3):
         with pytest.raises(TooLong, match=r"0\.1 s"):
             sandbox.run(["pause"])
-    again, another = sandbox.run(["pids"])
+    again, another = pids_in_time(sandbox)
     assert (again, sandbox.start_count) == (parent, 1)
     assert another != server
     assert not is_alive(server)
@@ -194,15 +204,17 @@ def test_a_process_that_was_killed_is_started_anew(make: Make, at: int) -> None:
 
 def test_a_process_that_is_stuck_is_ended(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards the caller's wait: the process may not be there to keep its limits."""
-    monkeypatch.setattr("jitney.sandbox.sandbox._GRACE_S", 0.1)
-    sandbox = make(bounds=SHORT)
+    sandbox = make()
     pids = sandbox.run(["pids"])
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
-    with pytest.raises(TooLong, match="stuck"):
-        sandbox.run(["same", 4])
+    # Only now: what is well may be slow.
+    with monkeypatch.context() as patch:
+        patch.setattr("jitney.sandbox.sandbox._GRACE_S", 0.1)
+        patch.setattr(sandbox, "_bounds", SHORT)
+        with pytest.raises(TooLong, match="stuck"):
+            sandbox.run(["same", 4])
     assert wait_until_gone(*pids)
-    monkeypatch.setattr("jitney.sandbox.sandbox._GRACE_S", 60.0)
     assert sandbox.run(["same", 4]) == 4
 
 
@@ -211,7 +223,8 @@ def test_a_process_that_is_stuck_is_ended(make: Make, monkeypatch: pytest.Monkey
 )
 def test_a_set_up_that_fails_is_told(make: Make, given: str, kind: type[Exception]) -> None:
     """Guards the first task, and every later one, against waiting for it."""
-    bounds = Bounds(seconds=1.0, memory_bytes=2**28, wait_s=60.0, set_up_s=1.0)
+    limit_s = 1.0 if kind is TooLong else 60.0
+    bounds = Bounds(seconds=limit_s, memory_bytes=2**28, wait_s=60.0, set_up_s=limit_s)
     sandbox = make(given, bounds)
     for _ in range(2):
         with pytest.raises(kind):

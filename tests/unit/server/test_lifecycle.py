@@ -8,7 +8,7 @@ import pytest
 
 from jitney.server import lifecycle
 
-WAIT_S = 30.0
+WAIT_S = 100.0
 
 
 def niceness_after(monkeypatch: pytest.MonkeyPatch, platform: str) -> int:

@@ -66,7 +66,7 @@ LONG = "{% set a = 'a' * 5000000 %}{% set b = a[1:] ~ 'a' %}"
 ALWAYS = "{% for i in range(99999) %}"
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(240)
 @pytest.mark.usefixtures("short")
 @pytest.mark.parametrize(
     "source",
@@ -92,7 +92,7 @@ def test_a_template_that_runs_away_is_stopped(make: Make, source: str) -> None:
         template.render(user("hi"))
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(240)
 @pytest.mark.usefixtures("short")
 @pytest.mark.parametrize(
     "source",
@@ -127,7 +127,7 @@ def test_a_template_that_swells_is_stopped(make: Make, source: str) -> None:
         template.render(user("hi"))
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     "source",
     [
@@ -206,7 +206,7 @@ def test_long_chats_are_not_taken_for_runaway_templates() -> None:
         template.close()
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(240)
 def test_renders_from_many_threads_do_not_mix() -> None:
     """Guards the way to the process and back."""
     template = ChatTemplate(CHATML_SOURCE, CHATML)
@@ -222,13 +222,13 @@ def test_renders_from_many_threads_do_not_mix() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(200)
     template.close()
     assert not any(thread.is_alive() for thread in threads)
     assert wrong == []
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(240)
 def test_a_slow_chat_keeps_nobody_waiting(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards the second process, the bound on waiting, and the end of both."""
     monkeypatch.setattr(limits, "TEMPLATE_S_MAX", 60.0)
@@ -259,7 +259,7 @@ def test_a_slow_chat_keeps_nobody_waiting(make: Make, monkeypatch: pytest.Monkey
     pids = pids_of(renderer)
     template.close()
     for thread in slow:
-        thread.join(30)
+        thread.join(200)
     assert ends == [EngineStopped] * 2
     assert not any(map(is_alive, pids))
     with pytest.raises(EngineStopped):

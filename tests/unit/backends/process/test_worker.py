@@ -16,7 +16,7 @@ from jitney.core.params import Constraint
 from jitney.errors import BackendFailed
 from jitney.sandbox.frames import ChannelClosed, Frames
 
-WAIT_S = 30.0
+WAIT_S = 100.0
 SAYS_SO = "A batch before this one failed."
 
 

@@ -37,7 +37,7 @@ from jitney.sampling.sampler import TokenMatcher
 from jitney.sandbox.frames import ChannelClosed, Frames
 from jitney.tokenizers import byte_tokenizer
 
-WAIT_S = 30.0
+WAIT_S = 100.0
 PROMPT = (5, 6, 7)
 SAMPLING = Sampling(seed=0, prompt_count=len(PROMPT))
 OPENED = tuple(Open(slot, SAMPLING) for slot in range(4))

@@ -7,7 +7,7 @@ import pytest
 
 from jitney.backends.shared.fifo_lock import FifoLock
 
-WAIT_S = 20.0
+WAIT_S = 100.0
 
 
 def until(holds: Callable[[], bool]) -> None:

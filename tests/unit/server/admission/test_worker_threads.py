@@ -10,7 +10,7 @@ from jitney.server import limits
 from jitney.server.admission.fair_queue import FairQueue
 from jitney.server.admission.worker_threads import WorkerThreads
 
-WAIT_S = 20.0
+WAIT_S = 100.0
 A, B = ("a", False), ("b", False)
 
 

@@ -15,7 +15,7 @@ import uvloop
 from jitney.server.http.accepting import RETRY_S, Acceptor, listen
 from jitney.server.limits import UNSENT_BYTES_MAX
 
-WAIT_S = 20.0
+WAIT_S = 100.0
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from jitney.errors import DeadlineExceeded, Draining
 from jitney.server.error_object import ClientLeft
 from jitney.server.http.disconnect import unless_left, wait_disconnect
 
-LIMIT_S = 20.0
+LIMIT_S = 100.0
 LEFT: Message = {"type": "http.disconnect"}
 MORE: Message = {"type": "http.request", "body": b"x"}
 

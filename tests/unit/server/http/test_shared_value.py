@@ -5,7 +5,7 @@ import threading
 
 from jitney.server.http.shared_value import SharedValue
 
-WAIT_S = 20.0
+WAIT_S = 100.0
 
 
 class Maker:
