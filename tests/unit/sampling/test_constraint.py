@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from jitney.core import limits
 from jitney.core.backend import Vocabulary
 from jitney.core.params import Constraint, ConstraintKind
 from jitney.errors import InvalidRequest
@@ -30,9 +31,12 @@ def encode(text: str) -> list[int]:
 
 @pytest.fixture(scope="module")
 def compiler() -> Iterator[ConstraintCompiler]:
-    made = ConstraintCompiler(VOCABULARY, encode)
-    yield made
-    made.close()
+    with pytest.MonkeyPatch.context() as patch:
+        # What is right may be slow on a busy machine; test_constraint_limits has the limits.
+        patch.setattr(limits, "CONSTRAINT_COMPILE_S_MAX", 60.0)
+        made = ConstraintCompiler(VOCABULARY, encode)
+        yield made
+        made.close()
 
 
 def compiled(compiler: ConstraintCompiler, kind: str, text: str) -> Matcher:

@@ -42,7 +42,8 @@ class LineWriter:
             # One gap, and one line about it: after the first dropped line, all are dropped until
             # nothing waits.
             if self._is_full or self._held_bytes + len(content) > limits.LOG_BYTES_MAX:
-                self._is_full = True
+                # With nothing to wait for, only this line is too long.
+                self._is_full = self._held_bytes > 0
                 self.dropped_count += 1
                 return
             self._lines.append(content)
@@ -63,15 +64,20 @@ class LineWriter:
             with self._changed:
                 if not is_written:
                     self.dropped_count += 1
-                if not self._lines:
-                    self._is_full = False
+                self._end_gap()
                 unreported_count = self.dropped_count - self._reported_count
                 is_due = is_written and unreported_count > 0 and not self._lines
             if is_due and self._write(_bytes_of(self._report(unreported_count))):
                 self._reported_count += unreported_count
             with self._changed:
                 self._held_bytes -= len(content)
+                self._end_gap()
                 self._changed.notify_all()
+
+    def _end_gap(self) -> None:
+        """Take lines again if none waits. Its caller has the lock."""
+        if not self._lines:
+            self._is_full = False
 
     def _write(self, content: bytes) -> bool:
         """Write all of it, and wait for the reader as long as it takes. False if that failed."""

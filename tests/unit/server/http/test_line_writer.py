@@ -73,6 +73,18 @@ def test_lines_are_written_in_order_or_counted(
         lines.wait_written(WAIT_S)
 
 
+def test_a_line_that_never_fits_costs_only_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards the log after one enormous line that came while nothing waited."""
+    monkeypatch.setattr(limits, "LOG_BYTES_MAX", 100)
+    with pipe() as (reader, writer):
+        lines = LineWriter(writer, "{} were dropped".format)
+        lines.put(LINE)
+        assert lines.dropped_count == 1
+        lines.put("after")
+        assert read(reader, 2) == ["after", "1 were dropped"]
+        lines.wait_written(WAIT_S)
+
+
 def test_what_cannot_be_written_is_counted_and_told_when_it_can_be_again() -> None:
     """Guards the log of a disk that was full for a while."""
     with pipe() as (reader, writer), pipe() as (elsewhere, broken):
