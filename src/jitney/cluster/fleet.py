@@ -112,9 +112,10 @@ class ReplicaFleet:
         self._suspects = SuspectTurn()
         self._is_closed = False
 
-    async def open(self) -> None:
-        """Listen for the replicas."""
+    async def open(self) -> Address:
+        """Listen for the replicas; where."""
         self._address = await self._channel.open()
+        return self._address
 
     @property
     def state(self) -> EngineState:

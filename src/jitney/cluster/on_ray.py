@@ -34,7 +34,7 @@ from ray.serve.request_router import (
 from jitney.cluster.dispatch import ReplicaLost
 from jitney.cluster.replica_count import ReplicaLoad, wanted_count
 from jitney.cluster.replica_engine import ReplicaEngine
-from jitney.cluster.replica_messages import Description, decode_description
+from jitney.cluster.replica_messages import Address, Description, decode_description
 from jitney.cluster.routing import Head, Report, RouteTable
 from jitney.config import Settings
 from jitney.core.backend import Segment
@@ -84,6 +84,12 @@ class RayReplica:
         """Run an order to its end. The other arguments are for the router."""
         del ingress, number, head, avoided, model_key
         await self._here().run(frame)
+
+    async def meet(self, address: Address, met: tuple[str, ...], model_key: str) -> None:
+        """Connect to an ingress. Fails where another model is loaded. `met` is for the router."""
+        del met
+        self._here().check_model(model_key)
+        await self._here().meet(address)
 
     async def encode(self, texts: Sequence[Segment], model_key: str) -> list[int] | SentError:
         """Tokens of texts, or why there are none. Fails where another model is loaded."""
@@ -169,7 +175,8 @@ class FirstTokenRouter(RequestRouter):
         candidate_replicas = fitting if model_key and fitting else candidate_replicas
         named = {each.replica_id.unique_id: each for each in candidate_replicas}
         # Any can tokenise. Serve would ask the one with the fewest calls, which may be broken.
-        best = asked.get("target", random.choice(list(named)) if named else None)
+        unmet = [each for each in named if each not in asked.get("met", ())]
+        best = asked.get("target", random.choice(unmet or list(named)) if named else None)
         if "head" in asked:
             table = self._known(asked["ingress"])
             unfit = {each for each in table.replicas if each not in named}
@@ -232,6 +239,10 @@ class RayDispatch:
                 model_key=self._model_key,
             )
         )
+
+    async def meet(self, address: Address, met: tuple[str, ...]) -> None:
+        """Have a replica connect that is not among `met`, if there is one. Raises ReplicaLost."""
+        await self._asked(self._handle.meet.remote(address, met=met, model_key=self._model_key))
 
     async def encode(self, texts: Sequence[Segment]) -> list[int]:
         """Have texts tokenised by any replica."""

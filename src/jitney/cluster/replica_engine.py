@@ -153,6 +153,10 @@ class ReplicaEngine:
         live.handle.listen(lambda: self._note(live))
         await live.ended.wait()
 
+    async def meet(self, address: Address) -> None:
+        """Connect to an ingress. Raises OSError if it is not reached."""
+        await self._line(address)
+
     async def encode(self, texts: Sequence[Segment]) -> list[int]:
         """Tokens of texts, as the backend makes them."""
         return await asyncio.to_thread(self._engine.backend.encode, texts)

@@ -11,7 +11,7 @@ import importlib
 import socket
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
@@ -19,6 +19,7 @@ from typing import Protocol
 from jitney.backends.machine.cores import usable_cores
 from jitney.cluster.dispatch import Dispatch
 from jitney.cluster.fleet import ReplicaFleet
+from jitney.cluster.meeting import Meeting, MeetingDispatch
 from jitney.cluster.replica_messages import Description
 from jitney.config import ServeSettings, Settings
 from jitney.engine.request_factory import RequestFactory
@@ -34,8 +35,8 @@ LOADED_S_MAX = 1800.0
 first. Where none has one by then, none ever will."""
 
 
-class DescribedDispatch(Dispatch, Protocol):
-    """A way to replicas that can say what they have loaded."""
+class DescribedDispatch(Dispatch, MeetingDispatch, Protocol):
+    """A way to replicas that can say what they have loaded, and connect."""
 
     async def describe(self) -> Description:
         """What the replicas have loaded."""
@@ -72,11 +73,12 @@ class FleetThread:
             target=self._loop.run_forever, name="jitney-fleet", daemon=True
         )
         self._thread.start()
-        opening: Future[tuple[ReplicaFleet, str]] = asyncio.run_coroutine_threadsafe(
+        self._meeting: Meeting | None = None
+        opening: Future[tuple[ReplicaFleet, Meeting, str]] = asyncio.run_coroutine_threadsafe(
             _open_fleet(dispatch, replica_count, host), self._loop
         )
         try:
-            self.fleet, self.model_name = opening.result()
+            self.fleet, self._meeting, self.model_name = opening.result()
         except Exception:
             self.close()
             self._loop.close()
@@ -84,6 +86,10 @@ class FleetThread:
 
     def close(self) -> None:
         """End the loop and the thread."""
+        if self._meeting is not None:
+            ending = asyncio.run_coroutine_threadsafe(self._meeting.close(), self._loop)
+            # Not even a stuck loop keeps the server from ending.
+            wait([ending], STOP_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(STOP_S)
 
@@ -151,7 +157,7 @@ def replica_bounds(serving: ServeSettings) -> tuple[int, int]:
 
 async def _open_fleet(
     dispatch: DescribedDispatch, replica_count: int, host: str
-) -> tuple[ReplicaFleet, str]:
+) -> tuple[ReplicaFleet, Meeting, str]:
     try:
         async with asyncio.timeout(LOADED_S_MAX):
             description = await dispatch.describe()
@@ -160,8 +166,9 @@ async def _open_fleet(
             f"No replica has loaded the model within {LOADED_S_MAX:g} s; see the replicas' logs."
         ) from None
     fleet = ReplicaFleet(dispatch, description, replica_count=replica_count, host=host)
-    await fleet.open()
-    return fleet, description.model_name
+    address = await fleet.open()
+    meeting = Meeting(dispatch, address, lambda: tuple(each.name for each in fleet.replica_views()))
+    return fleet, meeting, description.model_name
 
 
 def _of_one_replica(settings: Settings, count: int, address: str | None) -> Settings:

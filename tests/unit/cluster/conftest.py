@@ -11,7 +11,13 @@ from jitney.backends.fake import kind
 from jitney.cluster.dispatch import ReplicaLost
 from jitney.cluster.fleet import ReplicaFleet
 from jitney.cluster.replica_engine import ReplicaEngine
-from jitney.cluster.replica_messages import Accepted, Started, decode_description, decode_run
+from jitney.cluster.replica_messages import (
+    Accepted,
+    Address,
+    Started,
+    decode_description,
+    decode_run,
+)
 from jitney.cluster.routing import Head, RouteTable
 from jitney.config import Settings
 from jitney.core.backend import Segment
@@ -113,6 +119,14 @@ class LocalDispatch:
         finally:
             self.table.ended(name, request_id)
             self.running.get(name, set()).discard(task)
+
+    async def meet(self, address: Address, met: tuple[str, ...]) -> None:
+        unmet = [each for name, each in self.replicas.items() if name not in met]
+        try:
+            for replica in unmet[:1]:
+                await replica.meet(address)
+        except OSError as error:
+            raise ReplicaLost(str(error)) from error
 
     async def encode(self, texts: Sequence[Segment]) -> list[int]:
         return await next(iter(self.replicas.values())).encode(texts)

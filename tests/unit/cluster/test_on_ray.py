@@ -3,6 +3,7 @@ on a handle."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any  # Any: what Ray's context holds
 
 import pytest
@@ -94,3 +95,21 @@ def test_a_stuck_replica_does_not_keep_an_ingress_from_starting(
         await replica.close()
 
     in_loop(test)
+
+
+def test_a_replica_that_is_not_connected_is_asked_to_connect() -> None:
+    """Guards what people see: by chance one replica of many would be asked last for a long time."""
+    named = [
+        SimpleNamespace(replica_id=SimpleNamespace(unique_id=name), routing_stats={})
+        for name in ("r1", "r2", "r3")
+    ]
+
+    def chosen(*met: str) -> list[str]:
+        asked = SimpleNamespace(kwargs={"met": met, "model_key": "tiny"})
+        router = object.__new__(on_ray.FirstTokenRouter)
+        best, others = asyncio.run(router.choose_replicas(named, asked))
+        return [each.replica_id.unique_id for each in (*best, *others)]
+
+    assert chosen("r1", "r3")[0] == "r2"
+    assert chosen("r2", "r3")[0] == "r1"
+    assert sorted(chosen("r1", "r2", "r3")) == ["r1", "r2", "r3"], "anyone, if all are"

@@ -6,10 +6,12 @@ import threading
 import pytest
 
 from jitney.cluster import serving
-from jitney.cluster.replica_messages import Description
+from jitney.cluster.replica_messages import Description, decode_description
 from jitney.cluster.serving import FleetThread
 from jitney.errors import NoRoom
 from tests.unit.cluster.conftest import LocalDispatch
+
+WAIT_S = 100
 
 
 class SilentDispatch(LocalDispatch):
@@ -27,3 +29,32 @@ def test_replicas_that_never_load_are_not_waited_for(monkeypatch: pytest.MonkeyP
     with pytest.raises(NoRoom, match=r"No replica has loaded the model within 0\.01 s"):
         FleetThread(SilentDispatch(), 1, "127.0.0.1")
     assert set(threading.enumerate()) <= before, "its thread has ended"
+
+
+class ReadyDispatch(LocalDispatch):
+    """A way to one replica, which is there when it is asked for."""
+
+    async def describe(self) -> Description:
+        return decode_description(self.replicas[self.add()].describe())
+
+
+def test_a_fleet_sees_its_replicas_before_their_first_request() -> None:
+    """Guards the page of a new server, and its end: no task is left on a loop that has stopped."""
+    dispatch = ReadyDispatch()
+    thread = FleetThread(dispatch, 1, "127.0.0.1")
+    fleet, tick = thread.fleet, threading.Event()
+    while [each.name for each in fleet.replica_views()] != ["r1"]:
+        tick.wait(0.005)
+    fleet.close()
+
+    async def end_replica() -> None:
+        await dispatch.kill("r1")
+        while len(asyncio.all_tasks()) > 2:  # noqa: ASYNC110, this one and the meeting
+            await asyncio.sleep(0.005)
+
+    asyncio.run_coroutine_threadsafe(end_replica(), thread._loop).result(WAIT_S)
+    assert asyncio.all_tasks(thread._loop) != set()
+    thread.close()
+    left = asyncio.all_tasks(thread._loop)
+    thread._loop.close()
+    assert left == set()

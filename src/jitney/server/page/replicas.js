@@ -10,7 +10,7 @@ const REASONS = { lost: "replica lost", left: "replica stopped" };
 
 export function showReplicas(list, replicas) {
   keep(list, replicas, (each) => each.name, buildReplica, updateReplica,
-    "None is connected. A replica appears here with its first request.");
+    "None is connected. A replica appears here when it is ready.");
   drawReplicas(list, replicas);
 }
 

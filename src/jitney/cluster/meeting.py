@@ -1,0 +1,52 @@
+"""Has every replica connect to an ingress before it gets a request from it: `Meeting`.
+
+A replica knows of an ingress only what it was told with a call. So the ingress asks one replica
+after the other to connect, of those that it does not see: at the start, and whenever a new one
+takes the place of a lost one. Nothing depends on it but what people see. The event loop of a fleet.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Protocol
+
+from jitney.cluster.dispatch import ReplicaLost
+from jitney.cluster.replica_messages import Address
+
+MEET_S = 1.0
+"""Between two questions: as often as replicas report to a router."""
+
+MEET_S_MAX = 5.0
+"""A replica that has not connected by then is stuck, and another one may be asked."""
+
+
+class MeetingDispatch(Protocol):
+    """A way to replicas that can have them connect."""
+
+    async def meet(self, address: Address, met: tuple[str, ...]) -> None:
+        """Have a replica connect that is not among `met`, if there is one. Raises ReplicaLost."""
+        ...
+
+
+class Meeting:
+    """Asks until it is closed. `names` are the replicas that are connected."""
+
+    def __init__(
+        self, dispatch: MeetingDispatch, address: Address, names: Callable[[], tuple[str, ...]]
+    ) -> None:
+        self._dispatch = dispatch
+        self._address = address
+        self._names = names
+        self._asking = asyncio.create_task(self._ask_always())
+
+    async def close(self) -> None:
+        """Ask no more."""
+        self._asking.cancel()
+        await asyncio.wait({self._asking})
+
+    async def _ask_always(self) -> None:
+        while True:
+            with contextlib.suppress(ReplicaLost, TimeoutError):
+                async with asyncio.timeout(MEET_S_MAX):
+                    await self._dispatch.meet(self._address, self._names())
+            await asyncio.sleep(MEET_S)
