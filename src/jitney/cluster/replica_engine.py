@@ -305,7 +305,7 @@ class ReplicaEngine:
         live.ended.set()
 
     async def _line(self, address: Address) -> ReplicaLine:
-        """The connection to an ingress; the first order of an ingress makes it."""
+        """The connection to an ingress; its first order makes it, or its wish to meet."""
         connecting = self._lines.get(address.ingress)
         if connecting is None:
             connecting = asyncio.create_task(self._connect(address))
