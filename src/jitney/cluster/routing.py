@@ -232,7 +232,7 @@ class _Replica:
             self._token_s = None
             self._fixed_s, self._short_s, self._room = 0.0, 0.0, math.inf
             self._slowness = 1.0
-            self._before_count = self._own_tokens
+            self._before_count: float = self._own_tokens
             self.base_s = 0.0
             return
         running = max(0, report.running_count + report.waiting_count - self._ended_count)
