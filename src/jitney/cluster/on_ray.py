@@ -35,7 +35,7 @@ from jitney.cluster.dispatch import ReplicaLost
 from jitney.cluster.replica_count import ReplicaLoad, wanted_count
 from jitney.cluster.replica_engine import ReplicaEngine
 from jitney.cluster.replica_messages import Description, decode_description
-from jitney.cluster.routing import Head, Report, RouteTable
+from jitney.cluster.routing import Report, RouteTable, Sought
 from jitney.config import Settings
 from jitney.core.backend import Segment
 from jitney.core.params import Constraint
@@ -72,17 +72,9 @@ class RayReplica:
         self._assembly = assemble(Settings(**settings))
         self._engine: ReplicaEngine | None = None
 
-    async def run(
-        self,
-        frame: bytes,
-        ingress: str,
-        number: int,
-        head: tuple[int, tuple[int, ...]],
-        avoided: tuple[str, ...],
-        model_key: str,
-    ) -> None:
+    async def run(self, frame: bytes, sought: Sought, model_key: str) -> None:
         """Run an order to its end. The other arguments are for the router."""
-        del ingress, number, head, avoided, model_key
+        del sought, model_key
         await self._here().run(frame)
 
     async def encode(self, texts: Sequence[Segment], model_key: str) -> list[int] | SentError:
@@ -170,10 +162,13 @@ class FirstTokenRouter(RequestRouter):
         named = {each.replica_id.unique_id: each for each in candidate_replicas}
         # Any can tokenise. Serve would ask the one with the fewest calls, which may be broken.
         best = asked.get("target", random.choice(list(named)) if named else None)
-        if "head" in asked:
-            table = self._known(asked["ingress"])
+        if "sought" in asked:
+            sought: Sought = asked["sought"]
+            table = self._known(sought.ingress)
+            for name, number in sought.begun:
+                table.began(name, number)
             unfit = {each for each in table.replicas if each not in named}
-            best = table.choose(Head(*asked["head"]), unfit.union(asked["avoided"]))
+            best = table.choose(sought.head, unfit.union(sought.avoided))
         if best not in named:
             return [candidate_replicas]
         others = [each for name, each in named.items() if name != best]
@@ -183,12 +178,11 @@ class FirstTokenRouter(RequestRouter):
         self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any
     ) -> None:
         """An order is on its way to this replica."""
-        asked = pending_request.kwargs
-        if "head" in asked:
+        sought: Sought | None = pending_request.kwargs.get("sought")
+        if sought is not None:
             request_id = pending_request.metadata.internal_request_id
-            head = Head(*asked["head"])
-            table = self._known(asked["ingress"])
-            table.sent(replica_id.unique_id, request_id, asked["number"], head)
+            table = self._known(sought.ingress)
+            table.sent(replica_id.unique_id, request_id, sought.number, sought.head)
 
     def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
         """A call has ended."""
@@ -218,20 +212,10 @@ class RayDispatch:
         self._handle = handle
         self._model_key = model_key
 
-    async def run(
-        self, frame: bytes, ingress: str, head: Head, number: int, avoided: tuple[str, ...]
-    ) -> None:
+    async def run(self, frame: bytes, sought: Sought) -> None:
         """Have an order run to its end. Raises ReplicaLost."""
-        await self._asked(
-            self._handle.run.remote(
-                frame,
-                ingress=ingress,
-                number=number,
-                head=(head.prompt_count, head.keys),
-                avoided=avoided,
-                model_key=self._model_key,
-            )
-        )
+        run = self._handle.run
+        await self._asked(run.remote(frame, sought=sought, model_key=self._model_key))
 
     async def encode(self, texts: Sequence[Segment]) -> list[int]:
         """Have texts tokenised by any replica."""

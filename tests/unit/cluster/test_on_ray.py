@@ -3,11 +3,14 @@ on a handle."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, fields
+from types import SimpleNamespace
 from typing import Any  # Any: what Ray's context holds
 
 import pytest
 
 from jitney.cluster.replica_engine import ReplicaEngine
+from jitney.cluster.routing import Head, Report, Sought
 from jitney.config import Settings
 from jitney.loading.compose import assemble
 
@@ -94,3 +97,94 @@ def test_a_stuck_replica_does_not_keep_an_ingress_from_starting(
         await replica.close()
 
     in_loop(test)
+
+
+@dataclass(frozen=True)
+class Id:
+    """Stands for a `ReplicaID`."""
+
+    unique_id: str
+
+
+class BareRouter(on_ray.FirstTokenRouter):  # type: ignore[misc, name-defined]
+    """The router without Serve: the test says which replicas there are."""
+
+    def __init__(self) -> None:
+        self.here: dict[Id, Any] = {}
+        self.initialize_state()
+
+    @property
+    def curr_replicas(self) -> dict[Id, Any]:
+        return self.here
+
+    def tell(self, name: str, stats: dict[str, Any]) -> None:
+        """A replica is there with these statistics, as Serve has them."""
+        self.here[Id(name)] = SimpleNamespace(replica_id=Id(name), routing_stats=stats)
+
+    async def place(self, number: int, *begun: tuple[str, int], count: int = 10) -> str:
+        """Route an order, as Serve does, and return its replica."""
+        kwargs = {"sought": Sought("us", number, Head(count), (), begun)}
+        metadata = SimpleNamespace(internal_request_id=f"q{number}")
+        pending = SimpleNamespace(kwargs=kwargs, metadata=metadata)
+        ranks = await self.choose_replicas(list(self.here.values()), pending)
+        self.on_request_routed(pending, ranks[0][0].replica_id, None)
+        return str(ranks[0][0].replica_id.unique_id)
+
+
+def stats_of(**values: Any) -> dict[str, Any]:
+    """What a replica with one slot reports."""
+    report = Report(
+        **{
+            "slot_count": 1,
+            "running_count": 0,
+            "waiting_count": 0,
+            "prefill_tokens": 0,
+            "kv_free": 10_000,
+            "tick_s": 0.01,
+            "prefill_token_s": 1e-3,
+            "ends_per_s": 1.0,
+            "heads": frozenset(),
+            **values,
+        }
+    )
+    return {each.name: getattr(report, each.name) for each in fields(Report)}
+
+
+def test_a_report_is_read_when_it_is_new() -> None:
+    """Guards routing on Ray: Serve shows the last report at every order. It is read once; the next
+    one is not missed, nor that of a replica which was gone for a moment."""
+
+    async def test() -> None:
+        router = BareRouter()
+        free, busy = stats_of(), stats_of(waiting_count=50)
+        router.tell("a", free)
+        router.tell("b", busy)
+        assert await router.place(1) == "a"
+        free["no field of a report"] = busy["no field of a report"] = 1
+        assert await router.place(2) == "a", "read again, this would fail"
+        router.tell("a", stats_of(waiting_count=90, seen={"us": 2}))
+        assert await router.place(3) == "b"
+        last = stats_of(waiting_count=70, seen={"us": 3})
+        router.tell("b", last)
+        assert await router.place(4) == "b"
+        gone = router.here.pop(Id("b"))
+        assert await router.place(5) == "a"
+        router.here[Id("b")] = gone
+        router.tell("c", stats_of(waiting_count=60, seen={"us": 5}))
+        assert await router.place(6) == "c", "b is as busy as it was"
+
+    asyncio.run(test())
+
+
+def test_first_tokens_reach_the_table_with_the_next_order() -> None:
+    """Guards the tail under load: a prompt that is computed keeps no order away."""
+
+    async def test() -> None:
+        router = BareRouter()
+        router.tell("a", stats_of(slot_count=9))
+        router.tell("b", stats_of(slot_count=9, tick_s=0.5))
+        assert await router.place(1, count=1000) == "a"
+        assert await router.place(2) == "b"
+        assert await router.place(3, ("a", 1)) == "a"
+
+    asyncio.run(test())
