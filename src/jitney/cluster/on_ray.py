@@ -10,6 +10,7 @@ Tests: tests/e2e/cluster/test_on_ray.py, tests/unit/cluster/test_on_ray.py.
 import asyncio
 import logging
 import random
+import socket
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any  # Any: Ray has no types for handles and statistics
@@ -39,7 +40,7 @@ from jitney.cluster.routing import Report, RouteTable, Sought
 from jitney.config import Settings
 from jitney.core.backend import Segment
 from jitney.core.params import Constraint
-from jitney.errors import ConfigError, NoRoom, QueueFull, RequestError
+from jitney.errors import ConfigError, NoRoom, QueueFull, RequestError, SetupError
 from jitney.loading.compose import assemble
 from jitney.sandbox.sent_error import SentError
 
@@ -54,6 +55,7 @@ REPORT_S = 1.0
 CALLERS_MISTAKES = (RequestError, QueueFull)
 """What every replica would answer. After another error, another replica is asked."""
 
+REACH_S_MAX = 5.0
 DESCRIBED_S_MAX = 30.0
 """A replica that has not said by then what it has loaded is stuck, and another one is asked."""
 
@@ -315,9 +317,28 @@ def replica_deployment(
 def start_replicas(
     settings: Settings, bounds: tuple[int, int], name: str, *, drain_s: float
 ) -> Any:
-    """Start the replicas as an application, and return the handle for them. Ray must run."""
+    """Start the replicas as an application, and return the handle for them. Ray must run.
+
+    Raises SetupError.
+    """
     replicas = replica_deployment(settings, bounds, drain_s=drain_s)
-    return serve.run(replicas, name=name, route_prefix=None)
+    try:
+        return serve.run(replicas, name=name, route_prefix=None)
+    except RuntimeError as error:  # What Serve raises when none of them gets ready.
+        found = serve.status().applications.get(name)
+        messages = [each.message for each in found.deployments.values()] if found else []
+        reason = failure_in("\n".join(messages) or str(error))
+        raise ConfigError(f"No replica could be started: {reason}") from error
+
+
+def failure_in(message: str) -> str:
+    """What a replica failed with, in the message of Serve about it: the end of a traceback."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    own = [line for line in lines if line.startswith(f"{SetupError.__module__}.")]
+    if own:
+        return own[-1].partition(": ")[2][:REASON_CHARACTERS_MAX]
+    reason = (lines or ["for a reason that Serve does not tell"])[-1]
+    return f"{reason[:REASON_CHARACTERS_MAX]}; see the logs of Ray Serve."
 
 
 def start_ray(address: str | None) -> None:
@@ -326,6 +347,7 @@ def start_ray(address: str | None) -> None:
     # Without an address Ray would join whatever it finds here, or RAY_ADDRESS.
     own = {"address": "local", "include_dashboard": False}
     given = own if address is None else {"address": address}
+    _check_reachable(address)
     try:
         ray.init(**given, log_to_driver=False, configure_logging=False)
         serve.start(proxy_location="Disabled")
@@ -341,6 +363,20 @@ def start_ray(address: str | None) -> None:
         raise ConfigError(
             f"The Ray cluster at {address} could not be joined: {reason}; see --ray-address."
         ) from error
+
+
+def _check_reachable(address: str | None) -> None:
+    """Refuse a cluster at HOST:PORT where nobody listens: Ray would try for ever. ConfigError."""
+    host, _, port = (address or "").rpartition(":")
+    if not host or "/" in host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), REACH_S_MAX).close()
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise ConfigError(
+            f"No Ray cluster answers at {address} ({error}); see --ray-address, and whether "
+            "`ray start --head` runs there."
+        ) from None
 
 
 def own_host() -> str:

@@ -2,6 +2,7 @@
 on a handle."""
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, fields
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import pytest
 from jitney.cluster.replica_engine import ReplicaEngine
 from jitney.cluster.routing import Head, Report, Sought
 from jitney.config import Settings
+from jitney.errors import ConfigError
 from jitney.loading.compose import assemble
 
 on_ray = pytest.importorskip("jitney.cluster.on_ray", reason="Ray is not installed here")
@@ -188,3 +190,33 @@ def test_first_tokens_reach_the_table_with_the_next_order() -> None:
         assert await router.place(3, ("a", 1)) == "a"
 
     asyncio.run(test())
+
+
+def test_a_cluster_where_nobody_listens_is_refused_at_once() -> None:
+    """Guards a typing mistake: Ray itself would try for ever, and say it in its own words."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(ConfigError, match=f"No Ray cluster answers at {address}"):
+            on_ray.start_ray(address)
+    with pytest.raises(ConfigError, match=r"answers at 127\.0\.0\.1:99999"):
+        on_ray.start_ray("127.0.0.1:99999")
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (
+            "It failed 3 times. Error:\n  File on_ray.py, line 1\n"
+            "jitney.errors.ModelError: a.gguf does not exist; give another.\n",
+            "a.gguf does not exist; give another.",
+        ),
+        ("Error:\nMemoryError: no more\n\n", "MemoryError: no more; see the logs of Ray Serve."),
+        ("", "for a reason that Serve does not tell; see the logs of Ray Serve."),
+    ],
+)
+def test_why_a_replica_did_not_start_is_found_in_the_message_of_serve(
+    message: str, reason: str
+) -> None:
+    """Guards whoever started it: a traceback of Ray says nothing to them."""
+    assert on_ray.failure_in(message) == reason
