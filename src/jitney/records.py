@@ -204,12 +204,16 @@ class RequestPreempted:
 class RequestProgressed:
     """How far a request of a cluster is. One engine tells it with its ticks instead.
 
-    Told at its first token, at the first one after a move, and about twice a second between.
+    Told at its first token, at the first one after a move, about twice a second between, and before
+    its end if it has more tokens by then.
     """
 
     at: float
     request_id: RequestId
     generated_tokens: int
+    token_gaps_s: tuple[float, ...] = ()
+    """Seconds between its tokens, as they came from its replicas: those since it was told before.
+    A completion's first token has none."""
 
 
 class MoveReason(StrEnum):

@@ -183,7 +183,12 @@ class Accounts:
         if count:
             live.progress_due_at = now + PROGRESS_S
             self._record(
-                RequestProgressed(at=now, request_id=live.request.id, generated_tokens=count)
+                RequestProgressed(
+                    at=now,
+                    request_id=live.request.id,
+                    generated_tokens=count,
+                    token_gaps_s=live.progress.take_gaps(),
+                )
             )
 
     def lose(self, replica: str) -> None:
@@ -192,6 +197,7 @@ class Accounts:
 
     def end(self, live: MovingRequest, answer: Answer) -> None:
         """It was answered."""
+        self._tell_rest(live)
         self._record(record_done(answer, self._clock.now()))
         live.mailbox.end(Ending(answer))
 
@@ -216,6 +222,7 @@ class Accounts:
             return
         now = self._clock.now()
         if live.is_accepted:
+            self._tell_rest(live)
             self._record(
                 RequestFailed(
                     at=now,
@@ -229,6 +236,11 @@ class Accounts:
             self._record(RequestRefused(at=now, request_id=live.request.id, error=error))
         answer = live.progress.answer(now - live.arrived_at) if live.is_accepted else None
         live.mailbox.end(Ending(answer, error))
+
+    def _tell_rest(self, live: MovingRequest) -> None:
+        """It ends: tell the times between tokens that were not told yet."""
+        if live.progress.has_gaps:
+            self.progress(live, self._clock.now())
 
     def _move(self, live: MovingRequest, before: str, away_s: float) -> None:
         """Another replica has accepted it."""

@@ -44,6 +44,8 @@ class _Made:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     """Kept for a whole answer only. In a stream they go out with the deltas."""
     first_token_s: float | None = None
+    token_s: float | None = None
+    """When its last token came."""
     last: Delta | None = None
     """The delta with its finish reason."""
     over_s: float | None = None
@@ -62,6 +64,8 @@ class Progress:
         self._made = [_Made() for _ in range(request.params.n)]
         self._queue_s: float | None = None
         self._prompt_logprobs: tuple[TokenLogprob, ...] | None = None
+        self._gaps_s: list[float] = []
+        """Times between tokens that were not asked for yet."""
         self.move_count = 0
         self._losses = 0
         """Engines lost in a row while it ran, without a token in between."""
@@ -84,6 +88,11 @@ class Progress:
         """Tokens of all its completions so far."""
         return sum(len(each.tokens) for each in self._made)
 
+    @property
+    def has_gaps(self) -> bool:
+        """Whether there are times between tokens that `take_gaps` has not given."""
+        return bool(self._gaps_s)
+
     def start(self, at_s: float) -> None:
         """It runs on its engine."""
         self._has_run, self.is_catching_up = True, False
@@ -102,8 +111,23 @@ class Progress:
         if delta.tokens:
             self._losses = 0
             made.first_token_s = at_s if made.first_token_s is None else made.first_token_s
+        self._add_gaps(made, delta, at_s)
         if delta.finish_reason is not None:
             made.last, made.over_s = delta, at_s
+
+    def take_gaps(self) -> tuple[float, ...]:
+        """Seconds between its tokens, each once: those since the last call."""
+        gaps_s, self._gaps_s = tuple(self._gaps_s), []
+        return gaps_s
+
+    def _add_gaps(self, made: _Made, delta: Delta, at_s: float) -> None:
+        count = len(delta.tokens) + _has_end_token(delta)
+        if not count:
+            return
+        if made.token_s is not None:
+            # Tokens whose text was held back come together. Each took its part of the time.
+            self._gaps_s += [(at_s - made.token_s) / count] * count
+        made.token_s = at_s
 
     def lose(self) -> Verdict:
         """Its engine is gone."""
@@ -171,15 +195,18 @@ class Progress:
 
     def _usage(self, made: _Made) -> Usage:
         """The usage of a completion whose engine was lost before it told it."""
-        last = made.last
-        # An end token is counted, and is not among the tokens. A stop string is no token.
-        is_by_token = last is not None and last.finish_reason is FinishReason.STOP
-        has_end = is_by_token and last is not None and not isinstance(last.stop_reason, str)
+        has_end = made.last is not None and _has_end_token(made.last)
         return Usage(
             prompt_count=len(self.request.prompt),
             completion_count=len(made.tokens) + has_end,
             cached_count=0,
         )
+
+
+def _has_end_token(delta: Delta) -> bool:
+    """Whether a token ended it: that one counts, and is not among the tokens. A stop string is no
+    token."""
+    return delta.finish_reason is FinishReason.STOP and not isinstance(delta.stop_reason, str)
 
 
 def _finish_reason(made: _Made) -> FinishReason:

@@ -365,7 +365,7 @@ class LiveSequences:
             # A resumed one may find tokens that it made before, which are no prompt.
             history.cached_count = min(sequence.computed, len(sequence.request.prompt))
             self._counters.add("admitted")
-            event = StartEvent(sequence.request.id, sequence.index, now, sequence.computed)
+            event = StartEvent(sequence.request.id, sequence.index, now, history.cached_count)
             self.events.append(event)
 
     def _insert_running(self, sequence: Sequence) -> None:

@@ -131,6 +131,8 @@ class SlotView:
     token_count: int
     prefix: int | None = None
     """The key of its first PREFIX_SHOWN_STRIDES strides; None while it holds fewer."""
+    known_count: int = 0
+    """Tokens known of its sequence, the prompt and the completion; 0 without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +167,15 @@ def _slot_view(held: tuple[int, Holding]) -> SlotView:
     if sequence is None:
         return SlotView(slot, SlotState.CACHED, None, None, holding.length, prefix)
     state = SlotState.PREFILLING if sequence.is_prefilling else SlotState.GENERATING
-    return SlotView(slot, state, sequence.request.id, sequence.index, sequence.computed, prefix)
+    return SlotView(
+        slot,
+        state,
+        sequence.request.id,
+        sequence.index,
+        sequence.computed,
+        prefix,
+        sequence.known_count,
+    )
 
 
 def _waiting(live: LiveSequences, settings: SchedulerSettings, now: float) -> list[Waiting]:

@@ -7,13 +7,16 @@ from typing import Any
 from jitney.cluster.accounts import PROGRESS_S, Accounts, MovingRequest
 from jitney.cluster.progress import Progress
 from jitney.core.request import Request
+from jitney.engine.answer import Delta
 from jitney.engine.mailbox import Mailbox
 from jitney.engine.observe import Observers
 from jitney.engine.stats import Statistics
+from jitney.errors import BackendFailed
 from jitney.records import (
     MoveReason,
     Record,
     ReplicaGone,
+    RequestFailed,
     RequestMoved,
     RequestProgressed,
     RequestStarted,
@@ -87,6 +90,42 @@ def test_tokens_are_told_once_in_a_while(
     in_loop(test)
 
 
+def test_every_time_between_tokens_is_told(make_request: MakeRequest) -> None:
+    """Guards `inter_token_latency_seconds` of a cluster: it has no ticks to count them from."""
+    told = Told(make_request())
+    recorder = Recorder(512)
+    told.accept("r1", 1.0)
+    for at in (2.0, 2.25, 2.5, 2.75, 3.0):
+        told.clock.at = at
+        told.live.progress.take(Delta(index=0, text="x", tokens=(1,)), at)
+        if at >= told.live.progress_due_at:
+            told.accounts.progress(told.live, at)
+    told.accounts.end(told.live, told.live.progress.answer(3.0))
+    assert [each.token_gaps_s for each in told.records if isinstance(each, RequestProgressed)] == [
+        (),
+        (0.25, 0.25),
+        (0.25, 0.25),
+    ]
+    for record in told.records:
+        recorder.take(record)
+    assert recorder.latencies()["gap"] == [0.25] * 4
+    assert sum(recorder.histograms().token_gap.counts) == 4
+
+
+def test_times_between_tokens_are_told_of_a_request_that_fails(make_request: MakeRequest) -> None:
+    """Guards the count: what its caller has seen was there, however it ended."""
+    told = Told(make_request())
+    told.accept("r1", 1.0)
+    told.live.progress_due_at = 9.0
+    for at in (2.0, 2.5):
+        told.live.progress.take(Delta(index=0, text="x", tokens=(1,)), at)
+    told.accounts.fail(told.live, BackendFailed("lost"))
+    _, progressed, failed = told.records
+    assert isinstance(progressed, RequestProgressed)
+    assert (progressed.generated_tokens, progressed.token_gaps_s) == (2, (0.5,))
+    assert isinstance(failed, RequestFailed)
+
+
 async def killed(cluster: Any, requests: list[Request]) -> None:
     """Read all requests; when they have some tokens, the first replica dies."""
     handles = [cluster.fleet.send(request) for request in requests]
@@ -135,6 +174,7 @@ def test_a_request_over_two_replicas_is_one_story(
             assert len(started) == 6, "each starts once"
             assert {each.replica for each in started} == {"r1", "r2"}
             assert recorder.moves() == moves[::-1]
+            assert recorder.latencies()["gap"], "the fleet tells times between tokens"
             stats = cluster.fleet.stats()
             assert (stats.moved_count, stats.replicas_gone_count) == (len(moves), 1)
 

@@ -248,3 +248,23 @@ def test_a_loss_while_it_catches_up_is_not_its_fault(make_request: MakeRequest) 
     verdicts = [progress.lose()]
     verdicts += [ran(progress) for _ in range(LOSSES_MAX - 1)]
     assert verdicts == [Verdict.GO_ON, Verdict.ALONE, Verdict.FAIL]
+
+
+def test_times_between_tokens_go_on_over_a_move(make_request: MakeRequest) -> None:
+    """Guards the latencies of a cluster: each token but the first has its time, once, the end token
+    too, and the wait for another engine is one of them."""
+    progress = Progress(make_request(n=2), 0.0, keeps_logprobs=False)
+    progress.take(delta(0, 1), 1.0)
+    progress.take(delta(1, 1), 1.5)
+    assert not progress.has_gaps
+    progress.take(delta(0, 2), 1.25)
+    progress.take(delta(0), 1.75)
+    progress.take(delta(1, 2, 3), 2.5)
+    assert progress.has_gaps
+    assert progress.take_gaps() == (0.25, 0.5, 0.5), "of two that came together, half for each"
+    assert (progress.has_gaps, progress.take_gaps()) == (False, ())
+    progress.lose()
+    progress.take(delta(0, 3), 5.25)
+    progress.take(delta(0, finish=STOP), 5.5)
+    progress.take(delta(1, finish=STOP, stop_reason="c"), 6.0)
+    assert progress.take_gaps() == (4.0, 0.25), "a stop string is no token"

@@ -1,5 +1,7 @@
 """The detail for people: memory by stretches, and a reason for everyone who waits."""
 
+from dataclasses import replace
+
 from jitney.core.backend import Traits
 from jitney.core.batch import Batch, Outcome, Sample
 from jitney.core.params import SamplingParams
@@ -50,6 +52,16 @@ def test_stretches_add_up_to_what_is_used_and_shared_ones_name_every_holder() ->
     for slot in shared.slots:
         own = [each for each in stretches if slot in each.slots]
         assert sorted(each.start for each in own) == [0, 40]
+
+
+def test_a_resumed_request_is_prefilled_with_the_tokens_that_it_had() -> None:
+    """Guards "prefill 30 of 45": the end of it is not that of the prompt."""
+    scheduler = make()
+    begun = replace(request("a", tuple(range(40))), resumed=((7,) * 5,))
+    scheduler.submit(begun, 0.0)
+    assert scheduler.plan(0.0) is not None
+    (view,) = scheduler.detail(0.0).slots
+    assert (view.state, view.token_count, view.known_count) == (SlotState.PREFILLING, 0, 45)
 
 
 def test_a_prompt_is_prefilled_until_its_pass_is_back() -> None:

@@ -11,6 +11,7 @@ from jitney.core.params import StructuredOutputsParams
 from jitney.core.request import Request
 from jitney.engine.answer import Answer, Delta
 from jitney.engine.mailbox import Mailbox
+from jitney.records import RequestStarted
 
 MakeRequest = Callable[..., Request]
 MakeWorld = Callable[..., Any]  # Any: the World of conftest.py, which tests cannot import
@@ -110,3 +111,25 @@ def test_completions_that_ended_are_not_made_again(
     assert [each.index for each in answer.completions] == [0, 2]
     assert [each.tokens for each in answer.completions] == [first.tokens, third.tokens]
     assert second.tokens not in (first.tokens, third.tokens)
+
+
+def test_only_tokens_of_its_prompt_count_as_cached(
+    make_world: MakeWorld, make_request: MakeRequest
+) -> None:
+    """Guards the hit rate: where its own tokens are still cached, it would find more than its
+    prompt."""
+    world = make_world()
+    request = make_request("a prompt", max_tokens=24)
+    world.tick.submit(request, Mailbox(streams=False))
+    world.run_dry()
+    _, whole = run(make_world, request)
+    made = whole.completions[0].tokens[:16]
+    again = make_request("a prompt", max_tokens=24)
+    world.tick.submit(replace(again, resumed=(made,)), Mailbox(streams=False))
+    world.run_dry()
+    cached = [
+        each.prefix_cache_tokens for each in world.records if isinstance(each, RequestStarted)
+    ]
+    assert cached == [0, 8]
+    statistics = world.tick.statistics
+    assert (statistics.started_prompt_tokens, statistics.cached_tokens) == (16, 8)

@@ -190,8 +190,7 @@ class Recorder:
             if story.accepted.is_background:
                 continue
             if gap_s is not None:
-                self._gaps.append(gap_s)
-                self._histograms.token_gap.add(gap_s)
+                self._add_gap(gap_s)
             elif story.completion_tokens == 1:
                 self._histograms.first_token.add(record.at - story.accepted.arrived_at)
 
@@ -224,8 +223,18 @@ class Recorder:
             self._moves.append(record)
             if story is not None:
                 story.move(record)
-        elif story is not None and story.advance(record) and not story.accepted.is_background:
-            self._histograms.first_token.add(record.at - story.accepted.arrived_at)
+        elif story is not None:
+            is_first = story.advance(record)
+            if story.accepted.is_background:
+                return
+            if is_first:
+                self._histograms.first_token.add(record.at - story.accepted.arrived_at)
+            for gap_s in record.token_gaps_s:
+                self._add_gap(gap_s)
+
+    def _add_gap(self, gap_s: float) -> None:
+        self._gaps.append(gap_s)
+        self._histograms.token_gap.add(gap_s)
 
     def _take_lost(self, record: BackendLost) -> None:
         if record.restarts_failed == 0:

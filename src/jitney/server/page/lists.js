@@ -88,7 +88,7 @@ function updateSlot(row, each) {
   const isPrefilling = each.state === "prefilling";
   const made = each.limit ? `${each.made} of ${each.limit} tokens` : counted(each.made ?? 0, "token");
   setText(line.children[1],
-    isPrefilling ? `prefill ${each.tokens} of ${each.prompt ?? "?"}` : made);
+    isPrefilling ? `prefill ${each.tokens} of ${each.known ?? "?"}` : made);
   const isPrivate = each.text === null;
   tail.classList.toggle("private", isPrivate);
   setText(tail.firstElementChild, isPrivate ? "its text is not shown" : (each.text ?? "").trimStart());

@@ -213,8 +213,8 @@ class PageState:
                 row |= {"index": index, "text": text if may_read else None}
                 if story is not None:
                     row |= {
-                        "prompt": story.accepted.prompt_tokens,
-                        "made": max(0, view.token_count + 1 - story.accepted.prompt_tokens),
+                        "known": view.known_count,
+                        "made": _made_count(story, view),
                         "limit": story.accepted.max_tokens,
                     }
             rows.append(row)
@@ -254,6 +254,8 @@ class PageState:
             "state": "idle" if view is None else view.state.value,
             "tokens": 0 if view is None else view.token_count,
         }
+        if view is not None and view.request_id is not None:
+            ours["known"] = view.known_count
         row: Fields = {
             "id": number,
             "id_task": NOBODY,
@@ -266,7 +268,7 @@ class PageState:
             return row
         row["id_task"] = self._name(view.request_id, viewer)
         story = self._recorder.find(view.request_id)
-        return row if story is None else row | _progress_of(story, view.token_count)
+        return row if story is None else row | _progress_of(story, view)
 
     def _waiting(self, waiting: Waiting, viewer: Viewer, now: float) -> Fields:
         return {
@@ -291,14 +293,19 @@ class PageState:
         return request_id if viewer.may_read(self._recorder.find(request_id)) else None
 
 
-def _progress_of(story: Story, token_count: int) -> Fields:
+def _made_count(story: Story, view: SlotView) -> int:
+    """Tokens of a completion, also those that are computed again: after a preemption or a move."""
+    return max(0, view.known_count - story.accepted.prompt_tokens)
+
+
+def _progress_of(story: Story, view: SlotView) -> Fields:
     """How far a request is, in llama-server's names."""
     prompt, limit = story.accepted.prompt_tokens, story.accepted.max_tokens
-    made = max(0, token_count + 1 - prompt)
+    made = _made_count(story, view)
     limit_shown = NOBODY if limit is None else limit
     return {
         "n_prompt_tokens": prompt,
-        "n_prompt_tokens_processed": max(0, min(token_count, prompt) - story.cached_tokens),
+        "n_prompt_tokens_processed": max(0, min(view.token_count, prompt) - story.cached_tokens),
         "n_prompt_tokens_cache": story.cached_tokens,
         "params": {"n_predict": limit_shown, "max_tokens": limit_shown},
         "next_token": [

@@ -83,8 +83,10 @@ def preempted(at: float, name: str, reason: PreemptReason, by: str) -> RequestPr
     )
 
 
-def progressed(at: float, name: str, count: int) -> RequestProgressed:
-    return RequestProgressed(at=at, request_id=RequestId(name), generated_tokens=count)
+def progressed(at: float, name: str, count: int, *gaps_s: float) -> RequestProgressed:
+    return RequestProgressed(
+        at=at, request_id=RequestId(name), generated_tokens=count, token_gaps_s=gaps_s
+    )
 
 
 def moved(at: float, name: str, count: int, *, away_s: float = 0.5, to: str = "r2") -> RequestMoved:

@@ -11,6 +11,7 @@ from tests.unit.server.observe.records_for_tests import (
     accepted,
     done,
     member,
+    progressed,
     started,
     tick,
 )
@@ -78,6 +79,19 @@ def test_times_of_background_requests_are_in_no_histogram_and_no_percentile() ->
         "gap": 1,
         "whole": 1,
     }
+
+
+def test_times_between_tokens_that_were_made_elsewhere_are_counted() -> None:
+    """Guards the latencies of a cluster, whose ticks happen elsewhere; not those of batches."""
+    recorder = Recorder(LENGTH_MAX)
+    recorder.take(accepted(0.0, "a", 4))
+    recorder.take(behind(0.0, "x"))
+    for name in ("a", "x"):
+        recorder.take(progressed(1.0, name, 1))
+        recorder.take(progressed(1.5, name, 3, 0.2, 0.3))
+    assert recorder.latencies()["gap"] == [0.2, 0.3]
+    token_gap = recorder.histograms().token_gap
+    assert (sum(token_gap.counts), token_gap.total) == (2, 0.5)
 
 
 def test_only_the_last_ticks_and_requests_are_kept() -> None:

@@ -18,6 +18,7 @@ from jitney.server.observe.monitor import Monitor
 from jitney.server.observe.recorder import EVERYONE
 from jitney.server.page.state import TAIL_CHARACTERS, PageState
 from jitney.server.service import Service
+from tests.unit.server.observe.records_for_tests import accepted
 
 PAGES = 20
 
@@ -135,3 +136,19 @@ def test_the_text_of_all_slots_together_is_bounded() -> None:
         assert len(texts) == count
         assert all(each.endswith("y") for each in texts)
         assert sum(map(len, texts)) == min(limits.PAGE_TEXT_CHARACTERS, count * TAIL_CHARACTERS)
+
+
+def test_a_moved_request_is_prefilled_up_to_the_tokens_that_it_had() -> None:
+    """Guards "prefill 80 of 39": what it made elsewhere is computed again with its prompt."""
+    page = made()
+    name = RequestId("a")
+    page._recorder.take(accepted(0.0, name, 39))
+    view = SlotView(0, SlotState.PREFILLING, name, 0, 80, None, 90)
+    detail = Detail(0.0, (view,), (), (), {name: ("",)})
+    (pane,) = page._pane_rows(detail, EVERYONE, 1)
+    assert isinstance(pane, dict)
+    assert (pane["tokens"], pane["known"], pane["made"]) == (80, 90, 51)
+    row = page._slot_row(0, view, EVERYONE, None)
+    assert row["jitney"] == {"state": "prefilling", "tokens": 80, "known": 90}
+    assert (row["n_prompt_tokens"], row["n_prompt_tokens_processed"]) == (39, 39)
+    assert row["next_token"] == [{"has_next_token": True, "n_remain": 13, "n_decoded": 51}]
