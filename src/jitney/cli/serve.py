@@ -10,7 +10,7 @@ from jitney.application import Application, is_local, read_keys
 from jitney.cli.opening import loading
 from jitney.cli.pull import fetch_model
 from jitney.cli.verbs import ServeOptions
-from jitney.cluster.serving import ClusterAssembly, assemble_cluster
+from jitney.cluster.serving import ClusterAssembly, assemble_cluster, replica_bounds
 from jitney.config import Key, Resolved, ServeSettings, Settings, for_serving
 from jitney.errors import ConfigError
 from jitney.loading.compose import Assembly, assemble
@@ -31,6 +31,7 @@ def call(options: ServeOptions, resolved: Resolved) -> None:
     log = show_log()
     try:
         keys = read_keys(serving)
+        check_replicas(serving)
         with bind(serving.host, serving.port) as listener:
             _warn_if_exposed(serving.host, keys)
             fetch_model(settings)
@@ -45,13 +46,20 @@ def call(options: ServeOptions, resolved: Resolved) -> None:
         log.flush()
 
 
+def check_replicas(serving: ServeSettings) -> None:
+    """Refuse settings of replicas that do not fit together. Raises ConfigError."""
+    if serving.replicas is not None:
+        replica_bounds(serving)
+        return
+    for name in ("ray_address", "max_replicas"):
+        if getattr(serving, name) is not None:
+            raise ConfigError(f"{name} is for replicas; give --replicas as well.")
+
+
 def _assembled(settings: Settings, serving: ServeSettings) -> Assembly | ClusterAssembly:
     """One engine, or a fleet of replicas. Raises a SetupError."""
     if serving.replicas is not None:
         return assemble_cluster(settings, serving)
-    for name in ("ray_address", "max_replicas"):
-        if getattr(serving, name) is not None:
-            raise ConfigError(f"{name} is for replicas; give --replicas as well.")
     return assemble(settings)
 
 

@@ -52,6 +52,10 @@ class MovingRequest:
     head: Head = field(init=False)
     """The beginning of what its next replica has to compute."""
     attempt: int = 0
+    number: int = 0
+    """That of the order of this attempt."""
+    has_begun: bool = False
+    """Whether a token of this attempt has come."""
     replica: str | None = None
     """Where it was accepted; None on its way."""
     over: "asyncio.Future[Ended | None]" = field(init=False)
@@ -86,6 +90,23 @@ class MovingRequest:
         left_s = limit_s - (now - self.sent_at)
         if left_s <= 0:
             raise DeadlineExceeded("The request passed its deadline.")
+        return left_s
+
+    def wait_left_s(self, now: float, limit_s: float | None) -> float | None:
+        """Seconds that it may still wait for its first slot, if there is a limit and it waits.
+
+        Raises DeadlineExceeded.
+        """
+        if self.request.queue_timeout_s is not None:
+            limit_s = self.request.queue_timeout_s
+        if limit_s is None or self.is_started:
+            return None
+        left_s = limit_s - (now - self.sent_at)
+        if left_s <= 0:
+            raise DeadlineExceeded(
+                f"The request did not run within {limit_s:g} s, its limit for waiting; raise the "
+                "limit, or try again later."
+            )
         return left_s
 
     def check_place(self, now: float) -> None:

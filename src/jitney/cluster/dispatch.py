@@ -1,20 +1,25 @@
 """The way to the replicas, and what a server needs of them to make requests from texts.
 
-Tests: tests/unit/cluster/test_fleet.py.
+Tests: tests/unit/cluster/test_fleet.py and test_fleet_texts.py.
 """
 
 import asyncio
+import math
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
+from copy import copy
 from typing import Protocol, TypeVar
 
 from jitney.cluster.replica_messages import Description
-from jitney.cluster.routing import Head
+from jitney.cluster.routing import Sought
 from jitney.core.backend import Segment, Traits, Vocabulary
 from jitney.core.params import Constraint
+from jitney.engine.request_factory import GivenUp, Wanted
 from jitney.errors import QueueFull
 
 ENCODE_S_MAX = 60.0
+LOOK_S = 0.25
+"""How often a wait for a replica looks whether its caller still waits."""
 
 Answered = TypeVar("Answered")
 
@@ -26,9 +31,7 @@ class ReplicaLost(Exception):
 class Dispatch(Protocol):
     """The way to the replicas. It chooses one for each order."""
 
-    async def run(
-        self, frame: bytes, ingress: str, head: Head, number: int, avoided: tuple[str, ...]
-    ) -> None:
+    async def run(self, frame: bytes, sought: Sought) -> None:
         """Have an order run to its end. Raises ReplicaLost."""
         ...
 
@@ -53,26 +56,33 @@ class FleetBackend:
     ) -> None:
         self._dispatch = dispatch
         self._loop = loop
+        self._is_wanted: Wanted = lambda: True
         self.traits: Traits = description.traits
         self.vocabulary: Vocabulary = description.vocabulary
 
+    def while_wanted(self, is_wanted: Wanted) -> "FleetBackend":
+        """The same for one caller: no replica is waited for when that one waits no more."""
+        of_one = copy(self)
+        of_one._is_wanted = is_wanted
+        return of_one
+
     def encode(self, texts: Sequence[Segment]) -> list[int]:
-        """Tokens of all texts in order."""
+        """Tokens of all texts in order. Raises GivenUp."""
         asked = asyncio.run_coroutine_threadsafe(self._dispatch.encode(texts), self._loop)
-        return _waited(asked)
+        return self._waited(asked)
 
     def prepare(self, constraint: Constraint) -> None:
-        """Compile a constraint, so that a mistake in it is found. Raises a RequestError."""
+        """Compile a constraint, so that a mistake is found. Raises a RequestError and GivenUp."""
         asked = asyncio.run_coroutine_threadsafe(self._dispatch.prepare(constraint), self._loop)
-        _waited(asked)
+        self._waited(asked)
 
-
-def _waited(asked: "Future[Answered]") -> Answered:
-    """What a replica answered. Raises QueueFull if none does for a long time."""
-    try:
-        return asked.result(ENCODE_S_MAX)
-    except TimeoutError:
+    def _waited(self, asked: "Future[Answered]") -> Answered:
+        """What a replica answered. Raises QueueFull if none does for a long time, and GivenUp."""
+        for _ in range(math.ceil(ENCODE_S_MAX / LOOK_S)):
+            if wait([asked], LOOK_S).done:
+                return asked.result()
+            if not self._is_wanted():
+                asked.cancel()
+                raise GivenUp
         asked.cancel()
-        raise QueueFull(
-            f"No replica answered within {ENCODE_S_MAX:g} s; try again later.", 5.0
-        ) from None
+        raise QueueFull(f"No replica answered within {ENCODE_S_MAX:g} s; try again later.", 5.0)

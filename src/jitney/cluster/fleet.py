@@ -24,7 +24,8 @@ from typing import Any  # Any: the results of two futures
 from jitney.cluster.accounts import PLACE_S_MAX, Accounts, MovingRequest
 from jitney.cluster.back_channel import BackChannel
 from jitney.cluster.dispatch import ENCODE_S_MAX, Dispatch, FleetBackend, ReplicaLost
-from jitney.cluster.levels import settings_of_all, share_of_one
+from jitney.cluster.levels import settings_of_all
+from jitney.cluster.orders import Orders
 from jitney.cluster.overview import FleetOverview
 from jitney.cluster.progress import Progress, Verdict
 from jitney.cluster.replica_messages import (
@@ -36,12 +37,9 @@ from jitney.cluster.replica_messages import (
     Made,
     OfRequest,
     ReplicaDetail,
-    Run,
     Started,
     State,
     Told,
-    Wanted,
-    encode_one,
 )
 from jitney.cluster.routing import head_of
 from jitney.cluster.suspects import SuspectTurn
@@ -49,6 +47,7 @@ from jitney.core.request import Priority, Request, RequestId
 from jitney.core.snapshot import Detail, Snapshot
 from jitney.engine.answer import Answer
 from jitney.engine.clock import Clock, SystemClock
+from jitney.engine.collector import error_of
 from jitney.engine.engine import EngineState
 from jitney.engine.handle import Handle
 from jitney.engine.mailbox import Mailbox
@@ -96,8 +95,6 @@ class ReplicaFleet:
         self._clock = clock or SystemClock()
         self._loop = asyncio.get_running_loop()
         self.ingress = secrets.token_hex(8)
-        self._replica_count = replica_count
-        self._model_key = description.model_key
         self.backend = FleetBackend(dispatch, description, self._loop)
         self.settings = settings_of_all(description.scheduler_settings(), replica_count)
         self._channel = BackChannel(self.ingress, host, self._take, self._lose)
@@ -108,7 +105,7 @@ class ReplicaFleet:
         )
         self._accounts = Accounts(self._overview.statistics, self._observers, self._clock)
         self._live: dict[str, MovingRequest] = {}
-        self._number = 0
+        self._orders = Orders(description.model_key, replica_count, self.settings)
         self._suspects = SuspectTurn()
         self._is_closed = False
 
@@ -245,7 +242,7 @@ class ReplicaFleet:
         """An attempt, if anything is left to be made; of suspects, one at a time."""
         if live.progress.is_complete:
             # Its replica was lost between its last token and the word that this was all.
-            self._accounts.end(live, live.progress.answer(self._since(live.arrived_at)))
+            self._end(live)
             return False
         if live.is_suspect:
             left_s = live.left_s(self._clock.now(), self.settings.request_timeout_s)
@@ -282,52 +279,53 @@ class ReplicaFleet:
             live.progress.end(answer)
         if error is not None:
             raise error
-        self._accounts.end(live, live.progress.answer(self._since(live.arrived_at)))
+        self._end(live)
         return False
+
+    def _end(self, live: MovingRequest) -> None:
+        """Answer it. Raises the error of a completion whose replica was lost before it told it."""
+        answer = live.progress.answer(self._since(live.arrived_at))
+        error = error_of(answer.completions)
+        if error is not None:
+            raise error
+        self._accounts.end(live, answer)
 
     async def _told(self, live: MovingRequest) -> Ended | None:
         """Send the request to a replica, and return what it tells last; None if it is lost."""
-        left_s = live.left_s(self._clock.now(), self.settings.request_timeout_s)
-        self._number += 1
-        live.attempt += 1
+        now = self._clock.now()
+        left_s = live.left_s(now, self.settings.request_timeout_s)
         live.replica = None
         live.over = self._loop.create_future()
         assert self._address is not None, "the fleet is open"
-        waited_s = self._since(live.arrived_at)
-        request = replace(
-            live.progress.resumed(left_s),
-            share=share_of_one(live.request.share, self._replica_count),
-            waited_s=waited_s if live.is_accepted else None,
-        )
-        order = Run(
-            self._address,
-            self._number,
-            live.attempt,
-            waited_s,
-            Wanted.of(request),
-            self._model_key,
-        )
         # Ray may miss a replica later than we do.
         avoided = (*live.full, *self._overview.lost())
-        calling = asyncio.ensure_future(
-            self._dispatch.run(encode_one(order), self.ingress, live.head, self._number, avoided)
-        )
+        order = self._orders.next(live, self._address, avoided, now)
+        calling = asyncio.ensure_future(self._dispatch.run(*order))
         try:
             async with asyncio.timeout(left_s):
                 ends: set[asyncio.Future[Any]] = {calling, live.over}
-                await asyncio.wait(ends, timeout=PLACE_S_MAX, return_when=asyncio.FIRST_COMPLETED)
-                if live.replica is None and not (calling.done() or live.over.done()):
-                    live.check_place(self._clock.now())
+                await self._wait_placed(live, ends)
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
                 if live.over.done():
                     return live.over.result()
                 return await self._told_late(live, calling)
+        except DeadlineExceeded:
+            raise  # with a reason of its own
         except TimeoutError:
             raise DeadlineExceeded(TIME_OVER) from None
         finally:
             if not calling.done():
                 calling.cancel()
             calling.add_done_callback(_forget_error)
+
+    async def _wait_placed(self, live: MovingRequest, ends: "set[asyncio.Future[Any]]") -> None:
+        """Wait until a replica has it, or the attempt is over. Raises where that takes too long."""
+        while live.replica is None and not any(each.done() for each in ends):
+            wait_s = live.wait_left_s(self._clock.now(), self.settings.queue_timeout_s)
+            limit_s = PLACE_S_MAX if wait_s is None else min(wait_s, PLACE_S_MAX)
+            await asyncio.wait(ends, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+            if live.replica is None and not any(each.done() for each in ends):
+                live.check_place(self._clock.now())
 
     async def _told_late(
         self, live: MovingRequest, calling: "asyncio.Future[None]"
@@ -403,6 +401,8 @@ class ReplicaFleet:
     def _pass_on(self, live: MovingRequest, message: Made) -> None:
         delta, now = message.delta(), self._clock.now()
         live.progress.take(delta, now - live.arrived_at)
+        if delta.tokens:
+            self._orders.begin(live)
         if delta.tokens and live.is_suspect:
             live.is_suspect = False
             self._suspects.give_back(live)

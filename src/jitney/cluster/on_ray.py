@@ -10,6 +10,7 @@ Tests: tests/e2e/cluster/test_on_ray.py, tests/unit/cluster/test_on_ray.py.
 import asyncio
 import logging
 import random
+import socket
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any  # Any: Ray has no types for handles and statistics
@@ -35,11 +36,11 @@ from jitney.cluster.dispatch import ReplicaLost
 from jitney.cluster.replica_count import ReplicaLoad, wanted_count
 from jitney.cluster.replica_engine import ReplicaEngine
 from jitney.cluster.replica_messages import Address, Description, decode_description
-from jitney.cluster.routing import Head, Report, RouteTable
+from jitney.cluster.routing import Report, RouteTable, Sought
 from jitney.config import Settings
 from jitney.core.backend import Segment
 from jitney.core.params import Constraint
-from jitney.errors import ConfigError, NoRoom, QueueFull, RequestError
+from jitney.errors import ConfigError, NoRoom, QueueFull, RequestError, SetupError
 from jitney.loading.compose import assemble
 from jitney.sandbox.sent_error import SentError
 
@@ -54,6 +55,7 @@ REPORT_S = 1.0
 CALLERS_MISTAKES = (RequestError, QueueFull)
 """What every replica would answer. After another error, another replica is asked."""
 
+REACH_S_MAX = 5.0
 DESCRIBED_S_MAX = 30.0
 """A replica that has not said by then what it has loaded is stuck, and another one is asked."""
 
@@ -72,17 +74,9 @@ class RayReplica:
         self._assembly = assemble(Settings(**settings))
         self._engine: ReplicaEngine | None = None
 
-    async def run(
-        self,
-        frame: bytes,
-        ingress: str,
-        number: int,
-        head: tuple[int, tuple[int, ...]],
-        avoided: tuple[str, ...],
-        model_key: str,
-    ) -> None:
+    async def run(self, frame: bytes, sought: Sought, model_key: str) -> None:
         """Run an order to its end. The other arguments are for the router."""
-        del ingress, number, head, avoided, model_key
+        del sought, model_key
         await self._here().run(frame)
 
     async def meet(self, address: Address, met: tuple[str, ...], model_key: str) -> None:
@@ -177,10 +171,13 @@ class FirstTokenRouter(RequestRouter):
         # Any can tokenise. Serve would ask the one with the fewest calls, which may be broken.
         unmet = [each for each in named if each not in asked.get("met", ())]
         best = asked.get("target", random.choice(unmet or list(named)) if named else None)
-        if "head" in asked:
-            table = self._known(asked["ingress"])
+        if "sought" in asked:
+            sought: Sought = asked["sought"]
+            table = self._known(sought.ingress)
+            for name, number in sought.begun:
+                table.began(name, number)
             unfit = {each for each in table.replicas if each not in named}
-            best = table.choose(Head(*asked["head"]), unfit.union(asked["avoided"]))
+            best = table.choose(sought.head, unfit.union(sought.avoided))
         if best not in named:
             return [candidate_replicas]
         others = [each for name, each in named.items() if name != best]
@@ -190,12 +187,11 @@ class FirstTokenRouter(RequestRouter):
         self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any
     ) -> None:
         """An order is on its way to this replica."""
-        asked = pending_request.kwargs
-        if "head" in asked:
+        sought: Sought | None = pending_request.kwargs.get("sought")
+        if sought is not None:
             request_id = pending_request.metadata.internal_request_id
-            head = Head(*asked["head"])
-            table = self._known(asked["ingress"])
-            table.sent(replica_id.unique_id, request_id, asked["number"], head)
+            table = self._known(sought.ingress)
+            table.sent(replica_id.unique_id, request_id, sought.number, sought.head)
 
     def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
         """A call has ended."""
@@ -225,20 +221,10 @@ class RayDispatch:
         self._handle = handle
         self._model_key = model_key
 
-    async def run(
-        self, frame: bytes, ingress: str, head: Head, number: int, avoided: tuple[str, ...]
-    ) -> None:
+    async def run(self, frame: bytes, sought: Sought) -> None:
         """Have an order run to its end. Raises ReplicaLost."""
-        await self._asked(
-            self._handle.run.remote(
-                frame,
-                ingress=ingress,
-                number=number,
-                head=(head.prompt_count, head.keys),
-                avoided=avoided,
-                model_key=self._model_key,
-            )
-        )
+        run = self._handle.run
+        await self._asked(run.remote(frame, sought=sought, model_key=self._model_key))
 
     async def meet(self, address: Address, met: tuple[str, ...]) -> None:
         """Have a replica connect that is not among `met`, if there is one. Raises ReplicaLost."""
@@ -342,9 +328,28 @@ def replica_deployment(
 def start_replicas(
     settings: Settings, bounds: tuple[int, int], name: str, *, drain_s: float
 ) -> Any:
-    """Start the replicas as an application, and return the handle for them. Ray must run."""
+    """Start the replicas as an application, and return the handle for them. Ray must run.
+
+    Raises SetupError.
+    """
     replicas = replica_deployment(settings, bounds, drain_s=drain_s)
-    return serve.run(replicas, name=name, route_prefix=None)
+    try:
+        return serve.run(replicas, name=name, route_prefix=None)
+    except RuntimeError as error:  # What Serve raises when none of them gets ready.
+        found = serve.status().applications.get(name)
+        messages = [each.message for each in found.deployments.values()] if found else []
+        reason = failure_in("\n".join(messages) or str(error))
+        raise ConfigError(f"No replica could be started: {reason}") from error
+
+
+def failure_in(message: str) -> str:
+    """What a replica failed with, in the message of Serve about it: the end of a traceback."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    own = [line for line in lines if line.startswith(f"{SetupError.__module__}.")]
+    if own:
+        return own[-1].partition(": ")[2][:REASON_CHARACTERS_MAX]
+    reason = (lines or ["for a reason that Serve does not tell"])[-1]
+    return f"{reason[:REASON_CHARACTERS_MAX]}; see the logs of Ray Serve."
 
 
 def start_ray(address: str | None) -> None:
@@ -353,6 +358,7 @@ def start_ray(address: str | None) -> None:
     # Without an address Ray would join whatever it finds here, or RAY_ADDRESS.
     own = {"address": "local", "include_dashboard": False}
     given = own if address is None else {"address": address}
+    _check_reachable(address)
     try:
         ray.init(**given, log_to_driver=False, configure_logging=False)
         serve.start(proxy_location="Disabled")
@@ -368,6 +374,20 @@ def start_ray(address: str | None) -> None:
         raise ConfigError(
             f"The Ray cluster at {address} could not be joined: {reason}; see --ray-address."
         ) from error
+
+
+def _check_reachable(address: str | None) -> None:
+    """Refuse a cluster at HOST:PORT where nobody listens: Ray would try for ever. ConfigError."""
+    host, _, port = (address or "").rpartition(":")
+    if not host or "/" in host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), REACH_S_MAX).close()
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise ConfigError(
+            f"No Ray cluster answers at {address} ({error}); see --ray-address, and whether "
+            "`ray start --head` runs there."
+        ) from None
 
 
 def own_host() -> str:

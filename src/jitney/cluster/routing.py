@@ -3,7 +3,9 @@
     expected = wait for a slot + prefill that waits there + prefill of what is not cached there
 
 A replica reports its queue, its costs and the keys of the prefixes in its memory. A report is old
-when it arrives. So the table adds what was sent since, and takes off what has ended since. A
+when it arrives. So the table adds what was sent since, and takes off what has ended since. Which
+prompts of its own wait for their first token an ingress knows exactly, so it counts these itself;
+of a report, only prefill counts that takes longer than the report is old. A
 conversation goes on where its prefix is, as long as that is faster: there is no table of sessions.
 Keys depend on the scope, so tenants do not find each other's prefixes (invariant 6).
 
@@ -31,6 +33,9 @@ PREFILL_S_UNKNOWN = 1e-3
 BESIDE_DECODES = 2.0
 """Prefill is so much slower beside sequences that generate: the mix gives them half of a tick."""
 
+REPORT_AGE_S = 1.0
+"""So old is a report, about. Prefill that takes less time is done by then."""
+
 ENDS_PER_S_MIN = 0.05
 """Requests that end in a second, where fewer or none were seen."""
 
@@ -41,6 +46,21 @@ class Head:
 
     prompt_count: int
     keys: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """An order that seeks a replica, as the router is told of it."""
+
+    ingress: str
+    number: int
+    """Numbers of an ingress grow with every order."""
+    head: Head
+    avoided: tuple[str, ...] = ()
+    """Replicas that cannot take it."""
+    begun: tuple[tuple[str, int], ...] = ()
+    """Orders of this ingress that have got their first token since the order before this one: on
+    which replica, and their numbers."""
 
 
 def head_of(tokens: Iterable[int], scope: str) -> Head:
@@ -78,6 +98,8 @@ class _Sent:
     number: int
     prefill_count: int
     head: Head
+    has_begun: bool = False
+    """Whether its first token has come, so that its prompt is computed."""
 
 
 class _Replica:
@@ -92,6 +114,7 @@ class _Replica:
         "_ended_count",
         "_fixed_s",
         "_held",
+        "_own_tokens",
         "_room",
         "_seen",
         "_sent",
@@ -119,6 +142,8 @@ class _Replica:
         """Requests that the report does not count, then the tokens and keys of these."""
         self._unseen_tokens = 0
         self._unseen_keys: dict[int, int] = {}
+        self._own_tokens = 0
+        """Prompt tokens of this ingress that are to be computed there, by what it knows itself."""
         self.base_s = 0.0
         """Whatever is asked for, its first token is not expected before that."""
         self._weigh()
@@ -139,7 +164,16 @@ class _Replica:
         sent = _Sent(number, head.prompt_count - self.cached_count(head), head)
         self._forget(request_id)
         self._sent[request_id] = sent
+        self._own_tokens += sent.prefill_count
         self._count(sent, 1)
+        self._weigh()
+
+    def begin(self, number: int) -> None:
+        """The request with this number has its first token: its prompt is computed."""
+        for sent in self._sent.values():
+            if sent.number == number and not sent.has_begun:
+                sent.has_begun = True
+                self._own_tokens -= sent.prefill_count
         self._weigh()
 
     def end(self, request_id: str) -> None:
@@ -172,6 +206,8 @@ class _Replica:
     def _forget(self, request_id: str) -> _Sent | None:
         sent = self._sent.pop(request_id, None)
         if sent is not None:
+            if not sent.has_begun:
+                self._own_tokens -= sent.prefill_count
             self._count(sent, -1)
         return sent
 
@@ -196,7 +232,7 @@ class _Replica:
             self._token_s = None
             self._fixed_s, self._short_s, self._room = 0.0, 0.0, math.inf
             self._slowness = 1.0
-            self._before_count = self._unseen_tokens
+            self._before_count: float = self._own_tokens
             self.base_s = 0.0
             return
         running = max(0, report.running_count + report.waiting_count - self._ended_count)
@@ -207,9 +243,16 @@ class _Replica:
         self._room = math.inf if over_count else report.kv_free - self._unseen_tokens
         self._token_s = report.prefill_token_s
         self._slowness = BESIDE_DECODES if running else 1.0
-        self._before_count = report.prefill_tokens + self._unseen_tokens
+        self._before_count = max(self._own_tokens, self._reported_tokens(report))
         before_s = self._before_count * (self._token_s or 0.0) * self._slowness
         self.base_s = self._fixed_s + before_s
+
+    def _reported_tokens(self, report: Report) -> float:
+        """Prefill that still waits by the report, which is old: most of it may be done."""
+        if not self._token_s:
+            return report.prefill_tokens
+        done_count = REPORT_AGE_S / (self._token_s * self._slowness)
+        return max(0.0, report.prefill_tokens - done_count)
 
 
 class RouteTable:
@@ -240,10 +283,16 @@ class RouteTable:
             self._least_token_s = None
 
     def sent(self, name: str, request_id: str, number: int, head: Head) -> None:
-        """A request was sent to a replica. Numbers grow with every request of this ingress."""
+        """A request was sent to a replica. Numbers grow with every order of this ingress."""
         replica = self._replicas.get(name)
         if replica is not None:
             replica.send(request_id, number, head)
+
+    def began(self, name: str, number: int) -> None:
+        """The request with this number has its first token."""
+        replica = self._replicas.get(name)
+        if replica is not None:
+            replica.begin(number)
 
     def ended(self, name: str, request_id: str) -> None:
         """A request has ended or left the replica."""

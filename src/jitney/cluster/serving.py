@@ -24,7 +24,9 @@ from jitney.cluster.replica_messages import Description
 from jitney.config import ServeSettings, Settings
 from jitney.engine.request_factory import RequestFactory
 from jitney.errors import ConfigError, MissingDependency, NoRoom
+from jitney.loading import ready_model
 from jitney.loading.compose import make_seed_source, make_template, model_key
+from jitney.loading.model_source import takes_model
 from jitney.text.chat_template import ChatTemplate
 from jitney.text.renderer import Renderer
 
@@ -104,6 +106,9 @@ def assemble_cluster(settings: Settings, serving: ServeSettings) -> ClusterAssem
         ) from error
     address = serving.ray_address
     bounds = replica_bounds(serving)
+    if address is None and takes_model(settings):
+        # What is wrong with the model is said before Ray starts, and it is converted once for all.
+        ready_model(settings)
     # On a cluster each server has its own replicas. One that is started again takes over those
     # that a killed one left.
     name = f"{on_ray.APPLICATION}-{socket.gethostname()}-{serving.port}"

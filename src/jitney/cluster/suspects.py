@@ -26,8 +26,8 @@ class SuspectTurn:
             if limit_s < PLACE_S_MAX:
                 raise
             raise QueueFull(
-                "Other requests that lost their replicas as this one did are tried first; try "
-                "again later.",
+                "The request lost its replicas, and others that lost theirs are tried before it; "
+                "ask again later.",
                 PLACE_S_MAX,
             ) from None
         self._holder = live

@@ -6,6 +6,7 @@ Tests: tests/unit/core/test_scheduler.py.
 """
 
 import heapq
+import math
 from collections.abc import Iterator
 
 from jitney.core.scheduler_settings import SchedulerSettings
@@ -32,13 +33,14 @@ class Deadlines:
         """The sequence was accepted.
 
         One that another engine accepted waits since then, and one that ran there does not wait for
-        its first slot. The time until its end is what is left of it.
+        its first slot. The time until its end is what is left of it. A limit of infinity is none,
+        whatever the settings say.
         """
         request, settings = sequence.request, self._settings
         wait_s, total_s = request.queue_timeout_s, request.request_timeout_s
         wait_s = settings.queue_timeout_s if wait_s is None else wait_s
         total_s = settings.request_timeout_s if total_s is None else total_s
-        if wait_s is not None and not request.resumed:
+        if wait_s is not None and wait_s < math.inf and not request.resumed:
             self._note(sequence, sequence.accepted_at + wait_s, is_until_start=True)
         if total_s is not None:
             self._note(sequence, now + total_s, is_until_start=False)

@@ -157,7 +157,7 @@ class Collector:
             total_s=now - self.arrived_at,
             prompt_logprobs=logprobs,
         )
-        return Ending(answer, _error_of(completions))
+        return Ending(answer, error_of(completions))
 
     @property
     def token_count(self) -> int:
@@ -293,7 +293,7 @@ def _since(start: float, moment: float | None) -> float | None:
     return None if moment is None else moment - start
 
 
-def _error_of(completions: tuple[Completion, ...]) -> JitneyError | None:
+def error_of(completions: tuple[Completion, ...]) -> JitneyError | None:
     """The error for the caller. A failure counts before a deadline."""
     by_reason = {each.finish_reason: each for each in reversed(completions)}
     failed = by_reason.get(FinishReason.FAILED)

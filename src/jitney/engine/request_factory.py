@@ -8,6 +8,7 @@ checked here, before it reaches native code (invariant 9).
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
+from typing import Protocol, runtime_checkable
 
 from jitney.core import limits
 from jitney.core.backend import Segment, TextBackend
@@ -23,6 +24,15 @@ Wanted = Callable[[], bool]
 
 class GivenUp(Exception):
     """No caller waits for the result any more, so the work stopped."""
+
+
+@runtime_checkable
+class FarBackend(Protocol):
+    """A backend on other machines, which may let a caller wait for long."""
+
+    def while_wanted(self, is_wanted: Wanted) -> TextBackend:
+        """The same for one caller. It raises GivenUp while it waits, if that one waits no more."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,11 +93,12 @@ class RequestFactory:
         slice it checks that the prompt is still wanted. Raises GivenUp if it is not.
         """
         self._check_size(segments)
+        backend = self._backend_of(is_wanted)
         tokens: list[int] = []
         for texts in _slices(segments):
             if not is_wanted():
                 raise GivenUp
-            tokens.extend(self._backend.encode(texts))
+            tokens.extend(backend.encode(texts))
         bos_token = self._vocabulary.bos_token
         if self._vocabulary.adds_bos and bos_token is not None and tokens[:1] != [bos_token]:
             tokens.insert(0, bos_token)
@@ -129,7 +140,11 @@ class RequestFactory:
         """Compile a constraint if it is still wanted. Raises GivenUp or a RequestError."""
         if not is_wanted():
             raise GivenUp
-        self._backend.prepare(constraint)
+        self._backend_of(is_wanted).prepare(constraint)
+
+    def _backend_of(self, is_wanted: Wanted) -> TextBackend:
+        backend = self._backend
+        return backend.while_wanted(is_wanted) if isinstance(backend, FarBackend) else backend
 
     def _check_size(self, segments: tuple[Segment, ...]) -> None:
         """Refuse a prompt that is too large before time is spent to tokenise it."""

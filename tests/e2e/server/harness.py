@@ -261,11 +261,10 @@ def running(world: World) -> Iterator[Running]:
     engine = Engine(wrapped, limits)
     source = world.template or backend.vocabulary.chat_template
     assert source is not None
-    numbers = iter(range(2**62))
     template = ChatTemplate(source, backend.vocabulary, tokens_max=limits.model_len_max)
     service = Service(
         engine,
-        RequestFactory(wrapped, limits.model_len_max, lambda: next(numbers)),
+        RequestFactory(wrapped, limits.model_len_max, iter(range(2**62)).__next__),
         template,
         replace(world.settings, body_limit=world.body_limit),
         world.keys,

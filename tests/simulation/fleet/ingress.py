@@ -5,6 +5,7 @@ by the production `Progress`. The rest is here as it is in `jitney.cluster.fleet
 refusal, moves after a loss, one suspect at a time, deadlines and cancels at any moment.
 """
 
+import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
@@ -128,6 +129,7 @@ class Ingress:
         """It runs."""
         live = order.live
         if live.order is order:
+            live.is_started = True
             live.progress.start(now - live.asked.at)
 
     def made(self, order: Order, event: TokenEvent, now: float) -> None:
@@ -136,6 +138,9 @@ class Ingress:
         if live.order is not order:
             self._checks.marks["token of an attempt that was given up"] += 1
             return
+        if not order.has_begun:
+            order.has_begun = True
+            self.router.began(order.replica, order.number)
         live.progress.take(DELTAS[event.index][event.token], now - live.asked.at)
         live.received[event.index].append(event.token)
         live.lost_count = 0
@@ -196,6 +201,14 @@ class Ingress:
         request = live.progress.resumed(left_s)
         if live.was_accepted:
             request = replace(request, waited_s=now - live.asked.at)
+            if live.is_started:
+                request = replace(request, queue_timeout_s=math.inf)
+        elif request.queue_timeout_s is not None:
+            wait_s = request.queue_timeout_s - (now - live.asked.at)
+            if wait_s <= 0:
+                self._end(live, End.DEADLINE, now)
+                return
+            request = replace(request, queue_timeout_s=wait_s)
         order = Order(self, live, self._number, request, name)
         live.order = order
         self._checks.sent(order)

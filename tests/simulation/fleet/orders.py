@@ -54,6 +54,8 @@ class FleetRequest:
     """Replicas that had no room for it, since it last ran."""
     was_accepted: bool = False
     """Whether a replica ever took it."""
+    is_started: bool = False
+    """Whether it ever had a slot."""
     is_late: bool = False
     """Whether one of its completions passed its deadline, perhaps on a replica that is gone."""
     is_over: bool = False
@@ -104,6 +106,8 @@ class Order:
     """The connection over which it is answered; set when it arrives."""
     is_accepted: bool = False
     """Whether the ingress knows that the replica took it."""
+    has_begun: bool = False
+    """Whether the ingress was told a token of it."""
     left_count: int = 0
     """Completions that have not ended on the replica."""
     completions: list[Completion] = field(default_factory=list)

@@ -34,6 +34,10 @@ class FleetRouter(Protocol):
         """A request was sent."""
         ...
 
+    def began(self, name: str, number: int) -> None:
+        """A request has its first token."""
+        ...
+
     def ended(self, name: str, request_id: str) -> None:
         """A request has ended or left."""
         ...
@@ -57,6 +61,9 @@ class NaiveRouter:
         """Not used."""
 
     def sent(self, name: str, request_id: str, number: int, head: Head) -> None:
+        """Not used."""
+
+    def began(self, name: str, number: int) -> None:
         """Not used."""
 
     def ended(self, name: str, request_id: str) -> None:

@@ -3,11 +3,12 @@
 import asyncio
 import socket
 from pathlib import Path
+from typing import Any  # Any: values of settings
 
 import pytest
 
 from jitney.application import Application, allowed_hosts, read_keys
-from jitney.cli.serve import bind, url_of
+from jitney.cli.serve import bind, check_replicas, url_of
 from jitney.config import Key, ServeSettings, Settings
 from jitney.errors import ConfigError
 from jitney.jobs import limits
@@ -45,6 +46,20 @@ def test_a_port_is_taken_from_the_moment_that_it_is_bound() -> None:
         port = first.getsockname()[1]
         with pytest.raises(ConfigError, match=rf"port {port} .* in use; give another --port"):
             bind("127.0.0.1", port)
+
+
+@pytest.mark.parametrize(
+    ("serving", "mistake"),
+    [
+        ({"max_replicas": 3}, "max_replicas is for replicas; give --replicas as well"),
+        ({"ray_address": "auto"}, "ray_address is for replicas; give --replicas as well"),
+        ({"replicas": 2, "max_replicas": 1}, r"max_replicas \(1\) is below replicas \(2\)"),
+    ],
+)
+def test_settings_of_replicas_fit_together(serving: dict[str, Any], mistake: str) -> None:
+    """Guards whoever gave half of them: nothing would have used it."""
+    with pytest.raises(ConfigError, match=mistake):
+        check_replicas(ServeSettings(**serving))
 
 
 def test_keys_of_flags_have_names() -> None:

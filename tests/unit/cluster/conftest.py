@@ -18,7 +18,7 @@ from jitney.cluster.replica_messages import (
     decode_description,
     decode_run,
 )
-from jitney.cluster.routing import Head, RouteTable
+from jitney.cluster.routing import RouteTable, Sought
 from jitney.config import Settings
 from jitney.core.backend import Segment
 from jitney.core.params import Constraint, SamplingParams
@@ -59,6 +59,8 @@ class LocalDispatch:
         self.running: dict[str, set[asyncio.Task[None]]] = {}
         self.sent: list[str] = []
         """The replicas that got orders, in order."""
+        self.begun: list[tuple[str, int]] = []
+        """The orders of which it was told that they have a token."""
         self.poison: RequestId | None = None
         """A request that ends every replica before it makes a token."""
         self.poisoned: list[str] = []
@@ -86,9 +88,11 @@ class LocalDispatch:
             task.cancel()
         await replica.close()
 
-    async def run(
-        self, frame: bytes, ingress: str, head: Head, number: int, avoided: tuple[str, ...]
-    ) -> None:
+    async def run(self, frame: bytes, sought: Sought) -> None:
+        head, number, avoided = sought.head, sought.number, sought.avoided
+        self.begun.extend(sought.begun)
+        for place in sought.begun:
+            self.table.began(*place)
         # As on Ray: where none is left but those to avoid, one of these is asked.
         while (  # noqa: ASYNC110, a test polls
             name := self.table.choose(head, avoided) or self.table.choose(head)

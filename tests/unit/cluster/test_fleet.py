@@ -238,6 +238,35 @@ def test_a_deadline_holds_while_there_is_no_replica(
     in_loop(test)
 
 
+def test_the_limit_for_waiting_holds_while_there_is_no_replica(
+    make_cluster: MakeCluster, make_request: MakeRequest, in_loop: InLoop
+) -> None:
+    """Guards `queue_timeout_s`: it began only when a replica had the request."""
+
+    async def test() -> None:
+        async with make_cluster(1) as cluster:
+            await cluster.dispatch.kill("r1")
+            request = replace(make_request(), queue_timeout_s=0.05)
+            with pytest.raises(DeadlineExceeded, match=r"did not run within 0\.05 s"):
+                await cluster.fleet.send(request).result_async()
+
+    in_loop(test)
+
+
+def test_the_router_is_told_of_first_tokens(
+    make_cluster: MakeCluster, make_request: MakeRequest, in_loop: InLoop
+) -> None:
+    """Guards routing under load: which prompts are computed only the ingress knows in time."""
+
+    async def test() -> None:
+        async with make_cluster(1) as cluster:
+            for _ in range(3):
+                await cluster.fleet.send(make_request()).result_async()
+            assert cluster.dispatch.begun == [("r1", 1), ("r1", 2)]
+
+    in_loop(test)
+
+
 def test_a_mistake_comes_back_as_itself(
     make_cluster: MakeCluster, make_request: MakeRequest, in_loop: InLoop
 ) -> None:

@@ -1,17 +1,21 @@
 """How one attempt of a request ends, and what follows: an answer, another attempt, or an error."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
+from jitney.cluster import suspects
 from jitney.cluster.accounts import MovingRequest
 from jitney.cluster.fleet import ReplicaFleet
-from jitney.cluster.replica_messages import Ended, Started, Told
+from jitney.cluster.replica_messages import Ended, Made, Started, Told
 from jitney.core.events import FinishReason
 from jitney.core.request import Request, RequestId
-from jitney.errors import BackendFailed, EngineStopped, QueueFull
+from jitney.errors import BackendFailed, DeadlineExceeded, EngineStopped, JitneyError, QueueFull
+from jitney.server.http.error_response import refusal_for
+from jitney.server.responses import frame
 
 MakeRequest = Callable[..., Request]
 MakeCluster = Callable[..., Any]  # Any: the Cluster of conftest.py, which tests cannot import
@@ -132,4 +136,100 @@ def test_a_suspect_that_makes_a_token_is_none_any_more(
             assert together == 3
 
     monkeypatch.setattr(ReplicaFleet, "_begin", begin_as_suspect)
+    in_loop(test)
+
+
+@pytest.mark.parametrize(
+    "end", [(FinishReason.FAILED, BackendFailed), (FinishReason.DEADLINE, DeadlineExceeded)]
+)
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_failure_is_one_though_its_replica_was_lost_before_it_told_why(
+    make_cluster: MakeCluster,
+    make_request: MakeRequest,
+    in_loop: InLoop,
+    monkeypatch: pytest.MonkeyPatch,
+    end: tuple[FinishReason, type[JitneyError]],
+    index: int,
+) -> None:
+    """Guards callers: what failed was answered as if it had ended well. The last delta of a
+    completion may come in a frame of its own, and its replica be lost before the next.
+
+    With the first completion the replica is lost while the second one runs, which goes on
+    elsewhere and ends well.
+    """
+
+    reason, error = end
+
+    def fail(fleet: ReplicaFleet, replica: str, message: Told) -> Told | None:
+        if isinstance(message, Ended) and len(losses) == 0:
+            losses.append(replica)
+            fleet._lose(replica)
+            return None
+        if not isinstance(message, Made) or message.finish_reason is None or losses:
+            return message
+        if message.index != index:
+            return message if index else None
+        return Made(message.id, message.attempt, index, "", (), finish_reason=reason)
+
+    losses: list[str] = []
+
+    async def test() -> None:
+        async with make_cluster(2) as cluster:
+            handle = cluster.fleet.send(make_request(n=2))
+            with pytest.raises(error):
+                await handle.result_async()
+            assert len(losses) == 1
+            assert len(cluster.dispatch.sent) == (1 if index else 2)
+            assert handle.ending is not None
+            assert handle.ending.answer is not None
+            reasons = [each.finish_reason for each in handle.ending.answer.completions]
+            assert reasons[index] is reason
+            assert reasons[1 - index] is FinishReason.LENGTH
+
+    told_as(monkeypatch, fail)
+    in_loop(test)
+
+
+def test_a_stream_whose_turn_as_a_suspect_does_not_come_ends_with_the_reason(
+    make_cluster: MakeCluster,
+    make_request: MakeRequest,
+    in_loop: InLoop,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Guards a stream in its middle, when no status can be sent any more: its caller keeps what
+    came, and the last event is the error, in a sentence that is true for it."""
+    monkeypatch.setattr(suspects, "PLACE_S_MAX", 0.01)
+
+    def lose_after_one_token(fleet: ReplicaFleet, replica: str, message: Told) -> Told | None:
+        if not isinstance(message, Made):
+            return message
+        take(fleet, replica, Made(message.id, message.attempt, 0, "a", message.tokens[:1]))
+        # The second loss in a row, as if it were the third replica.
+        fleet._live[RequestId(message.id)].progress._losses = 1
+        fleet._lose(replica)
+        return None
+
+    take = ReplicaFleet._take
+
+    async def test() -> None:
+        async with make_cluster(1) as cluster:
+            await cluster.fleet._suspects.take(object(), None)
+            handle = cluster.fleet.send(make_request(**SLOW))
+            came: list[int] = []
+
+            async def read() -> None:
+                async for delta in handle:
+                    came.extend(delta.tokens)
+
+            with pytest.raises(QueueFull) as raised:
+                await read()
+            assert len(came) == 1
+            assert handle.ending is not None
+            assert handle.ending.answer is not None
+            assert list(handle.ending.answer.completions[0].tokens) == came
+            event = frame(refusal_for(raised.value, "req-1").body).decode()
+            said = json.loads(event.removeprefix("data: "))["error"]["message"]
+            assert said.startswith("The request lost its replicas")
+
+    told_as(monkeypatch, lose_after_one_token)
     in_loop(test)

@@ -2,14 +2,18 @@
 on a handle."""
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, fields
 from types import SimpleNamespace
 from typing import Any  # Any: what Ray's context holds
 
 import pytest
 
 from jitney.cluster.replica_engine import ReplicaEngine
+from jitney.cluster.routing import Head, Report, Sought
 from jitney.config import Settings
+from jitney.errors import ConfigError
 from jitney.loading.compose import assemble
 
 on_ray = pytest.importorskip("jitney.cluster.on_ray", reason="Ray is not installed here")
@@ -113,3 +117,124 @@ def test_a_replica_that_is_not_connected_is_asked_to_connect() -> None:
     assert chosen("r1", "r3")[0] == "r2"
     assert chosen("r2", "r3")[0] == "r1"
     assert sorted(chosen("r1", "r2", "r3")) == ["r1", "r2", "r3"], "anyone, if all are"
+
+
+@dataclass(frozen=True)
+class Id:
+    """Stands for a `ReplicaID`."""
+
+    unique_id: str
+
+
+class BareRouter(on_ray.FirstTokenRouter):  # type: ignore[misc, name-defined]
+    """The router without Serve: the test says which replicas there are."""
+
+    def __init__(self) -> None:
+        self.here: dict[Id, Any] = {}
+        self.initialize_state()
+
+    @property
+    def curr_replicas(self) -> dict[Id, Any]:
+        return self.here
+
+    def tell(self, name: str, stats: dict[str, Any]) -> None:
+        """A replica is there with these statistics, as Serve has them."""
+        self.here[Id(name)] = SimpleNamespace(replica_id=Id(name), routing_stats=stats)
+
+    async def place(self, number: int, *begun: tuple[str, int], count: int = 10) -> str:
+        """Route an order, as Serve does, and return its replica."""
+        kwargs = {"sought": Sought("us", number, Head(count), (), begun)}
+        metadata = SimpleNamespace(internal_request_id=f"q{number}")
+        pending = SimpleNamespace(kwargs=kwargs, metadata=metadata)
+        ranks = await self.choose_replicas(list(self.here.values()), pending)
+        self.on_request_routed(pending, ranks[0][0].replica_id, None)
+        return str(ranks[0][0].replica_id.unique_id)
+
+
+def stats_of(**values: Any) -> dict[str, Any]:
+    """What a replica with one slot reports."""
+    report = Report(
+        **{
+            "slot_count": 1,
+            "running_count": 0,
+            "waiting_count": 0,
+            "prefill_tokens": 0,
+            "kv_free": 10_000,
+            "tick_s": 0.01,
+            "prefill_token_s": 1e-3,
+            "ends_per_s": 1.0,
+            "heads": frozenset(),
+            **values,
+        }
+    )
+    return {each.name: getattr(report, each.name) for each in fields(Report)}
+
+
+def test_a_report_is_read_when_it_is_new() -> None:
+    """Guards routing on Ray: Serve shows the last report at every order. It is read once; the next
+    one is not missed, nor that of a replica which was gone for a moment."""
+
+    async def test() -> None:
+        router = BareRouter()
+        free, busy = stats_of(), stats_of(waiting_count=50)
+        router.tell("a", free)
+        router.tell("b", busy)
+        assert await router.place(1) == "a"
+        free["no field of a report"] = busy["no field of a report"] = 1
+        assert await router.place(2) == "a", "read again, this would fail"
+        router.tell("a", stats_of(waiting_count=90, seen={"us": 2}))
+        assert await router.place(3) == "b"
+        last = stats_of(waiting_count=70, seen={"us": 3})
+        router.tell("b", last)
+        assert await router.place(4) == "b"
+        gone = router.here.pop(Id("b"))
+        assert await router.place(5) == "a"
+        router.here[Id("b")] = gone
+        router.tell("c", stats_of(waiting_count=60, seen={"us": 5}))
+        assert await router.place(6) == "c", "b is as busy as it was"
+
+    asyncio.run(test())
+
+
+def test_first_tokens_reach_the_table_with_the_next_order() -> None:
+    """Guards the tail under load: a prompt that is computed keeps no order away."""
+
+    async def test() -> None:
+        router = BareRouter()
+        router.tell("a", stats_of(slot_count=9))
+        router.tell("b", stats_of(slot_count=9, tick_s=0.5))
+        assert await router.place(1, count=1000) == "a"
+        assert await router.place(2) == "b"
+        assert await router.place(3, ("a", 1)) == "a"
+
+    asyncio.run(test())
+
+
+def test_a_cluster_where_nobody_listens_is_refused_at_once() -> None:
+    """Guards a typing mistake: Ray itself would try for ever, and say it in its own words."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(ConfigError, match=f"No Ray cluster answers at {address}"):
+            on_ray.start_ray(address)
+    with pytest.raises(ConfigError, match=r"answers at 127\.0\.0\.1:99999"):
+        on_ray.start_ray("127.0.0.1:99999")
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (
+            "It failed 3 times. Error:\n  File on_ray.py, line 1\n"
+            "jitney.errors.ModelError: a.gguf does not exist; give another.\n",
+            "a.gguf does not exist; give another.",
+        ),
+        ("Error:\nMemoryError: no more\n\n", "MemoryError: no more; see the logs of Ray Serve."),
+        ("", "for a reason that Serve does not tell; see the logs of Ray Serve."),
+    ],
+)
+def test_why_a_replica_did_not_start_is_found_in_the_message_of_serve(
+    message: str, reason: str
+) -> None:
+    """Guards whoever started it: a traceback of Ray says nothing to them."""
+    assert on_ray.failure_in(message) == reason

@@ -16,6 +16,7 @@ from jitney.cluster.routing import (
     ENDS_PER_S_MIN,
     HEAD_TOKENS,
     PREFILL_S_UNKNOWN,
+    REPORT_AGE_S,
     Head,
     Report,
     RouteTable,
@@ -171,10 +172,13 @@ def test_what_a_report_counts_is_not_counted_twice() -> None:
         table.sent("a", f"q{number}", number, Head(10))
     seen = replace(IDLE, running_count=3, seen={US: 3})
     table.report("a", seen)
+    for number in range(1, 4):
+        table.began("a", number)
     corrected = table.expected_s("a", Head(10))
     alone = table_of({"a": seen})
     alone.sent("a", "q4", 4, Head(10))
     assert corrected == alone.expected_s("a", Head(10))
+    table.began("a", 4)
     table.report("a", replace(FULL, seen={US: 4}))
     assert table.expected_s("a", Head(10)) == table_of({"a": FULL}).expected_s("a", Head(10))
 
@@ -185,6 +189,36 @@ def test_what_a_report_saw_of_another_ingress_says_nothing_of_ours() -> None:
     before = table.expected_s("a", Head(10))
     table.report("a", replace(IDLE, seen={"another": 99}))
     assert table.expected_s("a", Head(10)) == before
+
+
+def test_a_prompt_of_ours_counts_until_its_first_token() -> None:
+    """Guards the tail under load: an old report does not know which prompts are computed by now,
+    and the replica with the luckiest report would get everything for a second."""
+    table = table_of({"a": IDLE, "b": IDLE})
+    idle_s = table.expected_s("a", Head(10))
+    table.sent("a", "q1", 1, Head(1000))
+    waiting_s = table.expected_s("a", Head(10))
+    assert waiting_s > idle_s
+    table.report("a", replace(IDLE, prefill_tokens=1000, seen={US: 1}))
+    assert table.expected_s("a", Head(10)) == waiting_s, "it is counted once"
+    table.began("a", 99)
+    table.began("gone", 1)
+    assert table.expected_s("a", Head(10)) == waiting_s
+    for _ in range(2):
+        table.began("a", 1)
+        assert table.expected_s("a", Head(10)) == idle_s, "its report is old"
+    table.ended("a", "q1")
+    assert table.expected_s("a", Head(10)) == idle_s
+
+
+def test_prefill_of_others_counts_as_far_as_it_outlasts_the_report() -> None:
+    per_s = 1 / 1e-3
+    short = replace(IDLE, prefill_tokens=int(REPORT_AGE_S * per_s))
+    long = replace(IDLE, prefill_tokens=int((REPORT_AGE_S + 3) * per_s))
+    table = table_of({"short": short, "long": long, "idle": IDLE})
+    assert table.expected_s("short", Head(10)) == table.expected_s("idle", Head(10))
+    later_s = table.expected_s("long", Head(10)) - table.expected_s("idle", Head(10))
+    assert later_s == pytest.approx(3)
 
 
 def test_what_ended_is_taken_off() -> None:
@@ -297,6 +331,7 @@ STEPS = st.one_of(
     st.tuples(st.just("keep"), st.lists(NAMES, unique=True)),
     st.tuples(st.just("report"), NAMES, REPORTS),
     st.tuples(st.just("sent"), NAMES, st.sampled_from("qrst"), COUNTS, HEADS),
+    st.tuples(st.just("began"), NAMES, COUNTS),
     st.tuples(st.just("ended"), NAMES, st.sampled_from("qrst")),
 )
 
@@ -308,6 +343,13 @@ class Recounted:
     report: Report | None = None
     sent: dict[str, tuple[int, int, Head]] = field(default_factory=dict)
     ended_count: int = 0
+    begun: set[str] = field(default_factory=set)
+
+    @property
+    def own_count(self) -> int:
+        """Prompt tokens of requests without a first token."""
+        waiting = [each for name, each in self.sent.items() if name not in self.begun]
+        return sum(prefill_count for _, prefill_count, _ in waiting)
 
     @property
     def seen(self) -> int:
@@ -343,6 +385,12 @@ class RecountedTable:
         if name in self.replicas:
             prefill_count = head.prompt_count - self.replicas[name].cached_count(head)
             self.replicas[name].sent[request_id] = (number, prefill_count, head)
+            self.replicas[name].begun.discard(request_id)
+
+    def began(self, name: str, number: int) -> None:
+        if name in self.replicas:
+            replica = self.replicas[name]
+            replica.begun |= {each for each, sent in replica.sent.items() if sent[0] == number}
 
     def ended(self, name: str, request_id: str) -> None:
         if name in self.replicas:
@@ -364,18 +412,22 @@ class RecountedTable:
         reports = [each.report for each in self.replicas.values() if each.report is not None]
         known = [each.prefill_token_s for each in reports if each.prefill_token_s is not None]
         token_s = min(known, default=PREFILL_S_UNKNOWN)
-        before_count = sum(prefill_count for _, prefill_count, _ in unseen)
+        unseen_count = sum(prefill_count for _, prefill_count, _ in unseen)
         own_count = head.prompt_count - replica.cached_count(head)
         if report is None:
-            return (own_count + before_count) * token_s
+            return (own_count + replica.own_count) * token_s
         token_s = token_s if report.prefill_token_s is None else report.prefill_token_s
         running = max(0, report.running_count + report.waiting_count - replica.ended_count)
         end_s = 1 / max(report.ends_per_s, ENDS_PER_S_MIN)
         wait_s = max(0, running + len(unseen) - report.slot_count + 1) * end_s
-        if not wait_s and own_count + before_count > report.kv_free:
+        if not wait_s and own_count + unseen_count > report.kv_free:
             wait_s = end_s
         token_s *= BESIDE_DECODES if running else 1.0
-        return wait_s + report.tick_s + (report.prefill_tokens + before_count + own_count) * token_s
+        before_s = report.prefill_tokens * token_s
+        if report.prefill_token_s:
+            before_s = max(0.0, before_s - REPORT_AGE_S)
+        before_s = max(before_s, replica.own_count * token_s)
+        return wait_s + report.tick_s + before_s + own_count * token_s
 
 
 @given(st.lists(STEPS, max_size=30), HEADS)

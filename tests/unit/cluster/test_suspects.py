@@ -39,7 +39,7 @@ def test_a_turn_that_does_not_come_is_a_full_queue(monkeypatch: pytest.MonkeyPat
     async def test() -> None:
         turn = SuspectTurn()
         await turn.take(suspect(), None)
-        with pytest.raises(QueueFull, match="tried first"):
+        with pytest.raises(QueueFull, match="tried before it"):
             await turn.take(suspect(), None)
 
     asyncio.run(test())

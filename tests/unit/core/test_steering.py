@@ -1,5 +1,6 @@
 """What callers and settings ask of the scheduler beside running: pause, classes, pure ticks."""
 
+import math
 from typing import Any
 
 import pytest
@@ -415,6 +416,8 @@ def test_the_wait_of_a_moved_request_counts_from_its_first_engine() -> None:
     turn(one, 10.0)
     one.submit(request("b", waited_s=4.0), 10.0)
     one.submit(request("c", waited_s=4.0, resumed=((5, 5),)), 10.0)
+    one.submit(request("d", waited_s=4.0, queue_timeout_s=math.inf), 10.0)
     ended = {each.request_id for each in one.expire(11.5) if isinstance(each, FinishEvent)}
     assert ended == {B}
     assert not one.expire(100.0)
+    assert one.wake_at(100.0) is None, "a limit that is none wakes nobody"

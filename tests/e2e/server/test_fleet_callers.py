@@ -1,0 +1,28 @@
+"""Callers of a server over a fleet, without Ray: what one does is no trouble to others."""
+
+import logging
+from contextlib import ExitStack
+
+import httpx
+import pytest
+
+from tests.e2e.page.fleet_server import SETTINGS, WAIT_S, fleet_server
+from tests.e2e.server.harness import wait_until
+
+LONG = {"prompt": "a", "max_tokens": 2000, "ignore_eos": True, "stream": True}
+
+
+def test_a_caller_that_leaves_before_its_first_token_is_no_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Guards the log: anyone could fill it with tracebacks, by leaving while they wait."""
+    with fleet_server(1) as server, ExitStack() as stack:
+        client = stack.enter_context(httpx.Client(base_url=server.url, timeout=WAIT_S))
+        for _ in range(SETTINGS.max_num_seqs):
+            stack.enter_context(client.stream("POST", "/v1/completions", json=LONG))
+        stats = server.cluster.fleet.stats
+        with client.stream("POST", "/v1/completions", json=LONG) as waiting:
+            assert waiting.status_code == 200
+            assert "x-jitney-queue-ms" not in waiting.headers, "it has no slot"
+        wait_until(lambda: stats().cancelled_requests == 1, "nobody saw that it left")
+    assert [each for each in caplog.records if each.levelno >= logging.ERROR] == []
