@@ -19,6 +19,7 @@ NOWHERE = Address("", "127.0.0.1", 1, "")
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meeting, "MEET_S", 0.01)
+    monkeypatch.setattr(meeting, "QUIET_S", 0.01)
 
 
 def test_replicas_are_there_without_a_request(make_cluster: MakeCluster, in_loop: InLoop) -> None:
