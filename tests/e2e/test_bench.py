@@ -116,7 +116,7 @@ def test_a_command_line_of_vllm_works_and_its_result_has_their_names(tmp_path: P
             *("--metric-percentiles", "90", "--temperature", "0.5", "--top-p", "0.9"),
             *("--extra-body", '{"presence_penalty": 0.1}', "--header", "x-tenant=blue"),
             *("--save-result", "--save-detailed", "--result-dir", tmp_path, "--label", "mine"),
-            *("--metadata", "version=7", "tp=1"),
+            *("--metadata", "version=7", "tp=1", "commit=theirs", "benchmark=theirs"),
         )
         stats = server.service.engine.stats()
     assert done.returncode == 0, done.stderr
@@ -133,6 +133,8 @@ def test_a_command_line_of_vllm_works_and_its_result_has_their_names(tmp_path: P
     assert {"date", "endpoint_type", "tokenizer_id", "max_output_tokens_per_s"} <= set(found)
     assert (found["backend"], found["label"], found["model_id"]) == ("openai-chat", "mine", "fake")
     assert (found["version"], found["tp"]) == ("7", "1")
+    assert "theirs" not in (found["commit"], found["benchmark"])
+    assert found["metadata"]["commit"] == "theirs"
     (file,) = tmp_path.iterdir()
     assert file.name.startswith("mine-infqps-concurrency3-fake-")
     saved = json.loads(file.read_text())

@@ -33,10 +33,10 @@ from jitney.bench.peers.servers import (
     vllm_python,
     vllm_servers,
 )
-from jitney.bench.report import Result, Say, spread
+from jitney.bench.report import Result, spread
 from jitney.bench.steal import CalmParts
 from jitney.bench.timing import summary
-from jitney.bench.workload import Workload, fixed
+from jitney.bench.workload import Say, Workload, fixed
 from jitney.config import Resolved, Settings, known_settings
 from jitney.errors import SetupError
 from jitney.loading import ready_model

@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast  # Any: the proxy passes on every attribute
 
 from jitney.bench.in_process import for_bench
-from jitney.bench.report import Result, Say
-from jitney.bench.workload import fixed
+from jitney.bench.report import Result
+from jitney.bench.workload import Say, fixed
 from jitney.config import Settings
 from jitney.core.backend import Backend
 from jitney.core.params import SamplingParams

@@ -35,9 +35,6 @@ TOLD_ELSEWHERE = ("model", "cache_dir")
 """Settings that are not listed: the model has a place of its own, and a folder of the user says
 nothing of speed."""
 
-Say = Callable[[str], None]
-"""Tells people what is measured now."""
-
 ARM_PARTS = {
     "0x41 0xd0c": "Neoverse N1",
     "0x41 0xd40": "Neoverse V1",
@@ -128,10 +125,14 @@ def _plain(value: object, show: Callable[[object], str]) -> object:
     return value if value is None or isinstance(value, bool | int | float) else show(value)
 
 
+FACTS = ("benchmark", "at", "seed", "commit", "machine", "versions")
+"""What `document` says of every result."""
+
+
 def document(
     result: Result, seed: int, setup: Mapping[str, object] | None = None
 ) -> dict[str, object]:
-    """The content of the JSON file. Figures are stronger than `setup`."""
+    """The content of the JSON file: the facts, then `setup`, then the figures. The last counts."""
     return {
         "benchmark": result.name,
         "at": datetime.now(UTC).isoformat(timespec="seconds"),

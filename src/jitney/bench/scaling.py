@@ -12,9 +12,9 @@ from functools import partial
 
 from jitney.bench.fit import fit, saturation
 from jitney.bench.in_process import JOINING, EngineRun, engine_target, for_bench
-from jitney.bench.report import Result, Say, spread
+from jitney.bench.report import Result, spread
 from jitney.bench.steal import CalmParts
-from jitney.bench.workload import fixed
+from jitney.bench.workload import Say, fixed
 from jitney.config import Settings
 from jitney.errors import SetupError
 from jitney.records import TickRecord

@@ -9,9 +9,9 @@ import itertools
 from functools import partial
 
 from jitney.bench.in_process import JOINING, EngineRun, engine_target, for_bench
-from jitney.bench.report import Result, Say, spread
+from jitney.bench.report import Result, spread
 from jitney.bench.steal import CalmParts
-from jitney.bench.workload import Job, Workload
+from jitney.bench.workload import Job, Say, Workload
 from jitney.config import Settings
 from jitney.core.scheduler_settings import Mix
 from jitney.errors import SetupError

@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from jitney.bench.report import Result, Say
+from jitney.bench.report import Result
+from jitney.bench.workload import Say
 
 Made = TypeVar("Made")
 

@@ -12,10 +12,10 @@ from dataclasses import replace
 from functools import partial
 
 from jitney.bench.in_process import JOINING, EngineRun, engine_target, for_bench
-from jitney.bench.report import Result, Say, spread
+from jitney.bench.report import Result, spread
 from jitney.bench.steal import CalmParts
 from jitney.bench.timing import summary
-from jitney.bench.workload import Workload, equal, mixed, twenty_clients
+from jitney.bench.workload import Say, Workload, equal, mixed, twenty_clients
 from jitney.config import Settings
 from jitney.core.scheduler_settings import Strategy
 from jitney.errors import SetupError

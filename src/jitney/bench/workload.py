@@ -44,6 +44,8 @@ Each reaches up to a hundred times that number. In milliseconds, these days are 
 EPOCH_RATIO = 100.0
 
 Say = Callable[[str], None]
+"""Tells people what is measured now, and what was made of their files."""
+
 Choice = TypeVar("Choice")
 
 

@@ -76,9 +76,11 @@ def give_out(
     show(result)
     line = json.dumps(content, allow_nan=False)
     try:
-        paths = [] if save is None else [save(content)]
+        paths = []
         if folder is not None:
             paths += [write_json(content, folder), *_drawn(draw, folder)]
+        if save is not None:
+            paths.append(save(content))
         if paths:
             say(f"Written: {', '.join(map(str, paths))}.")
     finally:

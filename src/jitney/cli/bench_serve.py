@@ -21,7 +21,7 @@ from jitney.bench.http_target import (
     check_key,
     served_model,
 )
-from jitney.bench.report import Result
+from jitney.bench.report import FACTS, Result
 from jitney.bench.serve_load import Reporting
 from jitney.bench.timing import METRICS, RequestTimes, read_goodput
 from jitney.bench.workload import Workload
@@ -202,11 +202,12 @@ def _asked(
 ) -> dict[str, object]:
     """What was asked for, for the result: nothing secret. The names are vLLM's where it has them.
 
-    Metadata have a place of their own as well, because figures of the same name are stronger.
+    Metadata have a place of their own as well, because figures and facts of the same name are
+    stronger.
     """
     backend = options.backend or ("openai-chat" if "chat" in target.endpoint else "openai")
     return {
-        **metadata,
+        **{name: value for name, value in metadata.items() if name not in FACTS},
         "metadata": metadata,
         "date": datetime.now().astimezone().strftime("%Y%m%d-%H%M%S"),
         "backend": backend,

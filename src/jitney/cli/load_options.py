@@ -171,8 +171,9 @@ def _check_use(options: ServeLoadOptions, dataset: str) -> None:
     """Refuse what this dataset has no use for, and one length under two names."""
     used = USED[dataset]
     for name in dict.fromkeys(each for names in USED.values() for each in names):
-        # A switch that is off is one that was not given.
-        if name not in used and getattr(options, name) not in (None, False):
+        value = getattr(options, name)
+        # A switch that is off is one that was not given. By identity: 0 equals False.
+        if name not in used and value is not None and value is not False:
             place = "--dataset-path" if dataset == TRACE else f"--dataset-name {dataset}"
             why = ", whose lines are the requests with their lengths" if dataset == TRACE else ""
             raise ConfigError(

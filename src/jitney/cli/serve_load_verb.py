@@ -82,7 +82,9 @@ class ServeLoadOptions:
         LOAD, f"How many requests. Default: {NUM_PROMPTS}; all prompts of a custom file."
     )
     input_len: int | None = option(LOAD, f"Tokens of a prompt, about. Default: {INPUT_LEN}.")
-    output_len: int | None = option(LOAD, f"Tokens of an answer. Default: {OUTPUT_LEN}.")
+    output_len: int | None = option(
+        LOAD, f"Tokens of an answer. Default: {OUTPUT_LEN} for random; others have their own."
+    )
     random_input_len: int | None = option(LOAD, "The same as --input-len, for random.")
     random_output_len: int | None = option(LOAD, "The same as --output-len, for random.")
     range_ratio: float | None = option(

@@ -6,12 +6,14 @@ takes the place of a lost one. Nothing depends on it but what people see. The ev
 """
 
 import asyncio
-import contextlib
+import logging
 from collections.abc import Callable
 from typing import Protocol
 
 from jitney.cluster.dispatch import ReplicaLost
 from jitney.cluster.replica_messages import Address
+
+_log = logging.getLogger("jitney")
 
 MEET_S = 0.5
 """Until the next question after one that brought a replica: there may be more."""
@@ -40,17 +42,27 @@ class Meeting:
         self._dispatch = dispatch
         self._address = address
         self._names = names
+        self._is_closed = False
         self._asking = asyncio.create_task(self._ask_always())
 
     async def close(self) -> None:
         """Ask no more."""
+        self._is_closed = True
         self._asking.cancel()
         await asyncio.wait({self._asking})
 
     async def _ask_always(self) -> None:
         while True:
             before = self._names()
-            with contextlib.suppress(ReplicaLost, TimeoutError):
+            try:
                 async with asyncio.timeout(MEET_S_MAX):
                     await self._dispatch.meet(self._address, before)
+            except (ReplicaLost, TimeoutError):
+                pass
+            except asyncio.CancelledError:
+                # A call that Ray itself has cancelled looks like this too.
+                if self._is_closed:
+                    raise
+            except Exception:  # Ray raises all kinds; the next question may be answered
+                _log.exception("A replica could not be asked to connect")
             await asyncio.sleep(QUIET_S if self._names() == before else MEET_S)

@@ -36,6 +36,9 @@ BESIDE_DECODES = 2.0
 REPORT_AGE_S = 1.0
 """So old is a report, about. Prefill that takes less time is done by then."""
 
+ENDED_EARLY_MAX = 1000
+"""Ends that are remembered until their sending is told, which is a moment later if it is."""
+
 ENDS_PER_S_MIN = 0.05
 """Requests that end in a second, where fewer or none were seen."""
 
@@ -112,12 +115,14 @@ class _Replica:
     __slots__ = (
         "_before_count",
         "_ended_count",
+        "_ended_early",
         "_fixed_s",
         "_held",
         "_own_tokens",
         "_room",
         "_seen",
         "_sent",
+        "_sent_by_number",
         "_short_s",
         "_slowness",
         "_token_s",
@@ -133,6 +138,9 @@ class _Replica:
         self.name = name
         self.report: Report | None = None
         self._sent: dict[str, _Sent] = {}
+        self._sent_by_number: dict[int, _Sent] = {}
+        self._ended_early: dict[str, None] = {}
+        """Ids that were not known when they ended: Serve may tell an end before the sending."""
         self._ended_count = 0
         """Requests that the report counts and that have ended since it came."""
         self._held: frozenset[int] = frozenset()
@@ -161,25 +169,33 @@ class _Replica:
 
     def send(self, request_id: str, number: int, head: Head) -> None:
         """A request was sent to it."""
+        if request_id in self._ended_early:
+            del self._ended_early[request_id]
+            return
         sent = _Sent(number, head.prompt_count - self.cached_count(head), head)
         self._forget(request_id)
-        self._sent[request_id] = sent
+        self._sent[request_id] = self._sent_by_number[number] = sent
         self._own_tokens += sent.prefill_count
         self._count(sent, 1)
         self._weigh()
 
     def begin(self, number: int) -> None:
         """The request with this number has its first token: its prompt is computed."""
-        for sent in self._sent.values():
-            if sent.number == number and not sent.has_begun:
-                sent.has_begun = True
-                self._own_tokens -= sent.prefill_count
-        self._weigh()
+        sent = self._sent_by_number.get(number)
+        if sent is not None and not sent.has_begun:
+            sent.has_begun = True
+            self._own_tokens -= sent.prefill_count
+            self._weigh()
 
     def end(self, request_id: str) -> None:
         """A request has ended or left."""
         sent = self._forget(request_id)
-        if sent is not None and self.report is not None and sent.number <= self._seen:
+        if sent is None:
+            self._ended_early[request_id] = None
+            if len(self._ended_early) > ENDED_EARLY_MAX:
+                del self._ended_early[next(iter(self._ended_early))]
+            return
+        if self.report is not None and sent.number <= self._seen:
             self._ended_count += 1
         self._weigh()
 
@@ -206,6 +222,7 @@ class _Replica:
     def _forget(self, request_id: str) -> _Sent | None:
         sent = self._sent.pop(request_id, None)
         if sent is not None:
+            self._sent_by_number.pop(sent.number, None)
             if not sent.has_begun:
                 self._own_tokens -= sent.prefill_count
             self._count(sent, -1)

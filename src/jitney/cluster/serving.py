@@ -26,7 +26,7 @@ from jitney.engine.request_factory import RequestFactory
 from jitney.errors import ConfigError, MissingDependency, NoRoom
 from jitney.loading import ready_model
 from jitney.loading.compose import make_seed_source, make_template, model_key
-from jitney.loading.model_source import takes_model
+from jitney.loading.model_source import located, takes_model
 from jitney.text.chat_template import ChatTemplate
 from jitney.text.renderer import Renderer
 
@@ -106,16 +106,16 @@ def assemble_cluster(settings: Settings, serving: ServeSettings) -> ClusterAssem
         ) from error
     address = serving.ray_address
     bounds = replica_bounds(serving)
-    if address is None and takes_model(settings):
-        # What is wrong with the model is said before Ray starts, and it is converted once for all.
-        ready_model(settings)
+    one = _of_one_replica(settings, bounds[1], address)
+    if address is None and takes_model(one):
+        # What is wrong with the model is said before Ray starts.
+        ready_model(located(one))
     # On a cluster each server has its own replicas. One that is started again takes over those
     # that a killed one left.
     name = f"{on_ray.APPLICATION}-{socket.gethostname()}-{serving.port}"
     stop = partial(on_ray.stop_ray, address, name)
     on_ray.start_ray(address)
     try:
-        one = _of_one_replica(settings, bounds[1], address)
         handle = on_ray.start_replicas(one, bounds, name, drain_s=serving.shutdown_timeout)
         # Ray on this machine alone needs no other address than its own.
         host = "127.0.0.1" if address is None else on_ray.own_host()

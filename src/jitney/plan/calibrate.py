@@ -17,8 +17,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from jitney.bench.in_process import JOINING, EngineTarget, engine_target, for_bench
-from jitney.bench.report import Say, machine
-from jitney.bench.workload import Job, Workload, mixed
+from jitney.bench.report import machine
+from jitney.bench.workload import Job, Say, Workload, mixed
 from jitney.config import Settings
 from jitney.core.backend import Traits
 from jitney.core.scheduler_settings import Mix, Policy

@@ -99,7 +99,8 @@ def chosen_rate(
         return given_per_s, RateFrom.GIVEN
     if recorded is None:
         return None
-    if replays:
+    # A short trace has no busiest part.
+    if replays or recorded.busiest.is_all:
         return recorded.mean_per_s, RateFrom.TRACE
     return recorded.busiest.per_s, RateFrom.BUSIEST
 
@@ -152,8 +153,6 @@ def _reason(load: PlannedLoad) -> str:
     if load.rate_from is RateFrom.BUSIEST:
         assert load.recorded is not None, "only a trace with times has a busiest part"
         found = load.recorded.busiest
-        if found.is_all:
-            return "the mean of the trace"
         return f"that of its {_part_text(found)}, {span_text(found.at_s)} after the first request"
     return {
         RateFrom.GIVEN: "as given",

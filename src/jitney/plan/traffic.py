@@ -12,8 +12,7 @@ from typing import Annotated
 
 import msgspec
 
-from jitney.bench.report import Say
-from jitney.bench.workload import LENGTH_MAX, Job, Workload, arrival_times, read_trace
+from jitney.bench.workload import LENGTH_MAX, Job, Say, Workload, arrival_times, read_trace
 from jitney.errors import ConfigError
 
 HEAD_BYTES = 4096
@@ -126,8 +125,8 @@ def _checked(path: Path, workload: Workload, say: Say) -> Workload:
         )
     if span_s > SPAN_S_DOUBTFUL:
         say(
-            f"{path} goes over {span_s / 86_400:,.0f} days: its timestamps are taken as "
-            "milliseconds; if they are microseconds, divide them by 1,000."
+            f"{path} goes over {span_s / 86_400:,.0f} days; if it should not, its timestamps are "
+            "not the milliseconds that a trace has."
         )
     return workload
 

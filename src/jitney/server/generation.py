@@ -145,17 +145,18 @@ class Generation:
 
     async def _read(self, place: int) -> AsyncGenerator[IndexedDelta, None]:
         """Deltas of one request. An end without a name in OpenAI's interface raises an error."""
-        is_cut, is_begun = False, False
+        is_cut = False
         async for delta in self._handles[place]:
-            is_begun = True
             if delta.finish_reason in _OPENAI_REASONS:
                 yield place, delta
                 continue
             is_cut = True
             if delta.text or delta.tokens:
                 yield place, replace(delta, finish_reason=None, stop_reason=None)
-        # One that is cancelled before its first token may end without any delta.
-        if is_cut or not is_begun:
+        # A fleet cancels without a delta that says so.
+        ending = self._handles[place].ending
+        answer = None if ending is None else ending.answer
+        if is_cut or (answer is not None and answer.was_cancelled):
             raise self._cancelled()
 
     def _cancelled(self) -> Exception:

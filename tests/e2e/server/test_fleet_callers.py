@@ -1,5 +1,6 @@
 """Callers of a server over a fleet, without Ray: what one does is no trouble to others."""
 
+import json
 import logging
 from contextlib import ExitStack
 
@@ -26,3 +27,18 @@ def test_a_caller_that_leaves_before_its_first_token_is_no_error(
             assert "x-jitney-queue-ms" not in waiting.headers, "it has no slot"
         wait_until(lambda: stats().cancelled_requests == 1, "nobody saw that it left")
     assert [each for each in caplog.records if each.levelno >= logging.ERROR] == []
+
+
+def test_a_stream_that_is_cut_in_the_middle_says_so() -> None:
+    """Guards callers: half an answer would look like a whole one."""
+    with fleet_server(1) as server, httpx.Client(base_url=server.url, timeout=WAIT_S) as client:
+        fleet = server.cluster.fleet
+        with client.stream("POST", "/v1/completions", json=LONG) as stream:
+            lines = stream.iter_lines()
+            first = next(lines)
+            (request_id,) = fleet._live
+            fleet.cancel(request_id)
+            rest = [line for line in lines if line]
+    assert json.loads(first.removeprefix("data: "))["choices"]
+    assert "data: [DONE]" not in rest
+    assert json.loads(rest[-1].removeprefix("data: "))["error"]["code"] == "cancelled"

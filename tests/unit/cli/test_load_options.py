@@ -83,6 +83,7 @@ def test_sharegpt_takes_the_first_question_and_the_length_of_its_answer(tmp_path
         (("--custom-output-len", "5"), "--custom-output-len would not be used with --dataset-name"),
         (("--no-oversample",), "--no-oversample would not be used"),
         (("--dataset-path", "x", "--input-len", "5"), "--input-len would not be used"),
+        (("--dataset-path", "x", "--random-range-ratio", "0"), "--random-range-ratio would not be"),
         (("--dataset-path", "x", "--skip-chat-template"), "--skip-chat-template would not"),
         (
             ("--dataset-name", "custom", "--dataset-path", "x", "--random-output-len", "5"),

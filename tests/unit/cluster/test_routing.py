@@ -1,5 +1,6 @@
 """Where a request runs: near its prefix, away from queues, and in turns where all are alike."""
 
+import itertools
 import math
 import os
 import subprocess
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from jitney.cluster.routing import (
     BESIDE_DECODES,
+    ENDED_EARLY_MAX,
     ENDS_PER_S_MIN,
     HEAD_TOKENS,
     PREFILL_S_UNKNOWN,
@@ -255,6 +257,18 @@ def test_what_ended_before_it_was_seen_leaves_nothing() -> None:
     assert table.expected_s("a", Head(10)) == before
 
 
+def test_an_end_that_is_told_before_the_sending_leaves_nothing() -> None:
+    """Guards replicas that refuse at once: each such order would repel others for ever."""
+    table = table_of({"a": IDLE})
+    before = table.expected_s("a", Head(10))
+    for number in range(1, 2 * ENDED_EARLY_MAX):
+        table.ended("a", f"q{number}")
+        table.sent("a", f"q{number}", number, Head(1000))
+    assert table.expected_s("a", Head(10)) == before
+    table.sent("a", "q1", 5000, Head(1000))
+    assert table.expected_s("a", Head(10)) > before, "its end was for the order before"
+
+
 def test_a_prefix_on_its_way_attracts() -> None:
     """Guards a shared prompt that is new: the second to come follows the first."""
     table = table_of({"a": IDLE, "b": IDLE})
@@ -344,6 +358,7 @@ class Recounted:
     sent: dict[str, tuple[int, int, Head]] = field(default_factory=dict)
     ended_count: int = 0
     begun: set[str] = field(default_factory=set)
+    ended_early: set[str] = field(default_factory=set)
 
     @property
     def own_count(self) -> int:
@@ -382,7 +397,9 @@ class RecountedTable:
             self.replicas[name].ended_count = 0
 
     def sent(self, name: str, request_id: str, number: int, head: Head) -> None:
-        if name in self.replicas:
+        if name in self.replicas and request_id in self.replicas[name].ended_early:
+            self.replicas[name].ended_early.discard(request_id)
+        elif name in self.replicas:
             prefill_count = head.prompt_count - self.replicas[name].cached_count(head)
             self.replicas[name].sent[request_id] = (number, prefill_count, head)
             self.replicas[name].begun.discard(request_id)
@@ -395,6 +412,7 @@ class RecountedTable:
     def ended(self, name: str, request_id: str) -> None:
         if name in self.replicas:
             replica = self.replicas[name]
+            replica.ended_early |= {request_id} - set(replica.sent)
             number, *_ = replica.sent.pop(request_id, (math.inf,))
             replica.ended_count += replica.report is not None and number <= replica.seen
 
@@ -434,7 +452,11 @@ class RecountedTable:
 def test_sums_are_those_of_a_recount(steps: list[tuple[str, ...]], head: Head) -> None:
     """Guards the sums: what is added twice, or not taken off, would repel or attract for ever."""
     table, recounted = RouteTable(US), RecountedTable()
+    numbers = itertools.count(1)
     for name, *values in steps:
+        if name == "sent":
+            # No order has the number of another; here they grow beyond those of reports too.
+            values[2] = next(numbers)
         getattr(table, name)(*values)
         getattr(recounted, name)(*values)
         for each in recounted.replicas:

@@ -2,12 +2,16 @@
 
 import asyncio
 import threading
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from jitney.backends.machine.cores import usable_cores
 from jitney.cluster import serving
 from jitney.cluster.replica_messages import Description, decode_description
 from jitney.cluster.serving import FleetThread
+from jitney.config import ServeSettings, Settings
 from jitney.errors import NoRoom
 from tests.unit.cluster.conftest import LocalDispatch
 
@@ -20,6 +24,25 @@ class SilentDispatch(LocalDispatch):
     async def describe(self) -> Description:
         await asyncio.Event().wait()
         raise AssertionError("nobody sets it")
+
+
+def test_a_name_on_the_hub_is_looked_up_before_ray_starts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Guards those who name a model of the hub: a path is wanted where it is made ready."""
+    pytest.importorskip("jitney.cluster.on_ray", reason="Ray is not installed here")
+    ready: list[Settings] = []
+
+    def stop(settings: Settings) -> None:
+        ready.append(settings)
+        raise NoRoom("far enough")
+
+    monkeypatch.setattr(serving, "located", lambda asked: replace(asked, model=tmp_path))
+    monkeypatch.setattr(serving, "ready_model", stop)
+    with pytest.raises(NoRoom, match="far enough"):
+        serving.assemble_cluster(Settings(model=Path("owner/name")), ServeSettings(replicas=2))
+    assert [each.model for each in ready] == [tmp_path]
+    assert ready[0].threads == max(1, usable_cores() // 2), "as a replica has them"
 
 
 def test_replicas_that_never_load_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

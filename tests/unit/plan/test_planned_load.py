@@ -97,7 +97,8 @@ def test_a_short_trace_has_no_busiest_part() -> None:
         for number in range(40)
     )
     recorded = recorded_of(Workload(name="made", seed=0, jobs=jobs))
-    load = replace(GIVEN, rate_from=RateFrom.BUSIEST, recorded=recorded)
+    assert chosen_rate(None, recorded, replays=False) == (recorded.mean_per_s, RateFrom.TRACE)
+    load = replace(GIVEN, rate_from=RateFrom.TRACE, recorded=recorded)
     assert load_note(load) == (
         "Load: 8 requests/s, the mean of the trace. The trace has 40 requests in 3.9 seconds, 10.3 "
         "requests/s in the mean; it is too short to have a busiest part."
