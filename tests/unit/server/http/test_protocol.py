@@ -15,7 +15,7 @@ from uvicorn.server import ServerState
 from jitney.server.http.protocol import GuardedProtocol
 from jitney.server.http.rounds import Rounds
 
-LIMIT_S = 100.0
+LIMIT_S = 30.0
 
 
 class Transport(asyncio.Transport):
