@@ -72,8 +72,9 @@ its `tokens`. Where a request runs there are `n_prompt_tokens`, `n_prompt_tokens
 `n_prompt_tokens_cache`, `params` (`n_predict`, `max_tokens`) and `next_token` (`has_next_token`,
 `n_remain`, `n_decoded`) as well, and under `jitney` its `known` tokens, the prompt and what was
 made: all of these are prefilled again after a preemption or a move. `id_task` is the request's id,
-null where it is another key's, and -1 where nobody runs. Neither prompts nor texts are told. The engine is asked every 0.2 s at most;
-`x-jitney-seen-ms` says how long ago it was, which is long when it is stuck.
+null where it is another key's, and -1 where nobody runs. Neither prompts nor texts are told. The
+engine is asked every 0.2 s at most; `x-jitney-seen-ms` says how long ago it was, which is long when
+it is stuck.
 
 ## Keys
 
