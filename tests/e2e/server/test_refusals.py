@@ -168,8 +168,8 @@ def test_a_deadline_counts_from_arrival(start: Start, door: Doors) -> None:
 
     asking = threading.Thread(target=ask)
     asking.start()
-    # It may be given up before this thread has its turn.
-    wait_until(lambda: door[1][0].asked == ["encode"], "it did not arrive")
+    # On a busy machine it may be given up before it is at the door.
+    wait_until(lambda: bool(door[1][0].asked or replies), "it did not arrive")
     time.sleep(0.1)
     door[1][0].is_open.set()
     asking.join(WAIT_S)

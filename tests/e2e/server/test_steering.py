@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import httpx
@@ -12,6 +13,7 @@ from jitney.config import Key
 from jitney.core.request import Priority
 from jitney.core.scheduler_settings import Policy
 from jitney.engine.engine import Engine
+from jitney.engine.served_engine import ServedEngine
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import WAIT_S, Running, World, check_error, lines_of, wait_until
 from tests.e2e.server.pace import Pace, StillClock
@@ -89,6 +91,10 @@ def post(
         return client.post(f"/v1/requests/{path}", params=given, headers=headers or {})
 
 
+def _is_reprioritised(engine: ServedEngine, count: int) -> bool:
+    return engine.stats().counters["reprioritised"] == count
+
+
 def test_a_stream_stands_still_while_it_is_paused(start: Start, pace: Pace) -> None:
     """Guards pause and resume: the text is that of an undisturbed call, and health is ok."""
     server = start(World(wrap=pace.wrap))
@@ -127,12 +133,14 @@ def test_a_call_is_put_into_another_class(start: Start, pace: Pace) -> None:
     """Guards the direction of numbers: over HTTP the lower is served first, as vLLM has it."""
     server = start(World(wrap=pace.wrap, policy=Policy.PRIORITY))
     stream = Stream(server)
-    for given, told in ((-1, "high"), ("low", "low"), (-7, "critical")):
+    engine = server.service.engine
+    for count, (given, told) in enumerate(((-1, "high"), ("low", "low"), (-7, "critical")), 1):
         assert post(server, f"{stream.id}/priority", priority=given).json()["status"] == told
+        # Of two that come between two ticks, only the last would count.
+        wait_until(partial(_is_reprioritised, engine, count), "it stayed in its class")
     check_error(post(server, f"{stream.id}/priority", priority="urgent"), 400, "priority")
     check_error(post(server, f"{stream.id}/priority"), 400)
-    counters = server.service.engine.stats().counters
-    assert counters["reprioritised"] == 3
+    assert _is_reprioritised(engine, 3)
     pace.may_hurry.set()
     stream.join()
 
