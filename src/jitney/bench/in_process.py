@@ -123,13 +123,22 @@ class EngineTarget:
         """The tokens that end a completion of this model."""
         return self._engine.backend.vocabulary.eos_tokens
 
-    def run(self, workload: Workload) -> EngineRun:
-        """Run a workload to its end."""
+    def run(self, workload: Workload, *, last_job: int | None = None) -> EngineRun:
+        """Run a workload to its end. When the job of the number `last_job` has ended, the others
+        are cancelled."""
         self._ticks.clear()
         self._times.clear()
         # The clocks of the engine and of the event loop are this one.
         started_at = time.monotonic()
-        asyncio.run(drive(workload, lambda job: self._ask(job, workload.seed)))
+
+        async def ask(job: Job) -> RequestTimes:
+            times = await self._ask(job, workload.seed)
+            if job.number == last_job:
+                for request_id in self._times:
+                    self._engine.cancel(request_id)
+            return times
+
+        asyncio.run(drive(workload, ask))
         duration_s = time.monotonic() - started_at
         ticks = list(self._ticks)
         for tick in ticks:

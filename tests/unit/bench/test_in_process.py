@@ -1,7 +1,9 @@
-"""Which steps of slots count as wasted, on ticks made by hand."""
+"""Which steps of slots count as wasted, on ticks made by hand; and the end of a run."""
 
-from jitney.bench.in_process import EngineRun
+from jitney.bench.in_process import EngineRun, engine_target, for_bench
 from jitney.bench.timing import RequestTimes
+from jitney.bench.workload import Job, Workload
+from jitney.config import Settings
 from tests.unit.bench.test_scaling import tick
 
 TICKS = [tick(number, at=float(number), tick_ms=1000.0, queue_depth=1) for number in (1, 2, 3)]
@@ -36,3 +38,15 @@ def test_no_more_slots_are_wasted_than_requests_wait() -> None:
     assert wasted(4, runs, waits, waits, waits, waits) == 9 / 12
     # A request that never had a slot was refused, and waited for none.
     assert wasted(4, runs, request(0.0, None)) == 0.0
+
+
+def test_after_the_last_job_the_others_are_cancelled() -> None:
+    """Guards the minutes for which streams would go on after what is measured."""
+    endless = Job(number=0, prompt_count=4, completion_count=200_000)
+    last = Job(number=1, prompt_count=4, completion_count=1)
+    room = {"max_num_seqs": 2, "max_model_len": 300_000, "kv_tokens": 600_000}
+    with engine_target(for_bench(Settings(backend="fake"), **room)) as target:
+        run = target.run(Workload(name="two", seed=1, jobs=(endless, last)), last_job=1)
+    assert run.failures == []
+    assert [each.completion_count for each in run.requests][1] == 1
+    assert 0 < run.requests[0].completion_count < endless.completion_count
