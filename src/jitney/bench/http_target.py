@@ -19,6 +19,9 @@ from jitney.errors import ConfigError, SetupError
 CONNECT_S = 30.0
 ANSWER_S = 600.0
 """How long a server may be silent."""
+REUSE_S = 1.0
+"""A connection that was idle for longer is not used again. Servers close them after some seconds,
+and a request that is on its way at that moment fails."""
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
@@ -109,7 +112,9 @@ class HttpTarget:
         return httpx.AsyncClient(
             headers=_headers(self.api_key, self.headers),
             verify=self.is_checked,
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
+            limits=httpx.Limits(
+                max_connections=None, max_keepalive_connections=None, keepalive_expiry=REUSE_S
+            ),
             timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S),
             trust_env=False,
         )
