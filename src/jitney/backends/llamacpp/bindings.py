@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from jitney.backends.llamacpp import library
 from jitney.backends.llamacpp.interrupts import interrupts_held
+from jitney.backends.llamacpp.thread_pool import ThreadPool, make_pool
 from jitney.core.backend import Vocabulary
 from jitney.errors import ModelError
 
@@ -262,8 +263,11 @@ class Context:
                     f"kv_tokens: llama.cpp has no room for {shape.kv_tokens} tokens in "
                     f"{shape.slots} slots ({log.reason()}); lower kv_tokens."
                 )
+            pool = make_pool(library.handle(), shape.threads)
+            if pool is not None:
+                pool.attach(self._pointer)
             # The model is an argument so that it outlives the context.
-            self._free = weakref.finalize(self, _free_context, self._pointer, model)
+            self._free = weakref.finalize(self, _free_context, self._pointer, pool, model)
         self._memory: Pointer = llama_cpp.llama_get_memory(self._pointer)
         self._make_batch(shape.max_num_batched_tokens)
 
@@ -289,7 +293,7 @@ class Context:
         self._batch = batch
 
     def set_threads(self, count: int) -> None:
-        """Use this many threads from the next decode on."""
+        """Use this many of its threads from the next decode on."""
         llama_cpp.llama_set_n_threads(self._pointer, count, count)
 
     def decode(self, count: int) -> int:
@@ -368,5 +372,7 @@ def _bytes_at(array: npt.NDArray[np.uint8]) -> Pointer:
     return array.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
 
 
-def _free_context(pointer: Pointer, _model: Model) -> None:
+def _free_context(pointer: Pointer, pool: ThreadPool | None, _model: Model) -> None:
     llama_cpp.llama_free(pointer)
+    if pool is not None:
+        pool.free()

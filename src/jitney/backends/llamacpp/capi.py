@@ -225,7 +225,7 @@ def load(folder: Path) -> SimpleNamespace:
         ) from error
     for name, (gives, takes) in FUNCTIONS.items():
         functions[name].restype, functions[name].argtypes = gives, takes
-    native = SimpleNamespace(**functions, **NAMES)
+    native = SimpleNamespace(**functions, **NAMES, handle=library)
     check_layout(native)
     load_kernels.argtypes = (c_char_p,)
 

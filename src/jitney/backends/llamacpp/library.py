@@ -70,3 +70,9 @@ def native() -> Any:  # Any: functions of ctypes
     if found.module == "llama_cpp":
         return importlib.import_module("llama_cpp")
     return capi.load(found.folder)
+
+
+def handle() -> Any:  # Any: a library of ctypes
+    """The library itself, for functions that llama-cpp-python has no names for. As `native`."""
+    loaded = native()
+    return getattr(loaded, "handle", None) or importlib.import_module("llama_cpp.llama_cpp")._lib

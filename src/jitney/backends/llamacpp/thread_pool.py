@@ -1,0 +1,95 @@
+"""The threads of a context of llama.cpp, which live as long as it does.
+
+Without them, a build without OpenMP starts and ends all its threads in every pass. On sixteen cores
+these are fifteen for each token, and where two of them begin on one core, all others wait.
+
+Called by `bindings`, on the thread of the context.
+"""
+
+import ctypes
+from collections.abc import Callable
+from ctypes import POINTER, c_bool, c_char_p, c_int, c_uint32, c_void_p
+from typing import Any, ClassVar  # Any: functions and pointers of ctypes
+
+POLL = 0
+"""Threads sleep between two passes. With the library's own value, 50, they spin for a quarter of a
+second, on cores that the server needs."""
+
+_POLL_USUAL = 50
+_CORES_MAX = 512
+_CPU = 0
+
+
+class PoolParams(ctypes.Structure):
+    """How many threads there are, on which cores, and how they wait."""
+
+    _fields_: ClassVar[list[tuple[str, Any]]] = [
+        ("cpumask", c_bool * _CORES_MAX),
+        ("n_threads", c_int),
+        ("prio", c_int),
+        ("poll", c_uint32),
+        ("strict_cpu", c_bool),
+        ("paused", c_bool),
+        # Where the library's structure is larger, it overwrites only this.
+        ("guard", ctypes.c_uint8 * 64),
+    ]
+
+
+class ThreadPool:
+    """Threads for one context. They are freed after it."""
+
+    def __init__(
+        self, pointer: Any, attach: Callable[..., None], free: Callable[..., None]
+    ) -> None:
+        self._pointer = pointer
+        self._attach = attach
+        self._free = free
+
+    def attach(self, context: Any) -> None:
+        """Let a context compute with these threads, or with some of them, from now on."""
+        self._attach(context, self._pointer, self._pointer)
+
+    def free(self) -> None:
+        """End the threads. Call it once, when the context is gone."""
+        self._free(self._pointer)
+
+
+def make_pool(handle: Any, threads: int) -> ThreadPool | None:
+    """So many threads, of the library with this handle of ctypes, which was started.
+
+    None where one thread is enough, and for a library that has no such pools or other structures.
+    It makes its own threads then.
+    """
+    if threads < 2:
+        return None
+    params = PoolParams()
+    try:
+        _typed(handle.ggml_threadpool_params_init, None, POINTER(PoolParams), c_int)(
+            ctypes.byref(params), threads
+        )
+        attach = _typed(handle.llama_attach_threadpool, None, c_void_p, c_void_p, c_void_p)
+        new, free = (_of_kernels(handle, f"ggml_threadpool_{name}") for name in ("new", "free"))
+    except AttributeError:
+        return None
+    if not (new and free) or (params.n_threads, params.poll) != (threads, _POLL_USUAL):
+        return None
+    params.poll = POLL
+    make = ctypes.CFUNCTYPE(c_void_p, POINTER(PoolParams))(new)
+    pointer = make(ctypes.byref(params))
+    return ThreadPool(pointer, attach, ctypes.CFUNCTYPE(None, c_void_p)(free)) if pointer else None
+
+
+def _of_kernels(handle: Any, name: str) -> int | None:
+    """The address of a function of the kernels, which are a library of their own in some builds."""
+    device = _typed(handle.ggml_backend_dev_by_type, c_void_p, c_int)(_CPU)
+    if not device:
+        return None
+    kernels = _typed(handle.ggml_backend_dev_backend_reg, c_void_p, c_void_p)(device)
+    find = _typed(handle.ggml_backend_reg_get_proc_address, c_void_p, c_void_p, c_char_p)
+    address: int | None = find(kernels, name.encode())
+    return address
+
+
+def _typed(function: Any, gives: Any, *takes: Any) -> Any:
+    function.restype, function.argtypes = gives, takes
+    return function

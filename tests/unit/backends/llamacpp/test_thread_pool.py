@@ -1,0 +1,83 @@
+"""Tests of `jitney.backends.llamacpp.thread_pool`: the library's threads stay, and end."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any  # Any: functions and structures of ctypes
+
+import pytest
+
+from tests.backends_for_tests import skip_reason
+
+if reason := skip_reason("llamacpp"):
+    pytest.skip(reason, allow_module_level=True)
+
+from jitney.backends.llamacpp import bindings, library
+from jitney.backends.llamacpp.thread_pool import make_pool
+from tests.models_for_tests import write_tiny_gguf
+
+TASKS = Path("/proc/self/task")
+SHAPE = bindings.ContextShape(
+    kv_tokens=64,
+    slots=1,
+    max_num_batched_tokens=64,
+    pass_tokens_max=64,
+    threads=4,
+    flash_attention=False,
+)
+
+
+def _tasks() -> set[str]:
+    return {each.name for each in TASKS.iterdir()}
+
+
+def _decode(context: bindings.Context, at: int) -> int:
+    context.tokens[0], context.positions[0], context.slots[0] = 1, at, 0
+    context.wanted[0] = 1
+    return context.decode(1)
+
+
+@pytest.mark.skipif(not TASKS.exists(), reason="the system does not list threads")
+def test_the_threads_of_a_context_are_the_same_in_every_pass(tmp_path: Path) -> None:
+    """Guards fifteen new threads for each token on sixteen cores."""
+    write_tiny_gguf(tmp_path / "tiny.gguf")
+    model = bindings.Model(tmp_path / "tiny.gguf", gpu_layers=0, extra_kernels=True)
+    before = _tasks()
+    context = bindings.Context(model, SHAPE)
+    made = _tasks() - before
+    if not made:
+        pytest.skip("this build of llama.cpp has the threads of OpenMP")
+    assert len(made) == SHAPE.threads - 1
+    assert [_decode(context, at) for at in range(3)] == [0, 0, 0]
+    context.set_threads(2)
+    assert _decode(context, 3) == 0
+    assert _tasks() - before == made
+    context.close()
+    assert not _tasks() & made
+
+
+def test_one_thread_needs_no_pool() -> None:
+    bindings.native_log()
+    assert make_pool(library.handle(), 1) is None
+
+
+def test_a_library_without_pools_makes_its_own_threads() -> None:
+    assert make_pool(SimpleNamespace(), 4) is None
+
+
+def test_a_library_with_other_structures_makes_its_own_threads() -> None:
+    """Guards numbers that are written where the library does not expect them."""
+
+    def fill(params: Any, threads: int) -> None:
+        params._obj.poll = threads
+
+    def address(*_: object) -> int:
+        return 1
+
+    other = SimpleNamespace(
+        ggml_threadpool_params_init=fill,
+        llama_attach_threadpool=address,
+        ggml_backend_dev_by_type=address,
+        ggml_backend_dev_backend_reg=address,
+        ggml_backend_reg_get_proc_address=address,
+    )
+    assert make_pool(other, 4) is None
