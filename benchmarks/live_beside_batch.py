@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from openai import OpenAI
@@ -27,6 +27,7 @@ from benchmarks.http import paced
 from benchmarks.http.served import Served, served
 from jitney.bench.drive import drive
 from jitney.bench.http_target import CHAT, HttpTarget, served_model
+from jitney.bench.steal import StealWatch
 from jitney.bench.timing import RequestTimes, percentile
 from jitney.bench.workload import RandomLengths, Workload, fixed
 
@@ -50,6 +51,8 @@ class LiveRun:
     gap_p95_ms: float
     """Between pieces of an answer."""
     lines_per_s: float = 0.0
+    stolen_share: float | None = None
+    """What other machines on the same host took of the processors; None where it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +123,8 @@ class LiveBesideBatch:
         found = []
         for number in range(self._options.pairs):
             workload = self._poisson(self._options.seed + number)
-            alone = run_of(self._live(workload))
+            watch = StealWatch()
+            alone = replace(run_of(self._live(workload)), stolen_share=watch.share())
             print(f"pair {number + 1}, without: {_words(alone)}")
             behind = self._behind(workload)
             print(f"pair {number + 1}, with:    {_words(behind)}")
@@ -163,13 +167,14 @@ class LiveBesideBatch:
     def _behind(self, workload: Workload) -> LiveRun:
         """The same with a batch behind it."""
         with self._batch() as batch_id:
-            done, started_at = self._done(batch_id), time.monotonic()
+            done, started_at, watch = self._done(batch_id), time.monotonic(), StealWatch()
             times = self._live(workload)
+            share = watch.share()
             seconds = time.monotonic() - started_at
             done_after = self._done(batch_id)
             if done_after >= self._options.lines:
                 raise SystemExit("The batch ended before the chats did; give it more --lines.")
-        return run_of(times, (done_after - done) / seconds)
+        return replace(run_of(times, (done_after - done) / seconds), stolen_share=share)
 
     @contextmanager
     def _batch(self) -> Iterator[str]:
@@ -226,7 +231,9 @@ def _words(run: LiveRun) -> str:
         f"first token p50 {run.p50_ms:.0f} ms, p95 {run.p95_ms:.0f} ms; gap p95 "
         f"{run.gap_p95_ms:.0f} ms; {run.count} chats, {run.failed} failed"
     )
-    return f"{told}; {run.lines_per_s:.2f} lines/s" if run.lines_per_s else told
+    if run.lines_per_s:
+        told += f"; {run.lines_per_s:.2f} lines/s"
+    return told if run.stolen_share is None else f"{told}; others took {run.stolen_share:.1%}"
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
