@@ -1,6 +1,7 @@
 """Tests of `jitney.backends.llamacpp.thread_pool`: the library's threads stay, and end."""
 
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any  # Any: functions and structures of ctypes
 
@@ -44,7 +45,8 @@ def test_the_threads_of_a_context_are_the_same_in_every_pass(tmp_path: Path) -> 
     before = _tasks()
     context = bindings.Context(model, SHAPE)
     made = _tasks() - before
-    if not made:
+    found = library.find()
+    if not made and found is not None and found.module == "llama_cpp":
         pytest.skip("this build of llama.cpp has the threads of OpenMP")
     assert len(made) == SHAPE.threads - 1
     assert [_decode(context, at) for at in range(3)] == [0, 0, 0]
@@ -52,7 +54,9 @@ def test_the_threads_of_a_context_are_the_same_in_every_pass(tmp_path: Path) -> 
     assert _decode(context, 3) == 0
     assert _tasks() - before == made
     context.close()
-    assert not _tasks() & made
+    # The system lists a thread for a moment after its end.
+    while _tasks() & made:
+        Event().wait(0.01)
 
 
 def test_one_thread_needs_no_pool() -> None:
