@@ -116,12 +116,22 @@ class Pool(AbstractContextManager["Pool"]):
 
 @contextmanager
 def _interrupts_later() -> Iterator[None]:
-    """Hold Ctrl-C back. A process that starts in here has it held back from its first moment."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    """Hold Ctrl-C back. A process that starts in here has it held back from its first moment.
+
+    The mask is for the processes; for us it is not enough. Where this thread has it held back,
+    the system gives it to another one, and Python raises it in here all the same: between the
+    start of a process and the first bytes for it, for instance.
+    """
+    came: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, handler)
+    if came:
+        signal.raise_signal(signal.SIGINT)
 
 
 def _begin(parent: int, may_begin: Event) -> None:

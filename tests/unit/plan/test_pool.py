@@ -2,12 +2,15 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import active_children
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,6 +84,56 @@ def test_an_interrupt_ends_all_workers() -> None:
     with pytest.raises(KeyboardInterrupt), Pool(2) as pool:
         pool.map(interrupt_parent, range(4))
     assert active_children() == []
+
+
+def test_an_interrupt_waits_until_all_workers_started() -> None:
+    """Guards the start: the system gave it to another thread, and a worker had half of its data."""
+    ended = threading.Event()
+    other = threading.Thread(target=ended.wait)
+    other.start()
+    cases = InterruptsAnother(other)
+    try:
+        with pytest.raises(KeyboardInterrupt), Pool(2) as pool:
+            pool.map(double, cases)
+    finally:
+        ended.set()
+        other.join()
+    assert cases.all_given
+    assert active_children() == []
+
+
+class InterruptsAnother(Sequence[int]):
+    """Three cases. Another thread has the interrupt before the first of them is given."""
+
+    def __init__(self, other: threading.Thread) -> None:
+        self._other = other
+        self.all_given = False
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, place: Any) -> Any:
+        return range(len(self))[place]
+
+    def __iter__(self) -> Iterator[int]:
+        interrupt(self._other)
+        yield from range(len(self))
+        self.all_given = True
+
+
+def interrupt(thread: threading.Thread) -> None:
+    """Ends when the interrupt has arrived, which the system writes into a socket."""
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        reader.settimeout(WAIT_S)
+        writer.setblocking(False)
+        before = signal.set_wakeup_fd(writer.fileno())
+        assert thread.ident is not None
+        signal.pthread_kill(thread.ident, signal.SIGINT)
+        try:
+            assert reader.recv(1) == bytes([signal.SIGINT])
+        finally:
+            signal.set_wakeup_fd(before)
 
 
 def test_a_worker_ignores_the_interrupt_that_a_terminal_sends_to_all() -> None:
