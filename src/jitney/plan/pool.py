@@ -20,6 +20,7 @@ from typing import TypeVar
 from jitney.config.machine import keep_children_off_current_folder
 from jitney.errors import SetupError
 from jitney.sandbox.die_with_parent import die_with_parent
+from jitney.sandbox.interrupts import interrupts_held
 
 _PROCESSES = get_context("spawn")
 """A fork would copy the threads' locks, and whatever a model holds."""
@@ -56,7 +57,7 @@ class Pool(AbstractContextManager["Pool"]):
             return [self._noted(run(case)) for case in cases]
         executor = self._executor or self._open()
         try:
-            with _interrupts_later():
+            with interrupts_held(), _deaf_processes():
                 # Processes start in here.
                 futures: list[Future[Found]] = [executor.submit(run, case) for case in cases]
             self._may_begin.set()
@@ -115,23 +116,16 @@ class Pool(AbstractContextManager["Pool"]):
 
 
 @contextmanager
-def _interrupts_later() -> Iterator[None]:
-    """Hold Ctrl-C back. A process that starts in here has it held back from its first moment.
+def _deaf_processes() -> Iterator[None]:
+    """A process that starts in here has Ctrl-C held back from its first moment.
 
-    The mask is for the processes; for us it is not enough. Where this thread has it held back,
-    the system gives it to another one, and Python raises it in here all the same: between the
-    start of a process and the first bytes for it, for instance.
+    It holds nothing back from us: the system gives it to another thread, and Python raises it here.
     """
-    came: list[int] = []
-    handler = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        signal.signal(signal.SIGINT, handler)
-    if came:
-        signal.raise_signal(signal.SIGINT)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _begin(parent: int, may_begin: Event) -> None:

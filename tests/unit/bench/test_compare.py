@@ -195,6 +195,18 @@ def test_llama_cpp_python_is_not_told_to_end_answers_early(
     assert plan.extra_body == {"logit_bias": {"2": -100}}
 
 
+def test_a_setting_that_is_far_slower_costs_its_build_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Guards the best setting: it came after a slow one of the same build, and was not tried."""
+    rates = {"good": 45.0, "slow": 14.0, "best": 64.0}
+    plans = [ServerPlan(name="s", command=(), settings=word) for word in rates]
+    monkeypatch.setattr(compare, "_server_rate", lambda stack, plan: constant(rates[plan.settings]))
+    comparison = made([])
+    comparison._search(lambda room: plans)
+    assert [plan.settings for plan in comparison._best] == ["best"]
+
+
 def test_a_build_that_is_far_slower_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards the time of a search: one build takes a minute for what another does in seconds."""
     plans = [

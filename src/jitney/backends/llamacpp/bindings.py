@@ -19,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from jitney.backends.llamacpp import library
-from jitney.backends.llamacpp.interrupts import interrupts_held
 from jitney.backends.llamacpp.thread_pool import ThreadPool, make_pool
 from jitney.core.backend import Vocabulary
 from jitney.errors import ModelError
+from jitney.sandbox.interrupts import interrupts_held
 
 LOG_LINES_MAX = 64
 LOG_CHARACTERS_MAX = 400

@@ -73,6 +73,11 @@ def native() -> Any:  # Any: functions of ctypes
 
 
 def handle() -> Any:  # Any: a library of ctypes
-    """The library itself, for functions that llama-cpp-python has no names for. As `native`."""
+    """The library itself, for functions that llama-cpp-python has no names for. As `native`.
+
+    None where a release of it keeps the library under another name.
+    """
     loaded = native()
-    return getattr(loaded, "handle", None) or importlib.import_module("llama_cpp.llama_cpp")._lib
+    if hasattr(loaded, "handle"):
+        return loaded.handle
+    return getattr(importlib.import_module("llama_cpp.llama_cpp"), "_lib", None)

@@ -7,6 +7,7 @@ Called by `bindings`, on the thread of the context.
 """
 
 import ctypes
+import os
 from collections.abc import Callable
 from ctypes import POINTER, c_bool, c_char_p, c_int, c_uint32, c_void_p
 from typing import Any, ClassVar  # Any: functions and pointers of ctypes
@@ -31,7 +32,7 @@ class PoolParams(ctypes.Structure):
         ("strict_cpu", c_bool),
         ("paused", c_bool),
         # Where the library's structure is larger, it overwrites only this.
-        ("guard", ctypes.c_uint8 * 64),
+        ("guard", ctypes.c_uint8 * 4096),
     ]
 
 
@@ -44,14 +45,19 @@ class ThreadPool:
         self._pointer = pointer
         self._attach = attach
         self._free = free
+        self._process = os.getpid()
 
     def attach(self, context: Any) -> None:
         """Let a context compute with these threads, or with some of them, from now on."""
         self._attach(context, self._pointer, self._pointer)
 
     def free(self) -> None:
-        """End the threads. Call it once, when the context is gone."""
-        self._free(self._pointer)
+        """End the threads. Call it once, when the context is gone.
+
+        A fork has the pool but not its threads, and would wait for their end for ever.
+        """
+        if os.getpid() == self._process:
+            self._free(self._pointer)
 
 
 def make_pool(handle: Any, threads: int) -> ThreadPool | None:

@@ -1,5 +1,8 @@
 """Tests of `jitney.backends.llamacpp.thread_pool`: the library's threads stay, and end."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
@@ -16,6 +19,7 @@ from jitney.backends.llamacpp import bindings, library
 from jitney.backends.llamacpp.thread_pool import make_pool
 from tests.models_for_tests import write_tiny_gguf
 
+WAIT_S = 120.0
 TASKS = Path("/proc/self/task")
 SHAPE = bindings.ContextShape(
     kv_tokens=64,
@@ -85,3 +89,34 @@ def test_a_library_with_other_structures_makes_its_own_threads() -> None:
         ggml_backend_reg_get_proc_address=address,
     )
     assert make_pool(other, 4) is None
+
+
+FORK = """
+import os, sys
+from pathlib import Path
+from jitney.backends.llamacpp import bindings
+from tests.unit.backends.llamacpp.test_thread_pool import SHAPE
+model = bindings.Model(Path(sys.argv[1]), gpu_layers=0, extra_kernels=True)
+context = bindings.Context(model, SHAPE)
+child = os.fork()
+if child == 0:
+    context.close()
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_fork_does_not_wait_for_threads_that_it_has_not(tmp_path: Path) -> None:
+    """Guards programs that fork: the end of the child hung or crashed."""
+    write_tiny_gguf(tmp_path / "tiny.gguf")
+    root = Path(__file__).parents[4]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)])}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", FORK, str(tmp_path / "tiny.gguf")],
+        capture_output=True,
+        text=True,
+        env=environ,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert (done.stdout, done.returncode) == ("0\n", 0), done.stderr

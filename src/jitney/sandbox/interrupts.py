@@ -1,8 +1,8 @@
-"""Ctrl-C while native code runs that calls back into Python.
+"""Ctrl-C while something runs that must not be left half done.
 
-Python runs a signal handler at the next line of Python, which may be in a callback. An exception
-cannot pass through native code: Python prints it, and it is lost. So a long call delays the
-interrupt, and the handler runs when the call is over. Knows nothing of llama.cpp.
+Python runs a signal handler at the next line of Python. That may be in a callback of native code:
+an exception cannot pass through it, so Python prints it, and it is lost. Or it is between the start
+of a process and the first bytes for it. So the handler runs when the whole is over.
 """
 
 import contextlib

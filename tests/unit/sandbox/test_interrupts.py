@@ -9,7 +9,7 @@ from types import FrameType
 
 import pytest
 
-from jitney.backends.llamacpp.interrupts import interrupts_held
+from jitney.sandbox.interrupts import interrupts_held
 
 Callback = ctypes.CFUNCTYPE(None)
 
