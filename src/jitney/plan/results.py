@@ -203,14 +203,8 @@ def _advice(question: PlanQuestion, found: Recommendation) -> list[str]:
             f"{', '.join(p95s) or 'no request ended'}). "
             "Raise the limits, or take a faster machine or a smaller model."
         ]
-    changed = [
-        f"--{name.replace('_', '-')} {getattr(best.settings, name)}"
-        for name in CHOSEN
-        if getattr(best.settings, name) != getattr(question.settings, name)
-    ]
     number = "1 replica" if best.replicas == 1 else f"{best.replicas:,} replicas"
-    settings = " ".join(changed) if changed else "the present settings: no others are better"
-    lines = [f"Recommended: {number} with {settings}."]
+    lines = [f"Recommended: {number} with {_flags(question, best)}."]
     if best.figures.share < question.share and best.replicas == REPLICAS_MAX:
         return [
             f"This load needs more than {REPLICAS_MAX:,} replicas, the most that is planned; give "
@@ -230,6 +224,20 @@ def _advice(question: PlanQuestion, found: Recommendation) -> list[str]:
             "Callers who write more, or nothing, take from that gain; so it is not recommended."
         )
     return lines
+
+
+def _flags(question: PlanQuestion, best: Fleet) -> str:
+    """What must be given beside the present settings to run what was simulated."""
+    changed = [
+        f"--{name.replace('_', '-')} {getattr(best.settings, name)}"
+        for name in CHOSEN
+        if getattr(best.settings, name) != getattr(question.settings, name)
+    ]
+    backend = question.cost.traits.name
+    named = [] if backend == question.backend else [f"--backend {backend}"]
+    if changed:
+        return " ".join([*named, *changed])
+    return " and ".join([*named, "the present settings: no others are better"])
 
 
 def _figures(**values: object) -> dict[str, object]:

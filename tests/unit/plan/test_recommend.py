@@ -72,6 +72,22 @@ def test_the_result_names_the_flags(found: Recommendation) -> None:
     assert f"--max-num-seqs {found.best.settings.max_num_seqs}" in advice
 
 
+@pytest.mark.parametrize(
+    ("backend", "is_named"), [("auto", True), ("other", True), ("made", False)]
+)
+def test_the_flags_name_the_backend_of_the_cost(
+    found: Recommendation, backend: str, *, is_named: bool
+) -> None:
+    """Guards who copies the line: `auto` may take another backend for the recommended slots."""
+    assert QUESTION.cost.traits.name == "made"
+    question = replace(QUESTION, backend=backend)
+    same = replace(found, best=replace(found.best, settings=question.settings))
+    for each in (found, same):
+        advice = next(note for note in recommended(question, each).notes if "Recommended" in note)
+        assert (" with --backend made " in advice) is is_named
+        assert ("the present settings" in advice) is (each is same)
+
+
 def test_sjf_is_told_and_not_recommended(found: Recommendation) -> None:
     """A simulation knows the lengths of answers, and production does not."""
     assert found.best.settings.policy is Policy.FIFO
