@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 
 from jitney.bench.report import Result
+from jitney.bench.steal import SHARE_TOLD
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.plan.day import DayFigures, Estimate
 from jitney.plan.figures import Figures, Limits
@@ -176,7 +177,17 @@ def cost_note(cost: Cost) -> str:
         f"Cost: {cost.model} with {cost.traits.name} on {cost.machine}, {cost.measured_at}; fitted "
         f"to {cost.tick_count:,} ticks with a mean error of {100 * cost.error:.0f} % each. "
         f"It holds for --backend {cost.traits.name}: auto may take another for other slots."
-        f"{_PLACES[cost.backend_process]}"
+        f"{_PLACES[cost.backend_process]}{_stolen(cost)}"
+    )
+
+
+def _stolen(cost: Cost) -> str:
+    """A warning where other machines took much of the processors while it was measured."""
+    if cost.stolen_share is None or cost.stolen_share < SHARE_TOLD:
+        return ""
+    return (
+        f" Other machines on the same host took {100 * cost.stolen_share:.0f} % of the processors' "
+        "time meanwhile, so ticks may be too slow here; measure again at another time."
     )
 
 
@@ -276,6 +287,7 @@ def _plain_cost(cost: Cost) -> dict[str, object]:
         "backend_process": cost.backend_process,
         "machine": cost.machine,
         "measured_at": cost.measured_at,
+        "stolen_share": cost.stolen_share,
         "error": cost.error,
         "tick_count": cost.tick_count,
     }

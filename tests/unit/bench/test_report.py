@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from jitney.bench import plots
 from jitney.backends.llamacpp import library
+from jitney.bench import plots
 from jitney.bench.report import (
     PACKAGES,
     Result,

@@ -112,6 +112,19 @@ def test_the_place_of_the_backend_is_told(found: Recommendation) -> None:
         assert cost["backend_process"] is place
 
 
+@pytest.mark.parametrize(("share", "is_told"), [(None, False), (0.04, False), (0.31, True)])
+def test_what_others_took_while_the_cost_was_measured_is_told(
+    found: Recommendation, share: float | None, *, is_told: bool
+) -> None:
+    """Guards plans for a slower machine than it is: ticks wait where the host is busy."""
+    question = replace(QUESTION, cost=make_cost(stolen_share=share))
+    result = recommended(question, found)
+    assert any("took 31 % of the processors' time" in each for each in result.notes) is is_told
+    cost = result.figures["cost"]
+    assert isinstance(cost, dict)
+    assert cost["stolen_share"] == share
+
+
 def test_impossible_limits_are_said_plainly() -> None:
     question = replace(QUESTION, limits={"tpot": 5.0})
     with Pool(1) as pool:
