@@ -78,5 +78,6 @@ QUESTION = PlanQuestion(
     settings=make_configuration().settings,
     kv_tokens=None,
     seed=1,
+    backend="auto",
     count=60,
 )

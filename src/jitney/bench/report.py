@@ -27,9 +27,10 @@ from jitney.loading.compose import name_of
 from jitney.models.files import disk_errors
 
 PACKAGES = (
-    *("jitney", "numpy", "llama-cpp-python", "openvino", "openvino-genai", "xllamacpp", "torch"),
-    *("transformers", "vllm"),
+    *("jitney", "numpy", "jitney-llama", "llama-cpp-python", "openvino", "openvino-genai"),
+    *("xllamacpp", "torch", "transformers", "vllm"),
 )
+"""What computes, ours and that of peers. `jitney-llama` is the llama.cpp of `make llama`."""
 
 TOLD_ELSEWHERE = ("model", "cache_dir")
 """Settings that are not listed: the model has a place of its own, and a folder of the user says

@@ -51,7 +51,11 @@ class ScalingOptions:
     """
 
     sizes: str = option(
-        LOAD, "Batch sizes, with commas. Default: 1 to 64.", "1,2,4,8,16,32,64", metavar="N,..."
+        LOAD,
+        "Batch sizes, with commas, up to 1024 if memory holds them, such as 1,16,64,256. "
+        "Default: 1 to 64.",
+        "1,2,4,8,16,32,64",
+        metavar="N,...",
     )
     runs: int = RUNS
     output: Path | None = FOLDER

@@ -180,6 +180,7 @@ def _question(asked: _Asked, cost: Cost) -> PlanQuestion:
         settings=scheduler_settings(settings, traits),
         kv_tokens=settings.kv_tokens,
         seed=asked.seed,
+        backend=settings.backend,
     )
     reason = refusal_of(question.configuration(question.settings), asked.traffic.kinds)
     if reason is not None and not asked.changes:

@@ -52,6 +52,8 @@ class PlanQuestion:
     kv_tokens: int | None
     """The memory of a replica, if the user gave it."""
     seed: int
+    backend: str
+    """What the settings say. The cost is that of one backend, and `auto` may take another."""
     count: int | None = None
     """Requests of each simulation for one replica; None: as many as are good."""
 

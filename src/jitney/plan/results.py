@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 
 from jitney.bench.report import Result
+from jitney.bench.steal import SHARE_TOLD
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.plan.day import DayFigures, Estimate
 from jitney.plan.figures import Figures, Limits
@@ -176,7 +177,17 @@ def cost_note(cost: Cost) -> str:
         f"Cost: {cost.model} with {cost.traits.name} on {cost.machine}, {cost.measured_at}; fitted "
         f"to {cost.tick_count:,} ticks with a mean error of {100 * cost.error:.0f} % each. "
         f"It holds for --backend {cost.traits.name}: auto may take another for other slots."
-        f"{_PLACES[cost.backend_process]}"
+        f"{_PLACES[cost.backend_process]}{_stolen(cost)}"
+    )
+
+
+def _stolen(cost: Cost) -> str:
+    """A warning where other machines took much of the processors while it was measured."""
+    if cost.stolen_share is None or cost.stolen_share < SHARE_TOLD:
+        return ""
+    return (
+        f" Other machines on the same host took {100 * cost.stolen_share:.0f} % of the processors' "
+        "time meanwhile, so ticks may be too slow here; measure again at another time."
     )
 
 
@@ -203,14 +214,8 @@ def _advice(question: PlanQuestion, found: Recommendation) -> list[str]:
             f"{', '.join(p95s) or 'no request ended'}). "
             "Raise the limits, or take a faster machine or a smaller model."
         ]
-    changed = [
-        f"--{name.replace('_', '-')} {getattr(best.settings, name)}"
-        for name in CHOSEN
-        if getattr(best.settings, name) != getattr(question.settings, name)
-    ]
     number = "1 replica" if best.replicas == 1 else f"{best.replicas:,} replicas"
-    settings = " ".join(changed) if changed else "the present settings: no others are better"
-    lines = [f"Recommended: {number} with {settings}."]
+    lines = [f"Recommended: {number} with {_flags(question, best)}."]
     if best.figures.share < question.share and best.replicas == REPLICAS_MAX:
         return [
             f"This load needs more than {REPLICAS_MAX:,} replicas, the most that is planned; give "
@@ -230,6 +235,20 @@ def _advice(question: PlanQuestion, found: Recommendation) -> list[str]:
             "Callers who write more, or nothing, take from that gain; so it is not recommended."
         )
     return lines
+
+
+def _flags(question: PlanQuestion, best: Fleet) -> str:
+    """What must be given beside the present settings to run what was simulated."""
+    changed = [
+        f"--{name.replace('_', '-')} {getattr(best.settings, name)}"
+        for name in CHOSEN
+        if getattr(best.settings, name) != getattr(question.settings, name)
+    ]
+    backend = question.cost.traits.name
+    named = [] if backend == question.backend else [f"--backend {backend}"]
+    if changed:
+        return " ".join([*named, *changed])
+    return " and ".join([*named, "the present settings: no others are better"])
 
 
 def _figures(**values: object) -> dict[str, object]:
@@ -268,6 +287,7 @@ def _plain_cost(cost: Cost) -> dict[str, object]:
         "backend_process": cost.backend_process,
         "machine": cost.machine,
         "measured_at": cost.measured_at,
+        "stolen_share": cost.stolen_share,
         "error": cost.error,
         "tick_count": cost.tick_count,
     }

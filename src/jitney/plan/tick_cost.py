@@ -178,6 +178,8 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Slots farther apart are computed one after the other; None: all together."""
     backend_process: bool | None = None
     """Whether the backend ran in a process of its own; None: the file does not tell."""
+    stolen_share: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    """What other machines on the same host took of the processors; None: it is not known."""
 
 
 class TickCost:

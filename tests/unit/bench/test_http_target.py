@@ -170,6 +170,30 @@ def test_a_server_that_does_not_know_our_field_gets_a_hint(
     assert "--no-ignore-eos" not in str(ask([body], status, ignores_eos=False).error)
 
 
+IDLE_S_LEAST = 2.0
+"""gunicorn closes idle connections after so long; uvicorn, llama-server and Node after 5 s."""
+
+
+def test_a_connection_that_a_server_may_close_is_not_used_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Guards against failures that are no server's: a request meets the end of its connection."""
+    given: dict[str, object] = {}
+
+    class Client(httpx.AsyncClient):
+        def __init__(self, **values: object) -> None:
+            given.update(values)
+
+    monkeypatch.setattr(httpx, "AsyncClient", Client)
+    HttpTarget(base_url="http://x", model="m", seed=1).client()
+    limits = given["limits"]
+    assert isinstance(limits, httpx.Limits)
+    assert limits.keepalive_expiry is not None
+    assert 0 < limits.keepalive_expiry < IDLE_S_LEAST
+    # Clients of a closed loop each keep theirs, however many they are.
+    assert (limits.max_connections, limits.max_keepalive_connections) == (None, None)
+
+
 def test_headers_are_sent_and_their_values_not_shown() -> None:
     sent: dict[str, str] = {}
 

@@ -3,14 +3,24 @@
 import json
 import math
 import subprocess
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("matplotlib")
 
+from jitney.backends.llamacpp import library
 from jitney.bench import plots
-from jitney.bench.report import Result, check_folder, commit, document, setup_of, spread
+from jitney.bench.report import (
+    PACKAGES,
+    Result,
+    check_folder,
+    commit,
+    document,
+    setup_of,
+    spread,
+)
 from jitney.cli.bench_result import finish
 from jitney.config import resolve
 from jitney.errors import SetupError
@@ -110,6 +120,15 @@ def test_a_result_names_what_was_measured_and_nothing_secret(tmp_path: Path) -> 
     assert (content["seed"], content["x"], content["model"]) == (5, 1, "fake")
     assert "hidden" not in json.dumps(content)
     assert str(tmp_path) not in json.dumps(content)
+
+
+def test_a_result_names_the_llama_cpp_that_was_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards comparisons between builds: a result that names none can be of any."""
+    assert set(library.PACKAGES.values()) <= set(PACKAGES)
+    monkeypatch.setattr(metadata, "version", lambda name: f"{name} 1+compiled")
+    versions = document(RESULT, 0)["versions"]
+    assert isinstance(versions, dict)
+    assert versions["jitney-llama"] == "jitney-llama 1+compiled"
 
 
 def test_the_backend_that_was_chosen_is_stronger_than_the_setting() -> None:

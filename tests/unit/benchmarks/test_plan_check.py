@@ -1,17 +1,26 @@
 """The check of `jitney plan`: mistakes are said, and failed runs are not compared."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from benchmarks import plan_check
-from benchmarks.plan_check import CHANGES, check, chosen, parse
+from benchmarks.plan_check import CHANGES, check, chosen, main, parse
 from jitney.bench.in_process import EngineRun
+from jitney.bench.steal import CalmParts
 from jitney.bench.timing import RequestTimes
 from jitney.bench.workload import Workload
 from jitney.config import Settings
-from tests.plan_for_tests import COST
+from jitney.loading.compose import scheduler_settings
+from jitney.plan.replica import Configuration
+from jitney.plan.simulate import simulate
+from jitney.plan.tick_cost import Cost, write_cost
+from tests.plan_for_tests import COST, TRAITS, make_cost
 
 
 def test_a_part_of_a_name_chooses() -> None:
@@ -36,4 +45,63 @@ def test_a_run_with_failures_is_not_compared(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(plan_check, "engine_target", target)
     with pytest.raises(SystemExit, match=r"1 requests failed.*It broke"):
-        check(Settings(max_num_seqs=4), COST, "4 slots", 8, 0)
+        check(Settings(max_num_seqs=4), COST, "4 slots", 8, 0, CalmParts(print))
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--calibrate-each", "--save-cost", "cost.json"], "--save-cost is for one cost"),
+        (["--calibrate-each", "--cost", "cost.json"], "--cost is for one cost"),
+        (["--cost", "cost.json", "--backend", "fake"], "--backend would not be used with --cost"),
+        (["--out", "none/such/file.json"], "lies in no folder that there is"),
+    ],
+)
+def test_what_would_be_lost_is_refused_before_the_work(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse(words)
+    assert told in capsys.readouterr().err
+
+
+def test_the_file_has_both_sides_and_what_repeats_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards against a file of errors alone: nobody could say which side was off."""
+    slower = make_cost(spans=((1, 0.1), (1000, 100.0)))
+
+    @dataclass
+    class Target:
+        settings: Settings
+
+        def run(self, workload: Workload) -> EngineRun:
+            traits = slower.traits.at(self.settings.max_num_seqs, None)
+            configuration = Configuration(scheduler_settings(self.settings, traits), traits)
+            run = simulate(workload, configuration, slower)
+            return EngineRun(run.requests, [], run.duration_s, 4)
+
+    @contextmanager
+    def target(settings: Settings) -> Iterator[Target]:
+        yield Target(settings)
+
+    monkeypatch.setattr(plan_check, "engine_target", target)
+    cost = make_cost(traits=msgspec.structs.replace(TRAITS, name="fake"))
+    path, out = tmp_path / "cost.json", tmp_path / "out.json"
+    write_cost(cost, path)
+    words = ["--cost", str(path), "--only", "4 slots", "--count", "8", "--seed", "5"]
+    monkeypatch.setattr("sys.argv", ["plan_check", *words, "--out", str(out)])
+    main()
+    found = json.loads(out.read_text())
+    assert {"machine", "versions", "commit", "at", "stolen_share"} <= set(found)
+    assert (found["benchmark"], found["seed"], found["backend"]) == ("plan_check", 5, "fake")
+    assert found["load"] == {"num_prompts": 8, "open_share": 0.8}
+    assert msgspec.convert(found["costs"], list[Cost]) == [cost]
+    assert [(row["name"], row["load"], row["cost"]) for row in found["rows"]] == [
+        ("4 slots", "closed", 0),
+        ("4 slots", "open", 0),
+    ]
+    for row in found["rows"]:
+        predicted, measured = row["predicted"]["p95_ms"], row["measured"]["p95_ms"]
+        assert 0 < predicted < measured
+        assert row["error"]["p95_ms"] == pytest.approx(predicted / measured - 1)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from jitney.bench.steal import StealWatch
 from jitney.config import Settings
 from jitney.core.policy import SchedulingPolicy
 from jitney.core.scheduler_settings import Mix, Strategy
@@ -94,11 +95,14 @@ def test_an_own_policy_is_refused() -> None:
         measuring_settings(replace(Settings(), policy=Mine()), 32)
 
 
-def test_the_fake_backend_can_be_measured() -> None:
+def test_the_fake_backend_can_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
+    # What the system says of its host depends on the machine.
+    monkeypatch.setattr(StealWatch, "share", lambda self: 0.25)
     cost = calibrate(Settings(backend="fake", max_num_seqs=4), seed=0, say=said.append)
     assert cost.traits.name == "fake"
     assert cost.tick_count > 100
     assert cost.backend_process is False
+    assert cost.stolen_share == 0.25
     assert said[:2] == ["measuring prompts in pieces", "measuring prompts alone"]
     assert TickCost(cost) is not None

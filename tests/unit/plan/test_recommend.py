@@ -72,6 +72,22 @@ def test_the_result_names_the_flags(found: Recommendation) -> None:
     assert f"--max-num-seqs {found.best.settings.max_num_seqs}" in advice
 
 
+@pytest.mark.parametrize(
+    ("backend", "is_named"), [("auto", True), ("other", True), ("made", False)]
+)
+def test_the_flags_name_the_backend_of_the_cost(
+    found: Recommendation, backend: str, *, is_named: bool
+) -> None:
+    """Guards who copies the line: `auto` may take another backend for the recommended slots."""
+    assert QUESTION.cost.traits.name == "made"
+    question = replace(QUESTION, backend=backend)
+    same = replace(found, best=replace(found.best, settings=question.settings))
+    for each in (found, same):
+        advice = next(note for note in recommended(question, each).notes if "Recommended" in note)
+        assert (" with --backend made " in advice) is is_named
+        assert ("the present settings" in advice) is (each is same)
+
+
 def test_sjf_is_told_and_not_recommended(found: Recommendation) -> None:
     """A simulation knows the lengths of answers, and production does not."""
     assert found.best.settings.policy is Policy.FIFO
@@ -94,6 +110,19 @@ def test_the_place_of_the_backend_is_told(found: Recommendation) -> None:
         cost = result.figures["cost"]
         assert isinstance(cost, dict)
         assert cost["backend_process"] is place
+
+
+@pytest.mark.parametrize(("share", "is_told"), [(None, False), (0.04, False), (0.31, True)])
+def test_what_others_took_while_the_cost_was_measured_is_told(
+    found: Recommendation, share: float | None, *, is_told: bool
+) -> None:
+    """Guards plans for a slower machine than it is: ticks wait where the host is busy."""
+    question = replace(QUESTION, cost=make_cost(stolen_share=share))
+    result = recommended(question, found)
+    assert any("took 31 % of the processors' time" in each for each in result.notes) is is_told
+    cost = result.figures["cost"]
+    assert isinstance(cost, dict)
+    assert cost["stolen_share"] == share
 
 
 def test_impossible_limits_are_said_plainly() -> None:
