@@ -61,6 +61,17 @@ def test_what_was_asked_for_is_in_the_result() -> None:
     assert found["settings"] == {"backend": "fake", "max_num_seqs": 3}
 
 
+def test_a_setting_of_a_file_that_is_not_used_is_told_and_not_in_the_result(tmp_path: Path) -> None:
+    file = tmp_path / "jitney.yaml"
+    file.write_text("strategy: static\nmax_num_seqs: 3\n")
+    done = bench(
+        *("scaling", "--backend", "fake", "--sizes", "1,2", "--runs", "1", "--config", file)
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"strategy (file {file})" in done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["settings"] == {"backend": "fake"}
+
+
 def test_load_on_a_server_is_counted_as_the_server_counts_it(tmp_path: Path) -> None:
     with running(World()) as server:
         done = bench(
@@ -157,6 +168,12 @@ def test_a_command_line_of_vllm_works_and_its_result_has_their_names(tmp_path: P
         (("scaling", "--backend", "fake", "--sizes", "0,2"), "--sizes"),
         (("scaling", "--backend", "fake", "--sizes", "4"), "--sizes"),
         (("compare", "--clients", "many"), "--clients"),
+        (("compare", "--backend", "fake"), "computes nothing"),
+        (("compare", "--model", "README.md"), "README.md is not a GGUF"),
+        (("scaling", "--backend", "fake", "--max-num-seqs", "2"), "--max-num-seqs would not be"),
+        (("stalls", "--backend", "fake", "--mix", "separate"), "--mix would not be used"),
+        (("overhead", "--backend", "fake", "--request-timeout-s", "1"), "would not be used"),
+        (("strategies", "--backend", "fake", "--strategy", "static"), "would not be used"),
         (("strategies", "--backend", "fake", "--runs", "0"), "--runs"),
         (("strategies", "--backend", "fake", "--num-prompts", "0"), "--num-prompts"),
         (("strategies", "--backend", "fake", "--request-rate", "inf"), "--request-rate"),

@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 
 from jitney.bench.drive import drive
 from jitney.bench.http_target import HttpTarget, served_model
-from jitney.bench.in_process import engine_target, for_bench
+from jitney.bench.in_process import UNLIMITED, engine_target, for_bench
 from jitney.bench.peers.libraries import library_peers
 from jitney.bench.peers.server_process import free_port, running_server
 from jitney.bench.peers.servers import (
@@ -63,6 +63,9 @@ NOBODY = (
 )
 IN_PROCESS = "jitney"
 SERVED = "jitney serve"
+
+SETS = frozenset(UNLIMITED) | {"max_num_seqs", "max_model_len"}
+"""The settings that are not the user's here."""
 
 Rate = Callable[[Workload], float]
 """Runs a workload; completion tokens per second."""
@@ -231,6 +234,7 @@ class Comparison:
         """Tokens per second of a short load and of a longer one, which a server that is slower
         than `short_min` is spared; None if it does not run."""
         speed = None
+        self._say(f"Trying {plan.name}, {plan.settings}")
         try:
             with ExitStack() as stack:
                 rate = _server_rate(stack, plan)

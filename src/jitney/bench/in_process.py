@@ -46,6 +46,17 @@ JOINING: dict[str, object] = {
 """All settings that say when requests join, and in what groups. None of the user's is left: they
 would make one strategy into another. The user's policy and mix hold for all strategies."""
 
+UNLIMITED: dict[str, object] = {
+    "enable_prefix_caching": False,
+    "cache_tokens": None,
+    "max_num_queued_reqs": QUEUED_MAX,
+    "max_num_queued_tokens": limits.TOKENS_MAX,
+    "queue_timeout_s": None,
+    "request_timeout_s": None,
+}
+"""What every benchmark of an engine sets itself. A prompt that an earlier run computed would be
+found in the cache. Nothing is refused: every request may wait, as long as it takes."""
+
 
 @dataclass(frozen=True, slots=True)
 class EngineRun:
@@ -175,22 +186,13 @@ class EngineTarget:
 
 
 def for_bench(settings: Settings, **changes: object) -> Settings:
-    """The settings without a cache of prefixes, and with room for sequences of a short load.
+    """The settings with these changes, `UNLIMITED`, and with room for sequences of a short load.
 
-    A prompt that an earlier run computed would be found in the cache. With room for the longest
-    sequences of the model, many slots do not fit the memory with cells of their own. Nothing is
-    refused: every request may wait, as long as it takes.
+    With room for the longest sequences of the model, many slots do not fit the memory with cells
+    of their own.
     """
-    fixed_ones: dict[str, object] = {
-        "enable_prefix_caching": False,
-        "cache_tokens": None,
-        "max_model_len": settings.max_model_len or LENGTH_DEFAULT,
-        "max_num_queued_reqs": QUEUED_MAX,
-        "max_num_queued_tokens": limits.TOKENS_MAX,
-        "queue_timeout_s": None,
-        "request_timeout_s": None,
-    }
-    return replace(settings, **(fixed_ones | changes))  # type: ignore[arg-type]
+    room = {"max_model_len": settings.max_model_len or LENGTH_DEFAULT}
+    return replace(settings, **(UNLIMITED | room | changes))  # type: ignore[arg-type]
 
 
 @contextmanager

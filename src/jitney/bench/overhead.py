@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, cast  # Any: the proxy passes on every attribute
 
-from jitney.bench.in_process import for_bench
+from jitney.bench.in_process import UNLIMITED, for_bench
 from jitney.bench.report import Result
 from jitney.bench.workload import Say, fixed
 from jitney.config import Settings
@@ -38,6 +38,10 @@ PROMPT_COUNT = 32
 COMPLETION_COUNT = 96
 PARTS = ("plan", "apply", "rest")
 COLUMNS = ("sequences", "tick ms", "pass ms", *(f"{part} ms" for part in PARTS), "outside the pass")
+
+
+SETS = frozenset(UNLIMITED) | {"max_num_seqs", "mix", "backend_process"}
+"""The settings that are not the user's here."""
 
 
 class _Timed:

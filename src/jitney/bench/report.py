@@ -10,7 +10,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -103,8 +103,9 @@ def _git(file: Path, *words: str) -> str | None:
     return done.stdout.strip()
 
 
-def setup_of(resolved: Resolved) -> dict[str, object]:
-    """What was measured: the model, the backend, the threads and the settings that were given.
+def setup_of(resolved: Resolved, unused: Collection[str] = frozenset()) -> dict[str, object]:
+    """What was measured: the model, the backend, the threads and the settings that were given and
+    used.
 
     A benchmark that knows which backend `auto` chose has its name in its figures.
     """
@@ -116,7 +117,9 @@ def setup_of(resolved: Resolved) -> dict[str, object]:
         "settings": {
             each.name: _plain(given[each.name], each.form.show)
             for each in known_settings()
-            if each.name in given and not each.is_secret and each.name not in TOLD_ELSEWHERE
+            if each.name in given
+            and not each.is_secret
+            and each.name not in {*TOLD_ELSEWHERE, *unused}
         },
     }
 

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from functools import partial
 
 from jitney.bench.fit import fit, saturation
-from jitney.bench.in_process import JOINING, EngineRun, engine_target, for_bench
+from jitney.bench.in_process import JOINING, UNLIMITED, EngineRun, engine_target, for_bench
 from jitney.bench.report import Result, spread
 from jitney.bench.steal import CalmParts
 from jitney.bench.workload import Say, fixed
@@ -29,6 +29,9 @@ WINDOW_MS = 50.0
 COLUMNS = ("sequences", "tick ms", "T(B) ms", "tokens/s")
 GAIN_COLUMNS = ("times one", "claimed once")
 """Only where one sequence was measured too."""
+
+SETS = frozenset(UNLIMITED) | JOINING.keys() | {"max_num_seqs"}
+"""The settings that are not the user's here."""
 
 
 def measure(

@@ -8,7 +8,7 @@ token comes a little later.
 import itertools
 from functools import partial
 
-from jitney.bench.in_process import JOINING, EngineRun, engine_target, for_bench
+from jitney.bench.in_process import JOINING, UNLIMITED, EngineRun, engine_target, for_bench
 from jitney.bench.report import Result, spread
 from jitney.bench.steal import CalmParts
 from jitney.bench.workload import Job, Say, Workload
@@ -27,6 +27,8 @@ ARRIVES_S = 1.0
 LARGE = "one large prefill"
 BOUNDED = "bounded-stall"
 COLUMNS = ("prefill", "worst gap ms", "first token of the prompt s")
+SETS = frozenset(UNLIMITED) | JOINING.keys() | {"max_num_seqs", "max_model_len", "mix"}
+"""The settings that are not the user's here."""
 
 
 def measure(
@@ -99,7 +101,8 @@ def _result(found: dict[str, list[dict[str, object]]], figures: dict[str, object
 
 
 def _changes(prompt_count: int) -> dict[str, dict[str, object]]:
-    whole = prompt_count + STREAM_COUNT
+    # The streams' own prompts are computed in one pass too, however short the long one is.
+    whole = max(prompt_count + STREAM_COUNT, STREAM_COUNT * STREAM_PROMPT_COUNT)
     large = {"max_num_batched_tokens": whole, "prefill_chunk": whole}
     return {LARGE: {"mix": Mix.DECODE_FIRST, **large}, BOUNDED: {"mix": Mix.BOUNDED_STALL}}
 

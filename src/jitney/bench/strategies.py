@@ -11,7 +11,7 @@ continuous   requests join and leave at any tick
 from dataclasses import replace
 from functools import partial
 
-from jitney.bench.in_process import JOINING, EngineRun, engine_target, for_bench
+from jitney.bench.in_process import JOINING, UNLIMITED, EngineRun, engine_target, for_bench
 from jitney.bench.report import Result, spread
 from jitney.bench.steal import CalmParts
 from jitney.bench.timing import summary
@@ -38,6 +38,9 @@ CHANGES: dict[str, dict[str, object]] = {
     CONTINUOUS: JOINING,
 }
 """The settings of each; all others are the user's."""
+
+SETS = frozenset(UNLIMITED) | JOINING.keys()
+"""The settings that are not the user's here."""
 
 IN_TURN = (SEQUENTIAL, CONTINUOUS, STATIC, "dynamic", "adaptive", "windowed")
 """The order of measuring: those that continuous is compared with come right before and after it, so

@@ -50,7 +50,7 @@ def run_strategies(options: StrategiesOptions, resolved: Resolved) -> None:
         load = {"num_prompts": options.num_prompts, "request_rate": per_s, "slots": slots}
         return replace(result, figures={"load": load, **result.figures})
 
-    measure_and_finish(measure, resolved, options.output)
+    measure_and_finish(measure, resolved, options.output, strategies.SETS)
 
 
 def run_scaling(options: ScalingOptions, resolved: Resolved) -> None:
@@ -69,6 +69,7 @@ def run_scaling(options: ScalingOptions, resolved: Resolved) -> None:
         ),
         resolved,
         options.output,
+        scaling.SETS,
     )
 
 
@@ -86,6 +87,7 @@ def run_stalls(options: StallsOptions, resolved: Resolved) -> None:
         ),
         resolved,
         options.output,
+        stalls.SETS,
     )
 
 
@@ -98,4 +100,5 @@ def run_overhead(options: OverheadOptions, resolved: Resolved) -> None:
         ),
         resolved,
         options.output,
+        overhead.SETS,
     )

@@ -3,7 +3,7 @@
 Tests: tests/e2e/test_bench.py.
 """
 
-from jitney.bench.compare import Comparison, files_of
+from jitney.bench.compare import SETS, Comparison, files_of
 from jitney.bench.report import Result
 from jitney.cli.bench_result import (
     RUNS_MAX,
@@ -15,6 +15,11 @@ from jitney.cli.bench_result import (
 from jitney.cli.bench_verbs import CompareOptions
 from jitney.cli.failures import say
 from jitney.config import Resolved
+from jitney.errors import ConfigError
+from jitney.loading import select_backend
+from jitney.loading.model_source import located
+
+FAKE = "fake"
 
 
 def run_compare(options: CompareOptions, resolved: Resolved) -> None:
@@ -22,8 +27,15 @@ def run_compare(options: CompareOptions, resolved: Resolved) -> None:
     check_number("--runs", options.runs, 1, RUNS_MAX)
     clients = read_counts("--clients", options.clients)
 
+    if resolved.settings.backend == FAKE:
+        raise ConfigError(
+            f"--backend {FAKE} computes nothing that others could be compared with; leave it out."
+        )
+
     def measure() -> Result:
+        # A wrong file is told by us: the peers say it in many words.
+        select_backend(located(resolved.settings))
         files, seed = files_of(resolved.settings, say), seed_of(resolved)
         return Comparison(resolved, files, runs=options.runs, seed=seed, say=say).run(clients)
 
-    measure_and_finish(measure, resolved, options.output)
+    measure_and_finish(measure, resolved, options.output, SETS)

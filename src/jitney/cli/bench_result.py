@@ -8,7 +8,7 @@ Tests: tests/e2e/test_bench.py and tests/unit/bench/test_report.py.
 import importlib
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -31,13 +31,30 @@ EXTRA = "pip install 'jitney[bench]'"
 
 
 def measure_and_finish(
-    measure: Callable[[], Result], resolved: Resolved, folder: Path | None
+    measure: Callable[[], Result],
+    resolved: Resolved,
+    folder: Path | None,
+    unused: Collection[str],
 ) -> None:
-    """Measure on this machine with these settings, and give the result out. Raises SetupError."""
+    """Measure on this machine with these settings, and give the result out. Raises SetupError.
+
+    `unused` are settings that the benchmark sets itself. A flag for one is refused. A file or the
+    environment may be there for other commands.
+    """
+    given = [name for name in resolved.given() if name in unused]
+    for name in given:
+        word, _, flag = resolved.sources[name].partition(" ")
+        if word == "flag":
+            raise ConfigError(
+                f"{flag} would not be used, because this benchmark sets it itself; leave it out."
+            )
+    if given:
+        places = ", ".join(f"{name} ({resolved.sources[name]})" for name in given)
+        say(f"Not used, because this benchmark sets it itself: {places}.")
     check_folder(folder)
     watch = StealWatch()
     result = with_steal(measure(), watch.share())
-    finish(result, seed_of(resolved), folder, setup_of(resolved))
+    finish(result, seed_of(resolved), folder, setup_of(resolved, unused))
 
 
 Save = Callable[[dict[str, object]], Path]
