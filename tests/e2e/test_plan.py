@@ -17,10 +17,10 @@ from jitney.backends.machine.cores import usable_cores
 from jitney.plan.tick_cost import write_cost
 from tests.plan_for_tests import COST
 
-pytestmark = pytest.mark.timeout(600)
-"""A search takes half a minute of both cores, and minutes where others use them too."""
-
-WAIT_S = 540
+WAIT_S = 280
+"""A search takes half a minute of both cores, and minutes where others use them too. No test waits
+more than three times, so it says what it waited for before pytest's limit of 900 seconds ends it.
+"""
 
 
 def plan(*words: str | Path) -> subprocess.CompletedProcess[str]:

@@ -118,6 +118,8 @@ class EngineTarget:
         self._ticks: list[TickRecord] = []
         self._times: dict[RequestId, RequestTimes] = {}
         self._count = 0
+        self._together: int | None = None
+        """After so many were sent, no more will come, and those that wait begin."""
         vocabulary = engine.backend.vocabulary
         self._text_tokens = [
             token for token in range(len(vocabulary.pieces)) if token not in vocabulary.control
@@ -134,11 +136,14 @@ class EngineTarget:
         """The tokens that end a completion of this model."""
         return self._engine.backend.vocabulary.eos_tokens
 
-    def run(self, workload: Workload, *, last_job: int | None = None) -> EngineRun:
+    def run(
+        self, workload: Workload, *, last_job: int | None = None, gathers: bool = False
+    ) -> EngineRun:
         """Run a workload to its end. When the job of the number `last_job` has ended, the others
-        are cancelled."""
+        are cancelled. If it `gathers`, the window of the engine ends when all jobs were sent."""
         self._ticks.clear()
         self._times.clear()
+        self._together = len(workload.jobs) if gathers else None
         # The clocks of the engine and of the event loop are this one.
         started_at = time.monotonic()
 
@@ -171,6 +176,8 @@ class EngineTarget:
         self._times[request.id] = times
         try:
             handle = self._engine.send(request, streams=False)
+            if len(self._times) == self._together:
+                self._engine.stop_gathering()
             answer = await handle.result_async()
             times.completion_count = answer.usage.completion_count
         except JitneyError as error:
@@ -205,7 +212,8 @@ def engine_target(settings: Settings) -> Iterator[EngineTarget]:
     drain_s = 0.0
     try:
         target = EngineTarget(assembly.engine)
-        target.run(fixed(settings.max_num_seqs, 16, 4, seed=0, clients=settings.max_num_seqs))
+        count = settings.max_num_seqs
+        target.run(fixed(count, 16, 4, seed=0, clients=count), gathers=True)
         yield target
         drain_s = DRAIN_S
     finally:

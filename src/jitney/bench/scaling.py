@@ -25,7 +25,9 @@ SEED_GAINS = {1: 1.0, 2: 1.8, 4: 3.0, 8: 4.5, 16: 5.5, 32: 6.2}
 
 PROMPT_COUNT = 32
 COMPLETION_COUNT = 64
-WINDOW_MS = 50.0
+WINDOW_MS = 60_000.0
+"""Longer than any pause between two sends. It ends when all of a batch were sent."""
+
 COLUMNS = ("sequences", "tick ms", "T(B) ms", "tokens/s")
 GAIN_COLUMNS = ("times one", "claimed once")
 """Only where one sequence was measured too."""
@@ -48,7 +50,7 @@ def measure(
             for size in sizes if number % 2 == 0 else reversed(sizes):
                 say(f"run {number + 1} of {runs}, {size} at once")
                 load = fixed(size, PROMPT_COUNT, COMPLETION_COUNT, seed=seed + number, clients=size)
-                run = calm.measure(partial(target.run, load))
+                run = calm.measure(partial(target.run, load, gathers=True))
                 tick_s[size].append(_tick_s(run, size))
     medians = {size: statistics.median(values) for size, values in tick_s.items()}
     rates = {size: size / seconds for size, seconds in medians.items()}

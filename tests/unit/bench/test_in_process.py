@@ -1,8 +1,8 @@
 """Which steps of slots count as wasted, on ticks made by hand; and the end of a run."""
 
-from jitney.bench.in_process import EngineRun, engine_target, for_bench
+from jitney.bench.in_process import JOINING, EngineRun, engine_target, for_bench
 from jitney.bench.timing import RequestTimes
-from jitney.bench.workload import Job, Workload
+from jitney.bench.workload import Job, Workload, fixed
 from jitney.config import Settings
 from tests.unit.bench.test_scaling import tick
 
@@ -50,3 +50,14 @@ def test_after_the_last_job_the_others_are_cancelled() -> None:
     assert run.failures == []
     assert [each.completion_count for each in run.requests][1] == 1
     assert 0 < run.requests[0].completion_count < endless.completion_count
+
+
+def test_a_window_ends_when_all_of_a_load_were_sent() -> None:
+    """Guards sizes below the number of slots: they would wait for the rest of it."""
+    window = {**JOINING, "max_wait_ms": 60_000.0, "max_num_seqs": 4}
+    with engine_target(for_bench(Settings(backend="fake"), **window)) as target:
+        before = target._engine.snapshot().counters["windows_filled"]
+        run = target.run(fixed(2, 4, 1, seed=1, clients=2), gathers=True)
+        after = target._engine.snapshot().counters["windows_filled"]
+    assert run.ticks[0].batch_size == 2
+    assert after - before == 1

@@ -132,11 +132,14 @@ def test_ticks_of_one_kind_are_not_enough() -> None:
         fit_cost([MeasuredTick(BatchShape(contexts=(1,)), 0.01)], STAMP)
 
 
-def tick(at: float, tick_ms: float, *members: Member, active: int = 1) -> TickRecord:
+def tick(
+    at: float, tick_ms: float, *members: Member, active: int = 1, ended: int = 0
+) -> TickRecord:
+    """A tick with these members, and with so many more that ended while its pass ran."""
     return TickRecord(
         at=at,
         number=1,
-        batch_size=len(members),
+        batch_size=len(members) + ended,
         decode_tokens=0,
         prefill_tokens=0,
         active_slots=active,
@@ -182,7 +185,10 @@ def test_time_between_ticks_counts_only_while_there_is_work() -> None:
 
 
 def test_a_tick_with_members_that_ended_meanwhile_is_left_out() -> None:
-    record = tick(1.0, 10.0, member(5, 1, samples=True))
-    assert measured([record]) != []
-    cut = tick(1.0, 10.0)
-    assert measured([cut]) == [MeasuredTick(BatchShape(), 0.01)]
+    """Guards the fit: the time is that of the whole batch, and the shape of a part of it."""
+    each = member(5, 1, samples=True)
+    whole, cut = tick(1.0, 10.0, each), tick(1.012, 10.0, each, ended=1)
+    assert measured([cut]) == []
+    (only,) = measured([whole, cut])
+    assert only.shape == shape_of(whole)
+    assert only.host_s == pytest.approx(0.002)

@@ -3,8 +3,9 @@
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
-from threading import Event
 from types import SimpleNamespace
 from typing import Any  # Any: functions and structures of ctypes
 
@@ -31,8 +32,10 @@ SHAPE = bindings.ContextShape(
 )
 
 
-def _tasks() -> set[str]:
-    return {each.name for each in TASKS.iterdir()}
+def _tasks() -> set[int]:
+    """The threads of this process that are not Python's: of those, one may start at any time."""
+    found = {int(each.name) for each in TASKS.iterdir()}
+    return found - {each.native_id for each in threading.enumerate()}
 
 
 def _decode(context: bindings.Context, at: int) -> int:
@@ -59,8 +62,10 @@ def test_the_threads_of_a_context_are_the_same_in_every_pass(tmp_path: Path) -> 
     assert _tasks() - before == made
     context.close()
     # The system lists a thread for a moment after its end.
-    while _tasks() & made:
-        Event().wait(0.01)
+    ends_at = time.monotonic() + WAIT_S
+    while left := _tasks() & made:
+        assert time.monotonic() < ends_at, f"{len(left)} of {len(made)} threads did not end"
+        threading.Event().wait(0.01)
 
 
 def test_one_thread_needs_no_pool() -> None:
