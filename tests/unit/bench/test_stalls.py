@@ -66,3 +66,10 @@ def test_streams_that_are_over_before_the_prompt_comes_are_no_measurement() -> N
     streams[0].token_times.append(1.2)
     with pytest.raises(SetupError, match="take a shorter prompt"):
         stalls._figures(EngineRun([*streams, long], [], 1.2, STREAM_COUNT + 1))
+
+
+def test_prompts_of_the_streams_are_whole_beside_a_short_prompt() -> None:
+    """Guards the comparison: they were computed nine tokens at a time, in the large way only."""
+    large = stalls._changes(1)[stalls.LARGE]
+    streams = stalls.STREAM_COUNT * stalls.STREAM_PROMPT_COUNT
+    assert (large["max_num_batched_tokens"], large["prefill_chunk"]) == (streams, streams)
