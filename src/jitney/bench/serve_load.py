@@ -124,7 +124,7 @@ def _result(
     return Result(
         name="serve",
         # A query of the path may hold a secret.
-        title=f"{target.base_url}{target.endpoint.partition('?')[0]}, {target.model}",
+        title=f"{target.url.partition('?')[0]}, {target.model}",
         columns=("what", "value"),
         rows=tuple(_rows(figures, reporting.percentiles)),
         notes=tuple(f"Failed: {reason}" for reason in failures[:5]),
