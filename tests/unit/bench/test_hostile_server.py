@@ -80,10 +80,18 @@ def asked(pieces: Iterable[bytes], status: str = "200 OK") -> RequestTimes:
         return asyncio.run(run(address))
 
 
-@pytest.mark.parametrize("end", ["", "/v1"])
-def test_the_first_model_is_taken(end: str) -> None:
+def test_the_first_model_is_taken() -> None:
     with serving([LIST]) as address:
-        assert served_model(address + end, None) == "first"
+        assert served_model(address, None) == "first"
+
+
+def test_the_address_of_openais_clients_is_taken() -> None:
+    """Guards what is pasted: the path was asked for with /v1 twice."""
+    with (
+        serving([b'{"data": []}']) as address,
+        pytest.raises(SetupError, match=f"^{address}/v1/models lists no model"),
+    ):
+        served_model(f"{address}/v1", None)
 
 
 def test_a_list_of_models_without_end_is_not_read_to_its_end() -> None:
