@@ -45,6 +45,8 @@ def serving(pieces: Iterable[bytes], status: str = "200 OK") -> Iterator[str]:
         try:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
+            # A client that gave up early may never have come.
+            socket.create_connection(listener.getsockname()).close()
             thread.join(WAIT_S)
 
 
