@@ -4,17 +4,20 @@ Runs on an event loop. A failed request is counted with its reason; it does not 
 that this client could not send is marked, because the server has no part in it.
 """
 
+import asyncio
 import errno
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import httpx
 import msgspec
 
+from jitney.bench.answer_stream import BadAnswer, read_answer
 from jitney.bench.timing import RequestTimes
-from jitney.bench.workload import Job
+from jitney.bench.workload import LENGTH_MAX, Job
 from jitney.errors import ConfigError, SetupError
+from jitney.text.printable import printable
 
 CONNECT_S = 30.0
 ANSWER_S = 600.0
@@ -25,56 +28,37 @@ and a request that is on its way at that moment fails."""
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
-DATA = b"data:"
-DONE = b"[DONE]"
-LINE_BYTES_MAX = 2**20
-"""A longer line is not an event of a stream of text."""
+MODELS = "/v1/models"
+VERSION = "/v1"
+"""What the addresses of OpenAI's clients end with, and our paths begin with."""
+
+MODELS_S = 30.0
+MODELS_BYTES_MAX = 2**24
+"""The longest list of models that is read; long ones have a megabyte."""
 
 REASON_CHARACTERS_MAX = 200
 BODY_BYTES_MAX = 4096
 """So much of a refusal is read for a hint."""
+
+OWN_LENGTHS = frozenset({"max_tokens", "max_completion_tokens", "n", "best_of"})
+"""Fields of --extra-body that change how many tokens are asked for."""
 
 REFUSED_FIELD = (400, 422)
 """What servers answer to a field that they do not know."""
 
 SECRET_CHARACTERS_MIN = 6
 SHOWN_KEY = "[key]"
-FAILURES = (httpx.HTTPError, httpx.InvalidURL, msgspec.DecodeError, ValueError)
-"""What a request to a wrong or strange server raises."""
+FAILURES = (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError)
+"""What a request to a wrong or strange server raises; that of a decoder is a ValueError."""
+
+NEEDS_KEY = (401, 403)
+KEY_HINT = "; --api-key gives the server a key"
 
 NO_MORE_FILES = (
     "this client may open no more files, so the request was not sent; raise `ulimit -n` or lower "
     "--max-concurrency"
 )
 EOS_HINT = "; --no-ignore-eos leaves the field ignore_eos out"
-
-
-class StreamedDelta(msgspec.Struct):
-    """A piece of a chat's answer."""
-
-    content: str | None = None
-
-
-class StreamedChoice(msgspec.Struct):
-    """One answer in an event: `text` of a completion, `delta` of a chat."""
-
-    text: str | None = None
-    delta: StreamedDelta | None = None
-
-
-class StreamedUsage(msgspec.Struct):
-    """The counts of the server."""
-
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-
-
-class StreamedEvent(msgspec.Struct):
-    """What we read of an event of a stream. Every field may be missing or null."""
-
-    error: object = None
-    choices: list[StreamedChoice] | None = None
-    usage: StreamedUsage | None = None
 
 
 class ModelEntry(msgspec.Struct):
@@ -136,41 +120,53 @@ class HttpTarget:
             **self.extra_body,
         }
 
+    @property
+    def url(self) -> str:
+        """Where requests go."""
+        return url_of(self.base_url, self.endpoint)
+
     async def ask(self, client: httpx.AsyncClient, job: Job) -> RequestTimes:
         """Send one job and read its answer to the end."""
         body = self.body(job)
+        asked_count = job.completion_count
+        if OWN_LENGTHS & self.extra_body.keys():
+            asked_count = max(LENGTH_MAX, asked_count)
         times = RequestTimes(sent_at=time.monotonic(), prompt_count=job.prompt_count)
         try:
-            url = self.base_url.rstrip("/") + self.endpoint
-            async with client.stream("POST", url, json=body) as response:
+            async with client.stream("POST", self.url, json=body) as response:
                 if response.status_code != 200:
                     times.error = await self._refusal(response)
                 else:
-                    await _read(response, times)
+                    await read_answer(response, times, asked_count)
+        except BadAnswer as error:
+            times.error = _shown(str(error), self._secrets())
         except FAILURES as error:
             times.is_sent = not is_out_of_files(error)
-            times.error = f"{type(error).__name__}: {error}" if times.is_sent else NO_MORE_FILES
+            reason = f"{type(error).__name__}: {error}" if times.is_sent else NO_MORE_FILES
+            times.error = _shown(reason, self._secrets())
         times.ended_at = time.monotonic()
         if times.error is None and not times.token_times:
             times.error = "the answer has no text"
-        if times.error is not None:
-            # Some servers repeat the key that they refuse.
-            for secret in self._secrets():
-                times.error = times.error.replace(secret, SHOWN_KEY)
         return times
 
     async def _refusal(self, response: httpx.Response) -> str:
-        """What the server said, with a hint where the field that it refuses is one of ours."""
-        found = (await _beginning(response)).decode("utf-8", "replace")
-        sentence = f"status {response.status_code}: {found[:REASON_CHARACTERS_MAX]}"
-        is_ours = self.ignores_eos and "ignore_eos" in found
-        return sentence + (EOS_HINT if is_ours and response.status_code in REFUSED_FIELD else "")
+        """What the server said, with a hint where a flag of ours can help."""
+        found = (await _beginning(response, BODY_BYTES_MAX)).decode("utf-8", "replace")
+        status = response.status_code
+        sentence = f"status {status}: {_shown(found, self._secrets())}"
+        if self.ignores_eos and "ignore_eos" in found and status in REFUSED_FIELD:
+            return sentence + EOS_HINT
+        has_none = self.api_key is None and not self.headers
+        return sentence + (KEY_HINT if has_none and status in NEEDS_KEY else "")
 
     def _secrets(self) -> list[str]:
-        """The key, and the last word of every header that is long enough to be one."""
-        words = [value.split()[-1] for value in self.headers.values() if value.split()]
-        long = [word for word in words if len(word) >= SECRET_CHARACTERS_MIN]
-        return [*([self.api_key] if self.api_key else []), *long]
+        return _secrets_of(self.api_key, self.headers)
+
+
+def url_of(base_url: str, path: str) -> str:
+    """The address of a path. A base may end with /v1, as the clients of OpenAI have it."""
+    base = base_url.rstrip("/")
+    return (base.removesuffix(VERSION) if path.startswith(f"{VERSION}/") else base) + path
 
 
 def is_out_of_files(error: BaseException | None) -> bool:
@@ -231,21 +227,68 @@ def served_model(
     is_checked: bool = True,
 ) -> str:
     """The first model that the server lists. Raises SetupError."""
-    url = base_url.rstrip("/") + "/v1/models"
+    url, more = url_of(base_url, MODELS), headers or {}
+    secrets = _secrets_of(api_key, more)
     try:
-        response = httpx.get(
-            url,
-            headers=_headers(api_key, headers or {}),
-            timeout=CONNECT_S,
-            trust_env=False,
-            verify=is_checked,
-        )
-        response.raise_for_status()
-        return msgspec.json.decode(response.content, type=ModelList).data[0].id
-    except (*FAILURES, LookupError) as error:
+        status, body = asyncio.run(_listed(url, _headers(api_key, more), is_checked=is_checked))
+        if not httpx.codes.is_success(status):
+            words = _shown(body.decode("utf-8", "replace"), secrets)
+            needs_key = status in NEEDS_KEY and api_key is None and not more
+            hint = KEY_HINT if needs_key else "; is --base-url right? Or name one with --model"
+            raise SetupError(f"{url} gave no model (status {status}: {words}){hint}.")
+        models = msgspec.json.decode(body, type=ModelList).data
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        reason = _shown(str(error), secrets)
         raise SetupError(
-            f"{url} gave no model ({error}); is a server running there? Or name one with --model."
+            f"{url} gave no model ({reason}); is a server running there? Or name one with --model."
         ) from None
+    except (ValueError, RecursionError) as error:
+        raise SetupError(
+            f"{url} gave no list of models ({_shown(str(error), secrets)}); is --base-url right? "
+            "Or name a model with --model."
+        ) from None
+    if not models:
+        raise SetupError(f"{url} lists no model; name one with --model.")
+    if not models[0].id.isprintable():
+        raise SetupError(f"{url} lists a model whose name cannot be shown; give it with --model.")
+    return models[0].id
+
+
+async def _listed(url: str, headers: Mapping[str, str], *, is_checked: bool) -> tuple[int, bytes]:
+    """The status and the body of a list of models. Raises BadAnswer."""
+    try:
+        async with (
+            asyncio.timeout(MODELS_S),
+            httpx.AsyncClient(
+                headers=headers, timeout=CONNECT_S, trust_env=False, verify=is_checked
+            ) as client,
+            client.stream("GET", url) as response,
+        ):
+            bytes_max = MODELS_BYTES_MAX + 1 if response.is_success else BODY_BYTES_MAX
+            body = await _beginning(response, bytes_max)
+    except TimeoutError:
+        raise BadAnswer(f"it was not complete after {MODELS_S:g} s") from None
+    if len(body) > MODELS_BYTES_MAX:
+        raise BadAnswer(f"it has above {MODELS_BYTES_MAX:,} bytes")
+    return response.status_code, body
+
+
+def _secrets_of(api_key: str | None, headers: Mapping[str, str]) -> list[str]:
+    """The key, and the last word of every header that is long enough to be one."""
+    words = [value.split()[-1] for value in headers.values() if value.split()]
+    long = [word for word in words if len(word) >= SECRET_CHARACTERS_MIN]
+    return [*([api_key] if api_key else []), *long]
+
+
+def _shown(text: str, secrets: Sequence[str]) -> str:
+    """The words of a server in one short line that can do no harm, without our secrets.
+
+    Some servers repeat the key that they refuse.
+    """
+    line = " ".join(printable(text).split())
+    for secret in secrets:
+        line = line.replace(secret, SHOWN_KEY)
+    return line[:REASON_CHARACTERS_MAX]
 
 
 def _headers(api_key: str | None, more: Mapping[str, str]) -> dict[str, str]:
@@ -253,45 +296,11 @@ def _headers(api_key: str | None, more: Mapping[str, str]) -> dict[str, str]:
     return {**key, **more}
 
 
-async def _read(response: httpx.Response, times: RequestTimes) -> None:
-    """Note when text comes, and the counts of the server. Raises ValueError or a DecodeError."""
-    decoder = msgspec.json.Decoder(StreamedEvent)
-    chunk_count = 0
-    async for content in _events(response):
-        now = time.monotonic()
-        event = decoder.decode(content)
-        if event.error is not None:
-            raise ValueError(str(event.error)[:REASON_CHARACTERS_MAX])
-        if event.usage is not None:
-            times.prompt_count = event.usage.prompt_tokens or times.prompt_count
-            times.completion_count = event.usage.completion_tokens or 0
-        for choice in event.choices or ():
-            if choice.text or (choice.delta is not None and choice.delta.content):
-                times.token_times.append(now)
-                chunk_count += 1
-    # A server without `usage` is believed to send one token a chunk.
-    times.completion_count = times.completion_count or chunk_count
-
-
-async def _events(response: httpx.Response) -> AsyncIterator[bytes]:
-    left = b""
-    async for piece in response.aiter_bytes():
-        *lines, left = (left + piece).split(b"\n")
-        if len(left) > LINE_BYTES_MAX:
-            raise ValueError(f"a line of the answer has above {LINE_BYTES_MAX:,} bytes")
-        for line in lines:
-            if line.startswith(DATA):
-                content = line[len(DATA) :].strip()
-                if content != DONE:
-                    # What follows the last one is read too, or the connection is not used again.
-                    yield content
-
-
-async def _beginning(response: httpx.Response) -> bytes:
+async def _beginning(response: httpx.Response, bytes_max: int) -> bytes:
     """The first bytes of a body; the rest, of any length, is not read."""
-    found = b""
+    found = bytearray()
     async for piece in response.aiter_bytes():
         found += piece
-        if len(found) >= BODY_BYTES_MAX:
+        if len(found) >= bytes_max:
             break
-    return found[:BODY_BYTES_MAX]
+    return bytes(found[:bytes_max])

@@ -1,6 +1,6 @@
 """Pictures of results, as PNG and SVG. Needs matplotlib; loaded only to draw.
 
-Tests: tests/e2e/test_bench.py.
+Tests: tests/unit/bench/test_plots.py and tests/e2e/test_bench.py.
 """
 
 import statistics
@@ -163,12 +163,17 @@ def _serve(content: Mapping[str, Any]) -> Figure:
     for axes, (metric, values) in zip(panels, curves.items(), strict=True):
         axes.plot(range(len(values)), values, "-", color=OURS)
         for share in (50, 95, 99):
-            label = f"p{share}: {values[share]:,.0f} ms"
+            label = f"p{share}: {_digits(values[share])} ms"
             axes.plot([share], [values[share]], "o", color=OTHER, markersize=4, label=label)
         axes.set(xlabel="percent of the requests", ylabel=f"{metric.upper()}, milliseconds")
         axes.set_ylim(bottom=0)
         axes.legend(fontsize=8, frameon=False, loc="upper left")
     return figure
+
+
+def _digits(value: float) -> str:
+    """Three digits that say something, also of a small value."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 PAINTERS = {

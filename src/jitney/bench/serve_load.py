@@ -15,7 +15,7 @@ from jitney.bench.timing import (
     METRICS,
     PERCENTILES,
     RequestTimes,
-    most_in_a_second,
+    peak_rate,
     percentile,
     summary,
     values_of,
@@ -27,7 +27,7 @@ CURVES = ("ttft", "tpot", "e2el")
 TITLES = {
     "ttft": "Time to first token",
     "tpot": "Time per token after it",
-    "itl": "Time between tokens",
+    "itl": "Time between chunks",
     "e2el": "End-to-end latency",
 }
 COUNTS = {
@@ -115,7 +115,7 @@ def _result(
     )
     if not figures["completed"]:
         raise SetupError(f"Every request failed; the first reason: {failures[0]}.")
-    figures["max_output_tokens_per_s"] = float(most_in_a_second(requests))
+    figures["max_output_tokens_per_s"] = peak_rate(requests)
     unsent = sum(not each.is_sent for each in requests)
     if unsent:
         # The server has not seen these.
@@ -124,7 +124,7 @@ def _result(
     return Result(
         name="serve",
         # A query of the path may hold a secret.
-        title=f"{target.base_url}{target.endpoint.partition('?')[0]}, {target.model}",
+        title=f"{target.url.partition('?')[0]}, {target.model}",
         columns=("what", "value"),
         rows=tuple(_rows(figures, reporting.percentiles)),
         notes=tuple(f"Failed: {reason}" for reason in failures[:5]),

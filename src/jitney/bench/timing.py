@@ -6,7 +6,6 @@ Times are seconds on one clock. Results are in milliseconds where the names say 
 import itertools
 import math
 import statistics
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -15,7 +14,8 @@ from jitney.errors import ConfigError
 PERCENTILES = (50.0, 95.0, 99.0)
 
 METRICS = ("ttft", "tpot", "itl", "e2el")
-"""Time to first token; time per token after it; gaps between tokens; end-to-end latency."""
+"""Time to first token; time per token after it; gaps between tokens (between chunks of text, over
+HTTP); end-to-end latency."""
 
 GOODPUT_METRICS = ("ttft", "tpot", "e2el")
 """Those with one value for each request."""
@@ -57,7 +57,7 @@ class RequestTimes:
 
     @property
     def itl_s(self) -> list[float]:
-        """Gaps between neighbouring tokens."""
+        """Gaps between neighbouring tokens, or chunks over HTTP."""
         return [later - earlier for earlier, later in itertools.pairwise(self.token_times)]
 
 
@@ -157,13 +157,26 @@ def percentile(ordered: Sequence[float], share: float) -> float:
     return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
 
 
-def most_in_a_second(requests: Sequence[RequestTimes]) -> int:
-    """The most pieces of text, one token each as a rule, that came within a second of the run."""
-    if not requests:
-        return 0
-    began_at = min(each.sent_at for each in requests)
-    seconds = Counter(int(at - began_at) for each in requests for at in each.token_times)
-    return max(seconds.values(), default=0)
+def peak_rate(requests: Sequence[RequestTimes]) -> float:
+    """Tokens per second in the busiest second of the good requests.
+
+    The run is cut into equal parts of a second or a little more; in whole seconds the last one
+    would be too short, and the mean could be above the peak. The tokens of a request are spread
+    evenly over its chunks.
+    """
+    good = [each for each in requests if each.error is None and each.token_times]
+    if not good:
+        return 0.0
+    began_at = min(each.sent_at for each in good)
+    duration_s = max(each.ended_at for each in good) - began_at
+    parts = [0.0] * max(1, int(duration_s))
+    for each in good:
+        chunk = each.completion_count / len(each.token_times)
+        for at in each.token_times:
+            place = int(len(parts) * (at - began_at) / duration_s)
+            # The very end belongs to the last part.
+            parts[min(place, len(parts) - 1)] += chunk
+    return max(parts) * len(parts) / duration_s
 
 
 def most_at_once(requests: Sequence[RequestTimes]) -> int:

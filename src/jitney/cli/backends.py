@@ -14,7 +14,6 @@ from rich.text import Text
 
 from jitney.backends.kinds import all_kinds, kind_of
 from jitney.cli.pull import fetch_model, show_log
-from jitney.cli.terminal import printable
 from jitney.cli.verbs import BackendsOptions
 from jitney.config import Resolved, Settings
 from jitney.errors import ConfigError, MissingDependency, SetupError
@@ -22,6 +21,7 @@ from jitney.loading import backend_state, select_backend, select_backend_if_know
 from jitney.loading.model_source import located_if_fetched, takes_model
 from jitney.loading.selection import FEW_SEQUENCES, BackendState, Selection
 from jitney.models import embedded
+from jitney.text.printable import printable
 
 LABELS_WIDTH = 11
 

@@ -1,12 +1,13 @@
 """`jitney bench strategies`, `scaling`, `stalls`, `overhead`: measure an engine here. Main thread.
 
-Tests: tests/e2e/test_bench.py.
+Tests: tests/unit/cli/test_bench.py and tests/e2e/test_bench.py.
 """
 
 from dataclasses import replace
 
 from jitney.bench import overhead, scaling, stalls, strategies
 from jitney.bench.report import Result
+from jitney.bench.workload import Workload
 from jitney.cli.bench_result import (
     LENGTH_MAX,
     RATE_MAX,
@@ -16,6 +17,7 @@ from jitney.cli.bench_result import (
     measure_and_finish,
     read_counts,
     seed_of,
+    tell_arrivals,
 )
 from jitney.cli.bench_verbs import (
     OverheadOptions,
@@ -45,12 +47,20 @@ def run_strategies(options: StrategiesOptions, resolved: Resolved) -> None:
         settings = located(resolved.settings)
         slots = settings.max_num_seqs
         per_s = options.request_rate or strategies.fitting_rate(settings, seed, say)
-        loads = strategies.workloads(options.num_prompts, per_s, seed=seed, slots=slots)
+        loads = loads_of(options, per_s, seed=seed, slots=slots)
         result = strategies.measure(settings, loads, runs=options.runs, say=say)
         load = {"num_prompts": options.num_prompts, "request_rate": per_s, "slots": slots}
         return replace(result, figures={"load": load, **result.figures})
 
     measure_and_finish(measure, resolved, options.output, strategies.SETS)
+
+
+def loads_of(options: StrategiesOptions, per_s: float, *, seed: int, slots: int) -> list[Workload]:
+    """The loads of `jitney bench strategies`; very long ones are told."""
+    loads = strategies.workloads(options.num_prompts, per_s, seed=seed, slots=slots)
+    once_s = sum(load.jobs[-1].at_s for load in loads)
+    tell_arrivals(options.runs * len(strategies.CHANGES) * once_s)
+    return loads
 
 
 def run_scaling(options: ScalingOptions, resolved: Resolved) -> None:

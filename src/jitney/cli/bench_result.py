@@ -5,6 +5,7 @@ Progress goes to standard error; tables and the last line, which is JSON, to sta
 Tests: tests/e2e/test_bench.py and tests/unit/bench/test_report.py.
 """
 
+import contextlib
 import importlib
 import json
 import sys
@@ -26,6 +27,9 @@ RATE_MIN = 1e-6
 RATE_MAX = 1e6
 LENGTH_MAX = 1_000_000
 """Tokens of a prompt or an answer that a flag may ask for."""
+
+ARRIVALS_S_MAX = 3600.0
+"""Longer ones are told before they begin."""
 
 EXTRA = "pip install 'jitney[bench]'"
 
@@ -118,10 +122,28 @@ def _drawn(draw: Callable[[Path], list[Path]] | None, folder: Path) -> list[Path
         return []
 
 
-def check_folder(folder: Path | None) -> None:
-    """See before a long measurement that its result can be written. Raises a SetupError."""
-    if folder is not None:
-        report.check_folder(folder)
+def check_folder(folder: Path | None, flag: str = "-o") -> None:
+    """See before a long measurement that its result can be written. Raises a SetupError.
+
+    A folder that is not there is made as a trial only: there may be no result to put into it.
+    """
+    if folder is None:
+        return
+    with report.written_to(folder, flag):
+        missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    report.check_folder(folder, flag)
+    with contextlib.suppress(OSError):  # somebody else has use for it already
+        for each in missing:
+            each.rmdir()
+
+
+def tell_arrivals(seconds: float) -> None:
+    """Say before a measurement that it will take hours."""
+    if seconds > ARRIVALS_S_MAX:
+        say(
+            f"The last request arrives after {seconds / 3600:,.1f} hours; if that is too long, "
+            "send fewer requests or faster."
+        )
 
 
 def seed_of(resolved: Resolved) -> int:

@@ -13,7 +13,7 @@ from jitney.cli.failures import sentence_of
 from jitney.cli.opening import has_template, model_title, opened
 from jitney.cli.result_lines import engine_lines, turn_line
 from jitney.cli.sampling import choose_temperature
-from jitney.cli.terminal import AnswerWriter, Wrapper, columns, printable
+from jitney.cli.terminal import AnswerWriter, Wrapper, columns
 from jitney.cli.verbs import ChatOptions
 from jitney.config import Resolved
 from jitney.core import limits
@@ -26,6 +26,7 @@ from jitney.errors import (
     JitneyError,
     ModelError,
 )
+from jitney.text.printable import printable
 
 try:
     # This import gives `input` line editing. Some Pythons do not have it.

@@ -5,6 +5,7 @@ Every setting of `jitney.config` is a flag as well. Imports nothing heavy.
 """
 
 import inspect
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from fnmatch import fnmatchcase
@@ -203,6 +204,7 @@ def parse(verb: Verb, words: list[str]) -> Parsed:
     """Read what follows a command. Raises ConfigError, or an error of click."""
     place = " ".join(("jitney", *verb.path))
     flags = verb_flags(verb)
+    _check_values(words, flags)
     command = click.Command(place, params=[flag.parameter for flag in flags], add_help_option=False)
     try:
         context = command.make_context(place, _spread(words, flags), allow_extra_args=True)
@@ -228,6 +230,20 @@ def parse(verb: Verb, words: list[str]) -> Parsed:
         for name, value in values.items()
     }
     return Parsed(options, given, common.config, common.help)
+
+
+def _check_values(words: list[str], flags: list[Flag]) -> None:
+    """Refuse a flag in the place of a value: click would take it. Raises ConfigError."""
+    known = {name: flag.parameter for flag in flags for name in flag.spelled}
+    for word, following in itertools.pairwise(words):
+        if word == "--":
+            return
+        parameter = known.get(word)
+        if isinstance(parameter, click.Option) and not parameter.is_flag and following in known:
+            raise ConfigError(
+                f"{word} needs a value, and {following} is another flag; give the value, or write "
+                f"{word}={following} if this is it."
+            )
 
 
 def _spread(words: list[str], flags: list[Flag]) -> list[str]:

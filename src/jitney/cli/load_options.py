@@ -7,7 +7,7 @@ import math
 
 from jitney.bench.datasets import Choosing, read_custom, read_sharegpt
 from jitney.bench.workload import RandomLengths, Workload, read_trace
-from jitney.cli.bench_result import LENGTH_MAX, PROMPTS_MAX, RATE_MIN, check_number
+from jitney.cli.bench_result import LENGTH_MAX, PROMPTS_MAX, RATE_MIN, check_number, tell_arrivals
 from jitney.cli.failures import say
 from jitney.cli.flags import own_flags
 from jitney.cli.serve_load_verb import (
@@ -99,7 +99,7 @@ def dataset_of(options: ServeLoadOptions) -> str:
 
 
 def workload_of(options: ServeLoadOptions) -> Workload:
-    """The load that the options describe. Raises ConfigError."""
+    """The load that the options describe; a very long one is told. Raises ConfigError."""
     dataset = dataset_of(options)
     _check_numbers(options)
     _check_use(options, dataset)
@@ -122,6 +122,7 @@ def workload_of(options: ServeLoadOptions) -> Workload:
             "--burstiness would not be used without --request-rate, because all requests are sent "
             "at once; give a rate, or leave it out."
         )
+    tell_arrivals(workload.jobs[-1].at_s)
     return workload
 
 

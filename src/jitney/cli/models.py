@@ -16,13 +16,13 @@ from rich.text import Text
 
 from jitney.backends.kinds import all_kinds
 from jitney.backends.trials.remembered import forget
-from jitney.cli.terminal import printable
 from jitney.cli.verbs import ModelsOptions, PruneOptions, RemoveOptions
 from jitney.config import Resolved, nearest
 from jitney.errors import ConfigError, ModelError
 from jitney.models import inventory
 from jitney.models.files import disk_errors
 from jitney.models.inventory import HUB, StoredModel, stored_models
+from jitney.text.printable import printable
 
 NOTHING = "There is no model here yet; jitney pull fetches one.\n"
 

@@ -8,7 +8,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 def progress_bar(console: Console) -> Progress:
-    """A bar with a count and the time that is left; it goes away at the end."""
+    """A bar with a count and the time that is left; it goes away at the end.
+
+    Elsewhere than on a terminal there is none, and not the empty line of one that went away.
+    """
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -16,4 +19,5 @@ def progress_bar(console: Console) -> Progress:
         TimeRemainingColumn(),
         console=console,
         transient=True,
+        disable=not console.is_interactive,
     )

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from jitney.bench.report import check_folder, written_to
+from jitney.bench.report import written_to
+from jitney.cli.bench_result import check_folder
 from jitney.cli.serve_load_verb import ServeLoadOptions
 from jitney.errors import ConfigError
 
@@ -59,12 +60,14 @@ class ResultFile:
         """Write a result with `more` of it; the path. Raises a SetupError."""
         path = self.folder / (self.name or _name_of(content))
         line = json.dumps({**content, **more}, allow_nan=False) + "\n"
-        with written_to(path, FLAG), path.open("a+b" if self.is_appended else "wb") as file:
-            if self.is_appended and file.tell():
-                file.seek(-1, 2)
-                # vLLM ends its files without one.
-                line = line if file.read(1) == b"\n" else "\n" + line
-            file.write(line.encode())
+        with written_to(path, FLAG):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a+b" if self.is_appended else "wb") as file:
+                if self.is_appended and file.tell():
+                    file.seek(-1, 2)
+                    # vLLM ends its files without one.
+                    line = line if file.read(1) == b"\n" else "\n" + line
+                file.write(line.encode())
         return path
 
 

@@ -20,13 +20,14 @@ from jitney.cli.opening import has_template, make_prompt, opened
 from jitney.cli.prompt_sources import read_prompts
 from jitney.cli.result_lines import answer_line, error_line, run_lines
 from jitney.cli.sampling import sampling
-from jitney.cli.terminal import AnswerWriter, printable, write
+from jitney.cli.terminal import AnswerWriter, write
 from jitney.cli.verbs import RunOptions
 from jitney.cli.watch import Question, watch
 from jitney.config import Resolved
 from jitney.core.params import SamplingParams
 from jitney.engine.clock import SystemClock
 from jitney.errors import InvalidRequest, JitneyError, ModelError
+from jitney.text.printable import printable
 
 WATCHED_MAX = 8
 HEADING_CHARACTERS = 72

@@ -27,8 +27,8 @@ class ServeLoadOptions:
     """Put load on a running server that speaks OpenAI's HTTP interface.
 
     Flags and results have the names of `vllm bench serve`: times to the first token (ttft), per
-    token after it (tpot), between tokens (itl) and to the end (e2el). Options with several values
-    take them after one flag, or with the flag before each.
+    token after it (tpot), between chunks of the stream (itl), of one token or several, and to the
+    end (e2el). Options with several values take them after one flag, or with the flag before each.
     """
 
     base_url: str | None = option(

@@ -6,31 +6,18 @@ Main thread.
 import re
 import shutil
 import sys
-import unicodedata
 
 from rich.cells import cell_len
 
+from jitney.text.printable import printable
+
 _PARTS = re.compile(r"\n|[^\S\n]+|[^\s]+")
-_DROPPED = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})
-_JOINERS = frozenset("\u200c\u200d")
 COLUMNS_MIN = 20
 
 
 def columns() -> int:
     """The columns of the terminal minus one, so that a full line does not wrap by itself."""
     return max(shutil.get_terminal_size().columns - 1, COLUMNS_MIN)
-
-
-def printable(text: str) -> str:
-    """The text without characters that control a terminal; tabs become spaces."""
-    if text.isascii() and text.isprintable():
-        return text
-    kept = []
-    for character in text.replace("\t", "    "):
-        category = unicodedata.category(character)
-        if character == "\n" or character in _JOINERS or category not in _DROPPED:
-            kept.append(character)
-    return "".join(kept)
 
 
 class Wrapper:

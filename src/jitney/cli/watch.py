@@ -19,13 +19,13 @@ from jitney.api.outputs import RequestOutput
 from jitney.api.prompts import Prompt
 from jitney.cli.board import Pane, PaneState, Status, draw
 from jitney.cli.failures import sentence_of
-from jitney.cli.terminal import printable
 from jitney.core.params import SamplingParams
 from jitney.engine.clock import SystemClock
 from jitney.engine.engine import Engine
 from jitney.engine.stats import rate
 from jitney.errors import JitneyError
 from jitney.records import Record, TickRecord
+from jitney.text.printable import printable
 
 FRAMES_PER_S = 10
 WINDOW_S = 1.0

@@ -9,12 +9,18 @@ from collections.abc import AsyncIterator, Callable
 import httpx
 import pytest
 
-from jitney.bench.http_target import HttpTarget, check_address, check_header, check_key
+from jitney.bench.http_target import (
+    COMPLETIONS,
+    HttpTarget,
+    check_address,
+    check_header,
+    check_key,
+)
 from jitney.bench.timing import RequestTimes
 from jitney.bench.workload import Job
 from jitney.errors import ConfigError
 
-JOB = Job(number=0, prompt_count=3, completion_count=2)
+JOB = Job(number=0, prompt_count=3, completion_count=4)
 
 
 def event(value: object) -> bytes:
@@ -91,6 +97,8 @@ def test_without_counts_a_chunk_is_a_token() -> None:
         ([event({"choices": ["text"]})], 200, "choices"),
         ([b"data: " + b"a" * 2**19] * 3, 200, "above 1,048,576 bytes"),
         ([b"z" * 2**16] * 8, 500, "status 500: " + "z" * 200),
+        ([TEXT, b'data: {"error": ' + b"[" * 10_000 + b"\n\n"], 200, "RecursionError"),
+        ([TEXT, b'data: {"choi'], 200, "DecodeError"),
         ([DONE], 200, "no text"),
         ([], 200, "no text"),
     ],
@@ -99,6 +107,49 @@ def test_a_failure_is_kept_with_its_reason(pieces: list[bytes], status: int, wor
     times = ask(pieces, status)
     assert times.error is not None
     assert words in times.error
+
+
+@pytest.mark.parametrize(
+    "end",
+    [DONE, b"data: [DONE]", event({"choices": [{"text": "", "finish_reason": "length"}]})],
+)
+def test_one_sign_of_the_end_is_enough(end: bytes) -> None:
+    """Guards servers that leave out one of the two, or the last line end."""
+    assert ask([TEXT, TEXT, end]).error is None
+
+
+@pytest.mark.parametrize("reason", [None, ""])
+def test_an_answer_without_an_end_broke_off(reason: str | None) -> None:
+    """Guards the count of successes: a server that dies sends only the beginning."""
+    times = ask([TEXT, event({"choices": [{"text": "b", "finish_reason": reason}]}), USAGE])
+    assert times.error is not None
+    assert "the answer broke off" in times.error
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        *(("completion_tokens", count) for count in (-7, 5, 10**15)),
+        *(("prompt_tokens", count) for count in (-1, 10**15)),
+    ],
+)
+def test_a_count_that_cannot_be_right_fails_the_request(name: str, count: int) -> None:
+    """Guards throughput: it was negative, or that of no machine."""
+    times = ask([TEXT, event({"usage": {name: count}}), DONE])
+    assert times.error is not None
+    assert f"{name} {count:,}; expected 0 to " in times.error
+    assert times.completion_count == 0
+
+
+def test_more_tokens_than_asked_for_count_if_their_text_came() -> None:
+    """Guards servers that do not keep to max_tokens, and fields that ask for more."""
+    long = event({"choices": [{"text": "a" * 9}]})
+    usage = event({"usage": {"completion_tokens": 9}})
+    assert ask([long, usage, DONE]).completion_count == 9
+    several = HttpTarget(base_url="http://x", model="m", seed=1, extra_body={"n": 9})
+    whole = TEXT + usage + DONE
+    times = answered(lambda request: httpx.Response(200, content=whole), several)
+    assert (times.error, times.completion_count) == (None, 9)
 
 
 def test_fields_may_be_null() -> None:
@@ -213,6 +264,23 @@ def test_headers_are_sent_and_their_values_not_shown() -> None:
     assert times.error == "status 401: wrong: [key]"
 
 
+@pytest.mark.parametrize("end", ["", "/", "/v1", "/v1/"])
+def test_an_address_may_end_as_that_of_openais_clients(end: str) -> None:
+    assert HttpTarget(base_url="http://x" + end, model="m", seed=1).url == "http://x" + COMPLETIONS
+    other = HttpTarget(base_url="http://x/v1", endpoint="/completions", model="m", seed=1)
+    assert other.url == "http://x/v1/completions"
+
+
+def test_a_refused_call_without_a_key_gets_a_hint() -> None:
+    assert ask([b"no"], 401).error == "status 401: no; --api-key gives the server a key"
+    assert ask([b"no"], 401, api_key="sk-123").error == "status 401: no"
+
+
+def test_a_key_with_control_characters_in_it_is_not_shown() -> None:
+    times = ask([b"no such key: sk-\x1b123"], 401, api_key="sk-123")
+    assert times.error == "status 401: no such key: [key]"
+
+
 def test_a_header_that_cannot_be_sent_is_refused_and_not_shown() -> None:
     check_header("x-tenant", "blue green")
     for name, value in (("", "hidden"), ("a b", "hidden"), ("x", "hidden\n"), ("x:", "hidden")):
@@ -267,7 +335,7 @@ def test_bodies_of_both_kinds() -> None:
     plain = HttpTarget(base_url="http://x", model="m", seed=1, extra_body={"cache_prompt": False})
     body = plain.body(JOB)
     assert isinstance(body["prompt"], str)
-    assert (body["max_tokens"], body["ignore_eos"], body["cache_prompt"]) == (2, True, False)
+    assert (body["max_tokens"], body["ignore_eos"], body["cache_prompt"]) == (4, True, False)
     chat = HttpTarget(
         base_url="http://x", endpoint="/v1/chat/completions", model="m", seed=1, ignores_eos=False
     ).body(JOB)

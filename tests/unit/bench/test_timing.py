@@ -1,5 +1,7 @@
 """Figures of a run, compared with counts by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from jitney.bench.timing import (
@@ -7,7 +9,7 @@ from jitney.bench.timing import (
     RequestTimes,
     is_within,
     most_at_once,
-    most_in_a_second,
+    peak_rate,
     percentile,
     read_goodput,
     summary,
@@ -66,8 +68,32 @@ def test_only_the_chosen_metrics_are_summed_up() -> None:
 
 
 def test_the_busiest_second_counts_from_the_first_request() -> None:
-    assert most_in_a_second([FIRST, SECOND]) == 2
-    assert most_in_a_second([FAILED]) == most_in_a_second([]) == 0
+    assert peak_rate([FIRST, SECOND]) == 2
+    failed = replace(FIRST, token_times=[10.0] * 9, error="broke off")
+    assert peak_rate([FIRST, SECOND, failed]) == 2
+    assert peak_rate([FAILED]) == peak_rate([]) == 0
+
+
+def test_a_chunk_of_several_tokens_counts_for_all_of_them() -> None:
+    """Guards the peak: it was below the mean where a server sends several tokens at once."""
+    chunks = replace(FIRST, completion_count=30)
+    assert peak_rate([chunks]) == 20
+    assert peak_rate([chunks, SECOND]) == 20
+
+
+@pytest.mark.parametrize("ended_at", [10.4, 10.5, 11.5, 11.9, 12.0, 13.7])
+def test_the_peak_is_never_below_the_mean(ended_at: float) -> None:
+    """Guards short runs: the last second of a run is hardly ever a whole one."""
+    steady = RequestTimes(
+        sent_at=10.0,
+        completion_count=100,
+        token_times=[10.0 + (ended_at - 10.0) * part / 100 for part in range(1, 101)],
+        ended_at=ended_at,
+    )
+    mean = summary([steady], ended_at - 10.0)["output_throughput"]
+    assert isinstance(mean, float)
+    assert peak_rate([steady]) == pytest.approx(mean, rel=0.05)
+    assert peak_rate([steady]) >= mean
 
 
 def test_a_gap_may_have_a_limit_where_gaps_are_known() -> None:

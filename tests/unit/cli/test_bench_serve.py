@@ -1,12 +1,14 @@
 """What `jitney bench serve` refuses before it sends anything."""
 
+from pathlib import Path
+
 import pytest
 
 from jitney.cli.bench_serve import run_serve
 from jitney.cli.flags import parse
 from jitney.cli.serve_load_verb import SERVE_LOAD_VERB
 from jitney.config import resolve
-from jitney.errors import ConfigError
+from jitney.errors import ConfigError, SetupError
 
 NOBODY = ("--base-url", "http://127.0.0.1:9", "--model", "m")
 
@@ -50,3 +52,14 @@ def test_a_wrong_or_useless_flag_gets_a_sentence(words: tuple[str, ...], sentenc
         run(*words)
     assert sentence in str(caught.value)
     assert "hidden" not in str(caught.value)
+
+
+def test_without_a_server_no_folder_is_left(tmp_path: Path) -> None:
+    """Guards the disk: a run without a result made the folders for it."""
+    (tmp_path / "kept").mkdir()
+    for folder in (tmp_path / "new" / "deep", tmp_path / "kept"):
+        saved = ("--save-result", "--result-dir", str(folder), "-o", str(folder))
+        for words in (NOBODY, NOBODY[:2]):
+            with pytest.raises(SetupError, match=r"failed|is a server running"):
+                run(*words, "--num-prompts", "1", *saved)
+    assert [each.name for each in tmp_path.rglob("*")] == ["kept"]

@@ -115,6 +115,18 @@ def test_the_words_after_a_list_option_belong_to_it() -> None:
             parse(serve, wrong)
 
 
+def test_a_flag_in_the_place_of_a_value_gets_a_sentence() -> None:
+    """Guards a forgotten value: the next flag was taken for it, and its own value was left over."""
+    serve = next(verb for verb in VERBS if verb.path == ("bench", "serve"))
+    for flag in ("--goodput", "--label"):
+        with pytest.raises(ConfigError, match=f"{flag} needs a value, and --num-prompts is"):
+            parse(serve, [flag, "--num-prompts", "2"])
+    assert parse(serve, ["--label=--seed", "--seed", "2"]).options.label == "--seed"
+    assert parse(serve, ["--save-result", "--seed", "2"]).options.seed == 2
+    assert parse(serve, ["--temperature", "-1", "--label", "--x"]).options.label == "--x"
+    assert parse(VERBS[0], ["--", "--stop", "--seed"]).options.prompts == ("--stop", "--seed")
+
+
 def test_words_of_a_command_with_arguments_stay_arguments() -> None:
     """Guards `jitney run --stop x "prompt"`."""
     parsed = parse(VERBS[0], ["--stop", "x", "prompt"])

@@ -102,3 +102,12 @@ def test_sharegpt_takes_the_first_question_and_the_length_of_its_answer(tmp_path
 def test_a_flag_without_a_use_is_refused(words: tuple[str, ...], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         load(*words)
+
+
+@pytest.mark.parametrize(("rate", "is_told"), [("0.000001", True), ("10", False), ("inf", False)])
+def test_a_load_of_hours_is_told_before_it_begins(
+    rate: str, capsys: pytest.CaptureFixture[str], *, is_told: bool
+) -> None:
+    """Guards patience: a rate with too many zeros took weeks without a word."""
+    load("--num-prompts", "3", "--request-rate", rate)
+    assert ("hours; if that is too long" in capsys.readouterr().err) is is_told
