@@ -170,7 +170,7 @@ def _cost(asked: _Asked) -> Cost:
 def _question(asked: _Asked, cost: Cost) -> PlanQuestion:
     """Without its rate."""
     options, settings = asked.options, asked.resolved.settings
-    traits = cost.traits.at(settings.max_num_seqs, settings.kv_tokens)
+    traits = cost.traits.at(settings.max_num_seqs, settings.kv_tokens, settings.max_model_len)
     question = PlanQuestion(
         cost=cost,
         traffic=asked.traffic,
@@ -258,7 +258,9 @@ def _what_if(asked: _Asked, question: PlanQuestion, pool: Pool) -> Shown:
     cases = []
     for change in (present, *asked.changes):
         settings = _changed(asked.resolved, change)
-        traits = question.cost.traits.at(settings.max_num_seqs, settings.kv_tokens)
+        traits = question.cost.traits.at(
+            settings.max_num_seqs, settings.kv_tokens, settings.max_model_len
+        )
         scheduling = scheduler_settings(settings, traits)
         configuration = Configuration(scheduling, traits, change.replicas or asked.replicas)
         cases.append(

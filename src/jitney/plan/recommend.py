@@ -57,7 +57,7 @@ class PlanQuestion:
 
     def configuration(self, settings: SchedulerSettings, replicas: int = 1) -> Configuration:
         """So many replicas with these settings."""
-        traits = self.cost.traits.at(settings.max_num_seqs, self.kv_tokens)
+        traits = self.cost.traits.at(settings.max_num_seqs, self.kv_tokens, settings.model_len_max)
         return Configuration(settings, traits, replicas)
 
     def load(self, settings: SchedulerSettings, per_s: float, replicas: int = 1) -> LoadCase:

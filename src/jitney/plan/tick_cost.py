@@ -20,6 +20,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
+from jitney.backends.shared.sizing import MODEL_LEN_DEFAULT
 from jitney.core.backend import Traits
 from jitney.core.batch import Batch
 from jitney.errors import ConfigError, SetupError
@@ -105,18 +106,28 @@ class BackendTraits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     batch_invariant: bool
     decodes_differ: bool
 
-    def at(self, slots: int, kv_tokens: int | None) -> Traits:
-        """The traits with another number of slots: memory in proportion, if none is given."""
+    def at(self, slots: int, kv_tokens: int | None, length: int | None = None) -> Traits:
+        """The traits with another number of slots, or with other memory. Raises ConfigError.
+
+        Memory that is given is taken as it is, in whole blocks. Without, it is in proportion, and
+        there is room for a sequence of `length` tokens: `max_model_len`, as far as it is known.
+        """
         if kv_tokens is None:
-            kv_tokens = self.kv_tokens * slots // self.slots
-        least = min(self.kv_tokens, self.model_len_max + self.block_tokens)
+            longest = length or min(self.model_len_max, MODEL_LEN_DEFAULT)
+            least = min(self.kv_tokens, -(-longest // self.block_tokens) * self.block_tokens)
+            kv_tokens = max(self.kv_tokens * slots // self.slots, least)
+        elif kv_tokens < self.block_tokens:
+            raise ConfigError(
+                f"kv_tokens is {kv_tokens}, and {self.name} takes memory in blocks of "
+                f"{self.block_tokens} tokens; raise it."
+            )
         # Spare slots are for cached prefixes. There are fewer of them where there are fewer slots.
         spare = self.slots_max - self.slots
         spare = max(min(spare, SPARE_MIN), spare * min(slots, self.slots) // self.slots)
         return Traits(
             name=self.name,
             slots_max=slots + max(0, spare),
-            kv_tokens=max(kv_tokens, least),
+            kv_tokens=kv_tokens - kv_tokens % self.block_tokens,
             model_len_max=self.model_len_max,
             block_tokens=self.block_tokens,
             can_save=self.can_save,

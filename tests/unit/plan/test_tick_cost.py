@@ -99,8 +99,21 @@ def test_other_slots_have_memory_in_proportion() -> None:
     assert TRAITS.at(8, None).slots_max == 12
     many = msgspec.structs.replace(TRAITS, slots=32, slots_max=48)
     assert [many.at(slots, None).slots_max for slots in (4, 16, 64)] == [8, 24, 80]
-    assert TRAITS.at(8, 5000).kv_tokens == 5000
-    assert TRAITS.at(1, None).kv_tokens == 1025
+    assert TRAITS.at(1, None).kv_tokens == 1024
+    # Room for the longest sequence that was asked for, in whole blocks.
+    blocks = msgspec.structs.replace(TRAITS, block_tokens=32)
+    assert [blocks.at(1, None, length).kv_tokens for length in (100, 1025)] == [1024, 1056]
+
+
+def test_memory_that_is_given_is_not_raised() -> None:
+    """Else a what-if with little memory would show no effect."""
+    assert [TRAITS.at(8, given).kv_tokens for given in (5000, 64, 10)] == [5000, 64, 10]
+    blocks = msgspec.structs.replace(TRAITS, block_tokens=32)
+    assert blocks.at(8, 100, 1024).kv_tokens == 96
+    with pytest.raises(
+        ConfigError, match=r"kv_tokens is 10, and made takes memory in blocks of 32"
+    ):
+        blocks.at(8, 10)
 
 
 def test_a_cost_is_the_same_after_it_was_saved(tmp_path: Path) -> None:
