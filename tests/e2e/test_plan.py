@@ -166,6 +166,17 @@ def test_a_what_if_that_refuses_everything_is_shown(cost: Path, trace: Path) -> 
     assert done.returncode == 0, done.stderr
     runs = strict(done.stdout.splitlines()[-1])["runs"]
     assert (runs[1]["failed"], runs[1]["per_s"], runs[1]["p95_ms"]) == (40, 0.0, None)
+    assert "All 40 requests were refused or failed under max_model_len=8, for exam" in done.stdout
+
+
+def test_a_what_if_names_the_settings_that_bear_less_than_the_load(cost: Path) -> None:
+    """A short run of a load far above what they bear may be within generous limits."""
+    words = ("--request-rate", "100000", "--goodput", "ttft:1e9", "--what-if", "replicas=1000")
+    done = plan("--cost", cost, "--input-len", "4", "--output-len", "2", *words)
+    assert done.returncode == 0, done.stderr
+    runs = strict(done.stdout.splitlines()[-1])["runs"]
+    assert [each["overloaded"] for each in runs] == [True, False]
+    assert "More arrives than the replicas bear under these settings: present. " in done.stdout
 
 
 def test_an_interrupt_leaves_no_process(cost: Path) -> None:

@@ -6,6 +6,7 @@ Tests: tests/e2e/test_plan.py and tests/unit/plan.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from jitney.bench.report import setup_of
@@ -35,8 +36,11 @@ from jitney.plan.recommend import PlanQuestion, recommend
 from jitney.plan.replica import Configuration, refusal_of
 from jitney.plan.results import day_result, recommended, replayed, scheduler_shown
 from jitney.plan.search import (
+    HIGHEST,
+    LoadCase,
     ReplayCase,
     count_for,
+    most_per_s,
     run_replay,
 )
 from jitney.plan.tick_cost import Cost, read_cost, write_cost
@@ -272,6 +276,7 @@ def _what_if(asked: _Asked, question: PlanQuestion, pool: Pool) -> Shown:
             )
         )
     found = pool.map(run_replay, cases)
+    overloaded = [] if asked.is_timed else _overloaded(question, cases, pool)
     names = [PRESENT, *(change.text for change in asked.changes)]
     rows = [
         (name, case.configuration.replicas, figures)
@@ -279,10 +284,37 @@ def _what_if(asked: _Asked, question: PlanQuestion, pool: Pool) -> Shown:
     ]
     title = _title(question.cost, f"{workload.name}: {len(workload.jobs):,} requests")
     return Shown(
-        replayed(question.cost, workload.name, asked.limits, rows),
+        replayed(
+            question.cost, workload.name, asked.limits, rows, [names[each] for each in overloaded]
+        ),
         tuple(case.configuration.settings.policy for case in cases),
         lambda pictures: pictures.paint_what_if(rows, title),
     )
+
+
+def _overloaded(question: PlanQuestion, cases: Sequence[ReplayCase], pool: Pool) -> list[int]:
+    """The cases with replicas that bear less than what arrives; a short run may not show it.
+
+    Where a trace says when its requests arrive, it is replayed to its end, and needs no such rate.
+    """
+    loads = [
+        LoadCase(
+            configuration=replace(case.configuration, replicas=1),
+            cost=case.cost,
+            traffic=question.traffic,
+            limits={},
+            per_s=0.0,
+            seed=question.seed,
+        )
+        for case in cases
+    ]
+    most = pool.map(most_per_s, loads)
+    return [
+        place
+        for place, (case, per_s) in enumerate(zip(cases, most, strict=True))
+        # Where all are refused nothing is overloaded.
+        if 0 < HIGHEST * case.configuration.replicas * per_s < question.per_s
+    ]
 
 
 def _day(asked: _Asked, question: PlanQuestion, pool: Pool) -> Shown:

@@ -79,9 +79,13 @@ def recommended(question: PlanQuestion, found: Recommendation) -> Result:
 
 
 def replayed(
-    cost: Cost, workload_name: str, limits: Limits, rows: Sequence[tuple[str, int, Figures]]
+    cost: Cost,
+    workload_name: str,
+    limits: Limits,
+    rows: Sequence[tuple[str, int, Figures]],
+    overloaded: Sequence[str] = (),
 ) -> Result:
-    """One workload under several settings, side by side."""
+    """One workload under several settings, side by side; `overloaded` are names of rows."""
     first = rows[0][2]
     table = tuple(
         (
@@ -94,10 +98,12 @@ def replayed(
         for name, replicas, figures in rows
     )
     notes = [cost_note(cost)]
-    if first.failed:
+    notes += [_failures(name, figures) for name, _, figures in rows if figures.failed]
+    if overloaded:
         notes.append(
-            f"{first.failed:,} of {first.count:,} requests were refused or failed under the "
-            "present settings: the queue was full, or they do not fit max_model_len."
+            f"More arrives than the replicas bear under these settings: {'; '.join(overloaded)}. "
+            "Latencies there grow as long as that lasts, or requests are refused; the latencies "
+            "and shares above are those of the first requests only, and too good."
         )
     return Result(
         name="plan-what-if",
@@ -109,11 +115,23 @@ def replayed(
             limits_ms=dict(limits),
             cost=_plain_cost(cost),
             runs=[
-                {"settings": name, "replicas": replicas, **asdict(figures)}
+                {
+                    "settings": name,
+                    "replicas": replicas,
+                    **asdict(figures),
+                    "overloaded": name in overloaded,
+                }
                 for name, replicas, figures in rows
             ],
         ),
     )
+
+
+def _failures(name: str, figures: Figures) -> str:
+    """How many requests failed under some settings, and what they were told."""
+    number = "All" if figures.failed == figures.count else f"{figures.failed:,} of"
+    told = "" if figures.failure is None else f", for example: {figures.failure.rstrip('.')}"
+    return f"{number} {figures.count:,} requests were refused or failed under {name}{told}."
 
 
 def day_result(question: PlanQuestion, replicas: int, found: DayFigures, seconds: float) -> Result:
@@ -279,7 +297,7 @@ def _estimated(found: Estimate) -> tuple[str, str]:
 
 def _beside(value: float, first: float) -> str:
     """A value, with its change from the first row."""
-    if value == first or not first > 0:
+    if value == first or not first > 0 or not math.isfinite(value):
         return shown(value)
     return f"{shown(value)} ({100 * (value / first - 1):+.0f} %)"
 

@@ -125,6 +125,11 @@ def settled(run: SimulatedRun, limits: Limits, warm: int, tail: int) -> Figures:
     )
 
 
+def most_per_s(case: LoadCase) -> float:
+    """The throughput with requests always waiting, limits aside."""
+    return run_load(replace(case, per_s=0.0, limits={})).per_s
+
+
 def run_replay(case: ReplayCase) -> Figures:
     """Simulate one workload, from its first request to its last."""
     run = simulate(case.workload, case.configuration, case.cost)
@@ -141,11 +146,11 @@ class CapacityCase:
 
 def find_capacity(case: CapacityCase) -> Capacity:
     """The highest load within the limits, to a few percent."""
-    most_per_s = run_load(replace(case.load, per_s=0.0, limits={})).per_s
-    low, high = LOWEST * most_per_s, HIGHEST * most_per_s
+    most = most_per_s(case.load)
+    low, high = LOWEST * most, HIGHEST * most
     best = run_load(replace(case.load, per_s=low))
     if best.share < case.share:
-        return Capacity(most_per_s=most_per_s, per_s=0.0, figures=best)
+        return Capacity(most_per_s=most, per_s=0.0, figures=best)
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
         found = run_load(replace(case.load, per_s=middle))
@@ -153,4 +158,4 @@ def find_capacity(case: CapacityCase) -> Capacity:
             low, best = middle, found
         else:
             high = middle
-    return Capacity(most_per_s=most_per_s, per_s=low, figures=best)
+    return Capacity(most_per_s=most, per_s=low, figures=best)

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -77,6 +78,38 @@ def test_changes_stand_side_by_side() -> None:
     assert result.rows[1][:2] == ("mix=separate", "2")
 
 
-def test_refused_requests_are_said() -> None:
-    result = replayed(make_cost(), "day", {}, [("present", 1, figures(100.0, failed=4))])
-    assert any(each.startswith("4 of 10 requests were refused") for each in result.notes)
+def test_a_row_in_which_all_failed_has_dashes() -> None:
+    rows = [("present", 1, figures(100.0)), ("kv_tokens=10", 1, figures(math.nan, failed=10))]
+    assert replayed(make_cost(), "day", {}, rows).rows[1][5] == "-"
+
+
+def test_refused_requests_are_said_of_all_settings() -> None:
+    told = replace(figures(100.0, failed=4), failure="The queue is full.")
+    rows = [("present", 1, told), ("kv_tokens=10", 1, figures(math.nan, failed=10))]
+    notes = replayed(make_cost(), "day", {}, rows).notes
+    assert (
+        "4 of 10 requests were refused or failed under present, for example: The queue is full."
+        in notes
+    )
+    assert "All 10 requests were refused or failed under kv_tokens=10." in notes
+
+
+def test_the_most_common_failure_is_kept() -> None:
+    errors = ("full", "too long", "too long", None)
+    requests = [RequestTimes(sent_at=0.0, prompt_count=9, error=error) for error in errors]
+    found = figures_of(requests[:3], 1.0, {}, 0.0)
+    assert (found.failed, found.failure) == (3, "too long")
+
+
+def test_settings_that_bear_less_than_what_arrives_are_named() -> None:
+    rows = [("present", 1, figures(100.0)), ("replicas=2", 2, figures(80.0))]
+    result = replayed(make_cost(), "day", {}, rows, ["replicas=2"])
+    assert any(
+        each.startswith("More arrives than the replicas bear under these settings: replicas=2. ")
+        for each in result.notes
+    )
+    runs = result.figures["runs"]
+    assert isinstance(runs, list)
+    assert [each["overloaded"] for each in runs] == [False, True]
+    calm = replayed(make_cost(), "day", {}, rows)
+    assert not any(each.startswith("More arrives") for each in calm.notes)
