@@ -50,6 +50,9 @@ class LoadCase:
     """0: as much as it bears, from clients that ask again and again."""
     seed: int
     count: int | None = None
+    slots: int | None = None
+    """It has as many requests, and as many of them count, as so many slots need; None: as its own
+    slots need. So settings that are compared get the same requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +88,9 @@ def run_load(case: LoadCase) -> Figures:
     configuration, traffic = case.configuration, case.traffic
     count = case.count or count_for(traffic, configuration.replicas)
     slots = configuration.settings.max_num_seqs * configuration.replicas
-    count = max(count, COUNT_SLOTS * slots)
-    warm = WARM * slots
+    sized = max(slots, case.slots or 0)
+    count = max(count, COUNT_SLOTS * sized)
+    warm = WARM * sized
     if case.per_s:
         workload = traffic.workload(count, case.per_s, seed=case.seed)
     else:
@@ -103,7 +107,7 @@ def run_load(case: LoadCase) -> Figures:
         configuration = replace(configuration, settings=settings)
         workload = traffic.closed(2 * count + clients, clients, seed=case.seed)
     run = simulate(workload, configuration, case.cost)
-    return settled(run, case.limits, warm, TAIL * slots)
+    return settled(run, case.limits, warm, TAIL * sized)
 
 
 def settled(run: SimulatedRun, limits: Limits, warm: int, tail: int) -> Figures:
