@@ -14,6 +14,7 @@ from typing import Any  # Any: JSON values
 import pytest
 
 from jitney.backends.machine.cores import usable_cores
+from jitney.bench.steal import StealWatch
 from jitney.plan.tick_cost import write_cost
 from tests.plan_for_tests import COST
 
@@ -67,7 +68,9 @@ def test_it_measures_simulates_recommends_and_draws(tmp_path: Path) -> None:
     assert found["settings"] == {"backend": "fake"}
     assert found["scheduler"]["strategy"] == "continuous"
     assert (found["load"]["input_len"], found["load"]["output_len"]) == (8, 4)
-    assert json.loads(saved.read_text())["model"] == "fake"
+    written = json.loads(saved.read_text())
+    assert written["model"] == "fake"
+    assert (written["stolen_share"] is None) is (StealWatch().share() is None)
     assert json.loads((tmp_path / "out" / "plan.json").read_text())["rate"] == 20.0
 
 

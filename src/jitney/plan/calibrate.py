@@ -16,8 +16,11 @@ Tests: tests/e2e/test_plan.py.
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import msgspec
+
 from jitney.bench.in_process import JOINING, EngineTarget, engine_target, for_bench
 from jitney.bench.report import machine
+from jitney.bench.steal import StealWatch
 from jitney.bench.workload import Job, Say, Workload, mixed
 from jitney.config import Settings
 from jitney.core.backend import Traits
@@ -67,6 +70,7 @@ def calibrate(settings: Settings, *, seed: int, say: Say) -> Cost:
     slots = max(SLOTS_LEAST, settings.max_num_seqs)
     changed = measuring_settings(settings, slots)
     ticks: list[MeasuredTick] = []
+    watch = StealWatch()
     say("measuring prompts in pieces")
     with engine_target(replace(changed, prefill_chunk=PIECE)) as target:
         clients = min(PIECES_CLIENTS, slots)
@@ -83,6 +87,7 @@ def calibrate(settings: Settings, *, seed: int, say: Say) -> Cost:
                 continue
             say(f"measuring {load.name}")
             ticks += _ticks(target, load)
+    stolen_share = watch.share()
     shown = machine()
     stamp = MeasuredOn(
         model=name_of(settings),
@@ -91,7 +96,7 @@ def calibrate(settings: Settings, *, seed: int, say: Say) -> Cost:
         traits=traits_of(traits, slots),
         backend_process=settings.backend_process,
     )
-    return fit_cost(ticks, stamp)
+    return msgspec.structs.replace(fit_cost(ticks, stamp), stolen_share=stolen_share)
 
 
 def measuring_settings(settings: Settings, slots: int) -> Settings:

@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 
 from jitney.bench.report import Result
+from jitney.bench.steal import SHARE_TOLD
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.plan.day import DayFigures, Estimate
 from jitney.plan.figures import Figures, Limits
 from jitney.plan.recommend import GAIN, Fleet, PlanQuestion, Recommendation
 from jitney.plan.replica import REPLICAS_MAX
-from jitney.plan.tick_cost import Cost
+from jitney.plan.tick_cost import DOUBTED, Cost
 
 CHOSEN = ("max_num_seqs", "max_num_batched_tokens", "prefill_chunk", "mix", "policy")
 """The settings that are searched."""
@@ -194,8 +195,20 @@ def cost_note(cost: Cost) -> str:
         f"Cost: {cost.model} with {cost.traits.name} on {cost.machine}, {cost.measured_at}; fitted "
         f"to {cost.tick_count:,} ticks with a mean error of {100 * cost.error:.0f} % each. "
         f"It holds for --backend {cost.traits.name}: auto may take another for other slots."
-        f"{_PLACES[cost.backend_process]}"
+        f"{_PLACES[cost.backend_process]}{_doubt(cost)}"
     )
+
+
+def _doubt(cost: Cost) -> str:
+    """Why a cost should be measured again, if it should."""
+    if cost.stolen_share is not None and cost.stolen_share > SHARE_TOLD:
+        return (
+            f" Other machines on the same host took {100 * cost.stolen_share:.0f} % of the "
+            "processors while it was measured: measure again at another time."
+        )
+    if cost.error > DOUBTED:
+        return " With so large an error it says little: measure again on a quiet machine."
+    return ""
 
 
 def limits_text(limits: Limits) -> str:
@@ -288,6 +301,7 @@ def _plain_cost(cost: Cost) -> dict[str, object]:
         "measured_at": cost.measured_at,
         "error": cost.error,
         "tick_count": cost.tick_count,
+        "stolen_share": cost.stolen_share,
     }
 
 

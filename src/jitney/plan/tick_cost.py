@@ -14,6 +14,7 @@ sequences in scattered slots can take twice the time of sixteen in a row. `Cost.
 `Cost.group` say how it is here (`runs_of`).
 """
 
+import codecs
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -23,6 +24,7 @@ import msgspec
 from jitney.backends.shared.sizing import MODEL_LEN_DEFAULT
 from jitney.core.backend import Traits
 from jitney.core.batch import Batch
+from jitney.core.limits import TOKENS_MAX
 from jitney.errors import ConfigError, SetupError
 
 FORMAT: Final = "jitney-cost-1"
@@ -30,7 +32,13 @@ SIZE_MAX = 1_048_576
 SPARE_MIN = 4
 CURVES = ("decodes", "spans_alone", "spans_beside", "contexts")
 
-Seconds = Annotated[float, msgspec.Meta(ge=0)]
+SECONDS_MAX = 86_400.0
+"""Beyond it, virtual time would soon have no room for what takes milliseconds."""
+
+DOUBTED = 0.15
+"""A cost with a larger error of a tick says little about settings that are near each other."""
+
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=SECONDS_MAX)]
 Size = Annotated[int, msgspec.Meta(ge=0, le=SIZE_MAX)]
 Points = Annotated[tuple[tuple[Size, Seconds], ...], msgspec.Meta(min_length=1, max_length=256)]
 
@@ -96,13 +104,13 @@ class BackendTraits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """The numbers of the backend that the scheduler needs; `slots` are those it was loaded for."""
 
     name: str
-    slots: Annotated[int, msgspec.Meta(ge=1)]
-    slots_max: Annotated[int, msgspec.Meta(ge=1)]
-    kv_tokens: Annotated[int, msgspec.Meta(ge=2)]
-    model_len_max: Annotated[int, msgspec.Meta(ge=2)]
-    block_tokens: Annotated[int, msgspec.Meta(ge=1)]
+    slots: Annotated[int, msgspec.Meta(ge=1, le=SIZE_MAX)]
+    slots_max: Annotated[int, msgspec.Meta(ge=1, le=SIZE_MAX)]
+    kv_tokens: Annotated[int, msgspec.Meta(ge=2, le=TOKENS_MAX)]
+    model_len_max: Annotated[int, msgspec.Meta(ge=2, le=TOKENS_MAX)]
+    block_tokens: Annotated[int, msgspec.Meta(ge=1, le=SIZE_MAX)]
     can_save: bool
-    kv_bytes_per_token: Annotated[int, msgspec.Meta(ge=0)]
+    kv_bytes_per_token: Annotated[int, msgspec.Meta(ge=0, le=TOKENS_MAX)]
     batch_invariant: bool
     decodes_differ: bool
 
@@ -189,6 +197,8 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Slots farther apart are computed one after the other; None: all together."""
     backend_process: bool | None = None
     """Whether the backend ran in a process of its own; None: the file does not tell."""
+    stolen_share: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    """The part of the processors that other machines took meanwhile; None: that is not known."""
 
 
 class TickCost:
@@ -234,7 +244,9 @@ class TickCost:
 def read_cost(path: Path) -> Cost:
     """The cost in a file. Raises ConfigError."""
     try:
-        cost = msgspec.json.decode(path.read_bytes(), type=Cost)
+        # Some editors write a mark at the start of a file.
+        content = path.read_bytes().removeprefix(codecs.BOM_UTF8)
+        cost = msgspec.json.decode(content, type=Cost)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -130,6 +130,9 @@ def test_a_cost_is_the_same_after_it_was_saved(tmp_path: Path) -> None:
         (lambda text: "[]", "Expected `object`"),
         (lambda text: text.replace("jitney-cost-1", "jitney-cost-9"), "$.format"),
         (lambda text: text.replace('"host_s": 0.0', '"host_s": -1.0'), "$.host_s"),
+        (lambda text: text.replace('"host_s": 0.0', '"host_s": 1e308'), "$.host_s"),
+        (lambda text: text.replace('"kv_tokens": 4096', f'"kv_tokens": {10**30}'), "kv_tokens"),
+        (with_points("decodes", [[1, 1e308]]), "$.decodes"),
         (lambda text: text.replace("host_s", "hots_s"), "hots_s"),
         (lambda text: text.replace('"slots": 4', '"slots": 0'), "$.traits.slots"),
         (with_points("decodes", [[1, 0.1], [8, 0.2], [8, 0.3]]), "for one size in decodes"),
@@ -149,6 +152,13 @@ def test_a_wrong_file_gives_one_sentence(tmp_path: Path, change: object, told: s
     assert told in str(caught.value)
     assert str(caught.value).endswith(".")
     assert "\n" not in str(caught.value)
+
+
+def test_a_mark_at_the_start_of_a_file_is_read_over(tmp_path: Path) -> None:
+    path = tmp_path / "cost.json"
+    write_cost(make_cost(), path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert read_cost(path) == make_cost()
 
 
 def test_a_missing_file_gives_one_sentence(tmp_path: Path) -> None:

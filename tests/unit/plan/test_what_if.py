@@ -9,7 +9,7 @@ import pytest
 from jitney.bench.timing import RequestTimes
 from jitney.errors import ConfigError
 from jitney.plan.figures import Figures, figures_of
-from jitney.plan.results import replayed
+from jitney.plan.results import cost_note, replayed
 from jitney.plan.what_if import Change, read_change
 from tests.plan_for_tests import make_cost
 
@@ -68,6 +68,23 @@ def test_what_no_request_has_is_null_in_json_and_a_dash_in_tables() -> None:
     assert [row[5] for row in result.rows] == ["-", "-"]
     read = json.loads(json.dumps(result.figures, allow_nan=False))
     assert [run["p95_ms"] for run in read["runs"]] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("terms", "told"),
+    [
+        ({"error": 0.2}, "measure again on a quiet machine."),
+        ({"error": 0.2, "stolen_share": 0.3}, "took 30 % of the processors while it was measured"),
+        ({"error": 0.02, "stolen_share": 0.3}, "measure again at another time."),
+    ],
+)
+def test_a_poor_cost_is_doubted(terms: dict[str, float], told: str) -> None:
+    assert told in cost_note(make_cost(**terms))
+
+
+def test_a_good_cost_is_not_doubted() -> None:
+    for stolen_share in (None, 0.0, 0.02):
+        assert "measure again" not in cost_note(make_cost(error=0.1, stolen_share=stolen_share))
 
 
 def test_changes_stand_side_by_side() -> None:
