@@ -109,6 +109,23 @@ def test_a_trace_without_timestamps_needs_a_rate(cost: Path, untimed: Path) -> N
     assert done.stderr.count("\n") == 1
 
 
+def test_a_trace_of_one_request_is_replayed_at_a_rate(cost: Path, tmp_path: Path) -> None:
+    path = tmp_path / "one.jsonl"
+    path.write_text('{"timestamp": 5, "input_length": 20, "output_length": 10}\n')
+    done = plan("--cost", cost, "--trace", path, "--request-rate", "3", "--what-if", "replicas=2")
+    assert done.returncode == 0, done.stderr
+    assert [each["count"] for each in strict(done.stdout.splitlines()[-1])["runs"]] == [1, 1]
+
+
+def test_a_file_that_is_no_model_is_told_before_the_work(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("These are notes, and no model.\n")
+    done = plan("--model", path)
+    assert done.returncode == 1
+    assert "measuring" not in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_a_trace_without_timestamps_arrives_at_the_rate(cost: Path, untimed: Path) -> None:
     words = ("--cost", cost, "--trace", untimed, "--what-if", "max_num_seqs=1")
     slow, fast = (plan(*words, "--request-rate", rate) for rate in ("0.1", "1000"))
@@ -235,7 +252,7 @@ def test_a_day_is_a_sample_with_its_error(cost: Path) -> None:
         (("--goodput", "speed:3"), "is not METRIC:MS"),
         (("--share", "1.5"), "--share is 1.5; expected above 0, up to 1"),
         (("--request-rate", "-1"), "--request-rate is -1"),
-        (("--what-if", "mix=fast"), "mix"),
+        (("--what-if", "mix=fast"), "--what-if mix=fast: mix is 'fast'"),
         (("--what-if", "model=x"), "--what-if cannot change model"),
         (("--day", "--what-if", "mix=separate"), "--day would not be used with --what-if"),
         (("--replicas", "3"), "--replicas would not be used without --day or --what-if"),

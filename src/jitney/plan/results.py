@@ -13,7 +13,7 @@ from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.plan.day import DayFigures, Estimate
 from jitney.plan.figures import Figures, Limits
 from jitney.plan.recommend import GAIN, Fleet, PlanQuestion, Recommendation
-from jitney.plan.replica import REPLICAS_MAX
+from jitney.plan.replica import CELL, REPLICAS_MAX, replicas_text
 from jitney.plan.tick_cost import DOUBTED, Cost
 
 CHOSEN = ("max_num_seqs", "max_num_batched_tokens", "prefill_chunk", "mix", "policy")
@@ -148,19 +148,20 @@ def day_result(question: PlanQuestion, replicas: int, found: DayFigures, seconds
     notes = [
         cost_note(question.cost),
         f"A sample: {found.simulated:,} of {found.requests:,.0f} requests were simulated, in "
-        f"windows of every hour and cells of a few of the {replicas:,} replicas, in "
+        f"windows of every hour and cells of up to {CELL} of {replicas_text(replicas)}, in "
         f"{seconds:.0f} s. The errors are those of the sample, with 95 % certainty; that of the "
         "cost comes on top.",
     ]
     if found.overloaded:
         hours = ", ".join(map(str, found.overloaded))
         notes.append(
-            f"More arrives than {replicas:,} replicas bear in these hours: {hours}. Latencies there"
-            " grow as long as that lasts, or requests are refused; the latencies above are too low."
+            f"More arrives than {replicas_text(replicas)} can bear in these hours: {hours}. "
+            "Latencies there grow as long as that lasts, or requests are refused; the latencies "
+            "above are too low."
         )
     return Result(
         name="plan-day",
-        title=f"A day: {question.per_s:,.4g} requests/s in the mean, {replicas:,} replicas",
+        title=f"A day: {question.per_s:,.4g} requests/s in the mean, {replicas_text(replicas)}",
         columns=("what", "value", "error"),
         rows=tuple(rows),
         notes=tuple(notes),
@@ -239,7 +240,7 @@ def _advice(question: PlanQuestion, found: Recommendation) -> list[str]:
         for name in CHOSEN
         if getattr(best.settings, name) != getattr(question.settings, name)
     ]
-    number = "1 replica" if best.replicas == 1 else f"{best.replicas:,} replicas"
+    number = replicas_text(best.replicas)
     settings = " ".join(changed) if changed else "the present settings: no others are better"
     lines = [f"Recommended: {number} with {settings}."]
     if best.figures.share < question.share and best.replicas == REPLICAS_MAX:

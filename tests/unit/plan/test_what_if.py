@@ -10,7 +10,7 @@ from jitney.bench.timing import RequestTimes
 from jitney.errors import ConfigError
 from jitney.plan.figures import Figures, figures_of
 from jitney.plan.results import cost_note, replayed
-from jitney.plan.what_if import Change, read_change
+from jitney.plan.what_if import Change, named, read_change
 from tests.plan_for_tests import make_cost
 
 
@@ -29,6 +29,8 @@ def test_settings_and_replicas_are_read() -> None:
         ("", "without a value"),
         ("max_num_seq=3", "the nearest is max_num_seqs"),
         ("model=other.gguf", "cannot change model"),
+        ("wait_s=1", "cannot change wait_s"),
+        ("foo=2", "cannot change foo; these can be changed: .*max_num_seqs, .*replicas, "),
         ("mix=separate,mix=fair", "changes mix twice"),
         ("replicas=0", "expected a number from 1 to"),
         ("replicas=many", "expected a number from 1 to"),
@@ -37,6 +39,14 @@ def test_settings_and_replicas_are_read() -> None:
 def test_a_wrong_change_gives_one_sentence(text: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         read_change(text)
+
+
+def test_a_mistake_in_a_value_names_its_change() -> None:
+    told = r"^--what-if mix=fast: mix is wrong\.$"
+    with pytest.raises(ConfigError, match=told), named(Change("mix=fast", {"mix": "fast"})):
+        raise ConfigError("mix is wrong.")
+    with pytest.raises(ConfigError, match=r"^mix is wrong"), named(Change("present", {})):
+        raise ConfigError("mix is wrong.")
 
 
 def figures(p95_ms: float, failed: int = 0) -> Figures:
