@@ -81,15 +81,15 @@ def test_what_no_request_has_is_null_in_json_and_a_dash_in_tables() -> None:
 
 
 @pytest.mark.parametrize(
-    ("terms", "told"),
+    ("error", "stolen_share", "told"),
     [
-        ({"error": 0.2}, "measure again on a quiet machine."),
-        ({"error": 0.2, "stolen_share": 0.3}, "took 30 % of the processors while it was measured"),
-        ({"error": 0.02, "stolen_share": 0.3}, "measure again at another time."),
+        (0.2, None, "measure again on a quiet machine."),
+        (0.2, 0.3, "took 30 % of the processors while it was measured"),
+        (0.02, 0.3, "measure again at another time."),
     ],
 )
-def test_a_poor_cost_is_doubted(terms: dict[str, float], told: str) -> None:
-    assert told in cost_note(make_cost(**terms))
+def test_a_poor_cost_is_doubted(error: float, stolen_share: float | None, told: str) -> None:
+    assert told in cost_note(make_cost(error=error, stolen_share=stolen_share))
 
 
 def test_a_good_cost_is_not_doubted() -> None:
