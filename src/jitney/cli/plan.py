@@ -290,17 +290,17 @@ def _what_if(asked: _Asked, question: PlanQuestion, pool: Pool) -> Shown:
             )
         )
     found = pool.map(run_replay, cases)
-    overloaded = [] if asked.is_timed else _overloaded(question, cases, pool)
     names = [PRESENT, *(change.text for change in asked.changes)]
+    overloaded = None
+    if not asked.is_timed:
+        overloaded = [names[each] for each in _overloaded(question, cases, pool)]
     rows = [
         (name, case.configuration.replicas, figures)
         for name, case, figures in zip(names, cases, found, strict=True)
     ]
     title = _title(question.cost, f"{workload.name}: {len(workload.jobs):,} requests")
     return Shown(
-        replayed(
-            question.cost, workload.name, asked.limits, rows, [names[each] for each in overloaded]
-        ),
+        replayed(question.cost, workload.name, asked.limits, rows, overloaded),
         tuple(case.configuration.settings.policy for case in cases),
         lambda pictures: pictures.paint_what_if(rows, title),
     )

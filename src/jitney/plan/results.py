@@ -84,9 +84,12 @@ def replayed(
     workload_name: str,
     limits: Limits,
     rows: Sequence[tuple[str, int, Figures]],
-    overloaded: Sequence[str] = (),
+    overloaded: Sequence[str] | None = None,
 ) -> Result:
-    """One workload under several settings, side by side; `overloaded` are names of rows."""
+    """One workload under several settings, side by side.
+
+    `overloaded` are names of rows; None where that is not known.
+    """
     first = rows[0][2]
     table = tuple(
         (
@@ -120,7 +123,7 @@ def replayed(
                     "settings": name,
                     "replicas": replicas,
                     **asdict(figures),
-                    "overloaded": name in overloaded,
+                    "overloaded": None if overloaded is None else name in overloaded,
                 }
                 for name, replicas, figures in rows
             ],
