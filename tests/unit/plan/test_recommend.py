@@ -7,6 +7,7 @@ import pytest
 
 from jitney.bench.workload import Job
 from jitney.core.scheduler_settings import Mix, Policy
+from jitney.plan.planned_load import bearable
 from jitney.plan.pool import Pool
 from jitney.plan.recommend import (
     CurvePoint,
@@ -110,6 +111,14 @@ def test_a_fleet_of_one_bears_what_one_bears() -> None:
         found = recommend(replace(SMALL, per_s=5.0), pool)
     assert found.best.replicas == 1
     assert found.knee_per_s == found.best.capacity.per_s > 5.0
+
+
+def test_a_load_for_one_replica_is_what_the_result_says_that_one_bears() -> None:
+    """Of two searches with other requests the lower counts, in both places."""
+    with Pool(1) as pool:
+        per_s, _ = bearable(SMALL, pool)
+        found = recommend(replace(SMALL, per_s=per_s), pool)
+    assert found.present.capacity.per_s == per_s
 
 
 def test_one_replica_that_bears_the_load_bears_no_less() -> None:
