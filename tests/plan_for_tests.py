@@ -60,7 +60,7 @@ def make_configuration(replicas: int = 1, **settings: object) -> Configuration:
 
 
 COST = make_cost(
-    decodes=((1, 0.01), (8, 0.017), (32, 0.2)), spans=((1, 0.001), (100, 0.1)), host_s=0.001
+    decodes=((1, 0.01), (8, 0.017), (16, 0.2)), spans=((1, 0.001), (100, 0.1)), host_s=0.001
 )
 LENGTHS = Traffic(
     "made",

@@ -14,6 +14,7 @@ from typing import Any  # Any: JSON values
 import pytest
 
 from jitney.backends.machine.cores import usable_cores
+from jitney.bench.steal import StealWatch
 from jitney.plan.tick_cost import write_cost
 from tests.plan_for_tests import COST
 
@@ -67,7 +68,9 @@ def test_it_measures_simulates_recommends_and_draws(tmp_path: Path) -> None:
     assert found["settings"] == {"backend": "fake"}
     assert found["scheduler"]["strategy"] == "continuous"
     assert (found["load"]["input_len"], found["load"]["output_len"]) == (8, 4)
-    assert json.loads(saved.read_text())["model"] == "fake"
+    written = json.loads(saved.read_text())
+    assert written["model"] == "fake"
+    assert (written["stolen_share"] is None) is (StealWatch().share() is None)
     assert json.loads((tmp_path / "out" / "plan.json").read_text())["rate"] == 20.0
 
 
@@ -88,6 +91,7 @@ def test_a_trace_is_replayed_under_other_settings(cost: Path, trace: Path) -> No
     assert "threads" not in found
     runs = found["runs"]
     assert [each["count"] for each in runs] == [40, 40, 40]
+    assert [each["overloaded"] for each in runs] == [None, None, None]
     assert runs[1]["p95_ms"] > runs[0]["p95_ms"]
     assert "The policy sjf was simulated as if max_tokens of every request" in done.stdout
 
@@ -103,6 +107,23 @@ def test_a_trace_without_timestamps_needs_a_rate(cost: Path, untimed: Path) -> N
     done = plan("--cost", cost, "--trace", untimed, "--what-if", "max_num_seqs=1")
     assert done.returncode == 2
     assert done.stderr.startswith(f"jitney: {untimed} does not say when its requests arrive; give ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_trace_of_one_request_is_replayed_at_a_rate(cost: Path, tmp_path: Path) -> None:
+    path = tmp_path / "one.jsonl"
+    path.write_text('{"timestamp": 5, "input_length": 20, "output_length": 10}\n')
+    done = plan("--cost", cost, "--trace", path, "--request-rate", "3", "--what-if", "replicas=2")
+    assert done.returncode == 0, done.stderr
+    assert [each["count"] for each in strict(done.stdout.splitlines()[-1])["runs"]] == [1, 1]
+
+
+def test_a_file_that_is_no_model_is_told_before_the_work(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("These are notes, and no model.\n")
+    done = plan("--model", path)
+    assert done.returncode == 1
+    assert "measuring" not in done.stderr
     assert done.stderr.count("\n") == 1
 
 
@@ -166,6 +187,17 @@ def test_a_what_if_that_refuses_everything_is_shown(cost: Path, trace: Path) -> 
     assert done.returncode == 0, done.stderr
     runs = strict(done.stdout.splitlines()[-1])["runs"]
     assert (runs[1]["failed"], runs[1]["per_s"], runs[1]["p95_ms"]) == (40, 0.0, None)
+    assert "All 40 requests were refused or failed under max_model_len=8, for exam" in done.stdout
+
+
+def test_a_what_if_names_the_settings_that_bear_less_than_the_load(cost: Path) -> None:
+    """A short run of a load far above what they bear may be within generous limits."""
+    words = ("--request-rate", "10000", "--goodput", "ttft:1e9", "--what-if", "replicas=1000")
+    done = plan("--cost", cost, "--input-len", "4", "--output-len", "2", *words)
+    assert done.returncode == 0, done.stderr
+    runs = strict(done.stdout.splitlines()[-1])["runs"]
+    assert [each["overloaded"] for each in runs] == [True, False]
+    assert "More arrives than the replicas bear under these settings: present. " in done.stdout
 
 
 def test_an_interrupt_leaves_no_process(cost: Path) -> None:
@@ -221,7 +253,7 @@ def test_a_day_is_a_sample_with_its_error(cost: Path) -> None:
         (("--goodput", "speed:3"), "is not METRIC:MS"),
         (("--share", "1.5"), "--share is 1.5; expected above 0, up to 1"),
         (("--request-rate", "-1"), "--request-rate is -1"),
-        (("--what-if", "mix=fast"), "mix"),
+        (("--what-if", "mix=fast"), "--what-if mix=fast: mix is 'fast'"),
         (("--what-if", "model=x"), "--what-if cannot change model"),
         (("--day", "--what-if", "mix=separate"), "--day would not be used with --what-if"),
         (("--replicas", "3"), "--replicas would not be used without --day or --what-if"),

@@ -5,6 +5,7 @@ is sent, as token ids for an engine or as text for a server, so one workload ser
 and simulations.
 """
 
+import codecs
 import math
 import random
 from collections.abc import Callable, Sequence
@@ -255,6 +256,8 @@ def _read_jobs(path: Path) -> tuple[list[Job], bool]:
                         f"{path}, line {number} has above {LINE_BYTES_MAX:,} bytes; a trace has "
                         "one short JSON object a line."
                     )
+                if number == 1:
+                    line = line.removeprefix(codecs.BOM_UTF8)
                 if line.strip():
                     read = decoder.decode(line)
                     has_time = read.timestamp is not None

@@ -6,6 +6,7 @@ Tests: tests/e2e/test_plan.py and tests/unit/plan.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from jitney.bench.report import setup_of
@@ -19,7 +20,9 @@ from jitney.cli.pull import fetch_model
 from jitney.config import Resolved, Settings, for_serving, resolve
 from jitney.engine.clock import SystemClock
 from jitney.errors import ConfigError
+from jitney.loading import select_backend_if_known
 from jitney.loading.compose import scheduler_settings
+from jitney.loading.model_source import located
 from jitney.plan.calibrate import calibrate
 from jitney.plan.day import HOUR_S, HOURS, DayCase, hours_of, simulate_day, sinusoid
 from jitney.plan.planned_load import (
@@ -32,16 +35,27 @@ from jitney.plan.planned_load import (
 )
 from jitney.plan.pool import Pool
 from jitney.plan.recommend import PlanQuestion, recommend
-from jitney.plan.replica import Configuration, refusal_of
+from jitney.plan.replica import Configuration, refusal_of, replicas_text
 from jitney.plan.results import day_result, recommended, replayed, scheduler_shown
 from jitney.plan.search import (
+    HIGHEST,
+    LoadCase,
     ReplayCase,
     count_for,
+    most_per_s,
     run_replay,
 )
 from jitney.plan.tick_cost import Cost, read_cost, write_cost
-from jitney.plan.traffic import Traffic, arriving, drawn_from, is_timed, rate_of, read_recording
-from jitney.plan.what_if import Change, read_change
+from jitney.plan.traffic import (
+    Traffic,
+    arriving,
+    drawn_from,
+    is_timed,
+    rate_of,
+    read_recording,
+    why_untimed,
+)
+from jitney.plan.what_if import Change, named, read_change
 
 KINDS = 1000
 """Lengths are drawn from so many."""
@@ -125,9 +139,10 @@ def _timed(options: PlanOptions, recording: Workload) -> Workload:
     if is_timed(recording):
         return recording
     if options.request_rate is None:
+        assert options.trace is not None, "a recording is that of a trace"
         raise ConfigError(
-            f"{options.trace} does not say when its requests arrive; give --request-rate, or a "
-            "timestamp in milliseconds in every line."
+            f"{why_untimed(options.trace, recording)}; give --request-rate, or timestamps in "
+            "milliseconds that differ."
         )
     return arriving(recording, options.request_rate, options.burstiness or BURSTINESS)
 
@@ -156,6 +171,8 @@ def _cost(asked: _Asked) -> Cost:
         cost = read_cost(options.cost)
     else:
         fetch_model(settings)
+        # A file that is no model is told before the work is announced.
+        select_backend_if_known(located(settings))
         say(
             "measuring what ticks cost here; this takes about a minute with a small model, and "
             "longer with a large one or with many slots"
@@ -170,7 +187,7 @@ def _cost(asked: _Asked) -> Cost:
 def _question(asked: _Asked, cost: Cost) -> PlanQuestion:
     """Without its rate."""
     options, settings = asked.options, asked.resolved.settings
-    traits = cost.traits.at(settings.max_num_seqs, settings.kv_tokens)
+    traits = cost.traits.at(settings.max_num_seqs, settings.kv_tokens, settings.max_model_len)
     question = PlanQuestion(
         cost=cost,
         traffic=asked.traffic,
@@ -236,7 +253,7 @@ def _recommended(question: PlanQuestion, pool: Pool) -> Shown:
     if not found.curve:
         return Shown(result, policies)
     replicas = found.best.replicas or 0
-    title = _title(question.cost, "1 replica" if replicas == 1 else f"{replicas:,} replicas")
+    title = _title(question.cost, replicas_text(replicas))
     return Shown(
         result, policies, lambda pictures: pictures.paint_plan(found, title, question.per_s)
     )
@@ -253,14 +270,17 @@ def _what_if(asked: _Asked, question: PlanQuestion, pool: Pool) -> Shown:
     if workload is None:
         count = count_for(asked.traffic, asked.replicas)
         workload = asked.traffic.workload(count, question.per_s, seed=asked.seed)
-    elif options.request_rate is not None:
+    elif options.request_rate is not None and asked.is_timed:
         workload = workload.scaled(options.request_rate / rate_of(workload))
     present = Change(PRESENT, {})
     cases = []
     for change in (present, *asked.changes):
         settings = _changed(asked.resolved, change)
-        traits = question.cost.traits.at(settings.max_num_seqs, settings.kv_tokens)
-        scheduling = scheduler_settings(settings, traits)
+        with named(change):
+            traits = question.cost.traits.at(
+                settings.max_num_seqs, settings.kv_tokens, settings.max_model_len
+            )
+            scheduling = scheduler_settings(settings, traits)
         configuration = Configuration(scheduling, traits, change.replicas or asked.replicas)
         cases.append(
             ReplayCase(
@@ -272,16 +292,44 @@ def _what_if(asked: _Asked, question: PlanQuestion, pool: Pool) -> Shown:
         )
     found = pool.map(run_replay, cases)
     names = [PRESENT, *(change.text for change in asked.changes)]
+    overloaded = None
+    if not asked.is_timed:
+        overloaded = [names[each] for each in _overloaded(question, cases, pool)]
     rows = [
         (name, case.configuration.replicas, figures)
         for name, case, figures in zip(names, cases, found, strict=True)
     ]
     title = _title(question.cost, f"{workload.name}: {len(workload.jobs):,} requests")
     return Shown(
-        replayed(question.cost, workload.name, asked.limits, rows),
+        replayed(question.cost, workload.name, asked.limits, rows, overloaded),
         tuple(case.configuration.settings.policy for case in cases),
         lambda pictures: pictures.paint_what_if(rows, title),
     )
+
+
+def _overloaded(question: PlanQuestion, cases: Sequence[ReplayCase], pool: Pool) -> list[int]:
+    """The cases with replicas that bear less than what arrives; a short run may not show it.
+
+    Where a trace says when its requests arrive, it is replayed to its end, and needs no such rate.
+    """
+    loads = [
+        LoadCase(
+            configuration=replace(case.configuration, replicas=1),
+            cost=case.cost,
+            traffic=question.traffic,
+            limits={},
+            per_s=0.0,
+            seed=question.seed,
+        )
+        for case in cases
+    ]
+    most = pool.map(most_per_s, loads)
+    return [
+        place
+        for place, (case, per_s) in enumerate(zip(cases, most, strict=True))
+        # Where all are refused nothing is overloaded.
+        if 0 < HIGHEST * case.configuration.replicas * per_s < question.per_s
+    ]
 
 
 def _day(asked: _Asked, question: PlanQuestion, pool: Pool) -> Shown:
@@ -307,7 +355,7 @@ def _day(asked: _Asked, question: PlanQuestion, pool: Pool) -> Shown:
         seed=asked.seed,
     )
     found = simulate_day(case, pool)
-    title = _title(question.cost, f"a day on {asked.replicas:,} replicas")
+    title = _title(question.cost, f"a day on {replicas_text(asked.replicas)}")
     return Shown(
         day_result(question, asked.replicas, found, clock.now() - started_at),
         (question.settings.policy,),
@@ -318,4 +366,5 @@ def _day(asked: _Asked, question: PlanQuestion, pool: Pool) -> Shown:
 def _changed(resolved: Resolved, change: Change) -> Settings:
     """The settings with a change. Raises ConfigError."""
     given = {name: "none" if value is None else value for name, value in resolved.given().items()}
-    return resolve({**given, **change.words}, None, {}, given_as="argument").settings
+    with named(change):
+        return resolve({**given, **change.words}, None, {}, given_as="argument").settings

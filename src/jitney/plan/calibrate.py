@@ -87,7 +87,7 @@ def calibrate(settings: Settings, *, seed: int, say: Say) -> Cost:
                 continue
             say(f"measuring {load.name}")
             ticks += _ticks(target, load)
-    share = watch.share()
+    stolen_share = watch.share()
     shown = machine()
     stamp = MeasuredOn(
         model=name_of(settings),
@@ -96,7 +96,7 @@ def calibrate(settings: Settings, *, seed: int, say: Say) -> Cost:
         traits=traits_of(traits, slots),
         backend_process=settings.backend_process,
     )
-    return msgspec.structs.replace(fit_cost(ticks, stamp), stolen_share=share)
+    return msgspec.structs.replace(fit_cost(ticks, stamp), stolen_share=stolen_share)
 
 
 def measuring_settings(settings: Settings, slots: int) -> Settings:

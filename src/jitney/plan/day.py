@@ -26,7 +26,7 @@ from jitney.bench.workload import Job, Workload
 from jitney.errors import ConfigError
 from jitney.plan.figures import Limits
 from jitney.plan.pool import Pool
-from jitney.plan.replica import CELL, Configuration
+from jitney.plan.replica import CELL, Configuration, replicas_text
 from jitney.plan.simulate import simulate
 from jitney.plan.tick_cost import Cost, Curve
 from jitney.plan.traffic import Traffic
@@ -151,8 +151,8 @@ def simulate_day(case: DayCase, pool: Pool) -> DayFigures:
     if most > WINDOW_COUNT_MAX:
         raise ConfigError(
             f"{case.per_s:,.4g} requests/s are too many to simulate on "
-            f"{case.configuration.replicas:,} replicas: one window has {most:,.0f} requests; give "
-            "more --replicas, or a lower --request-rate."
+            f"{replicas_text(case.configuration.replicas)}: one window has {most:,.0f} requests; "
+            "give more --replicas, or a lower --request-rate."
         )
     cases = [
         WindowCase(case=case, hour=hour, number=number, warm_s=warm_s, window_s=window_s)

@@ -4,6 +4,7 @@ Tests: tests/unit/plan/test_recommend.py and test_what_if.py.
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -32,6 +33,8 @@ class Figures:
     ttft_p95_ms: float
     tpot_p95_ms: float
     mean_batch: float
+    failure: str | None = None
+    """What most of the requests that failed were told; None where none failed."""
 
 
 def figures_of(
@@ -40,6 +43,7 @@ def figures_of(
     """Sum up a run."""
     # Where every request is refused at once, no time goes by, and no rate is above 0.
     found = summary(requests, duration_s or math.inf, percentiles=(50.0, 95.0))
+    errors = Counter(each.error for each in requests if each.error is not None)
     within = sum(each.error is None and is_within(each, limits) for each in requests)
 
     def number(key: str) -> float:
@@ -47,7 +51,7 @@ def figures_of(
 
     return Figures(
         count=len(requests),
-        failed=sum(each.error is not None for each in requests),
+        failed=errors.total(),
         per_s=number("request_throughput"),
         tokens_per_s=number("output_throughput"),
         share=within / max(1, len(requests)),
@@ -57,4 +61,5 @@ def figures_of(
         ttft_p95_ms=number("p95_ttft_ms"),
         tpot_p95_ms=number("p95_tpot_ms"),
         mean_batch=mean_batch,
+        failure=max(errors, key=lambda each: errors[each], default=None),
     )

@@ -1,6 +1,6 @@
 """Pictures of plans, what-ifs and days, as PNG and SVG. Needs matplotlib; loaded only to draw.
 
-Tests: tests/e2e/test_plan.py.
+Tests: tests/unit/plan/test_pictures.py and tests/e2e/test_plan.py.
 """
 
 import math
@@ -9,11 +9,20 @@ from itertools import pairwise
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from jitney.bench.drawing import GREY, OTHER, OURS, empty_figure
 from jitney.plan.day import DayFigures
 from jitney.plan.figures import Figures
 from jitney.plan.recommend import CurvePoint, Recommendation
+
+ROOM = 1.08
+"""The highest point of a line has this much room."""
+
+FRAME_INCHES, LINE_INCHES = 1.2, 0.17
+"""What is around the bars of a what-if, and a line of a name beside them."""
+
+TICKS_MAX = 6
 
 
 def paint_plan(found: Recommendation, title: str, per_s: float) -> Figure:
@@ -28,13 +37,9 @@ def paint_plan(found: Recommendation, title: str, per_s: float) -> Figure:
     if found.knee_per_s:
         good = _at(found.curve, found.knee_per_s)
         axes.plot([found.knee_per_s], [good], "o", markersize=11, fillstyle="none", color=OURS)
-        axes.annotate(
-            f"knee: {_shown(found.knee_per_s)} requests/s",
-            (found.knee_per_s, good),
-            (-4, -22),
-            textcoords="offset points",
-            color=OURS,
-        )
+        # Its words are in the legend: curves run on every side of it.
+        label = f"the knee: {_shown(found.knee_per_s)} requests/s"
+        axes.axvline(found.knee_per_s, color=OURS, linewidth=0.8, linestyle="--", label=label)
     axes.set(
         xlabel="requests that arrive per second",
         ylabel="requests per second within the limits",
@@ -53,33 +58,48 @@ def paint_day(found: DayFigures, title: str) -> Figure:
     rates.bar(hours, [each.per_s for each in found.hours], color=GREY, alpha=0.5, label="arrive")
     rates.bar(hours, good, width=0.5, color=OURS, label="within the limits")
     rates.set(xlabel="hour", ylabel="requests per second")
-    rates.legend(fontsize=8, frameon=False)
+    _legend_above(rates)
     p95_s = [each.p95_ms / 1e3 for each in found.hours]
     latency.plot(hours, p95_s, "o-", markersize=4, color=OURS, label="p95")
     late = [hour for hour in found.overloaded if hour in hours]
     if late:
         values = [p95_s[hour] for hour in late]
         latency.plot(late, values, "x", markersize=9, color=OTHER, label="overloaded: too low")
-    latency.set(xlabel="hour", ylabel="p95 latency, seconds", ylim=(0, None))
-    latency.legend(fontsize=8, frameon=False)
+    highest = max((each for each in p95_s if math.isfinite(each)), default=0.0)
+    # A limit of None would be that of the line so far, on which half of the marks lies.
+    latency.set(xlabel="hour", ylabel="p95 latency, seconds", ylim=(0, ROOM * highest or 1.0))
+    _legend_above(latency)
     return figure
 
 
 def paint_what_if(rows: Sequence[tuple[str, int, Figures]], title: str) -> Figure:
     """The latency of one load, and its share within the limits, under each of the settings."""
     figure, (latency, shares) = empty_figure(2, title)
-    # The first on top.
-    places = range(len(rows), 0, -1)
-    colours = [GREY, *[OURS] * (len(rows) - 1)]
-    p95_s = [each.p95_ms / 1e3 if math.isfinite(each.p95_ms) else 0.0 for _, _, each in rows]
-    latency.barh(places, p95_s, color=colours)
     names = [name.replace(",", ",\n") for name, _, _ in rows]
+    lines = sum(name.count("\n") + 1 for name in names)
+    figure.set_figheight(max(figure.get_figheight(), FRAME_INCHES + LINE_INCHES * lines))
+    # The first on top. A name of several lines needs their room.
+    heights = [name.count("\n") + 1 for name in names]
+    places = [-(sum(heights[:at]) + height / 2) for at, height in enumerate(heights)]
+    colours = [GREY, *[OURS] * (len(rows) - 1)]
+    p95_s = [each.p95_ms / 1e3 for _, _, each in rows]
+    latency.barh(places, [each if math.isfinite(each) else 0.0 for each in p95_s], color=colours)
+    for place, seconds in zip(places, p95_s, strict=True):
+        if not math.isfinite(seconds):
+            # No bar: one of no length would look like the best.
+            latency.annotate(" none", (0.0, place), verticalalignment="center", fontsize=8)
     latency.set_yticks(places, names, fontsize=8)
-    latency.set(xlabel="p95 latency, seconds")
+    latency.set(xlabel="p95 latency, seconds", xlim=(0, None))
+    latency.xaxis.set_major_locator(MaxNLocator(TICKS_MAX))
     shares.barh(places, [100 * each.share for _, _, each in rows], color=colours)
     shares.set_yticks(places, [""] * len(rows))
     shares.set(xlabel="percent of the requests within the limits", xlim=(0, 100))
     return figure
+
+
+def _legend_above(axes: Axes) -> None:
+    """Where it covers nothing."""
+    axes.legend(fontsize=8, frameon=False, ncols=2, loc="lower left", bbox_to_anchor=(0.0, 1.0))
 
 
 def _line(axes: Axes, curve: Sequence[CurvePoint], colour: str, label: str) -> None:

@@ -21,7 +21,15 @@ from jitney.core.scheduler_settings import Mix, Policy, SchedulerSettings, Strat
 from jitney.plan.figures import Figures, Limits
 from jitney.plan.pool import Pool
 from jitney.plan.replica import CELL, REPLICAS_MAX, Configuration
-from jitney.plan.search import HIGHEST, Capacity, CapacityCase, LoadCase, find_capacity, run_load
+from jitney.plan.search import (
+    HIGHEST,
+    Capacity,
+    CapacityCase,
+    LoadCase,
+    count_for,
+    find_capacity,
+    run_load,
+)
 from jitney.plan.tick_cost import Cost
 from jitney.plan.traffic import Traffic
 
@@ -59,12 +67,23 @@ class PlanQuestion:
 
     def configuration(self, settings: SchedulerSettings, replicas: int = 1) -> Configuration:
         """So many replicas with these settings."""
-        traits = self.cost.traits.at(settings.max_num_seqs, self.kv_tokens)
+        traits = self.cost.traits.at(settings.max_num_seqs, self.kv_tokens, settings.model_len_max)
         return Configuration(settings, traits, replicas)
 
-    def load(self, settings: SchedulerSettings, per_s: float, replicas: int = 1) -> LoadCase:
-        """A load on a fleet; a large one is a cell with its part of the load."""
+    @property
+    def slots_max(self) -> int:
+        """The most slots that are tried."""
+        return max(self.settings.max_num_seqs, min(SLOTS[-1], max(self.cost.decodes)[0]))
+
+    def load(
+        self, settings: SchedulerSettings, per_s: float, replicas: int = 1, like: int = 1
+    ) -> LoadCase:
+        """A load on a fleet; a large one is a cell with its part of the load.
+
+        All settings get the same requests, and so does a fleet of `like` replicas if it is larger.
+        """
         cell = min(replicas, CELL)
+        sized = max(cell, min(like, CELL))
         return LoadCase(
             configuration=self.configuration(settings, cell),
             cost=self.cost,
@@ -72,7 +91,8 @@ class PlanQuestion:
             limits=self.limits,
             per_s=per_s * cell / replicas,
             seed=self.seed,
-            count=None if self.count is None else self.count * cell,
+            count=sized * (self.count or count_for(self.traffic)),
+            slots=sized * self.slots_max,
         )
 
 
@@ -124,13 +144,14 @@ class Recommendation:
 def recommend(question: PlanQuestion, pool: Pool) -> Recommendation:
     """Search settings and replicas."""
     search = _Search(question, pool)
-    present = search.measure([question.settings])[0]
-    best = search.run(present)
+    first = search.measure([question.settings])[0]
+    present, best = search.checked([first, search.run(first)])
+    if best.capacity.per_s <= present.capacity.per_s:
+        best = present
     sjf_per_s = None
     if best.settings.policy is Policy.FIFO:
         sjf_per_s = search.bears_per_s(replace(best.settings, policy=Policy.SJF))
-    fleet = find_fleet(question, best, pool)
-    present_fleet = fleet if present is best else find_fleet(question, present, pool)
+    fleet, present_fleet = _fleets(question, best, present, pool)
     curve: tuple[CurvePoint, ...] = ()
     present_curve: tuple[CurvePoint, ...] = ()
     if fleet.replicas is not None:
@@ -145,9 +166,31 @@ def recommend(question: PlanQuestion, pool: Pool) -> Recommendation:
         tried=tuple(search.tried),
         curve=curve,
         present_curve=present_curve,
-        knee_per_s=min(knee(curve, question.share), _most_per_s(fleet)),
+        knee_per_s=_bears_per_s(question, fleet, curve),
         sjf_per_s=sjf_per_s,
     )
+
+
+def _fleets(question: PlanQuestion, best: Tried, present: Tried, pool: Pool) -> tuple[Fleet, Fleet]:
+    """Both fleets. Their figures are of the same requests, also where one has more replicas."""
+    present_fleet = find_fleet(question, present, pool)
+    if best is present:
+        return present_fleet, present_fleet
+    fleet = find_fleet(question, best, pool, like=present_fleet.replicas or 1)
+    if (fleet.replicas or 1) > (present_fleet.replicas or 1):
+        present_fleet = find_fleet(question, present, pool, like=fleet.replicas or 1)
+    return fleet, present_fleet
+
+
+def _bears_per_s(question: PlanQuestion, fleet: Fleet, curve: Sequence[CurvePoint]) -> float:
+    """The highest load that a fleet bears within the limits.
+
+    One replica bears what the search found. The curve, of few points, would say something else.
+    """
+    if fleet.replicas == 1:
+        return fleet.capacity.per_s
+    borne = question.per_s if fleet.figures.share >= question.share else 0.0
+    return min(max(knee(curve, question.share), borne), _most_per_s(fleet))
 
 
 def _most_per_s(fleet: Fleet) -> float:
@@ -202,10 +245,26 @@ class _Search:
         self.tried += tried
         return tried
 
+    def checked(self, chosen: Sequence[Tried]) -> list[Tried]:
+        """What one replica bears with these settings, also with the requests with which a fleet is
+        checked: they may be a little harder."""
+        question = replace(self._question, seed=self._question.seed + 1)
+        cases = [
+            CapacityCase(load=question.load(each.settings, 0.0), share=question.share)
+            for each in chosen
+        ]
+        found = [
+            replace(each, capacity=min(each.capacity, other, key=lambda known: known.per_s))
+            for each, other in zip(chosen, self._pool.map(find_capacity, cases), strict=True)
+        ]
+        known = {each.settings: each for each in found}
+        self.tried = [known.get(each.settings, each) for each in self.tried]
+        return found
+
     def bears_per_s(self, settings: SchedulerSettings) -> float:
         """What one replica bears with these settings."""
         known = [each for each in self.tried if each.settings == settings]
-        return (known or self.measure([settings]))[0].capacity.per_s
+        return self.checked(known or self.measure([settings]))[0].capacity.per_s
 
     def _better(self, best: Tried, choices: list[SchedulerSettings]) -> Tried:
         known = [each.settings for each in self.tried]
@@ -253,8 +312,10 @@ def _changed(settings: SchedulerSettings, name: str, value: object) -> Scheduler
     return replace(settings, **values)
 
 
-def find_fleet(question: PlanQuestion, tried: Tried, pool: Pool) -> Fleet:
+def find_fleet(question: PlanQuestion, tried: Tried, pool: Pool, like: int = 1) -> Fleet:
     """The fewest replicas that meet the limits behind one router, and how they do.
+
+    They get at least as many requests as a fleet of `like` replicas.
 
     It takes for granted that more replicas are never worse. If 10 % more than the load needs by the
     capacity of one do not meet the limits either, those are given, with their figures.
@@ -265,7 +326,7 @@ def find_fleet(question: PlanQuestion, tried: Tried, pool: Pool) -> Fleet:
     other = replace(question, seed=question.seed + 1)
 
     def run(numbers: list[int]) -> dict[int, Figures]:
-        cases = [other.load(settings, question.per_s, number) for number in numbers]
+        cases = [other.load(settings, question.per_s, number, like) for number in numbers]
         return dict(zip(numbers, pool.map(run_load, cases), strict=True))
 
     # With fewer the queue grows without end, and a short run may not show it.
@@ -286,6 +347,9 @@ def find_fleet(question: PlanQuestion, tried: Tried, pool: Pool) -> Fleet:
         else:
             low = middle
     figures = found[replicas]
+    if replicas == 1 and figures.share >= question.share:
+        # The search of what one bears is a little coarse.
+        capacity = replace(capacity, per_s=max(capacity.per_s, question.per_s))
     return Fleet(
         settings=settings, capacity=capacity, replicas=replicas, figures=_whole(figures, replicas)
     )
@@ -306,17 +370,18 @@ def _whole(figures: Figures, replicas: int) -> Figures:
 def _curve(
     question: PlanQuestion, fleet: Fleet, about_per_s: float, pool: Pool
 ) -> tuple[CurvePoint, ...]:
-    """Goodput by load, from nearly idle to well beyond what the fleet bears."""
+    """Goodput by load, from nearly idle to well beyond what the fleet bears.
+
+    Never more than its throughput: a short run ends before its queue has grown.
+    """
     assert fleet.replicas is not None, "without a fleet there is no curve"
     replicas = fleet.replicas
+    most_per_s = replicas * fleet.capacity.most_per_s
     loads = [share * about_per_s for share in LOADS]
     cases = [question.load(fleet.settings, per_s, replicas) for per_s in loads]
-    return tuple(
-        CurvePoint(
-            per_s=per_s,
-            # Not the throughput of the run: what arrived by chance is a little more or less.
-            goodput_per_s=figures.share * per_s,
-            share=figures.share,
-        )
-        for per_s, figures in zip(loads, pool.map(run_load, cases), strict=True)
-    )
+    points = []
+    for per_s, figures in zip(loads, pool.map(run_load, cases), strict=True):
+        share = min(figures.share, most_per_s / per_s)
+        # Not the throughput of the run: what arrived by chance is a little more or less.
+        points.append(CurvePoint(per_s=per_s, goodput_per_s=share * per_s, share=share))
+    return tuple(points)

@@ -35,6 +35,11 @@ MADE_MAX = 100_000
 """A longer prompt that is refused anyhow is not made at its full length."""
 
 
+def replicas_text(count: int) -> str:
+    """So many replicas, in words."""
+    return "1 replica" if count == 1 else f"{count:,} replicas"
+
+
 @dataclass(frozen=True, slots=True)
 class Configuration:
     """The settings of every replica, and how many there are."""

@@ -13,8 +13,8 @@ from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.plan.day import DayFigures, Estimate
 from jitney.plan.figures import Figures, Limits
 from jitney.plan.recommend import GAIN, Fleet, PlanQuestion, Recommendation
-from jitney.plan.replica import REPLICAS_MAX
-from jitney.plan.tick_cost import Cost
+from jitney.plan.replica import CELL, REPLICAS_MAX, replicas_text
+from jitney.plan.tick_cost import DOUBTED, Cost
 
 CHOSEN = ("max_num_seqs", "max_num_batched_tokens", "prefill_chunk", "mix", "policy")
 """The settings that are searched."""
@@ -80,9 +80,16 @@ def recommended(question: PlanQuestion, found: Recommendation) -> Result:
 
 
 def replayed(
-    cost: Cost, workload_name: str, limits: Limits, rows: Sequence[tuple[str, int, Figures]]
+    cost: Cost,
+    workload_name: str,
+    limits: Limits,
+    rows: Sequence[tuple[str, int, Figures]],
+    overloaded: Sequence[str] | None = None,
 ) -> Result:
-    """One workload under several settings, side by side."""
+    """One workload under several settings, side by side.
+
+    `overloaded` are names of rows; None where that is not known.
+    """
     first = rows[0][2]
     table = tuple(
         (
@@ -95,10 +102,12 @@ def replayed(
         for name, replicas, figures in rows
     )
     notes = [cost_note(cost)]
-    if first.failed:
+    notes += [_failures(name, figures) for name, _, figures in rows if figures.failed]
+    if overloaded:
         notes.append(
-            f"{first.failed:,} of {first.count:,} requests were refused or failed under the "
-            "present settings: the queue was full, or they do not fit max_model_len."
+            f"More arrives than the replicas bear under these settings: {'; '.join(overloaded)}. "
+            "Latencies there grow as long as that lasts, or requests are refused; the latencies "
+            "and shares above are those of the first requests only, and too good."
         )
     return Result(
         name="plan-what-if",
@@ -110,11 +119,23 @@ def replayed(
             limits_ms=dict(limits),
             cost=_plain_cost(cost),
             runs=[
-                {"settings": name, "replicas": replicas, **asdict(figures)}
+                {
+                    "settings": name,
+                    "replicas": replicas,
+                    **asdict(figures),
+                    "overloaded": None if overloaded is None else name in overloaded,
+                }
                 for name, replicas, figures in rows
             ],
         ),
     )
+
+
+def _failures(name: str, figures: Figures) -> str:
+    """How many requests failed under some settings, and what they were told."""
+    number = "All" if figures.failed == figures.count else f"{figures.failed:,} of"
+    told = "" if figures.failure is None else f", for example: {figures.failure.rstrip('.')}"
+    return f"{number} {figures.count:,} requests were refused or failed under {name}{told}."
 
 
 def day_result(question: PlanQuestion, replicas: int, found: DayFigures, seconds: float) -> Result:
@@ -130,19 +151,20 @@ def day_result(question: PlanQuestion, replicas: int, found: DayFigures, seconds
     notes = [
         cost_note(question.cost),
         f"A sample: {found.simulated:,} of {found.requests:,.0f} requests were simulated, in "
-        f"windows of every hour and cells of a few of the {replicas:,} replicas, in "
+        f"windows of every hour and cells of up to {CELL} of {replicas_text(replicas)}, in "
         f"{seconds:.0f} s. The errors are those of the sample, with 95 % certainty; that of the "
         "cost comes on top.",
     ]
     if found.overloaded:
         hours = ", ".join(map(str, found.overloaded))
         notes.append(
-            f"More arrives than {replicas:,} replicas bear in these hours: {hours}. Latencies there"
-            " grow as long as that lasts, or requests are refused; the latencies above are too low."
+            f"More arrives than {replicas_text(replicas)} can bear in these hours: {hours}. "
+            "Latencies there grow as long as that lasts, or requests are refused; the latencies "
+            "above are too low."
         )
     return Result(
         name="plan-day",
-        title=f"A day: {question.per_s:,.4g} requests/s in the mean, {replicas:,} replicas",
+        title=f"A day: {question.per_s:,.4g} requests/s in the mean, {replicas_text(replicas)}",
         columns=("what", "value", "error"),
         rows=tuple(rows),
         notes=tuple(notes),
@@ -177,18 +199,20 @@ def cost_note(cost: Cost) -> str:
         f"Cost: {cost.model} with {cost.traits.name} on {cost.machine}, {cost.measured_at}; fitted "
         f"to {cost.tick_count:,} ticks with a mean error of {100 * cost.error:.0f} % each. "
         f"It holds for --backend {cost.traits.name}: auto may take another for other slots."
-        f"{_PLACES[cost.backend_process]}{_stolen(cost)}"
+        f"{_PLACES[cost.backend_process]}{_doubt(cost)}"
     )
 
 
-def _stolen(cost: Cost) -> str:
-    """A warning where other machines took much of the processors while it was measured."""
-    if cost.stolen_share is None or cost.stolen_share < SHARE_TOLD:
-        return ""
-    return (
-        f" Other machines on the same host took {100 * cost.stolen_share:.0f} % of the processors' "
-        "time meanwhile, so ticks may be too slow here; measure again at another time."
-    )
+def _doubt(cost: Cost) -> str:
+    """Why a cost should be measured again, if it should."""
+    if cost.stolen_share is not None and cost.stolen_share > SHARE_TOLD:
+        return (
+            f" Other machines on the same host took {100 * cost.stolen_share:.0f} % of the "
+            "processors while it was measured: measure again at another time."
+        )
+    if cost.error > DOUBTED:
+        return " With so large an error it says little: measure again on a quiet machine."
+    return ""
 
 
 def limits_text(limits: Limits) -> str:
@@ -214,7 +238,7 @@ def _advice(question: PlanQuestion, found: Recommendation) -> list[str]:
             f"{', '.join(p95s) or 'no request ended'}). "
             "Raise the limits, or take a faster machine or a smaller model."
         ]
-    number = "1 replica" if best.replicas == 1 else f"{best.replicas:,} replicas"
+    number = replicas_text(best.replicas)
     lines = [f"Recommended: {number} with {_flags(question, best)}."]
     if best.figures.share < question.share and best.replicas == REPLICAS_MAX:
         return [
@@ -287,9 +311,9 @@ def _plain_cost(cost: Cost) -> dict[str, object]:
         "backend_process": cost.backend_process,
         "machine": cost.machine,
         "measured_at": cost.measured_at,
-        "stolen_share": cost.stolen_share,
         "error": cost.error,
         "tick_count": cost.tick_count,
+        "stolen_share": cost.stolen_share,
     }
 
 
@@ -299,7 +323,7 @@ def _estimated(found: Estimate) -> tuple[str, str]:
 
 def _beside(value: float, first: float) -> str:
     """A value, with its change from the first row."""
-    if value == first or not first > 0:
+    if value == first or not first > 0 or not math.isfinite(value):
         return shown(value)
     return f"{shown(value)} ({100 * (value / first - 1):+.0f} %)"
 

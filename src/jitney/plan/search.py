@@ -50,6 +50,9 @@ class LoadCase:
     """0: as much as it bears, from clients that ask again and again."""
     seed: int
     count: int | None = None
+    slots: int | None = None
+    """It has as many requests, and as many of them count, as so many slots need; None: as its own
+    slots need. So settings that are compared get the same requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +88,9 @@ def run_load(case: LoadCase) -> Figures:
     configuration, traffic = case.configuration, case.traffic
     count = case.count or count_for(traffic, configuration.replicas)
     slots = configuration.settings.max_num_seqs * configuration.replicas
-    count = max(count, COUNT_SLOTS * slots)
-    warm = WARM * slots
+    sized = max(slots, case.slots or 0)
+    count = max(count, COUNT_SLOTS * sized)
+    warm = WARM * sized
     if case.per_s:
         workload = traffic.workload(count, case.per_s, seed=case.seed)
     else:
@@ -103,7 +107,7 @@ def run_load(case: LoadCase) -> Figures:
         configuration = replace(configuration, settings=settings)
         workload = traffic.closed(2 * count + clients, clients, seed=case.seed)
     run = simulate(workload, configuration, case.cost)
-    return settled(run, case.limits, warm, TAIL * slots)
+    return settled(run, case.limits, warm, TAIL * sized)
 
 
 def settled(run: SimulatedRun, limits: Limits, warm: int, tail: int) -> Figures:
@@ -125,6 +129,11 @@ def settled(run: SimulatedRun, limits: Limits, warm: int, tail: int) -> Figures:
     )
 
 
+def most_per_s(case: LoadCase) -> float:
+    """The throughput with requests always waiting, limits aside."""
+    return run_load(replace(case, per_s=0.0, limits={})).per_s
+
+
 def run_replay(case: ReplayCase) -> Figures:
     """Simulate one workload, from its first request to its last."""
     run = simulate(case.workload, case.configuration, case.cost)
@@ -141,11 +150,11 @@ class CapacityCase:
 
 def find_capacity(case: CapacityCase) -> Capacity:
     """The highest load within the limits, to a few percent."""
-    most_per_s = run_load(replace(case.load, per_s=0.0, limits={})).per_s
-    low, high = LOWEST * most_per_s, HIGHEST * most_per_s
+    most = most_per_s(case.load)
+    low, high = LOWEST * most, HIGHEST * most
     best = run_load(replace(case.load, per_s=low))
     if best.share < case.share:
-        return Capacity(most_per_s=most_per_s, per_s=0.0, figures=best)
+        return Capacity(most_per_s=most, per_s=0.0, figures=best)
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
         found = run_load(replace(case.load, per_s=middle))
@@ -153,4 +162,4 @@ def find_capacity(case: CapacityCase) -> Capacity:
             low, best = middle, found
         else:
             high = middle
-    return Capacity(most_per_s=most_per_s, per_s=low, figures=best)
+    return Capacity(most_per_s=most, per_s=low, figures=best)

@@ -14,14 +14,17 @@ sequences in scattered slots can take twice the time of sixteen in a row. `Cost.
 `Cost.group` say how it is here (`runs_of`).
 """
 
+import codecs
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import msgspec
 
+from jitney.backends.shared.sizing import MODEL_LEN_DEFAULT
 from jitney.core.backend import Traits
 from jitney.core.batch import Batch
+from jitney.core.limits import TOKENS_MAX
 from jitney.errors import ConfigError, SetupError
 
 FORMAT: Final = "jitney-cost-1"
@@ -29,7 +32,13 @@ SIZE_MAX = 1_048_576
 SPARE_MIN = 4
 CURVES = ("decodes", "spans_alone", "spans_beside", "contexts")
 
-Seconds = Annotated[float, msgspec.Meta(ge=0)]
+SECONDS_MAX = 86_400.0
+"""Beyond it, virtual time would soon have no room for what takes milliseconds."""
+
+DOUBTED = 0.15
+"""A cost with a larger error of a tick says little about settings that are near each other."""
+
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=SECONDS_MAX)]
 Size = Annotated[int, msgspec.Meta(ge=0, le=SIZE_MAX)]
 Points = Annotated[tuple[tuple[Size, Seconds], ...], msgspec.Meta(min_length=1, max_length=256)]
 
@@ -95,28 +104,38 @@ class BackendTraits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """The numbers of the backend that the scheduler needs; `slots` are those it was loaded for."""
 
     name: str
-    slots: Annotated[int, msgspec.Meta(ge=1)]
-    slots_max: Annotated[int, msgspec.Meta(ge=1)]
-    kv_tokens: Annotated[int, msgspec.Meta(ge=2)]
-    model_len_max: Annotated[int, msgspec.Meta(ge=2)]
-    block_tokens: Annotated[int, msgspec.Meta(ge=1)]
+    slots: Annotated[int, msgspec.Meta(ge=1, le=SIZE_MAX)]
+    slots_max: Annotated[int, msgspec.Meta(ge=1, le=SIZE_MAX)]
+    kv_tokens: Annotated[int, msgspec.Meta(ge=2, le=TOKENS_MAX)]
+    model_len_max: Annotated[int, msgspec.Meta(ge=2, le=TOKENS_MAX)]
+    block_tokens: Annotated[int, msgspec.Meta(ge=1, le=SIZE_MAX)]
     can_save: bool
-    kv_bytes_per_token: Annotated[int, msgspec.Meta(ge=0)]
+    kv_bytes_per_token: Annotated[int, msgspec.Meta(ge=0, le=TOKENS_MAX)]
     batch_invariant: bool
     decodes_differ: bool
 
-    def at(self, slots: int, kv_tokens: int | None) -> Traits:
-        """The traits with another number of slots: memory in proportion, if none is given."""
+    def at(self, slots: int, kv_tokens: int | None, length: int | None = None) -> Traits:
+        """The traits with another number of slots, or with other memory. Raises ConfigError.
+
+        Memory that is given is taken as it is, in whole blocks. Without, it is in proportion, and
+        there is room for a sequence of `length` tokens: `max_model_len`, as far as it is known.
+        """
         if kv_tokens is None:
-            kv_tokens = self.kv_tokens * slots // self.slots
-        least = min(self.kv_tokens, self.model_len_max + self.block_tokens)
+            longest = length or min(self.model_len_max, MODEL_LEN_DEFAULT)
+            least = min(self.kv_tokens, -(-longest // self.block_tokens) * self.block_tokens)
+            kv_tokens = max(self.kv_tokens * slots // self.slots, least)
+        elif kv_tokens < self.block_tokens:
+            raise ConfigError(
+                f"kv_tokens is {kv_tokens}, and {self.name} takes memory in blocks of "
+                f"{self.block_tokens} tokens; raise it."
+            )
         # Spare slots are for cached prefixes. There are fewer of them where there are fewer slots.
         spare = self.slots_max - self.slots
         spare = max(min(spare, SPARE_MIN), spare * min(slots, self.slots) // self.slots)
         return Traits(
             name=self.name,
             slots_max=slots + max(0, spare),
-            kv_tokens=max(kv_tokens, least),
+            kv_tokens=kv_tokens - kv_tokens % self.block_tokens,
             model_len_max=self.model_len_max,
             block_tokens=self.block_tokens,
             can_save=self.can_save,
@@ -179,7 +198,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     backend_process: bool | None = None
     """Whether the backend ran in a process of its own; None: the file does not tell."""
     stolen_share: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
-    """What other machines on the same host took of the processors; None: it is not known."""
+    """The part of the processors that other machines took meanwhile; None: that is not known."""
 
 
 class TickCost:
@@ -225,7 +244,9 @@ class TickCost:
 def read_cost(path: Path) -> Cost:
     """The cost in a file. Raises ConfigError."""
     try:
-        cost = msgspec.json.decode(path.read_bytes(), type=Cost)
+        # Some editors write a mark at the start of a file.
+        content = path.read_bytes().removeprefix(codecs.BOM_UTF8)
+        cost = msgspec.json.decode(content, type=Cost)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -4,6 +4,7 @@ A recording is a JSONL trace, or the file that `jitney trace` saves of a running
 replayed as it was, or its requests are drawn at random for loads that it did not have.
 """
 
+import codecs
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -142,6 +143,8 @@ def _read_events(path: Path, content: bytes, seed: int, say: Say) -> Workload:
     How long the other answers would have been is not known.
     """
     try:
+        # Some editors write a mark at the start of a file.
+        content = content.removeprefix(codecs.BOM_UTF8)
         events = msgspec.json.decode(content, type=_Recording).traceEvents
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(
@@ -171,6 +174,17 @@ def drawn_from(workload: Workload, burstiness: float) -> Traffic:
     if len(kinds) > KINDS_MAX:
         kinds = tuple(random.Random(f"{workload.seed} sample").sample(kinds, KINDS_MAX))
     return Traffic(workload.name, kinds, burstiness)
+
+
+def why_untimed(path: Path, workload: Workload) -> str:
+    """Why a recording in this file has no rate."""
+    if len(workload.jobs) == 1:
+        return f"{path} has one request only, and so no rate"
+    with path.open("rb") as file:
+        head = file.read(HEAD_BYTES)
+    if b'"timestamp"' in head or b'"traceEvents"' in head:
+        return f"{path} has one timestamp for all of its requests, and so no rate"
+    return f"{path} does not say when its requests arrive"
 
 
 def is_timed(workload: Workload) -> bool:

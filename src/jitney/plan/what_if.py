@@ -1,6 +1,7 @@
 """Other settings, as the user writes them: `max_num_seqs=32,mix=separate,replicas=2`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 
 from jitney.config import nearest
@@ -13,11 +14,12 @@ WHOLE_MAX = 1000
 
 TIMED = ("max_wait_ms", "wait_until_full", "target_stall_ms", "target_tick_ms")
 MEMORY = ("kv_tokens", "max_model_len", "max_per_sequence")
-NAMES = frozenset({each.name for each in fields(SchedulerSettings)} - {"model_len_max"}) | {
-    *TIMED,
-    *MEMORY,
-    REPLICAS,
-} - {"wait_s", "stall_s_target", "tick_s_target"}
+COMPUTED = ("model_len_max", "wait_s", "stall_s_target", "tick_s_target")
+"""Of the scheduler; the user sets what they are computed from."""
+
+NAMES = frozenset(
+    {*(each.name for each in fields(SchedulerSettings)), *TIMED, *MEMORY, REPLICAS} - {*COMPUTED}
+)
 """What a simulation depends on. Another model or backend needs another cost."""
 
 
@@ -28,6 +30,17 @@ class Change:
     text: str
     words: Mapping[str, str]
     replicas: int | None = None
+
+
+@contextmanager
+def named(change: Change) -> Iterator[None]:
+    """Say of a ConfigError which change it is about."""
+    try:
+        yield
+    except ConfigError as error:
+        # The settings as they are have no words of a change.
+        told = f"--what-if {change.text}: {error}" if change.words else str(error)
+        raise ConfigError(told) from None
 
 
 def read_change(text: str) -> Change:
@@ -43,8 +56,9 @@ def read_change(text: str) -> Change:
             )
         if name not in NAMES:
             close = nearest(name, NAMES)
-            hint = "" if close is None else f"; the nearest is {close}"
-            raise ConfigError(f"--what-if cannot change {name}{hint}.")
+            known = f"these can be changed: {', '.join(sorted(NAMES))}"
+            hint = known if close is None else f"the nearest is {close}"
+            raise ConfigError(f"--what-if cannot change {name}; {hint}.")
         if name in words:
             raise ConfigError(f"--what-if {text} changes {name} twice; leave one out.")
         words[name] = value.strip()

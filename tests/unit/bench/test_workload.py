@@ -168,6 +168,13 @@ TIMELESS = '{"input_length": 5, "output_length": 2}\n'
 TIMED = '{"input_length": 5, "output_length": 2, "timestamp": 1000}\n'
 
 
+def test_a_trace_may_begin_with_the_mark_of_some_editors(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text('{"input_length": 3, "output_length": 4}\n', encoding="utf-8-sig")
+    (job,) = read_trace(path, seed=1).jobs
+    assert (job.prompt_count, job.completion_count) == (3, 4)
+
+
 def test_a_trace_without_times_arrives_at_a_rate(tmp_path: Path) -> None:
     path = tmp_path / "lengths.jsonl"
     path.write_text(TIMELESS * 5)

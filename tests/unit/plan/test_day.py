@@ -124,7 +124,7 @@ def test_the_result_says_that_it_is_a_sample() -> None:
         found = simulate_day(replace(CASE, per_s=250.0), pool)
     notes = day_result(QUESTION, 20, found, 1.0).notes
     assert any(each.startswith("A sample: ") for each in notes)
-    assert any("More arrives than 20 replicas bear" in each for each in notes)
+    assert any("More arrives than 20 replicas can bear" in each for each in notes)
 
 
 def test_a_sinusoid_has_its_peak_and_its_mean() -> None:
@@ -151,3 +151,12 @@ def test_an_estimate_has_the_error_of_its_passes() -> None:
     assert found.error == pytest.approx(4.30 / math.sqrt(3))
     assert estimate([1.0]).error == math.inf
     assert math.isnan(estimate([]).value)
+
+
+def test_one_replica_is_not_several() -> None:
+    with Pool(1) as pool:
+        found = simulate_day(replace(CASE, per_s=250.0), pool)
+    result = day_result(QUESTION, 1, found, 1.0)
+    assert result.title.endswith(", 1 replica")
+    assert not any("1 replicas" in each for each in result.notes)
+    assert any("1 replica can bear" in each for each in result.notes)

@@ -99,8 +99,21 @@ def test_other_slots_have_memory_in_proportion() -> None:
     assert TRAITS.at(8, None).slots_max == 12
     many = msgspec.structs.replace(TRAITS, slots=32, slots_max=48)
     assert [many.at(slots, None).slots_max for slots in (4, 16, 64)] == [8, 24, 80]
-    assert TRAITS.at(8, 5000).kv_tokens == 5000
-    assert TRAITS.at(1, None).kv_tokens == 1025
+    assert TRAITS.at(1, None).kv_tokens == 1024
+    # Room for the longest sequence that was asked for, in whole blocks.
+    blocks = msgspec.structs.replace(TRAITS, block_tokens=32)
+    assert [blocks.at(1, None, length).kv_tokens for length in (100, 1025)] == [1024, 1056]
+
+
+def test_memory_that_is_given_is_not_raised() -> None:
+    """Else a what-if with little memory would show no effect."""
+    assert [TRAITS.at(8, given).kv_tokens for given in (5000, 64, 10)] == [5000, 64, 10]
+    blocks = msgspec.structs.replace(TRAITS, block_tokens=32)
+    assert blocks.at(8, 100, 1024).kv_tokens == 96
+    with pytest.raises(
+        ConfigError, match=r"kv_tokens is 10, and made takes memory in blocks of 32"
+    ):
+        blocks.at(8, 10)
 
 
 def test_a_cost_is_the_same_after_it_was_saved(tmp_path: Path) -> None:
@@ -117,6 +130,9 @@ def test_a_cost_is_the_same_after_it_was_saved(tmp_path: Path) -> None:
         (lambda text: "[]", "Expected `object`"),
         (lambda text: text.replace("jitney-cost-1", "jitney-cost-9"), "$.format"),
         (lambda text: text.replace('"host_s": 0.0', '"host_s": -1.0'), "$.host_s"),
+        (lambda text: text.replace('"host_s": 0.0', '"host_s": 1e308'), "$.host_s"),
+        (lambda text: text.replace('"kv_tokens": 4096', f'"kv_tokens": {10**30}'), "kv_tokens"),
+        (with_points("decodes", [[1, 1e308]]), "$.decodes"),
         (lambda text: text.replace("host_s", "hots_s"), "hots_s"),
         (lambda text: text.replace('"slots": 4', '"slots": 0'), "$.traits.slots"),
         (with_points("decodes", [[1, 0.1], [8, 0.2], [8, 0.3]]), "for one size in decodes"),
@@ -136,6 +152,13 @@ def test_a_wrong_file_gives_one_sentence(tmp_path: Path, change: object, told: s
     assert told in str(caught.value)
     assert str(caught.value).endswith(".")
     assert "\n" not in str(caught.value)
+
+
+def test_a_mark_at_the_start_of_a_file_is_read_over(tmp_path: Path) -> None:
+    path = tmp_path / "cost.json"
+    write_cost(make_cost(), path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert read_cost(path) == make_cost()
 
 
 def test_a_missing_file_gives_one_sentence(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from jitney.plan.traffic import (
     is_timed,
     rate_of,
     read_recording,
+    why_untimed,
 )
 
 KINDS = (
@@ -242,3 +243,29 @@ def test_of_a_long_recording_kinds_are_drawn(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_missing_file_gives_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         read(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ([{}, {}], " does not say when its requests arrive"),
+        ([{"timestamp": 5}, {"timestamp": 5}], " has one timestamp for all of its requests, and"),
+        ([{"timestamp": 5}], " has one request only, and so no rate"),
+    ],
+)
+def test_the_reason_for_having_no_rate_is_the_true_one(
+    tmp_path: Path, lines: list[dict[str, int]], told: str
+) -> None:
+    path = tmp_path / "made.jsonl"
+    lengths = {"input_length": 4, "output_length": 2}
+    path.write_text("".join(json.dumps(each | lengths) + "\n" for each in lines))
+    found = read(path)
+    assert not is_timed(found)
+    assert why_untimed(path, found).startswith(f"{path}{told}")
+
+
+def test_a_mark_at_the_start_of_a_recording_is_read_over(tmp_path: Path) -> None:
+    path = recording(tmp_path / "made.json", row(0.0, prompt_tokens=4, completion_tokens=2))
+    expected = read(path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert read(path) == expected
