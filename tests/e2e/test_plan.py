@@ -200,6 +200,17 @@ def test_a_what_if_names_the_settings_that_bear_less_than_the_load(cost: Path) -
     assert "More arrives than the replicas bear under these settings: present. " in done.stdout
 
 
+def test_requests_that_are_refused_do_not_make_an_overload(cost: Path, tmp_path: Path) -> None:
+    lines = [f'{{"input_length": {length}, "output_length": 20}}\n' for length in (4, 30)]
+    trace = tmp_path / "two.jsonl"
+    trace.write_text("".join(lines * 20))
+    words = ("--trace", trace, "--request-rate", "6", "--what-if", "max_model_len=30")
+    done = plan("--cost", cost, *words)
+    assert done.returncode == 0, done.stderr
+    runs = strict(done.stdout.splitlines()[-1])["runs"]
+    assert [(each["overloaded"], each["failed"]) for each in runs] == [(True, 0), (False, 20)]
+
+
 def test_an_interrupt_leaves_no_process(cost: Path) -> None:
     words = ("--day", "--request-rate", "4000", "--replicas", "100")
     kept = {name: value for name, value in os.environ.items() if not name.startswith("JITNEY_")}

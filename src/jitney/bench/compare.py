@@ -108,6 +108,11 @@ def files_of(settings: Settings, say: Say) -> dict[str, Path]:
     return {"": given} if ready == given else {"": given, CONVERTED: ready}
 
 
+def sizes_at(count: int) -> dict[str, object]:
+    """Our settings for so many clients."""
+    return {"max_num_seqs": count, "max_model_len": ROOM_TOKENS}
+
+
 class Comparison:
     """Measures everybody on one model, at one number of clients after the other."""
 
@@ -214,13 +219,14 @@ class Comparison:
             if plan.name in slow:
                 continue
             others = [best for name, best in short_best.items() if name != plan.name]
-            tried = self._try(plan, max(others, default=0.0) / SLOWER_MAX)
+            short_min = max(others, default=0.0) / SLOWER_MAX
+            tried = self._try(plan, short_min)
             if tried is not None:
                 short, speed = tried
                 short_best[plan.name] = max(short_best.get(plan.name, 0.0), short)
-                if speed is None:
+                if short_best[plan.name] < short_min:
                     slow.add(plan.name)
-                else:
+                if speed is not None:
                     plans[plan.settings + plan.name] = plan
                     speeds[plan.settings + plan.name] = speed
         for key in heapq.nlargest(2, speeds, speeds.__getitem__) if len(speeds) > 1 else ():
@@ -255,8 +261,7 @@ class Comparison:
     def _ours(self, stack: ExitStack, count: int) -> dict[str, Rate]:
         """Jitney as a server and in process, both with the user's settings."""
         settings = self._resolved.settings
-        changes: dict[str, object] = {"max_num_seqs": count, "max_model_len": ROOM_TOKENS}
-        changed = for_bench(settings, **changes)
+        changed = for_bench(settings, **sizes_at(count))
         target = stack.enter_context(engine_target(changed))
         self._eos_tokens = target.eos_tokens
         self._backends[str(count)] = target.traits.name

@@ -32,7 +32,9 @@ MODELS = "/v1/models"
 VERSION = "/v1"
 """What the addresses of OpenAI's clients end with, and our paths begin with."""
 
-MODELS_S = 30.0
+MODELS_S = 60.0
+"""For the whole list. A server that says nothing at all is given up earlier, after CONNECT_S."""
+
 MODELS_BYTES_MAX = 2**24
 """The longest list of models that is read; long ones have a megabyte."""
 

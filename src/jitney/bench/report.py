@@ -165,7 +165,7 @@ def show(result: Result) -> None:
         sys.stdout.write(note + "\n")
 
 
-def check_folder(folder: Path, flag: str = "-o") -> None:
+def try_folder(folder: Path, flag: str = "-o") -> None:
     """Make a folder if necessary, and write to it as a trial. Raises a SetupError."""
     with written_to(folder, flag):
         folder.mkdir(parents=True, exist_ok=True)

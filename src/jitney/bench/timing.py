@@ -160,7 +160,7 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 def peak_rate(requests: Sequence[RequestTimes]) -> float:
     """Tokens per second in the busiest second of the good requests.
 
-    The run is cut into equal parts of a second or a little more; in whole seconds the last one
+    The run is cut into equal parts of a second or a little less; in whole seconds the last one
     would be too short, and the mean could be above the peak. The tokens of a request are spread
     evenly over its chunks.
     """
@@ -169,7 +169,7 @@ def peak_rate(requests: Sequence[RequestTimes]) -> float:
         return 0.0
     began_at = min(each.sent_at for each in good)
     duration_s = max(each.ended_at for each in good) - began_at
-    parts = [0.0] * max(1, int(duration_s))
+    parts = [0.0] * max(1, math.ceil(duration_s))
     for each in good:
         chunk = each.completion_count / len(each.token_times)
         for at in each.token_times:

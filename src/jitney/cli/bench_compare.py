@@ -3,7 +3,8 @@
 Tests: tests/e2e/test_bench.py.
 """
 
-from jitney.bench.compare import SETS, Comparison, files_of
+from jitney.bench.compare import SETS, Comparison, files_of, sizes_at
+from jitney.bench.in_process import for_bench
 from jitney.bench.report import Result
 from jitney.cli.bench_result import (
     RUNS_MAX,
@@ -34,7 +35,7 @@ def run_compare(options: CompareOptions, resolved: Resolved) -> None:
 
     def measure() -> Result:
         # A wrong file is told by us: the peers say it in many words.
-        select_backend(located(resolved.settings))
+        select_backend(for_bench(located(resolved.settings), **sizes_at(max(clients))))
         files, seed = files_of(resolved.settings, say), seed_of(resolved)
         return Comparison(resolved, files, runs=options.runs, seed=seed, say=say).run(clients)
 

@@ -131,7 +131,7 @@ def check_folder(folder: Path | None, flag: str = "-o") -> None:
         return
     with report.written_to(folder, flag):
         missing = [each for each in (folder, *folder.parents) if not each.exists()]
-    report.check_folder(folder, flag)
+    report.try_folder(folder, flag)
     with contextlib.suppress(OSError):  # somebody else has use for it already
         for each in missing:
             each.rmdir()

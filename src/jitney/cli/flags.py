@@ -242,7 +242,7 @@ def _check_values(words: list[str], flags: list[Flag]) -> None:
         if isinstance(parameter, click.Option) and not parameter.is_flag and following in known:
             raise ConfigError(
                 f"{word} needs a value, and {following} is another flag; give the value, or write "
-                f"{word}={following} if this is it."
+                f"{word}{'=' if word.startswith('--') else ''}{following} if this is it."
             )
 
 

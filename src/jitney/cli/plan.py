@@ -39,10 +39,9 @@ from jitney.plan.replica import Configuration, refusal_of, replicas_text
 from jitney.plan.results import day_result, recommended, replayed, scheduler_shown
 from jitney.plan.search import (
     HIGHEST,
-    LoadCase,
     ReplayCase,
     count_for,
-    most_per_s,
+    run_load,
     run_replay,
 )
 from jitney.plan.tick_cost import Cost, read_cost, write_cost
@@ -313,23 +312,21 @@ def _overloaded(question: PlanQuestion, cases: Sequence[ReplayCase], pool: Pool)
     Where a trace says when its requests arrive, it is replayed to its end, and needs no such rate.
     """
     loads = [
-        LoadCase(
+        replace(
+            question.load(case.configuration.settings, 0.0),
             configuration=replace(case.configuration, replicas=1),
-            cost=case.cost,
-            traffic=question.traffic,
             limits={},
-            per_s=0.0,
-            seed=question.seed,
         )
         for case in cases
     ]
-    most = pool.map(most_per_s, loads)
-    return [
-        place
-        for place, (case, per_s) in enumerate(zip(cases, most, strict=True))
-        # Where all are refused nothing is overloaded.
-        if 0 < HIGHEST * case.configuration.replicas * per_s < question.per_s
-    ]
+    places = []
+    for place, most in enumerate(pool.map(run_load, loads)):
+        # Those that are refused arrive too. Where all are, nothing is overloaded.
+        answered = (most.count - most.failed) / max(1, most.count)
+        bears_per_s = HIGHEST * cases[place].configuration.replicas * most.per_s
+        if 0 < bears_per_s < answered * question.per_s:
+            places.append(place)
+    return places
 
 
 def _day(asked: _Asked, question: PlanQuestion, pool: Pool) -> Shown:

@@ -14,8 +14,8 @@ from typing import Any  # Any: the module of pictures is loaded only to draw
 from rich.console import Console
 
 from jitney.backends.machine.cores import usable_cores
-from jitney.bench.report import Result, check_folder, document
-from jitney.cli.bench_result import give_out
+from jitney.bench.report import Result, document
+from jitney.cli.bench_result import check_folder, give_out
 from jitney.cli.failures import say
 from jitney.cli.plan_verb import PlanOptions
 from jitney.cli.progress_bar import progress_bar
@@ -40,8 +40,7 @@ class Shown:
 
 def check_output(options: PlanOptions) -> None:
     """Check before long work that its results can be written. Raises SetupError."""
-    if options.output is not None:
-        check_folder(options.output)
+    check_folder(options.output)
     if options.save_cost is not None:
         if options.save_cost.is_dir():
             raise ConfigError(f"--save-cost {options.save_cost} is a folder; give a file.")

@@ -76,10 +76,10 @@ def paint_what_if(rows: Sequence[tuple[str, int, Figures]], title: str) -> Figur
     """The latency of one load, and its share within the limits, under each of the settings."""
     figure, (latency, shares) = empty_figure(2, title)
     names = [name.replace(",", ",\n") for name, _, _ in rows]
-    lines = sum(name.count("\n") + 1 for name in names)
-    figure.set_figheight(max(figure.get_figheight(), FRAME_INCHES + LINE_INCHES * lines))
-    # The first on top. A name of several lines needs their room.
     heights = [name.count("\n") + 1 for name in names]
+    needed = FRAME_INCHES + LINE_INCHES * sum(heights)
+    figure.set_figheight(max(figure.get_figheight(), needed))
+    # The first on top. A name of several lines needs their room.
     places = [-(sum(heights[:at]) + height / 2) for at, height in enumerate(heights)]
     colours = [GREY, *[OURS] * (len(rows) - 1)]
     p95_s = [each.p95_ms / 1e3 for _, _, each in rows]

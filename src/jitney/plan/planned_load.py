@@ -14,7 +14,7 @@ from jitney.plan.day import HOUR_S
 from jitney.plan.pool import Pool
 from jitney.plan.recommend import PlanQuestion
 from jitney.plan.results import finite, shown
-from jitney.plan.search import LOWEST, CapacityCase, find_capacity
+from jitney.plan.search import LOWEST, find_capacity
 from jitney.plan.traffic import Busiest, Traffic, busiest, rate_of
 
 MINUTE_S = 60.0
@@ -107,12 +107,7 @@ def chosen_rate(
 
 def bearable(question: PlanQuestion, pool: Pool) -> tuple[float, RateFrom]:
     """As much as one replica bears with the present settings."""
-    load = question.load(question.settings, 0.0)
-    # Also with the requests with which a fleet is checked: they may be a little harder.
-    cases = [
-        CapacityCase(load=replace(load, seed=seed), share=question.share)
-        for seed in (question.seed, question.seed + 1)
-    ]
+    cases = question.capacity_cases(question.settings)
     found = min(pool.map(find_capacity, cases), key=lambda each: each.per_s)
     if found.per_s:
         return found.per_s, RateFrom.CAPACITY

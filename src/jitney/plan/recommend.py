@@ -95,6 +95,15 @@ class PlanQuestion:
             slots=sized * self.slots_max,
         )
 
+    def capacity_cases(self, settings: SchedulerSettings) -> tuple[CapacityCase, CapacityCase]:
+        """What one replica bears, with the requests of the search, and with those with which a
+        fleet is checked: they may be a little harder."""
+        load = self.load(settings, 0.0)
+        return (
+            CapacityCase(load=load, share=self.share),
+            CapacityCase(load=replace(load, seed=self.seed + 1), share=self.share),
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
@@ -146,7 +155,7 @@ def recommend(question: PlanQuestion, pool: Pool) -> Recommendation:
     search = _Search(question, pool)
     first = search.measure([question.settings])[0]
     present, best = search.checked([first, search.run(first)])
-    if best.capacity.per_s <= present.capacity.per_s:
+    if best.capacity.per_s <= GAIN * present.capacity.per_s:
         best = present
     sjf_per_s = None
     if best.settings.policy is Policy.FIFO:
@@ -228,15 +237,12 @@ class _Search:
             changed = [_changed(best.settings, name, value) for value in values]
             best = self._better(best, [each for each in changed if each is not None])
         near = [round(best.settings.max_num_seqs * factor) for factor in (0.75, 1.5)]
-        near = [min(slots_max, max(1, each)) for each in near]
+        near = [min(self._question.slots_max, slots_max, max(1, each)) for each in near]
         return self._better(best, [self._slots(best.settings, each) for each in near])
 
     def measure(self, choices: Sequence[SchedulerSettings]) -> list[Tried]:
         """What one replica bears with each of these settings."""
-        question = self._question
-        cases = [
-            CapacityCase(load=question.load(each, 0.0), share=question.share) for each in choices
-        ]
+        cases = [self._question.capacity_cases(each)[0] for each in choices]
         found = self._pool.map(find_capacity, cases)
         tried = [
             Tried(settings=settings, capacity=capacity)
@@ -248,11 +254,7 @@ class _Search:
     def checked(self, chosen: Sequence[Tried]) -> list[Tried]:
         """What one replica bears with these settings, also with the requests with which a fleet is
         checked: they may be a little harder."""
-        question = replace(self._question, seed=self._question.seed + 1)
-        cases = [
-            CapacityCase(load=question.load(each.settings, 0.0), share=question.share)
-            for each in chosen
-        ]
+        cases = [self._question.capacity_cases(each.settings)[1] for each in chosen]
         found = [
             replace(each, capacity=min(each.capacity, other, key=lambda known: known.per_s))
             for each, other in zip(chosen, self._pool.map(find_capacity, cases), strict=True)

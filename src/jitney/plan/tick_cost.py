@@ -124,7 +124,7 @@ class BackendTraits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             longest = length or min(self.model_len_max, MODEL_LEN_DEFAULT)
             least = min(self.kv_tokens, -(-longest // self.block_tokens) * self.block_tokens)
             kv_tokens = max(self.kv_tokens * slots // self.slots, least)
-        elif kv_tokens < self.block_tokens:
+        if kv_tokens < self.block_tokens:
             raise ConfigError(
                 f"kv_tokens is {kv_tokens}, and {self.name} takes memory in blocks of "
                 f"{self.block_tokens} tokens; raise it."

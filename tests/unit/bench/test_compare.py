@@ -199,8 +199,11 @@ def test_a_setting_that_is_far_slower_costs_its_build_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Guards the best setting: it came after a slow one of the same build, and was not tried."""
-    rates = {"good": 45.0, "slow": 14.0, "best": 64.0}
-    plans = [ServerPlan(name="s", command=(), settings=word) for word in rates]
+    rates = {"other": 60.0, "good": 45.0, "slow": 14.0, "best": 64.0}
+    plans = [
+        ServerPlan(name=name, command=(), settings=word)
+        for name, word in zip(("another", "s", "s", "s"), rates, strict=True)
+    ]
     monkeypatch.setattr(compare, "_server_rate", lambda stack, plan: constant(rates[plan.settings]))
     comparison = made([])
     comparison._search(lambda room: plans)

@@ -15,11 +15,11 @@ from jitney.bench import plots
 from jitney.bench.report import (
     PACKAGES,
     Result,
-    check_folder,
     commit,
     document,
     setup_of,
     spread,
+    try_folder,
 )
 from jitney.cli.bench_result import finish
 from jitney.config import resolve
@@ -32,7 +32,7 @@ def test_a_spread_has_the_median_of_even_counts() -> None:
 
 
 def test_a_folder_is_made_and_left_empty(tmp_path: Path) -> None:
-    check_folder(tmp_path / "a" / "b")
+    try_folder(tmp_path / "a" / "b")
     assert list((tmp_path / "a" / "b").iterdir()) == []
 
 
@@ -40,7 +40,7 @@ def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(SetupError, match=r"cannot be written .* a file .* -o"):
-            check_folder(folder)
+            try_folder(folder)
 
 
 MACHINE = {"processor": "made", "cores": 2}

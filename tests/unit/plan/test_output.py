@@ -14,9 +14,9 @@ from jitney.errors import SetupError
 RESULT = Result(name="made", title="made", columns=("a",), rows=(("1",),), figures={"b": 2})
 
 
-def test_a_folder_is_made_and_left_empty(tmp_path: Path) -> None:
+def test_a_folder_is_tried_and_not_left_behind(tmp_path: Path) -> None:
     check_output(PlanOptions(output=tmp_path / "a" / "b", save_cost=tmp_path / "cost.json"))
-    assert list(tmp_path.rglob("*")) == [tmp_path / "a", tmp_path / "a" / "b"]
+    assert list(tmp_path.rglob("*")) == []
 
 
 def test_a_place_that_cannot_be_written_is_told_before_the_work(tmp_path: Path) -> None:
