@@ -8,6 +8,7 @@ import asyncio
 import errno
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 import httpx
@@ -135,7 +136,7 @@ class HttpTarget:
             asked_count = max(LENGTH_MAX, asked_count)
         times = RequestTimes(sent_at=time.monotonic(), prompt_count=job.prompt_count)
         try:
-            async with client.stream("POST", self.url, json=body) as response:
+            async with aclosing(await self._send(client, body)) as response:
                 if response.status_code != 200:
                     times.error = await self._refusal(response)
                 else:
@@ -150,6 +151,27 @@ class HttpTarget:
         if times.error is None and not times.token_times:
             times.error = "the answer has no text"
         return times
+
+    async def _send(self, client: httpx.AsyncClient, body: dict[str, object]) -> httpx.Response:
+        """The beginning of an answer. Raises errors of httpx.
+
+        A server may close a connection after an answer, without a word, just as the next request
+        comes; llama-server does. Such a request is sent again, as by other clients. Each of its
+        connections is used once, so this ends with a new one at the latest.
+        """
+        opened: list[str] = []
+
+        async def note(event: str, _: object) -> None:
+            if event == "connection.connect_tcp.started":
+                opened.append(event)
+
+        while True:
+            request = client.build_request("POST", self.url, json=body, extensions={"trace": note})
+            try:
+                return await client.send(request, stream=True)
+            except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+                if opened:
+                    raise
 
     async def _refusal(self, response: httpx.Response) -> str:
         """What the server said, with a hint where a flag of ours can help."""

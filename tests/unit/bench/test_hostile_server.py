@@ -171,3 +171,53 @@ def test_a_list_of_models_that_is_refused_says_why_and_what_to_do() -> None:
 )
 def test_a_strange_list_of_models_gets_a_sentence(body: bytes, words: str) -> None:
     assert words in refused([body])
+
+
+ANSWER = TEXT + b"data: [DONE]\n\n"
+KEPT = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(ANSWER), ANSWER)
+
+
+@contextmanager
+def closing(connections: Iterable[int]) -> Iterator[str]:
+    """A server that closes each connection at the request after so many answers; its address."""
+
+    def answer() -> None:
+        for count in connections:
+            with listener.accept()[0] as connection:
+                connection.settimeout(WAIT_S)
+                for _ in range(count):
+                    read_request(connection)
+                    connection.sendall(KEPT)
+                read_request(connection)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(WAIT_S)
+        thread = threading.Thread(target=answer)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            thread.join(WAIT_S)
+
+
+def asked_in_turn(connections: Iterable[int], count: int) -> list[str | None]:
+    """What went wrong with each of so many requests of one client."""
+
+    async def run(address: str) -> list[str | None]:
+        target = HttpTarget(base_url=address, model="m", seed=1)
+        async with target.client() as client:
+            return [(await target.ask(client, JOB)).error for _ in range(count)]
+
+    with closing(connections) as address:
+        return asyncio.run(run(address))
+
+
+def test_a_request_that_meets_the_end_of_a_used_connection_is_sent_again() -> None:
+    """Guards runs on llama-server, which closes connections after an answer now and then."""
+    assert asked_in_turn([1, 2], count=3) == [None, None, None]
+
+
+def test_a_request_that_ends_a_new_connection_has_failed() -> None:
+    (error,) = asked_in_turn([0], count=1)
+    assert error is not None
+    assert "disconnected without sending a response" in error
