@@ -5,7 +5,7 @@ import itertools
 import json
 import socket
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
@@ -26,10 +26,25 @@ TEXT = b'data: {"choices": [{"text": "a"}]}\n\n'
 
 
 @contextmanager
+def listening(answer: Callable[[socket.socket], None]) -> Iterator[str]:
+    """A server that answers in this way, on a thread; its address. The listener has a limit."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(WAIT_S)
+        thread = threading.Thread(target=answer, args=(listener,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            # A client that gave up early may never have come.
+            socket.create_connection(listener.getsockname()).close()
+            thread.join(WAIT_S)
+
+
+@contextmanager
 def serving(pieces: Iterable[bytes], status: str = "200 OK") -> Iterator[str]:
     """A server for one request, which gets these pieces; its address."""
 
-    def answer() -> None:
+    def answer(listener: socket.socket) -> None:
         # A client that has read enough closes the connection.
         with suppress(OSError), listener.accept()[0] as connection:
             connection.settimeout(WAIT_S)
@@ -38,16 +53,8 @@ def serving(pieces: Iterable[bytes], status: str = "200 OK") -> Iterator[str]:
             for piece in itertools.chain((head,), pieces):
                 connection.sendall(piece)
 
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(WAIT_S)
-        thread = threading.Thread(target=answer)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            # A client that gave up early may never have come.
-            socket.create_connection(listener.getsockname()).close()
-            thread.join(WAIT_S)
+    with listening(answer) as address:
+        yield address
 
 
 def read_request(connection: socket.socket) -> None:
@@ -181,7 +188,7 @@ KEPT = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(ANSWER), ANSWER
 def closing(connections: Iterable[int]) -> Iterator[str]:
     """A server that closes each connection at the request after so many answers; its address."""
 
-    def answer() -> None:
+    def answer(listener: socket.socket) -> None:
         for count in connections:
             with listener.accept()[0] as connection:
                 connection.settimeout(WAIT_S)
@@ -190,14 +197,8 @@ def closing(connections: Iterable[int]) -> Iterator[str]:
                     connection.sendall(KEPT)
                 read_request(connection)
 
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(WAIT_S)
-        thread = threading.Thread(target=answer)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            thread.join(WAIT_S)
+    with listening(answer) as address:
+        yield address
 
 
 def asked_in_turn(connections: Iterable[int], count: int) -> list[str | None]:
