@@ -53,6 +53,9 @@ SEARCH_CLIENTS = 16
 SEARCH_COMPLETION_COUNT = 32
 WARM_COMPLETION_COUNT = 8
 SLOWER_MAX = 3.0
+CLOSE_MIN = 0.75
+"""Of two settings, the slower one over the faster, from which on a second trial may decide."""
+
 SHORT_MAX = 0.05
 """Answers may be shorter by this share."""
 
@@ -207,7 +210,7 @@ class Comparison:
 
     def _search(self, family: Family) -> None:
         """Find the fastest build and settings of a system: a trial of each, and one more of the
-        two best, because a single one may have been disturbed.
+        two best if they are close, because a single one may have been disturbed.
 
         Of a build that is several times slower than another build, no more settings are tried.
         """
@@ -229,7 +232,7 @@ class Comparison:
                 if speed is not None:
                     plans[plan.settings + plan.name] = plan
                     speeds[plan.settings + plan.name] = speed
-        for key in heapq.nlargest(2, speeds, speeds.__getitem__) if len(speeds) > 1 else ():
+        for key in _close_best(speeds):
             tried = self._try(plans[key], 0.0)
             if tried is not None and tried[1] is not None:
                 speeds[key] = max(speeds[key], tried[1])
@@ -378,6 +381,12 @@ class Comparison:
     def _note(self, name: str, count: int, rate: float) -> float:
         self._rates.setdefault(name, {}).setdefault(str(count), []).append(rate)
         return rate
+
+
+def _close_best(speeds: dict[str, float]) -> list[str]:
+    """The two fastest, if they are close; else none."""
+    best = heapq.nlargest(2, speeds, speeds.__getitem__)
+    return best if len(best) > 1 and speeds[best[1]] >= CLOSE_MIN * speeds[best[0]] else []
 
 
 def _load(count: int, rounds: int, seed: int, completion_count: int = COMPLETION_COUNT) -> Workload:
