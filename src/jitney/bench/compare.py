@@ -54,7 +54,7 @@ SEARCH_COMPLETION_COUNT = 32
 WARM_COMPLETION_COUNT = 8
 SLOWER_MAX = 3.0
 CLOSE_MIN = 0.75
-"""Of two settings, the slower one over the faster, from which on a second trial may decide."""
+"""Two settings are close if the slower has at least this share of the faster's speed."""
 
 SHORT_MAX = 0.05
 """Answers may be shorter by this share."""
