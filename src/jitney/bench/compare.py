@@ -49,7 +49,9 @@ ROUNDS = {1: 4, 4: 3, 16: 2}
 """How often each client asks: fewer rounds where more clients ask."""
 
 CONVERTED = " with our file"
-SEARCH_CLIENTS = 16
+SEARCH_CLIENTS_MAX = 16
+"""Settings are searched with the most clients that are asked for, up to this number."""
+
 SEARCH_COMPLETION_COUNT = 32
 WARM_COMPLETION_COUNT = 8
 SLOWER_MAX = 3.0
@@ -144,7 +146,7 @@ class Comparison:
         with ExitStack() as files:
             self._families = self._found_families(files)
             for family in self._families:
-                self._search(family)
+                self._search(family, min(max(clients), SEARCH_CLIENTS_MAX))
             for count in clients:
                 self._measure_at(count)
         return self._result(clients)
@@ -208,9 +210,9 @@ class Comparison:
                 self._leave_out("vLLM", error)
         return families
 
-    def _search(self, family: Family) -> None:
-        """Find the fastest build and settings of a system: a trial of each, and one more of the
-        two best if they are close, because a single one may have been disturbed.
+    def _search(self, family: Family, count: int) -> None:
+        """Find the fastest build and settings of a system for so many clients: a trial of each, and
+        one more of the two best if they are close, because a single one may have been disturbed.
 
         Of a build that is several times slower than another build, no more settings are tried.
         """
@@ -218,12 +220,12 @@ class Comparison:
         plans: dict[str, ServerPlan] = {}
         short_best: dict[str, float] = {}
         slow: set[str] = set()
-        for plan in family(Room(slots=SEARCH_CLIENTS)):
+        for plan in family(Room(slots=count)):
             if plan.name in slow:
                 continue
             others = [best for name, best in short_best.items() if name != plan.name]
             short_min = max(others, default=0.0) / SLOWER_MAX
-            tried = self._try(plan, short_min)
+            tried = self._try(plan, count, short_min)
             if tried is not None:
                 short, speed = tried
                 short_best[plan.name] = max(short_best.get(plan.name, 0.0), short)
@@ -233,13 +235,15 @@ class Comparison:
                     plans[plan.settings + plan.name] = plan
                     speeds[plan.settings + plan.name] = speed
         for key in _close_best(speeds):
-            tried = self._try(plans[key], 0.0)
+            tried = self._try(plans[key], count, 0.0)
             if tried is not None and tried[1] is not None:
                 speeds[key] = max(speeds[key], tried[1])
         if speeds:
             self._best.append(plans[max(speeds, key=speeds.__getitem__)])
 
-    def _try(self, plan: ServerPlan, short_min: float) -> tuple[float, float | None] | None:
+    def _try(
+        self, plan: ServerPlan, count: int, short_min: float
+    ) -> tuple[float, float | None] | None:
         """Tokens per second of a short load and of a longer one, which a server that is slower
         than `short_min` is spared; None if it does not run."""
         speed = None
@@ -247,11 +251,11 @@ class Comparison:
         try:
             with ExitStack() as stack:
                 rate = _server_rate(stack, plan)
-                load = fixed(SEARCH_CLIENTS, 32, 8, seed=self._seed, clients=SEARCH_CLIENTS)
+                load = fixed(count, 32, 8, seed=self._seed, clients=count)
                 short = self._calm_rate(rate, load)
                 if short >= short_min:
                     seed = self._seed + 99
-                    load = _load(SEARCH_CLIENTS, 1, seed, SEARCH_COMPLETION_COUNT)
+                    load = _load(count, 1, seed, SEARCH_COMPLETION_COUNT)
                     speed = self._calm_rate(rate, load)
         except Exception as error:  # a foreign system may fail in any way
             self._leave_out(f"{plan.name} ({plan.settings})", error)

@@ -123,7 +123,7 @@ def test_settings_with_which_a_server_fails_are_not_chosen(
 
     monkeypatch.setattr(compare, "_server_rate", server_rate)
     comparison = made([])
-    comparison._search(lambda room: plans)
+    comparison._search(lambda room: plans, 16)
     assert [plan.settings for plan in comparison._best] == ["fast"]
     assert [word.split(":")[0] for word in comparison._tried] == [
         "Tried s, slow",
@@ -141,8 +141,31 @@ def test_one_disturbed_trial_does_not_decide(monkeypatch: pytest.MonkeyPatch) ->
         compare, "_server_rate", lambda stack, plan: lambda load: next(speeds[plan.settings])
     )
     comparison = made([])
-    comparison._search(lambda room: plans)
+    comparison._search(lambda room: plans, 16)
     assert [plan.settings for plan in comparison._best] == ["best"]
+
+
+@pytest.mark.parametrize(("clients", "searched"), [((1, 8), 8), ((4, 64), 16)])
+def test_settings_are_searched_with_the_most_clients_up_to_sixteen(
+    monkeypatch: pytest.MonkeyPatch, clients: tuple[int, ...], searched: int
+) -> None:
+    slots: set[int] = set()
+    asked: set[int | None] = set()
+
+    def family(room: Room) -> list[ServerPlan]:
+        slots.add(room.slots)
+        return [ServerPlan(name="s", command=())]
+
+    def rate(load: Workload) -> float:
+        asked.add(load.clients)
+        return 1.0
+
+    comparison = made([])
+    monkeypatch.setattr(compare, "_server_rate", lambda stack, plan: rate)
+    monkeypatch.setattr(comparison, "_found_families", lambda files: [family])
+    monkeypatch.setattr(comparison, "_measure_at", lambda count: None)
+    comparison.run(clients)
+    assert (slots, asked) == ({searched}, {searched})
 
 
 @pytest.mark.parametrize("flags", [{}, {"dtype": "float32", "kv_cache_dtype": "uint8"}])
@@ -204,7 +227,7 @@ def test_a_setting_that_is_far_slower_costs_its_build_nothing(
     ]
     monkeypatch.setattr(compare, "_server_rate", lambda stack, plan: constant(rates[plan.settings]))
     comparison = made([])
-    comparison._search(lambda room: plans)
+    comparison._search(lambda room: plans, 16)
     assert [plan.settings for plan in comparison._best] == ["best"]
 
 
@@ -218,7 +241,7 @@ def test_a_build_that_is_far_slower_is_tried_once(monkeypatch: pytest.MonkeyPatc
     rates = {"fast": 100.0, "slow": 10.0}
     monkeypatch.setattr(compare, "_server_rate", lambda stack, plan: constant(rates[plan.name]))
     comparison = made([])
-    comparison._search(lambda room: plans)
+    comparison._search(lambda room: plans, 16)
     assert [word.split(":")[0] for word in comparison._tried] == [
         "Tried fast, one",
         "Tried fast, two",
