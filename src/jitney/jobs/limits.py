@@ -89,6 +89,9 @@ LATER_S_MAX = 5.0
 TROUBLE_S = 2.0
 """How long the work pauses when the disk is full, or fails, before it tries again."""
 
+AGE_S = 10.0
+"""How often the time that has passed for batches is noted: a kill forgets no more than that."""
+
 STORE_S = 5.0
 """How often a store that cannot be opened is asked for."""
 

@@ -8,6 +8,7 @@ Tests: tests/e2e/jobs/test_batches.py and test_bad_lines.py.
 """
 
 import asyncio
+import json
 import uuid
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,6 +29,7 @@ from jitney.errors import (
     QueueFull,
 )
 from jitney.jobs import limits
+from jitney.jobs.batch_input import InputChanged
 from jitney.jobs.job_bodies import BatchLine
 from jitney.jobs.lines import parse_line
 from jitney.jobs.stored import LineTokens
@@ -112,8 +114,8 @@ class Asker(Protocol):
         """Whether lines of this owner, for this model, can be asked here."""
         ...
 
-    async def ask(self, owner: str, content: bytes) -> LineAnswer:
-        """The answer to a line. Raises TryLater and AskingOver."""
+    async def ask(self, owner: str, custom_id: str, content: bytes) -> LineAnswer:
+        """The answer to the line with this id. Raises TryLater, AskingOver and InputChanged."""
         ...
 
 
@@ -157,8 +159,8 @@ class ServiceAsker:
         is_known = service.keys.named(owner) is not None
         return is_known and model in service.settings.served_model_name
 
-    async def ask(self, owner: str, content: bytes) -> LineAnswer:
-        """The answer to a line. Raises TryLater and AskingOver."""
+    async def ask(self, owner: str, custom_id: str, content: bytes) -> LineAnswer:
+        """The answer to the line with this id. Raises TryLater, AskingOver and InputChanged."""
         service = self._service
         call = Call(f"req-{uuid.uuid4().hex}", service.clock.now())
         known = service.keys.named(owner)
@@ -167,8 +169,8 @@ class ServiceAsker:
         try:
             if not self.is_open:
                 raise AskingOver
-            return await self._answer(call, content)
-        except (AskingOver, TryLater):
+            return await self._answer(call, custom_id, content)
+        except (AskingOver, TryLater, InputChanged):
             raise
         except Exception as error:
             _raise_unless_final(error, service)
@@ -180,11 +182,12 @@ class ServiceAsker:
                 tokens=LineTokens(),
             )
 
-    async def _answer(self, call: Call, content: bytes) -> LineAnswer:
+    async def _answer(self, call: Call, custom_id: str, content: bytes) -> LineAnswer:
         service = self._service
         # As large work of a caller of its own: it never has all threads.
         turn = (f"batches of {call.caller.name}", True)
-        preparing = service.worker_threads.submit(turn, partial(self._prepare, call, content))
+        prepare = partial(self._prepare, call, custom_id, content)
+        preparing = service.worker_threads.submit(turn, prepare)
         try:
             prepared, choices = await preparing
         finally:
@@ -202,10 +205,10 @@ class ServiceAsker:
         )
 
     def _prepare(
-        self, call: Call, content: bytes
+        self, call: Call, custom_id: str, content: bytes
     ) -> tuple[PreparedCall, type[ChatChoices] | type[CompletionChoices]]:
         """On a worker thread: from the text of a line to requests."""
-        line = check_fields(parse_line(content, self.values_max), BatchLine)
+        line = _checked_line(custom_id, content, self.values_max)
         is_chat = line.url == "/v1/chat/completions"
         body = check_fields(dict(line.body), ChatBody if is_chat else CompletionBody)
         _check_body(body)
@@ -221,6 +224,27 @@ class ServiceAsker:
         )
         choices = ChatChoices if is_chat else CompletionChoices
         return replace(prepared, requests=requests), choices
+
+
+def _checked_line(custom_id: str, content: bytes, values_max: int) -> BatchLine:
+    """The line with this id. Raises Refusal, and InputChanged if it is not that line any more."""
+    try:
+        line = check_fields(parse_line(content, values_max), BatchLine)
+    except Refusal:
+        # It was right when it was noted. A limit may be smaller since then; its id is the same.
+        if _id_on(content) != custom_id:
+            raise InputChanged("a line is not what it was") from None
+        raise
+    if line.custom_id != custom_id:
+        raise InputChanged("another line stands where a line was")
+    return line
+
+
+def _id_on(content: bytes) -> object:
+    try:
+        return json.loads(content)["custom_id"]
+    except (ValueError, RecursionError, LookupError, TypeError):
+        return None
 
 
 def _check_body(body: Any) -> None:  # Any: a body of either kind

@@ -5,22 +5,24 @@ the results back, as many together as have come. Owners take turns. It remembers
 matters: whatever is lost with the process is pending in the store.
 
 While the disk is full or fails, answers are kept in memory, no new line is begun, and the write is
-tried again. A line that finds no room waits, and no other begins before it.
+tried again. A batch whose input cannot be read pauses, and the others go on. A line that finds no
+room waits, and no other begins before it.
 """
 
 import asyncio
 import logging
 from collections import Counter, deque
 from dataclasses import dataclass, field
+from functools import partial
 
 from jitney.jobs import limits
-from jitney.jobs.database import DiskTrouble, disk_troubles
+from jitney.jobs.database import DiskTrouble
 from jitney.jobs.line_asker import Asker, AskingOver, LineAnswer, TryLater
 from jitney.jobs.lines import read_content
-from jitney.jobs.objects import answered_line, refused_line
+from jitney.jobs.objects import answered_line
 from jitney.jobs.store import JobStore
 from jitney.jobs.store_thread import StoreThread
-from jitney.jobs.stored import LineResult, LineTokens, PendingLine, StoredBatch
+from jitney.jobs.stored import LineResult, PendingLine, StoredBatch
 
 _log = logging.getLogger("jitney.jobs")
 
@@ -36,6 +38,8 @@ class _Source:
     after: int = 0
     lines: deque[PendingLine] = field(default_factory=deque)
     is_empty: bool = False
+    is_paused: bool = False
+    """Whether its input could not be read a moment ago."""
 
 
 class LineRunner:
@@ -51,6 +55,8 @@ class LineRunner:
         self._answered: list[LineResult] = []
         self._held_count = 0
         """Lines that wait for room."""
+        self.input_troubles: dict[int, DiskTrouble] = {}
+        """Batches whose input cannot be read now, by their serials."""
         self._is_troubled = False
         self._was_told = False
         """Whether the trouble of now is in the log."""
@@ -90,11 +96,22 @@ class LineRunner:
     async def drop(self, serial: int) -> None:
         """Run no more lines of this batch. What has no result yet gets none."""
         self._sources.pop(serial, None)
+        self.input_troubles.pop(serial, None)
         dropped = [task for (batch, _), task in self._asking.items() if batch == serial]
         for task in dropped:
             task.cancel()
         await asyncio.gather(*dropped, return_exceptions=True)
         self._answered = [each for each in self._answered if each.batch != serial]
+
+    def note_trouble(self, batch: StoredBatch, trouble: DiskTrouble) -> None:
+        """The input of a batch cannot be read: say so once."""
+        if batch.serial not in self.input_troubles:
+            _log.warning("%s pauses until its input can be read: %s", batch.id, trouble)
+        self.input_troubles[batch.serial] = trouble
+
+    def end_trouble(self, batch: StoredBatch) -> None:
+        """The input of a batch was read."""
+        self.input_troubles.pop(batch.serial, None)
 
     async def _fill_always(self, tasks: asyncio.TaskGroup) -> None:
         while True:
@@ -115,7 +132,11 @@ class LineRunner:
     async def _next_line(self) -> tuple[_Source, PendingLine] | None:
         """The next line of the owner that has the fewest; its oldest batch first."""
         while True:
-            ready = [each for each in self._sources.values() if not each.is_empty]
+            ready = [
+                each
+                for each in self._sources.values()
+                if (each.lines or not each.is_empty) and not each.is_paused
+            ]
             if not ready:
                 return None
             source = min(ready, key=self._turn_of)
@@ -145,7 +166,7 @@ class LineRunner:
 
     def _start(self, tasks: asyncio.TaskGroup, source: _Source, line: PendingLine) -> None:
         key, owner = (source.batch.serial, line.number), source.batch.owner
-        task = tasks.create_task(self._run_line(source.batch, line))
+        task = tasks.create_task(self._run_line(source, line))
         self._asking[key] = task
         self._in_flight[owner] += 1
 
@@ -156,39 +177,39 @@ class LineRunner:
 
         task.add_done_callback(ended)
 
-    async def _run_line(self, batch: StoredBatch, line: PendingLine) -> None:
+    async def _run_line(self, source: _Source, line: PendingLine) -> None:
         """Hand on the result of one line; none, if nothing more is answered."""
+        batch = source.batch
         try:
-            content = await self._read(batch, line)
-        except OSError as error:
-            _log.warning("The input of %s cannot be read: %s", batch.id, error.strerror)
-            result = _unreadable(batch, line)
-        else:
-            answer = await self._ask(batch.owner, content)
-            if answer is None:
-                return
-            result = _answered(batch, line, answer)
-        self._answered.append(result)
-        self._may_keep.set()
+            content = await self._thread.call(partial(_content_of, batch, line))
+            answer = await self._ask(batch.owner, line.custom_id, content)
+        except DiskTrouble as trouble:
+            # A row without its content is our fault, not that of the line.
+            self.note_trouble(batch, trouble)
+            source.lines.appendleft(line)
+            self._pause(source)
+            return
+        if not source.is_paused:
+            # Otherwise others were read since this one was.
+            self.end_trouble(batch)
+        if answer is not None:
+            self._answered.append(_answered(batch, line, answer))
+            self._may_keep.set()
 
-    async def _read(self, batch: StoredBatch, line: PendingLine) -> bytes:
-        """Raises OSError if the input is not there any more."""
+    def _pause(self, source: _Source) -> None:
+        def go_on() -> None:
+            source.is_paused = False
+            self._may_fill.set()
 
-        def read(store: JobStore) -> bytes:
-            with disk_troubles():
-                return read_content(store.input_of(batch), line.start, line.length)
+        if not source.is_paused:
+            source.is_paused = True
+            asyncio.get_running_loop().call_later(limits.TROUBLE_S, go_on)
 
-        while True:
-            try:
-                return await self._thread.call(read)
-            except DiskTrouble:
-                await self._hold(limits.TROUBLE_S)
-
-    async def _ask(self, owner: str, content: bytes) -> LineAnswer | None:
+    async def _ask(self, owner: str, custom_id: str, content: bytes) -> LineAnswer | None:
         """Ask until there is an answer. One that was held asks before another line can begin."""
         while not self.is_over:
             try:
-                return await self._asker.ask(owner, content)
+                return await self._asker.ask(owner, custom_id, content)
             except TryLater as later:
                 await self._hold(later.seconds)
             except AskingOver:
@@ -239,20 +260,17 @@ class LineRunner:
         self._may_fill.set()
 
 
-def _unreadable(batch: StoredBatch, line: PendingLine) -> LineResult:
-    message = "The input of the batch cannot be read any more."
-    reply = refused_line(line.number, line.custom_id, "file_not_found", message)
-    return _result(batch, line, reply, LineTokens(), is_done=False)
+def _content_of(batch: StoredBatch, line: PendingLine, store: JobStore) -> bytes:
+    """On the store's thread: the text of a line. Raises DiskTrouble."""
+    with store.input_of(batch) as file:
+        return read_content(file, line.start, line.length)
 
 
 def _answered(batch: StoredBatch, line: PendingLine, answer: LineAnswer) -> LineResult:
-    reply = answered_line(line.custom_id, answer.status, answer.request_id, answer.body)
-    return _result(batch, line, reply, answer.tokens, is_done=answer.status == 200)
-
-
-def _result(
-    batch: StoredBatch, line: PendingLine, reply: bytes, tokens: LineTokens, *, is_done: bool
-) -> LineResult:
     return LineResult(
-        batch=batch.serial, number=line.number, is_done=is_done, reply=reply, tokens=tokens
+        batch=batch.serial,
+        number=line.number,
+        is_done=answer.status == 200,
+        reply=answered_line(line.custom_id, answer.status, answer.request_id, answer.body),
+        tokens=answer.tokens,
     )

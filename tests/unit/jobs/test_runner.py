@@ -1,19 +1,22 @@
 """Tests of `LineRunner` and the store's thread, with an asker that does what the test says."""
 
 import asyncio
-import sqlite3
+import os
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
+from errno import EACCES, ENOENT, ENOTCONN, ESTALE, ETIMEDOUT
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from jitney.engine.clock import SystemClock
 from jitney.jobs import limits
-from jitney.jobs.database import NAME
 from jitney.jobs.jobs import Jobs
 from jitney.jobs.line_asker import AskingOver, LineAnswer, TryLater
 from jitney.jobs.runner import LineRunner
+from jitney.jobs.stages import Times
 from jitney.jobs.store import JobStore
 from jitney.jobs.store_thread import StoreThread
 from jitney.jobs.stored import CheckedLine, LineTokens, StoredBatch
@@ -54,7 +57,7 @@ class ScriptedAsker:
     def serves(self, owner: str, model: str) -> bool:
         return model == "fake"
 
-    async def ask(self, owner: str, content: bytes) -> LineAnswer:
+    async def ask(self, owner: str, custom_id: str, content: bytes) -> LineAnswer:
         text = content.decode().strip()
         self.asked[text] += 1
         self.in_flight += 1
@@ -237,7 +240,7 @@ def test_a_line_that_ends_unexpectedly_is_run_again(
             raise fault
 
     asker = ScriptedAsker(fail_once)
-    jobs = Jobs(tmp_path, asker, now=lambda: NOW)
+    jobs = Jobs(tmp_path, asker, times=Times(SystemClock(), lambda: NOW))
     jobs.thread.open()
 
     async def run() -> StoredBatch:
@@ -350,19 +353,64 @@ def test_answers_are_kept_until_the_disk_takes_them(
     made.thread.close()
 
 
-def test_an_input_that_is_gone_fails_its_lines(tmp_path: Path) -> None:
-    """Guards the batch: it ends, and says why."""
+@pytest.mark.parametrize("number", [ENOENT, EACCES, ESTALE, ENOTCONN, ETIMEDOUT])
+def test_an_input_that_is_away_pauses_its_batch_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Guards a night of work: a folder that is away for a moment is no answer to a line."""
+    monkeypatch.setattr(limits, "TROUBLE_S", 0.02)
+    made = bench(tmp_path)
+    away: set[Path] = set()
+    opened = Path.open
+
+    def open_unless_away(path: Path, *words: Any, **options: Any) -> Any:
+        if path in away:
+            raise OSError(number, os.strerror(number))
+        return opened(path, *words, **options)
+
+    monkeypatch.setattr(Path, "open", open_unless_away)
+
+    async def run() -> tuple[StoredBatch, StoredBatch]:
+        batch, other = await made.begin("a", 30), await made.begin("b", 30)
+        away.add(made.thread.store.path_of(batch.input_file_id))
+        await made.run_to_end(other)
+        before = await made.now(batch)
+        away.clear()
+        made.runner = LineRunner(made.thread, made.asker)
+        made.runner.begin(batch)
+        await made.run_to_end(batch)
+        return before, await made.now(batch)
+
+    before, after = asyncio.run(run())
+    assert (before.completed, before.failed) == (0, 0)
+    assert (after.completed, after.failed) == (30, 0)
+    assert set(made.asker.asked.values()) == {1}
+    made.thread.close()
+
+
+def test_a_batch_whose_input_is_back_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Guards the pause: it is told once, and ends by itself."""
+    monkeypatch.setattr(limits, "TROUBLE_S", 0.02)
     made = bench(tmp_path)
 
     async def run() -> StoredBatch:
-        batch = await made.begin("a", 3)
-        made.thread.store.path_of(batch.input_file_id).unlink()
-        await made.run_to_end(batch)
+        batch = await made.begin("a", 30)
+        path = made.thread.store.path_of(batch.input_file_id)
+        path.rename(tmp_path / "away")
+
+        async def is_told() -> bool:
+            return "pauses until its input can be read" in caplog.text
+
+        async def is_settled() -> bool:
+            if await is_told() and not path.exists():
+                (tmp_path / "away").rename(path)
+            return (await made.now(batch)).is_settled
+
+        await made.run_until(is_settled)
         return await made.now(batch)
 
-    assert asyncio.run(run()).failed == 3
+    assert asyncio.run(run()).completed == 30
+    assert caplog.text.count("pauses until") == 1
     made.thread.close()
-    with sqlite3.connect(tmp_path / NAME) as connection:
-        replies = [row[0] for row in connection.execute("SELECT reply FROM lines")]
-    connection.close()
-    assert all(b"cannot be read" in reply for reply in replies)
