@@ -6,7 +6,9 @@ matters: whatever is lost with the process is pending in the store.
 
 While the disk is full or fails, answers are kept in memory, no new line is begun, and the write is
 tried again. A batch whose input cannot be read pauses, and the others go on. A line that finds no
-room waits, and no other begins before it.
+room waits, and no other begins before it. A line with which backends ended while they read it waits
+too, and others go on meanwhile. It is counted as a sequence is that fails (decision 5): here, in
+memory, so a restart of the server begins the count again.
 """
 
 import asyncio
@@ -15,9 +17,10 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from functools import partial
 
+from jitney.core.limits import FAILURES_MAX, SUSPECT_FAILURES
 from jitney.jobs import limits
 from jitney.jobs.database import DiskTrouble
-from jitney.jobs.line_asker import Asker, AskingOver, LineAnswer, TryLater
+from jitney.jobs.line_asker import Asker, AskingOver, LineAnswer, LineCrashed, TryLater
 from jitney.jobs.lines import read_content
 from jitney.jobs.objects import answered_line
 from jitney.jobs.store import JobStore
@@ -57,6 +60,9 @@ class LineRunner:
         """Lines that wait for room."""
         self.input_troubles: dict[int, DiskTrouble] = {}
         """Batches whose input cannot be read now, by their serials."""
+        self._crashed_count = 0
+        """Lines that wait after a backend ended with them."""
+        self._crashed_turn = asyncio.Lock()
         self._is_troubled = False
         self._was_told = False
         """Whether the trouble of now is in the log."""
@@ -121,8 +127,10 @@ class LineRunner:
             await self._may_fill.wait()
 
     def _has_room(self) -> bool:
+        most = self._asker.in_flight_max
         return (
-            len(self._asking) < self._asker.in_flight_max
+            # Those that wait after a crash take no place, up to a bound.
+            len(self._asking) - min(self._crashed_count, most) < most
             and len(self._answered) < limits.UNKEPT_MAX
             and not self._held_count
             and not (self._is_troubled or self.is_full or self.is_over)
@@ -207,11 +215,18 @@ class LineRunner:
 
     async def _ask(self, owner: str, custom_id: str, content: bytes) -> LineAnswer | None:
         """Ask until there is an answer. One that was held asks before another line can begin."""
+        deaths = 0
         while not self.is_over:
+            is_suspect = deaths >= SUSPECT_FAILURES
             try:
-                return await self._asker.ask(owner, custom_id, content)
+                return await self._asker.ask(owner, custom_id, content, is_suspect=is_suspect)
             except TryLater as later:
                 await self._hold(later.seconds)
+            except LineCrashed as crash:
+                deaths += crash.deaths
+                if deaths >= FAILURES_MAX:
+                    return crash.answer
+                await self._recover()
             except AskingOver:
                 self.is_over = True
         return None
@@ -223,6 +238,16 @@ class LineRunner:
         finally:
             self._held_count -= 1
             self._may_fill.set()
+
+    async def _recover(self) -> None:
+        """Let the backend do some work before a line is asked again that may end it: one by one."""
+        self._crashed_count += 1
+        self._may_fill.set()
+        try:
+            async with self._crashed_turn:
+                await asyncio.sleep(limits.LATER_S_MAX)
+        finally:
+            self._crashed_count -= 1
 
     async def _keep_always(self) -> None:
         while True:

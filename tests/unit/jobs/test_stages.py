@@ -165,7 +165,7 @@ def test_time_is_counted_by_a_clock_that_only_grows(
     wall = [NOW]
     batches: list[StoredBatch] = []
 
-    def lived(passed_s: float) -> StoredBatch:
+    def lived(passed_s: float, *, ends: bool = False) -> StoredBatch:
         """The batch, after a process in which so much time passed."""
         parts = Parts(tmp_path, times=Times(clock, lambda: wall[0]))
         # It has nothing to run: only time ends it.
@@ -178,7 +178,8 @@ def test_time_is_counted_by_a_clock_that_only_grows(
             wall[0] += 90_000
 
             async def is_noted() -> bool:
-                return (await parts.now(batches[0])).passed_s >= clock.at
+                now = await parts.now(batches[0])
+                return now.passed_s >= clock.at and ends == (now.outcome is not None)
 
             await parts.run_until(is_noted)
             return await parts.now(batches[0])
@@ -191,7 +192,7 @@ def test_time_is_counted_by_a_clock_that_only_grows(
     clock = SteppedClock()
     assert lived(40_000.0).status.is_live
     assert lived(40_000.0).status.is_live
-    assert lived(10_000.0).outcome is BatchStatus.EXPIRED
+    assert lived(10_000.0, ends=True).outcome is BatchStatus.EXPIRED
 
 
 class SteppedClock:
