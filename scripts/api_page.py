@@ -99,6 +99,13 @@ when nothing of the last minute's is used; one that may take more than
 {RETRY_AFTER_S_MAX // 60} minutes' worth is refused with 400. With 429, `retry-after` says
 when the call would be let in if nothing else came.
 
+## Pages in browsers
+
+A page of another origin may call where `--cors-origin` names its origin. Without keys, the others
+get 403 for everything but GET, HEAD and OPTIONS, before their body is read, whether they asked
+before or not; `Sec-Fetch-Site` and `Origin` tell them apart. Programs send neither. With keys, a
+right key is enough.
+
 ## Headers of answers
 
 | header | meaning |

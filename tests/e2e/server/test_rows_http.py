@@ -136,7 +136,8 @@ def test_row_38_no_host(locked: Running) -> None:
 
 
 def test_row_39_other_origins(server: Running, start: Start) -> None:
-    """Guards browsers: no page may call until its origin was allowed."""
+    """Guards browsers: no page may call until its origin was allowed. test_origins.py has those
+    that do not ask."""
     preflight = {"origin": "http://evil.example", "access-control-request-method": "POST"}
     with server.client() as client:
         response = client.options("/v1/chat/completions", headers=preflight)
@@ -175,7 +176,7 @@ def test_row_39_any_header_of_an_allowed_origin(start: Start, allowed: str) -> N
         assert "x-stainless-os" in asked.headers["access-control-allow-headers"]
         assert "POST" in asked.headers["access-control-allow-methods"]
         refused = client.options(
-            "/v1/models", headers={**headers, "access-control-request-method": "DELETE"}
+            "/v1/models", headers={**headers, "access-control-request-method": "PUT"}
         )
         check_error(refused, 405)
         answered = client.get("/v1/models", headers={"origin": "http://good.example"})
