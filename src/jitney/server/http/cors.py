@@ -1,4 +1,4 @@
-"""Calls from pages of other origins: `check_origin`, and `Cors` with our own preflights. Event loop.
+"""Calls from pages of other origins: `check_origin`, and `Cors` for preflights. Event loop.
 
 A browser sends a form of any page, and asks nobody: so calls that may change something are checked
 here as well. An allowed origin may send any header, because clients send many of their own.
