@@ -219,6 +219,11 @@ def test_row_40_headers_without_end(server: Running, head: str) -> None:
 SMUGGLED = [
     "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     "Content-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef",
+    "Content-Length: 5\r\nContent-Length: 5\r\n\r\nhello",
+    "Content-Length: 5, 5\r\n\r\nhello",
+    "Transfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n",
+    "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "X: a\r\n b\r\nContent-Length: 0\r\n\r\n",
     "Content-Length: -1\r\n\r\n",
     "Content-Length: abc\r\n\r\n",
     "Transfer-Encoding: chunked\r\n\r\nzz\r\n",
