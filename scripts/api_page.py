@@ -32,7 +32,8 @@ This page is made from the source by `make docs`.
 | `POST /v1/requests/ID/pause`, `POST /v1/requests/ID/resume` | a call of one's own that is being \
 answered, by the `id` of its reply, does nothing until it is resumed; its time limits hold, it \
 keeps its place by age, and after {PAUSE_S_MAX:g} s of pauses it goes on by itself; at most a \
-quarter as many may be paused as may wait |
+quarter as many may be paused as may wait, and of a key a quarter of its share, each completion \
+counted; beyond that nothing of the call is paused, with 429 |
 | `POST /v1/requests/ID/priority?priority=high` | puts such a call into another class, by name, or \
 by a number as in the field `priority`; refused where the policy is not `priority` |
 | `POST /v1/files` | stores a file of lines for a batch: a form with `file`, and `purpose` as \
