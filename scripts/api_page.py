@@ -79,8 +79,9 @@ it is stuck.
 
 ## Keys
 
-With `--api-key` or `--api-key-file`, every path but `/health`, `/ready` and the files of the page
-wants `Authorization: Bearer KEY`; [config.md](config.md#key-file) shows a file of keys. A key's
+With `--api-key-file`, `JITNEY_API_KEY` or `--api-key` (which others on the machine can read in
+`ps`), every path but `/health`, `/ready` and the files of the page wants `Authorization: Bearer
+KEY`; [config.md](config.md#key-file) shows a file of keys. A key's
 name is its tenant under the policy `fair`, and the boundary of prefix reuse unless it was given a
 `cache_scope` to share.
 
