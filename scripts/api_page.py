@@ -32,7 +32,8 @@ This page is made from the source by `make docs`.
 | `POST /v1/requests/ID/pause`, `POST /v1/requests/ID/resume` | a call of one's own that is being \
 answered, by the `id` of its reply, does nothing until it is resumed; its time limits hold, it \
 keeps its place by age, and after {PAUSE_S_MAX:g} s of pauses it goes on by itself; at most a \
-quarter as many may be paused as may wait |
+quarter as many may be paused as may wait, and of a key a quarter of its share, each completion \
+counted; beyond that nothing of the call is paused, with 429 |
 | `POST /v1/requests/ID/priority?priority=high` | puts such a call into another class, by name, or \
 by a number as in the field `priority`; refused where the policy is not `priority` |
 | `POST /v1/files` | stores a file of lines for a batch: a form with `file`, and `purpose` as \
@@ -78,8 +79,9 @@ it is stuck.
 
 ## Keys
 
-With `--api-key` or `--api-key-file`, every path but `/health`, `/ready` and the files of the page
-wants `Authorization: Bearer KEY`; [config.md](config.md#key-file) shows a file of keys. A key's
+With `--api-key-file`, `JITNEY_API_KEY` or `--api-key` (which others on the machine can read in
+`ps`), every path but `/health`, `/ready` and the files of the page wants `Authorization: Bearer
+KEY`; [config.md](config.md#key-file) shows a file of keys. A key's
 name is its tenant under the policy `fair`, and the boundary of prefix reuse unless it was given a
 `cache_scope` to share.
 
@@ -98,6 +100,13 @@ not used is given back when it ends. A call that may take more than a minute's w
 when nothing of the last minute's is used; one that may take more than
 {RETRY_AFTER_S_MAX // 60} minutes' worth is refused with 400. With 429, `retry-after` says
 when the call would be let in if nothing else came.
+
+## Pages in browsers
+
+A page of another origin may call where `--cors-origin` names its origin. Without keys, the others
+get 403 for everything but GET, HEAD and OPTIONS, before their body is read, whether they asked
+before or not; `Sec-Fetch-Site` and `Origin` tell them apart. Programs send neither. With keys, a
+right key is enough.
 
 ## Headers of answers
 

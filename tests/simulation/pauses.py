@@ -44,8 +44,8 @@ class Pauses:
                 self._requests[seen.request.id] = seen.request
                 self._live |= {(seen.request.id, each) for each in range(seen.request.params.n)}
             case Steered(kind="pause") if not self._drains:
-                for name in sorted(each for each in self._live if each[0] == seen.request_id):
-                    self._begin(name, seen.at)
+                names = {each for each in self._live if each[0] == seen.request_id}
+                self._begin(sorted(names - set(self._paused)), seen.at)
             case Steered(kind="resume"):
                 self._end([each for each in self._paused if each[0] == seen.request_id], seen.at)
             case Steered(kind="drain"):
@@ -76,18 +76,28 @@ class Pauses:
         """Whether it was paused at all."""
         return name in self._pauses
 
-    def _begin(self, name: Name, at: float) -> None:
-        share, tenant = self._requests[name[0]].share, self._requests[name[0]].tenant
+    def _begin(self, names: list[Name], at: float) -> None:
+        """All of them or none; they are those of one request that are not paused yet."""
+        if not names:
+            return
+        request = self._requests[names[0][0]]
         paused = [self._requests[each] for each, _ in self._paused]
         tenants = Counter(each.tenant for each in paused if not each.is_background)
-        spent_s = sum((each.end or at) - each.start for each in self._pauses.get(name, ()))
-        if name in self._paused or spent_s >= PAUSE_S_MAX or len(self._paused) >= self._count_max:
+        spent_s = {name: self._spent_s(name, at) for name in names}
+        count, share = len(names), request.share
+        if max(spent_s.values()) >= PAUSE_S_MAX or len(paused) + count > self._count_max:
             return
-        if share is not None and tenants[tenant] >= max(1, share.waiting_max // PART):
+        if share is not None and tenants[request.tenant] + count > max(
+            1, share.waiting_max // PART
+        ):
             return
-        self._pauses.setdefault(name, []).append(Pause(at))
-        # The same sums as the core's: others could round the other way.
-        self._paused[name] = at + (PAUSE_S_MAX - spent_s)
+        for name in names:
+            self._pauses.setdefault(name, []).append(Pause(at))
+            # The same sums as the core's: others could round the other way.
+            self._paused[name] = at + (PAUSE_S_MAX - spent_s[name])
+
+    def _spent_s(self, name: Name, at: float) -> float:
+        return sum((each.end or at) - each.start for each in self._pauses.get(name, ()))
 
     def _end(self, names: list[Name], at: float) -> None:
         for name in names:

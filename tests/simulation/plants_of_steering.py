@@ -79,6 +79,16 @@ OF_STEERING = (
         (_SEQUENCES, "if not self.paused:", "if self.paused or not self.paused:"),
     ),
     planted(
+        "a part of a request is paused",
+        "joining",
+        (
+            "core/pauses.py",
+            "        has_room = len(self._pauses) + len(new) <= self._count_max\n",
+            "        has_room = len(self._pauses) < self._count_max\n"
+            "        new = new[: self._count_max - len(self._pauses)] if has_room else new\n",
+        ),
+    ),
+    planted(
         "a pause never ends by itself",
         "joining",
         (_SCHEDULER, "        self._live.paused.end_due(now)\n", ""),

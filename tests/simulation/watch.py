@@ -7,6 +7,7 @@ see batches and events before the engine does.
 from jitney.core.batch import Batch, Outcome
 from jitney.core.counters import Counters
 from jitney.core.events import Event, FinishReason
+from jitney.core.pauses import PauseOutcome
 from jitney.core.request import Priority, Request, RequestId
 from jitney.core.scheduler import PlannedBatch, Scheduler
 from jitney.core.sequence import Sequence
@@ -70,9 +71,9 @@ class Watch:
         """As the scheduler does."""
         self._scheduler.drain(now)
 
-    def pause(self, request_id: RequestId, now: float) -> None:
+    def pause(self, request_id: RequestId, now: float) -> PauseOutcome:
         """As the scheduler does."""
-        self._scheduler.pause(request_id, now)
+        return self._scheduler.pause(request_id, now)
 
     def resume(self, request_id: RequestId, now: float) -> None:
         """As the scheduler does."""

@@ -158,4 +158,8 @@ def show_log() -> LogWriter:
 
 def _warn_if_exposed(host: str, keys: tuple[Key, ...]) -> None:
     if not is_local(host) and not keys:
-        _log.warning("Anyone who can reach %s may call: there is no key; give --api-key", host)
+        _log.warning(
+            "Anyone who can reach %s may call: there is no key; set JITNEY_API_KEY, or give "
+            "--api-key-file",
+            host,
+        )

@@ -59,7 +59,9 @@ class ServeLoadOptions:
     served_model_name: str | None = option(
         COMMAND, "Its name at the server, if results are to have another one.", metavar="NAME"
     )
-    api_key: str | None = option(COMMAND, "A key of the server.")
+    api_key: str | None = option(
+        COMMAND, "A key of the server; others on this machine can see it in `ps`."
+    )
     header: tuple[str, ...] = option(
         COMMAND, "More headers of each request.", (), metavar="KEY=VALUE ..."
     )

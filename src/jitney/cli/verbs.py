@@ -225,7 +225,9 @@ class TraceOptions:
         Path(TRACE_FILE),
         spelled=("--output", "-o"),
     )
-    api_key: str | None = option(COMMAND, "A key of the server.")
+    api_key: str | None = option(
+        COMMAND, "A key of the server; others on this machine can see it in `ps`."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from jitney.cluster.replica_messages import Description
 from jitney.cluster.routing import Sought
 from jitney.core.backend import Segment, Traits, Vocabulary
 from jitney.core.params import Constraint
+from jitney.core.pauses import PauseOutcome
 from jitney.engine.request_factory import GivenUp, Wanted
 from jitney.errors import QueueFull
 
@@ -43,8 +44,13 @@ class Dispatch(Protocol):
         """Have a constraint compiled by any replica. Raises a RequestError."""
         ...
 
-    async def steer(self, replica: str, request_id: str, action: str, priority: int) -> None:
-        """Pause, resume or reprioritise a request on its replica."""
+    async def steer(
+        self, replica: str, request_id: str, action: str, priority: int
+    ) -> PauseOutcome | None:
+        """Pause, resume or reprioritise a request on its replica; the outcome of a pause.
+
+        Raises ReplicaLost.
+        """
         ...
 
 

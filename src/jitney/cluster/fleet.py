@@ -43,6 +43,7 @@ from jitney.cluster.replica_messages import (
 )
 from jitney.cluster.routing import head_of
 from jitney.cluster.suspects import SuspectTurn
+from jitney.core.pauses import PauseOutcome
 from jitney.core.request import Priority, Request, RequestId
 from jitney.core.snapshot import Detail, Snapshot
 from jitney.engine.answer import Answer
@@ -170,9 +171,9 @@ class ReplicaFleet:
         """Cancel a request. Any thread; unknown ids are ignored."""
         self._loop.call_soon_threadsafe(self._cancel, request_id, mailbox)
 
-    def pause(self, request_id: RequestId, mailbox: Mailbox | None = None) -> None:
+    def pause(self, request_id: RequestId, mailbox: Mailbox | None = None) -> Future[PauseOutcome]:
         """Pause a request where it runs. A move to another replica ends the pause. Any thread."""
-        self._loop.call_soon_threadsafe(self._steer, request_id, "pause")
+        return asyncio.run_coroutine_threadsafe(self._pause(request_id), self._loop)
 
     def resume(self, request_id: RequestId, mailbox: Mailbox | None = None) -> None:
         """Let a paused request go on. Any thread."""
@@ -433,6 +434,16 @@ class ReplicaFleet:
         if live is not None and mailbox in (None, live.mailbox):
             live.task.cancel()
 
+    async def _pause(self, request_id: RequestId) -> PauseOutcome:
+        live = self._live.get(request_id)
+        if live is None:
+            return PauseOutcome.ENDED
+        outcome = None
+        if live.replica is not None:
+            with contextlib.suppress(ReplicaLost):
+                outcome = await self._dispatch.steer(live.replica, request_id, "pause", 0)
+        return outcome or PauseOutcome.NOT_NOW
+
     def _steer(self, request_id: RequestId, action: str, priority: int = 0) -> None:
         live = self._live.get(request_id)
         if live is not None and live.replica is not None:
@@ -443,7 +454,7 @@ class ReplicaFleet:
         return self._clock.now() - moment
 
 
-def _forget_error(ended: "asyncio.Future[None]") -> None:
+def _forget_error(ended: "asyncio.Future[Any]") -> None:
     """Look at the error of a call that nobody waits for any more."""
     if not ended.cancelled():
         ended.exception()

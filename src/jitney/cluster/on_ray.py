@@ -40,6 +40,7 @@ from jitney.cluster.routing import Report, RouteTable, Sought
 from jitney.config import Settings
 from jitney.core.backend import Segment
 from jitney.core.params import Constraint
+from jitney.core.pauses import PauseOutcome
 from jitney.errors import ConfigError, NoRoom, QueueFull, RequestError, SetupError
 from jitney.loading.compose import assemble
 from jitney.sandbox.sent_error import SentError
@@ -107,10 +108,12 @@ class RayReplica:
         self._here().check_model(model_key)
         return self._here().describe()
 
-    async def steer(self, request_id: str, action: str, priority: int, target: str) -> None:
-        """Pause, resume or reprioritise a request."""
+    async def steer(
+        self, request_id: str, action: str, priority: int, target: str
+    ) -> PauseOutcome | None:
+        """Pause, resume or reprioritise a request; the outcome of a pause."""
         del target
-        self._here().steer(request_id, action, priority)
+        return await self._here().steer(request_id, action, priority)
 
     async def record_routing_stats(self) -> dict[str, Any]:
         """The state for the router. Serve asks for it every REPORT_S."""
@@ -257,9 +260,15 @@ class RayDispatch:
         asked = self._again(lambda: ask.remote(model_key=key), DESCRIBED_S_MAX)
         return decode_description(await asked)
 
-    async def steer(self, replica: str, request_id: str, action: str, priority: int) -> None:
-        """Pause, resume or reprioritise a request on its replica."""
-        await self._asked(self._handle.steer.remote(request_id, action, priority, target=replica))
+    async def steer(
+        self, replica: str, request_id: str, action: str, priority: int
+    ) -> PauseOutcome | None:
+        """Pause, resume or reprioritise a request on its replica; the outcome of a pause."""
+        steer = self._handle.steer.remote
+        outcome: PauseOutcome | None = await self._asked(
+            steer(request_id, action, priority, target=replica)
+        )
+        return outcome
 
     async def _again(self, ask: Any, one_s_max: float | None = None) -> Any:
         """Ask until a replica answers, each for so long: what is asked changes nothing."""

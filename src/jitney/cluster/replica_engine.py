@@ -38,6 +38,7 @@ from jitney.cluster.showing import Showing
 from jitney.core.backend import Segment
 from jitney.core.events import FinishReason
 from jitney.core.params import Constraint
+from jitney.core.pauses import PauseOutcome
 from jitney.core.scheduler_settings import Policy
 from jitney.engine.answer import Answer, Delta
 from jitney.engine.clock import Clock, SystemClock
@@ -165,17 +166,18 @@ class ReplicaEngine:
         """Compile a constraint ahead of use. Raises a RequestError."""
         await asyncio.to_thread(self._engine.backend.prepare, constraint)
 
-    def steer(self, request_id: str, action: str, priority: int) -> None:
-        """Pause, resume or reprioritise a request that runs here."""
+    async def steer(self, request_id: str, action: str, priority: int) -> PauseOutcome | None:
+        """Pause, resume or reprioritise a request that runs here; the outcome of a pause."""
         live = self._live.get(request_id)
         if live is None:
-            return
+            return PauseOutcome.ENDED
         if action == "pause":
-            live.handle.pause()
-        elif action == "resume":
+            return await asyncio.wrap_future(live.handle.pause())
+        if action == "resume":
             live.handle.resume()
         else:
             live.handle.reprioritise(priority)
+        return None
 
     def describe(self) -> bytes:
         """What is loaded here."""

@@ -326,7 +326,8 @@ class ServeSettings:
     )
     api_key: tuple[str, ...] = _server(
         word_list(NAME_MAX),
-        "Keys; a caller must send one of them.",
+        "Keys; a caller must send one of them. Others on this machine can see a flag in `ps`: use "
+        "JITNEY_API_KEY or a key file.",
         default_text="none: everyone may call",
         is_secret=True,
         default=(),

@@ -8,12 +8,28 @@ Tests: tests/unit/core/test_steering.py.
 """
 
 from collections.abc import Iterator
+from enum import StrEnum
 
 from jitney.core import limits
 from jitney.core.counters import Counters
 from jitney.core.gate import Gate
 from jitney.core.queue import WaitQueue
 from jitney.core.sequence import Sequence, SequenceState
+
+
+class PauseOutcome(StrEnum):
+    """What became of the wish to pause a request."""
+
+    PAUSED = "paused"
+    WAS_PAUSED = "was paused before"
+    TOO_MANY = "too many are paused"
+    """In all, or of its tenant."""
+    TOO_LONG = "was paused as long as it may be"
+    NOT_NOW = "cannot be paused now"
+    """Its engine drains, or has not taken it yet."""
+    REPLACED = "its caller has thought otherwise"
+    """A later pause or resume came before the engine looked."""
+    ENDED = "has ended"
 
 
 class Pauses:
@@ -41,20 +57,25 @@ class Pauses:
         """When the first pause ends by itself."""
         return min(map(self._end_of, self._pauses), default=None)
 
-    def begin(self, sequence: Sequence, now: float) -> None:
-        """Pause the sequence, unless it was paused for too long or too many are paused."""
-        if sequence in self._pauses:
-            return
-        was_too_long = sequence.history.paused_s >= limits.PAUSE_S_MAX
-        has_room = len(self._pauses) < self._count_max and self._queue.shares.may_pause(sequence)
-        if was_too_long or not has_room:
+    def begin(self, sequences: list[Sequence], now: float) -> PauseOutcome:
+        """Pause all sequences of a request, or none of them."""
+        new = [each for each in sequences if each not in self._pauses]
+        if not new:
+            return PauseOutcome.WAS_PAUSED
+        if any(each.history.paused_s >= limits.PAUSE_S_MAX for each in new):
             self._counters.add("pauses_refused")
-            return
-        self._pauses[sequence] = now
-        self._queue.shares.count(sequence, paused=1)
-        self._counters.add("paused")
-        if sequence.state is SequenceState.WAITING:
-            self.leave_queue(sequence)
+            return PauseOutcome.TOO_LONG
+        has_room = len(self._pauses) + len(new) <= self._count_max
+        if not has_room or not self._queue.shares.may_pause(new):
+            self._counters.add("pauses_refused")
+            return PauseOutcome.TOO_MANY
+        for sequence in new:
+            self._pauses[sequence] = now
+            self._queue.shares.count(sequence, paused=1)
+            self._counters.add("paused")
+            if sequence.state is SequenceState.WAITING:
+                self.leave_queue(sequence)
+        return PauseOutcome.PAUSED
 
     def end(self, sequence: Sequence, now: float) -> None:
         """Let a paused sequence wait for its turn again; ignore any other one."""

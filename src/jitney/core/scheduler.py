@@ -21,6 +21,7 @@ from jitney.core.cost import CostModel
 from jitney.core.counters import Counters
 from jitney.core.deadlines import Deadlines
 from jitney.core.events import Event, FinishReason, PromptEvent, TokenEvent
+from jitney.core.pauses import PauseOutcome
 from jitney.core.queue import check_room
 from jitney.core.request import Priority, Request, RequestId
 from jitney.core.scheduler_settings import SchedulerSettings
@@ -101,16 +102,17 @@ class Scheduler:
                 return self._live.take_events()
         return []
 
-    def pause(self, request_id: RequestId, now: float) -> None:
-        """Pause a request until it is resumed. An unknown or ended one is ignored.
+    def pause(self, request_id: RequestId, now: float) -> PauseOutcome:
+        """Pause a request until it is resumed: all its sequences, or none.
 
         Its memory stays as a cached prefix while there is room. Its deadline holds, and it keeps
         its age. It goes on by itself when its pauses reach PAUSE_S_MAX in all, or when the engine
         drains.
         """
-        if not self._ends_waits:
-            for sequence in self._live.by_request.get(request_id, ()):
-                self._live.paused.begin(sequence, now)
+        sequences = list(self._live.by_request.get(request_id, ()))
+        if not sequences:
+            return PauseOutcome.ENDED
+        return PauseOutcome.NOT_NOW if self._ends_waits else self._live.paused.begin(sequences, now)
 
     def resume(self, request_id: RequestId, now: float) -> None:
         """Let a paused request go on when it is its turn. Any other one is ignored."""

@@ -68,12 +68,12 @@ class Shares:
             retry_s,
         )
 
-    def may_pause(self, sequence: Sequence) -> bool:
-        """Whether its tenant may have one more paused sequence."""
-        share = sequence.request.share
+    def may_pause(self, sequences: list[Sequence]) -> bool:
+        """Whether the tenant of a request may have all these sequences paused as well."""
+        share, held = sequences[0].request.share, self.held(sequences[0].request.tenant)
         if share is None:
             return True
-        return self.held(sequence.request.tenant).paused_count < paused_max(share.waiting_max)
+        return held.paused_count + len(sequences) <= paused_max(share.waiting_max)
 
     def count(
         self, sequence: Sequence, *, waiting: int = 0, paused: int = 0, running: int = 0

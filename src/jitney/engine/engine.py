@@ -9,11 +9,14 @@ import logging
 import os
 import threading
 import weakref
+from collections.abc import Callable
 from concurrent.futures import Future
 from enum import StrEnum
 from functools import partial
+from typing import TypeVar
 
 from jitney.core.backend import Backend
+from jitney.core.pauses import PauseOutcome
 from jitney.core.request import Priority, Request, RequestId
 from jitney.core.scheduler import Scheduler
 from jitney.core.scheduler_settings import SchedulerSettings
@@ -31,6 +34,8 @@ from jitney.errors import EngineError, EngineStopped, QueueFull
 from jitney.records import Observer
 
 _log = logging.getLogger("jitney.engine")
+
+Told = TypeVar("Told")
 
 ACCEPT_S_MAX = 60.0
 """A submission waits for the end of the current tick. A restart of the backend makes that long."""
@@ -153,10 +158,16 @@ class Engine:
         """
         self._inbox.cancel(request_id, mailbox, partial(self._tick.cancel, request_id, mailbox))
 
-    def pause(self, request_id: RequestId, mailbox: Mailbox | None = None) -> None:
-        """Pause a request until it is resumed. Unknown ids are ignored."""
-        key = (request_id, mailbox, "pause")
-        self._inbox.send_last(key, partial(self._tick.pause, request_id, mailbox))
+    def pause(self, request_id: RequestId, mailbox: Mailbox | None = None) -> Future[PauseOutcome]:
+        """Pause a request until it is resumed. The outcome comes between ticks: as for `look`,
+        bound the wait."""
+        answer: Future[PauseOutcome] = Future()
+        self._inbox.send_last(
+            (request_id, mailbox, "pause"),
+            partial(_tell, answer, partial(self._tick.pause, request_id, mailbox)),
+            dropped=partial(_tell, answer, lambda: PauseOutcome.REPLACED),
+        )
+        return answer
 
     def resume(self, request_id: RequestId, mailbox: Mailbox | None = None) -> None:
         """Let a paused request go on. Unknown ids are ignored."""
@@ -217,7 +228,7 @@ class Engine:
         """Ask for the keys of the prefixes in memory (`Memory.heads`). As for `look`, bound the
         wait."""
         answer: Future[frozenset[int]] = Future()
-        self._inbox.send(partial(_tell_heads, self._scheduler, answer, strides))
+        self._inbox.send(partial(_tell, answer, partial(self._scheduler.heads, strides)))
         return answer
 
     def drain(self) -> None:
@@ -266,9 +277,10 @@ class Engine:
                 command.mailbox.abandon(error)
 
 
-def _tell_heads(scheduler: Scheduler, answer: Future[frozenset[int]], strides: int) -> None:
+def _tell(answer: Future[Told], ask: Callable[[], Told]) -> None:
+    """Ask, and answer, if anybody still waits."""
     if answer.set_running_or_notify_cancel():
-        answer.set_result(scheduler.heads(strides))
+        answer.set_result(ask())
 
 
 def _stop_thread(inbox: Inbox, thread: threading.Thread) -> None:

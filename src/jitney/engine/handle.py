@@ -6,8 +6,10 @@ unfinished request; leaving a loop does not.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
 from typing import Generic, Protocol, Self, TypeVar
 
+from jitney.core.pauses import PauseOutcome
 from jitney.core.request import Priority, Request, RequestId, read_priority
 from jitney.engine.answer import Answer, Delta, Ending
 from jitney.engine.mailbox import Awaited, Mailbox
@@ -26,7 +28,7 @@ class Control(Protocol):
         """Cancel a request."""
         ...
 
-    def pause(self, request_id: RequestId, mailbox: Mailbox) -> None:
+    def pause(self, request_id: RequestId, mailbox: Mailbox) -> Future[PauseOutcome]:
         """Pause a request until it is resumed."""
         ...
 
@@ -98,16 +100,20 @@ class Handle(Generic[Shape]):
         if not self.is_done:
             self._control.cancel(self.id, self._mailbox)
 
-    def pause(self) -> None:
-        """Pause the request until it is resumed. Idempotent.
+    def pause(self) -> Future[PauseOutcome]:
+        """Pause the request until it is resumed. Idempotent. The outcome comes between ticks.
 
         It makes no more tokens when its current batch has returned. If others need the room, its
         memory is given up and computed again later. Its time limits hold, and it keeps its age.
         After ten minutes of pauses in all it goes on by itself. At most a quarter of
-        `max_num_queued_reqs`, and 1,024, may be paused; beyond that a pause has no effect.
+        `max_num_queued_reqs`, and 1,024, may be paused; beyond that a pause has no effect, and the
+        outcome says so.
         """
         if not self.is_done:
-            self._control.pause(self.id, self._mailbox)
+            return self._control.pause(self.id, self._mailbox)
+        ended: Future[PauseOutcome] = Future()
+        ended.set_result(PauseOutcome.ENDED)
+        return ended
 
     def resume(self) -> None:
         """Let a paused request go on when it is its turn. Idempotent."""

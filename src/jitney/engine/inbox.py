@@ -55,7 +55,8 @@ class Inbox:
         self._commands: list[Command] = []
         self._submit_count = 0
         self._cancelled: set[tuple[RequestId, Mailbox | None]] = set()
-        self._replaceable: dict[Hashable, Action] = {}
+        self._replaceable: dict[Hashable, tuple[Action, Action]] = {}
+        """With what is called when another one takes its place."""
         self._closed_by: EngineError | None = None
 
     def submit(self, command: Submit) -> None:
@@ -88,13 +89,17 @@ class Inbox:
         with self._changed:
             self._send(command)
 
-    def send_last(self, key: Hashable, command: Action) -> None:
+    def send_last(self, key: Hashable, command: Action, dropped: Action = lambda: None) -> None:
         """Any thread. Of all waiting commands with the same key, only the last one is kept. So many
-        pauses and resumes of a request take little memory."""
+        pauses and resumes of a request take little memory. For the others `dropped` is called."""
         with self._changed:
-            if self._closed_by is None:
-                self._replaceable[key] = command
-                self._changed.notify()
+            if self._closed_by is not None:
+                dropped()
+                return
+            if key in self._replaceable:
+                self._replaceable[key][1]()
+            self._replaceable[key] = (command, dropped)
+            self._changed.notify()
 
     def take(self) -> list[Command]:
         """Engine thread: everything that was sent."""
@@ -103,7 +108,8 @@ class Inbox:
             return []
         with self._changed:
             # These come last, because they may be for requests that are submitted here.
-            commands, self._commands = [*self._commands, *self._replaceable.values()], []
+            last = [command for command, _ in self._replaceable.values()]
+            commands, self._commands = self._commands + last, []
             self._replaceable.clear()
             self._submit_count = 0
             self._cancelled.clear()
@@ -119,6 +125,9 @@ class Inbox:
         with self._changed:
             if self._closed_by is None:
                 self._closed_by = error
+            for _, dropped in self._replaceable.values():
+                dropped()
+            self._replaceable.clear()
             commands, self._commands = self._commands, []
             return commands
 

@@ -25,6 +25,7 @@ from jitney.core.events import (
     PreemptReason,
     StartEvent,
 )
+from jitney.core.pauses import PauseOutcome
 from jitney.core.request import Priority, Request, RequestId
 from jitney.core.scheduler import Scheduler
 from jitney.core.snapshot import Detail, Snapshot
@@ -133,10 +134,11 @@ class Tick:
             now = self._clock.now()
             self._collect(self._scheduler.cancel(request_id, now), now)
 
-    def pause(self, request_id: RequestId, mailbox: Mailbox | None = None) -> None:
-        """Pause a request until it is resumed. Unknown and ended ones are ignored."""
-        if not self._is_of_another(request_id, mailbox):
-            self._scheduler.pause(request_id, self._clock.now())
+    def pause(self, request_id: RequestId, mailbox: Mailbox | None = None) -> PauseOutcome:
+        """Pause a request until it is resumed."""
+        if self._is_of_another(request_id, mailbox):
+            return PauseOutcome.ENDED
+        return self._scheduler.pause(request_id, self._clock.now())
 
     def resume(self, request_id: RequestId, mailbox: Mailbox | None = None) -> None:
         """Let a paused request go on. Unknown and ended ones are ignored."""

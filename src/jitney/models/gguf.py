@@ -16,6 +16,7 @@ from jitney.models.gguf_fields import (
     KEY_BYTES_MAX,
     UNSIGNED32,
     UNSIGNED64,
+    Budget,
     Fields,
     Value,
     damaged,
@@ -91,7 +92,7 @@ class GgufHeader:
 def read_header(path: Path) -> GgufHeader:
     """The header of a whole GGUF. Raises ModelError when it is missing, damaged or cut short."""
     tensors = _Tensors()
-    metadata = read_fields(path, tensors.add)
+    metadata = read_fields(path, tensors.add, tensors.budget)
     count = _part_count(path, metadata)
     for number, part in enumerate(parts_of(path)[1:count], start=2):
         if not part.exists():
@@ -100,7 +101,7 @@ def read_header(path: Path) -> GgufHeader:
                 "all of them."
             )
         # A later part has no metadata but its number.
-        if _split(read_fields(part, tensors.add)) != (count, number - 1):
+        if _split(read_fields(part, tensors.add, tensors.budget)) != (count, number - 1):
             raise damaged(part, f"it does not say that it is part {number} of {count}")
     family = metadata.get("general.architecture")
     if not isinstance(family, str) or not family:
@@ -153,6 +154,7 @@ def _split(metadata: Mapping[str, Value]) -> tuple[int, int]:
 class _Tensors:
     """The sums over the tensors of all parts."""
 
+    budget: Budget = field(default_factory=Budget)
     file_bytes: int = 0
     parameters: int = 0
     types: set[str] = field(default_factory=set)

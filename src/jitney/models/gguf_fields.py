@@ -1,15 +1,17 @@
 """The fields of a GGUF, read in order: numbers, texts, arrays, and the keys of its metadata.
 
 Pure file reading, any thread, no native code. Every count and length is checked against the size
-of the file before it is used, so a damaged or hostile file only causes a ModelError. The reader of
-the package `gguf` has no such checks, and takes about 40 times as long for a vocabulary. The
-modules `gguf` and `gguf_vocabulary` know what the values mean.
+of the file before it is used, and all of them together have a `Budget`, so a damaged or hostile
+file only causes a ModelError. The reader of the package `gguf` has no such checks, and takes about
+40 times as long for a vocabulary. The modules `gguf` and `gguf_vocabulary` know what the values
+mean.
 
 Tests: tests/unit/models/test_gguf.py.
 """
 
 import struct
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -19,14 +21,19 @@ MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 KEY_BYTES_MAX = 65_535
 KEYS_MAX = 65_536
-TENSORS_MAX = 1_000_000
+TENSORS_MAX = 65_536
+"""Models have some thousands at most."""
 TEXT_KEPT_MAX = 1_048_576
 """A longer text is skipped: no needed text is that long."""
 ARRAY_KEPT_MAX = 4_096
 """A longer array is skipped, unless the caller wants it whole."""
-ARRAY_WHOLE_MAX = 4_194_304
-TEXTS_BYTES_MAX = 134_217_728
-"""For all texts of one array together."""
+ELEMENTS_MAX = 4_194_304
+"""For all arrays of a model together, without those of numbers that are skipped: tokens, types,
+scores and merges of the largest vocabulary that is taken. gpt-oss has 0.85 million: 201,088 tokens,
+their types, and 446,189 merges."""
+READ_BYTES_MAX = 67_108_864
+"""For all that is read of a model, without what is skipped. The 0.65 million texts of gpt-oss, at
+20 bytes each with their lengths, take 13 MB."""
 
 _STRING, _ARRAY = 8, 9
 _SCALARS: Mapping[int, struct.Struct] = {
@@ -49,7 +56,17 @@ Value = Scalar | tuple[Scalar, ...]
 Result = TypeVar("Result")
 
 
-def read_fields(path: Path, read: Callable[["Fields"], Result]) -> Result:
+@dataclass(slots=True)
+class Budget:
+    """How much may still be read of one model, in all its parts."""
+
+    bytes_left: int = READ_BYTES_MAX
+    elements_left: int = ELEMENTS_MAX
+
+
+def read_fields(
+    path: Path, read: Callable[["Fields"], Result], budget: Budget | None = None
+) -> Result:
     """Call `read` with the fields of a file. Raises ModelError when it cannot be read."""
     try:
         if path.is_dir():
@@ -62,7 +79,7 @@ def read_fields(path: Path, read: Callable[["Fields"], Result]) -> Result:
         with path.open("rb") as file:
             size = file.seek(0, 2)
             file.seek(0)
-            return read(Fields(path, file, size))
+            return read(Fields(path, file, size, budget or Budget()))
     except FileNotFoundError:
         raise ModelError(
             f"{path} does not exist; a model is the path of a GGUF file on this machine, or a name "
@@ -81,12 +98,13 @@ def damaged(path: Path, reason: str) -> ModelError:
 class Fields:
     """One pass over the header of one file: each call reads what comes next."""
 
-    def __init__(self, path: Path, file: BinaryIO, size: int) -> None:
+    def __init__(self, path: Path, file: BinaryIO, size: int, budget: Budget) -> None:
         """Check the file's type, and that its counts of tensors and keys fit into it."""
         self.path = path
         self.size = size
         self.at = 0
         self._file = file
+        self._budget = budget
         self._check_magic()
         self.tensor_count = self.number(UNSIGNED64)
         self._key_count = self.number(UNSIGNED64)
@@ -158,11 +176,20 @@ class Fields:
     def _bytes(self, count: int) -> bytes:
         if count > self.size - self.at:
             raise self.cut_short(self.at + count)
+        self._spend(count)
         data = self._file.read(count)
         if len(data) != count:
             raise self._shrunk()
         self.at += count
         return data
+
+    def _spend(self, count: int) -> None:
+        self._budget.bytes_left -= count
+        if self._budget.bytes_left < 0:
+            raise self._too_long()
+
+    def _too_long(self) -> ModelError:
+        return self.damaged(f"its keys, values and names take more than {READ_BYTES_MAX} bytes")
 
     def _skip(self, count: int) -> None:
         if count > self.size - self.at:
@@ -178,7 +205,7 @@ class Fields:
 
     def _overrun(self, end: int, length: int) -> ModelError:
         # In a file that was cut short early, a normal length can be larger than the rest.
-        if length > max(self.size, ARRAY_WHOLE_MAX):
+        if length > max(self.size, ELEMENTS_MAX):
             return self.damaged(f"it claims a text or array of {length} bytes or more")
         return self.cut_short(end)
 
@@ -207,47 +234,56 @@ class Fields:
     def _array(self, key: str, *, is_whole: bool) -> tuple[Scalar, ...] | None:
         kind = self.number(UNSIGNED32)
         count = self._length()
-        if is_whole and count > ARRAY_WHOLE_MAX:
-            raise self.damaged(f"{key} claims {count} elements")
         if kind == _STRING:
             # Each text takes at least the 8 bytes of its length.
             if count > (self.size - self.at) // 8:
                 raise self.cut_short(self.at + count * 8)
-            if is_whole:
-                return self._texts(key, count)
-            for _ in range(count):
-                self._skip(self._length())
-            return None
+            self._count_elements(key, count)
+            return self._texts(key, count, is_kept=is_whole)
         form = _SCALARS.get(kind)
         if form is None:
             raise self.damaged(f"an array has elements of the type {kind}")
         if count > ARRAY_KEPT_MAX and not is_whole:
             self._skip(count * form.size)
             return None
+        self._count_elements(key, count)
         data = self._bytes(count * form.size)
         return tuple(value for (value,) in form.iter_unpack(data))
 
-    def _texts(self, key: str, count: int) -> tuple[str, ...]:
-        """`count` texts, which must be UTF-8. The loop runs 100,000 times, so it calls little."""
-        read, size = self._file.read, self.size
+    def _count_elements(self, key: str, count: int) -> None:
+        self._budget.elements_left -= count
+        if self._budget.elements_left < 0:
+            raise self.damaged(
+                f"with the {count} of {key!r} its arrays have more than {ELEMENTS_MAX} elements"
+            )
+
+    def _texts(self, key: str, count: int, *, is_kept: bool) -> tuple[str, ...] | None:
+        """`count` texts; those that are kept must be UTF-8. The loop runs 100,000 times, so it
+        calls little."""
+        read, skip, size = self._file.read, self._file.seek, self.size
         texts: list[str] = []
         at = self.at
-        end_max = at + TEXTS_BYTES_MAX
+        end_max = at + self._budget.bytes_left
         try:
             for _ in range(count):
                 length = int.from_bytes(read(8), "little")
                 at += 8 + length
                 if at > size:
                     raise self._overrun(at, length)
+                if not is_kept:
+                    skip(length, 1)
+                    continue
                 if at > end_max:
-                    raise self.damaged(f"the texts of {key} take more than {TEXTS_BYTES_MAX} bytes")
+                    raise self._too_long()
                 texts.append(read(length).decode("utf-8"))
         except UnicodeDecodeError:
             raise self.damaged(f"element {len(texts)} of {key} is not text") from None
         if self._file.tell() != at:
             raise self._shrunk()
+        if is_kept:
+            self._spend(at - self.at)
         self.at = at
-        return tuple(texts)
+        return tuple(texts) if is_kept else None
 
     def _shrunk(self) -> ModelError:
         return ModelError(f"{self.path} became shorter while it was read.")

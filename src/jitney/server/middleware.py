@@ -18,6 +18,7 @@ from jitney.errors import JitneyError
 from jitney.server import limits
 from jitney.server.call import Call
 from jitney.server.error_object import ClientLeft, Refusal, refusal_of
+from jitney.server.http.cors import check_origin
 from jitney.server.http.error_response import ErrorResponse, refusal_for
 from jitney.server.service import Service
 
@@ -89,7 +90,7 @@ class RequestContext:
 
 
 class AccessCheck:
-    """Checks the host, the key, its rate, and whether there is room.
+    """Checks the host, the origin, the key, its rate, and whether there is room.
 
     `open_paths` are answered without a key.
     """
@@ -104,6 +105,9 @@ class AccessCheck:
         service, call, headers = self._service, Call.of(scope), Headers(scope=scope)
         try:
             _check_host(headers, service.settings.allowed_host)
+            if service.keys.is_open:
+                # Else a right key is needed, which no foreign page can know.
+                check_origin(scope["method"], headers, service.settings.cors_origin)
             if scope["path"] not in self._open_paths:
                 given = headers.get("authorization", "").encode("latin-1")
                 call.caller = service.keys.caller(given)

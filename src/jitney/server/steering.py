@@ -1,20 +1,24 @@
 """Pause, resume and reprioritise a call that is being answered, by the id of its reply. Event loop.
 
 Each caller can steer only its own calls; without keys, everyone is one caller. A change takes
-effect between two ticks.
+effect between two ticks, and a pause is answered then: the engine knows whether there is room.
 
 Tests: tests/e2e/server/test_steering.py.
 """
 
+import asyncio
 import re
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import JSONResponse, Response
 
-from jitney.core.request import Priority
+from jitney.core.limits import PAUSE_S_MAX
+from jitney.core.pauses import PauseOutcome
+from jitney.core.request import Priority, Share
 from jitney.core.scheduler_settings import Policy
 from jitney.core.shares import paused_max
 from jitney.errors import Draining, InvalidRequest
+from jitney.server import limits
 from jitney.server.admission.live_calls import Handles
 from jitney.server.call import Call
 from jitney.server.error_object import Refusal, retry_headers
@@ -23,6 +27,8 @@ from jitney.server.service import Service
 
 PRIORITY_CHARACTERS_MAX = 16
 _NUMBER = re.compile(r"-?[0-9]{1,10}", re.ASCII)
+_NOT_FOUND = "No call with this id is being answered; use the id of a reply that has not ended."
+_REFUSED = (PauseOutcome.TOO_MANY, PauseOutcome.TOO_LONG, PauseOutcome.NOT_NOW)
 
 
 def make_router(service: Service) -> APIRouter:
@@ -33,9 +39,9 @@ def make_router(service: Service) -> APIRouter:
     async def pause(request: Request, reply_id: str) -> Response:
         """Let a call do nothing until it is resumed."""
         handles = _find(service, request, reply_id)
-        _check_room(service)
-        for handle in handles:
-            handle.pause()
+        if service.admission.is_draining:
+            raise Draining("The server is shutting down and pauses no more calls.")
+        await _pause(handles, service.engine.settings.max_num_queued_reqs)
         return _status(reply_id, "pausing")
 
     @router.post("/v1/requests/{reply_id}/resume")
@@ -76,25 +82,48 @@ def _find(service: Service, request: Request, reply_id: str) -> Handles:
     caller.enter()
     found = service.live_calls.find(caller.name, reply_id)
     if not found:
-        raise Refusal(
-            "request_not_found",
-            "No call with this id is being answered; use the id of a reply that has not ended.",
-        )
+        raise Refusal("request_not_found", _NOT_FOUND)
     return found
 
 
-def _check_room(service: Service) -> None:
-    if service.admission.is_draining:
-        raise Draining("The server is shutting down and pauses no more calls.")
-    engine = service.engine
-    count_max = paused_max(engine.settings.max_num_queued_reqs)
-    if engine.snapshot().paused_count >= count_max:
+async def _pause(handles: Handles, waiting_max: int) -> None:
+    """Pause all requests of a call, or none of them. The engine decides, between two ticks.
+
+    Raises Refusal.
+    """
+    asked = [asyncio.wrap_future(handle.pause()) for handle in handles]
+    _, late = await asyncio.wait(asked, timeout=limits.ACCEPT_S_MAX)
+    if late:
         raise Refusal(
-            "too_many_paused",
-            f"{count_max} requests are paused already, as many as may be; resume one, or try "
-            "again later.",
-            headers=retry_headers(1.0),
+            "no_answer",
+            "The engine has not said whether the call is paused; it may be stuck in a forward "
+            "pass: see /health, and try again later.",
         )
+    outcomes = [each.result() for each in asked]
+    if all(each is PauseOutcome.ENDED for each in outcomes):
+        raise Refusal("request_not_found", _NOT_FOUND)
+    refused = [each for each in outcomes if each in _REFUSED]
+    if not refused:
+        return
+    for handle, outcome in zip(handles, outcomes, strict=True):
+        if outcome is PauseOutcome.PAUSED:
+            handle.resume()
+    raise _refusal(refused[0], handles[0].request.share, waiting_max)
+
+
+def _refusal(outcome: PauseOutcome, share: Share | None, waiting_max: int) -> Refusal:
+    if outcome is PauseOutcome.TOO_LONG:
+        message = f"This call was paused for {PAUSE_S_MAX:g} s in all, as long as it may be."
+        return Refusal("invalid_value", message)
+    if outcome is PauseOutcome.NOT_NOW:
+        message = "The engine of this call is ending, or has not taken it yet; try again later."
+        return Refusal("unavailable", message, headers=retry_headers(1.0))
+    own = "" if share is None else f", and {paused_max(share.waiting_max)} of one key"
+    message = (
+        f"This call is not paused: {paused_max(waiting_max)} completions may be at once{own}; "
+        "resume another call, or try again later."
+    )
+    return Refusal("too_many_paused", message, headers=retry_headers(1.0))
 
 
 def _status(reply_id: str, state: str) -> Response:

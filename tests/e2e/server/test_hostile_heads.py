@@ -42,6 +42,14 @@ def fed(monkeypatch: pytest.MonkeyPatch) -> bytearray:
         (GET.replace(b"1.1", b"2.0") + b"\r\n", 400),
         (GET.replace(b"1.1", b"1.2") + b"\r\n", 400),
         (GET.replace(b"1.1", b"0.9") + b"\r\n", 400),
+        (GET + b"X: a\r\n b\r\n\r\n", 400),
+        (GET + b"X: a\r\n\tb\r\n\r\n", 400),
+        (GET + b"Transfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n", 400),
+        (GET + b"X: a\r\n \r\n\r\n", 400),
+        (GET + b"Content-Length: 5, 5\r\n\r\nhello", 400),
+        (GET + b"Content-Length: 5\r\ncontent-length: 5\r\n\r\nhello", 400),
+        (GET + b"Content-Length:\r\n\r\n", 400),
+        (GET + b"Content-Length: 5;\r\n\r\nhello", 400),
     ],
     ids=[
         "nul",
@@ -56,12 +64,21 @@ def fed(monkeypatch: pytest.MonkeyPatch) -> bytearray:
         "2.0",
         "1.2",
         "0.9",
+        "folded",
+        "folded by a tab",
+        "folded chunked",
+        "folded to nothing",
+        "length twice in a line",
+        "length twice",
+        "no length",
+        "length and more",
     ],
 )
 def test_headers_that_are_refused_are_not_read(
     server: Running, fed: bytearray, content: bytes, status: int
 ) -> None:
-    """Guards the event loop: 30 KB of spaces before a NUL kept h11 busy for 9 s."""
+    """Guards the event loop: 30 KB of spaces before a NUL kept h11 busy for 9 s. Guards proxies
+    before us: h11 joins folded lines and equal lengths, and others refuse them."""
     answer = server.raw(content)
     assert answer.startswith(b"HTTP/1.1 %d " % status), answer[:100]
     assert b"connection: close" in answer
@@ -86,6 +103,14 @@ def test_lines_between_chunks_are_not_read_by_h11(
     server.raw(CHUNKED.replace(b"Host", b"Connection: close\r\nHost") + chunks)
     assert fed.count(b" ") < 10
     assert fed.count(b"a:b") == 0
+
+
+@pytest.mark.parametrize("chunks", [b"5\nhello\n0\n\n", b"5;x\n", b"5\rhello", b"0\n\n"])
+def test_a_bare_newline_after_a_size_is_refused_at_once(server: Running, chunks: bytes) -> None:
+    """Guards connections: it was taken for half a line, and awaited for the time of a body."""
+    answer = server.raw(CHUNKED + chunks)
+    assert answer.startswith(b"HTTP/1.1 400 "), answer[:100]
+    assert b"connection: close" in answer
 
 
 def test_a_bare_newline_is_seen_in_a_request_that_came_along(server: Running) -> None:

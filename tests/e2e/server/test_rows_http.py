@@ -136,7 +136,8 @@ def test_row_38_no_host(locked: Running) -> None:
 
 
 def test_row_39_other_origins(server: Running, start: Start) -> None:
-    """Guards browsers: no page may call until its origin was allowed."""
+    """Guards browsers: no page may call until its origin was allowed. test_origins.py has those
+    that do not ask."""
     preflight = {"origin": "http://evil.example", "access-control-request-method": "POST"}
     with server.client() as client:
         response = client.options("/v1/chat/completions", headers=preflight)
@@ -175,7 +176,7 @@ def test_row_39_any_header_of_an_allowed_origin(start: Start, allowed: str) -> N
         assert "x-stainless-os" in asked.headers["access-control-allow-headers"]
         assert "POST" in asked.headers["access-control-allow-methods"]
         refused = client.options(
-            "/v1/models", headers={**headers, "access-control-request-method": "DELETE"}
+            "/v1/models", headers={**headers, "access-control-request-method": "PUT"}
         )
         check_error(refused, 405)
         answered = client.get("/v1/models", headers={"origin": "http://good.example"})
@@ -218,6 +219,11 @@ def test_row_40_headers_without_end(server: Running, head: str) -> None:
 SMUGGLED = [
     "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     "Content-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef",
+    "Content-Length: 5\r\nContent-Length: 5\r\n\r\nhello",
+    "Content-Length: 5, 5\r\n\r\nhello",
+    "Transfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n",
+    "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "X: a\r\n b\r\nContent-Length: 0\r\n\r\n",
     "Content-Length: -1\r\n\r\n",
     "Content-Length: abc\r\n\r\n",
     "Transfer-Encoding: chunked\r\n\r\nzz\r\n",

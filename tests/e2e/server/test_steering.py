@@ -2,7 +2,8 @@
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -46,9 +47,10 @@ class Stream:
         server: Running,
         headers: dict[str, str] | None = None,
         own_id: str | None = None,
+        prompts: Sequence[str] = ("a",),
     ) -> None:
         self._server = server
-        self._body = {**LONG, "request_id": own_id}
+        self._body = {**LONG, "prompt": prompts, "request_id": own_id}
         self._headers = headers or {}
         self.id = ""
         self.text = ""
@@ -190,6 +192,56 @@ def test_only_so_many_are_paused_and_steering_counts_against_the_rate(
     assert isinstance(engine, Engine)
     engine.drain()
     one.join()
+
+
+def paused_counts(server: Running) -> tuple[int, int]:
+    """How many were paused so far, and how many pauses ended since."""
+    counters = server.service.engine.stats().counters
+    return counters["paused"], counters["resumed"]
+
+
+def test_a_pause_beyond_the_share_of_a_key_is_refused(start: Start, pace: Pace) -> None:
+    """Guards whoever pauses: of eleven pauses that were called done, eight were."""
+    server = start(World(wrap=pace.wrap, queue=16, keys=keyed()))
+    streams = [Stream(server, KEYS[0]) for _ in range(3)]
+    for stream in streams[:2]:
+        assert post(server, f"{stream.id}/pause", KEYS[0]).json()["status"] == "pausing"
+    error = check_error(post(server, f"{streams[2].id}/pause", KEYS[0]), 429)
+    assert error["code"] == "too_many_paused"
+    assert post(server, f"{streams[0].id}/pause", KEYS[0]).status_code == 200
+    other = Stream(server, KEYS[1])
+    assert post(server, f"{other.id}/pause", KEYS[1]).status_code == 200
+    assert paused_counts(server) == (3, 0)
+    for stream, key in (*((each, KEYS[0]) for each in streams), (other, KEYS[1])):
+        post(server, f"{stream.id}/resume", key)
+    pace.may_hurry.set()
+    for stream in (*streams, other):
+        stream.join()
+
+
+def test_of_two_pauses_at_once_the_one_without_room_is_refused(start: Start, pace: Pace) -> None:
+    """Guards the answer against being given before the engine has decided."""
+    server = start(World(wrap=pace.wrap, queue=4))
+    one, two = Stream(server), Stream(server)
+    with ThreadPoolExecutor() as pool:
+        answers = list(pool.map(lambda each: post(server, f"{each.id}/pause"), (one, two)))
+    assert sorted(each.status_code for each in answers) == [200, 429]
+    assert paused_counts(server) == (1, 0)
+    for stream in (one, two):
+        post(server, f"{stream.id}/resume")
+    pace.may_hurry.set()
+    one.join()
+    two.join()
+
+
+def test_a_call_of_which_a_part_has_no_room_goes_on_as_a_whole(start: Start, pace: Pace) -> None:
+    """Guards a call of several prompts: who is told that it is not paused is not half paused."""
+    server = start(World(wrap=pace.wrap, queue=4))
+    stream = Stream(server, prompts=("a", "b"))
+    check_error(post(server, f"{stream.id}/pause"), 429)
+    wait_until(lambda: paused_counts(server) == (1, 1), "a part of it is paused")
+    pace.may_hurry.set()
+    stream.join()
 
 
 def test_a_shutdown_lets_the_paused_go_on_and_pauses_nobody(start: Start, pace: Pace) -> None:

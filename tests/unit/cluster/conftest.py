@@ -22,6 +22,7 @@ from jitney.cluster.routing import RouteTable, Sought
 from jitney.config import Settings
 from jitney.core.backend import Segment
 from jitney.core.params import Constraint, SamplingParams
+from jitney.core.pauses import PauseOutcome
 from jitney.core.request import Request, RequestId
 from jitney.loading.compose import assemble
 from jitney.tokenizers.byte_tokenizer import encode
@@ -138,8 +139,10 @@ class LocalDispatch:
     async def prepare(self, constraint: Constraint) -> None:
         await next(iter(self.replicas.values())).prepare(constraint)
 
-    async def steer(self, replica: str, request_id: str, action: str, priority: int) -> None:
-        self.replicas[replica].steer(request_id, action, priority)
+    async def steer(
+        self, replica: str, request_id: str, action: str, priority: int
+    ) -> PauseOutcome | None:
+        return await self.replicas[replica].steer(request_id, action, priority)
 
 
 class Cluster:

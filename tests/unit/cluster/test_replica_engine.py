@@ -28,6 +28,7 @@ from jitney.cluster.routing import HEAD_TOKENS, head_of
 from jitney.config import Settings
 from jitney.core.events import FinishReason
 from jitney.core.params import Constraint, StructuredOutputsParams
+from jitney.core.pauses import PauseOutcome
 from jitney.core.request import Request
 from jitney.errors import EngineStopped, InvalidRequest
 from jitney.loading.compose import assemble
@@ -280,10 +281,12 @@ def test_steering_reaches_a_request_that_runs_here(
             request = make_request(**SLOW)
             running = asyncio.create_task(pair.replica.run(pair.order(request)))
             await pair.made(request, 1)
-            pair.replica.steer("unknown", "pause", 0)
-            pair.replica.steer(request.id, "pause", 0)
+            steer = pair.replica.steer
+            assert await steer("unknown", "pause", 0) is PauseOutcome.ENDED
+            assert await steer(request.id, "pause", 0) is PauseOutcome.PAUSED
             await until(lambda: pair.replica._engine.snapshot().paused_count > 0)
-            pair.replica.steer(request.id, "resume", 0)
+            assert await steer(request.id, "pause", 0) is PauseOutcome.WAS_PAUSED
+            await steer(request.id, "resume", 0)
             await running
             assert (await pair.end_of(request)).failure is None
             assert len(tokens_of(pair.of(request))) == 400

@@ -1,6 +1,7 @@
 """What callers and settings ask of the scheduler beside running: pause, classes, pure ticks."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from jitney.core.batch import Batch, Outcome, Sample
 from jitney.core.events import Event, FinishEvent, FinishReason, PreemptEvent, PreemptReason
 from jitney.core.limits import PAUSE_S_MAX
 from jitney.core.params import SamplingParams
+from jitney.core.pauses import PauseOutcome
 from jitney.core.policy import Candidate
 from jitney.core.request import Priority, Request, RequestId, Share
 from jitney.core.scheduler import Scheduler
@@ -127,7 +129,7 @@ def test_all_pauses_of_a_request_together_are_bounded() -> None:
     one.pause(A, 1000.0)
     assert one.wake_at(1000.0) == 1001.0
     one.expire(1001.0)
-    one.pause(A, 1002.0)
+    assert one.pause(A, 1002.0) is PauseOutcome.TOO_LONG
     assert one.snapshot().paused_count == 0
     assert one.counters["pauses_refused"] == 1
 
@@ -147,13 +149,36 @@ def test_only_a_part_of_the_queue_may_be_paused_and_the_rest_stays_open() -> Non
     one.check()
 
 
+def test_of_a_request_all_sequences_are_paused_or_none() -> None:
+    """Guards who asks for several completions: half of them would go on, and nobody would say."""
+    one = scheduler(max_num_queued_reqs=8)
+    params = SamplingParams(temperature=0.0, max_tokens=20, n=2)
+    for name in "ab":
+        one.submit(replace(request(name), params=params), 0.0)
+    one.submit(request("c"), 0.0)
+    assert one.pause(C, 0.0) is PauseOutcome.PAUSED
+    assert one.pause(A, 0.0) is PauseOutcome.TOO_MANY
+    assert one.snapshot().paused_count == 1
+    one.resume(C, 0.0)
+    assert one.pause(A, 0.0) is PauseOutcome.PAUSED
+    assert one.pause(A, 0.0) is PauseOutcome.WAS_PAUSED
+    assert one.snapshot().paused_count == 2
+    one.cancel(B, 0.0)
+    assert one.pause(B, 0.0) is PauseOutcome.ENDED
+    one.drain(0.0)
+    assert one.pause(A, 0.0) is PauseOutcome.NOT_NOW
+    one.check()
+
+
 def test_a_tenant_may_pause_a_part_of_its_share() -> None:
     """Guards the others' pauses: each tenant has a part of its own."""
     one = scheduler()
     share = Share(waiting_max=4, waiting_tokens_max=1000, running_max=8)
+    outcomes = []
     for name in "ab":
         one.submit(request(name, share=share, tenant="x"), 0.0)
-        one.pause(RequestId(name), 0.0)
+        outcomes.append(one.pause(RequestId(name), 0.0))
+    assert outcomes == [PauseOutcome.PAUSED, PauseOutcome.TOO_MANY]
     one.submit(request("c", share=share, tenant="y"), 0.0)
     one.pause(C, 0.0)
     assert one.snapshot().paused_count == 2

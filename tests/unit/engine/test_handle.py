@@ -9,6 +9,7 @@ import pytest
 
 from jitney.core.backend import Backend
 from jitney.core.events import FinishReason
+from jitney.core.pauses import PauseOutcome
 from jitney.core.request import Priority, Request
 from jitney.engine.answer import Ending
 from jitney.engine.engine import Engine
@@ -108,8 +109,9 @@ def test_a_paused_request_stands_still_until_it_is_resumed(
     # It does not end before it is paused.
     backend.gate.clear()
     handle = engine.submit(make_request(max_tokens=600))
-    handle.pause()
+    outcome = handle.pause()
     backend.gate.set()
+    assert outcome.result(WAIT_S) is PauseOutcome.PAUSED
     other = engine.submit(make_request("other", max_tokens=900)).result(WAIT_S)
     assert other.usage.completion_count == 900
     assert engine.snapshot().paused_count == 1
@@ -117,6 +119,7 @@ def test_a_paused_request_stands_still_until_it_is_resumed(
     handle.reprioritise(Priority.HIGH)
     handle.resume()
     answer = handle.result(WAIT_S)
+    assert handle.pause().result(WAIT_S) is PauseOutcome.ENDED
     assert answer.completions[0].tokens == alone.completions[0].tokens
     counters = engine.stats().counters
     assert (counters["paused"], counters["resumed"], counters["reprioritised"]) == (1, 1, 1)

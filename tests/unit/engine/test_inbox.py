@@ -76,6 +76,19 @@ def test_of_many_pauses_and_resumes_the_last_one_counts() -> None:
     assert inbox.take() == []
 
 
+def test_who_waits_for_a_command_that_is_not_run_is_told() -> None:
+    """Guards who asked for a pause: it would wait for an answer that nobody gives."""
+    inbox, dropped = Inbox(1), list[int]()
+    for number in range(3):
+        inbox.send_last("pause", partial(ignore, "pause"), partial(dropped.append, number))
+    assert dropped == [0, 1]
+    inbox.take()
+    inbox.send_last("pause", partial(ignore, "pause"), partial(dropped.append, 3))
+    inbox.close(EngineStopped("gone"))
+    inbox.send_last("pause", partial(ignore, "pause"), partial(dropped.append, 4))
+    assert dropped == [0, 1, 3, 4]
+
+
 def test_a_command_wakes_the_one_who_waits() -> None:
     """Guards against a request that waits for a sleeping engine to wake by itself."""
     inbox = Inbox(1)

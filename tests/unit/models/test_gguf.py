@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from jitney.errors import ModelError
 from jitney.models.gguf import read_header
+from jitney.models.gguf_fields import ELEMENTS_MAX, READ_BYTES_MAX
+from jitney.models.gguf_vocabulary import read_vocabulary
 from tests.models_for_tests import TinyShape, write_tiny_gguf
 
 
@@ -184,6 +186,103 @@ def test_crafted_headers_are_refused(tmp_path: Path, content: bytes, told: str) 
     path = tmp_path / "model.gguf"
     path.write_bytes(content)
     assert told in refusal(path)
+
+
+def holes(path: Path, *pieces: bytes | int) -> None:
+    """Write a file; a number is so many bytes that take no room on the disk."""
+    with path.open("wb") as file:
+        for piece in pieces:
+            if isinstance(piece, int):
+                file.seek(piece, 1)
+            else:
+                file.write(piece)
+        file.truncate(file.tell())
+
+
+def long_texts(count: int) -> list[bytes | int]:
+    each = [(key(f"t{at}", 8, struct.pack("<Q", 2**20)), 2**20) for at in range(count)]
+    return [piece for pair in each for piece in pair]
+
+
+def long_names(count: int, rest: bytes) -> list[bytes | int]:
+    """Names without a single letter, each of another length, and what follows each."""
+    each = [(struct.pack("<Q", length), length, rest) for length in range(65_535 - count, 65_535)]
+    return [piece for pieces in each for piece in pieces]
+
+
+def empty_texts(name: str, count: int) -> list[bytes | int]:
+    return [key(name, 9, struct.pack("<IQ", 8, count)), count * 8]
+
+
+def short_lists(count: int) -> list[bytes | int]:
+    each = [(key(f"l{at}", 9, struct.pack("<IQ", 0, 4_096)), 4_096) for at in range(count)]
+    return [piece for pair in each for piece in pair]
+
+
+MANY = READ_BYTES_MAX // 65_000
+TENSOR = struct.pack("<IQIQ", 1, 1, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "told"),
+    [
+        ([crafted(key_count=65), *long_texts(65)], "take more than"),
+        ([crafted(key_count=MANY), *long_names(MANY, struct.pack("<II", 4, 7))], "take more than"),
+        ([crafted(ARCHITECTURE, key_count=1, tensor_count=MANY), *long_names(MANY, TENSOR), 64],
+         "take more than"),
+        ([crafted(key_count=1), *empty_texts("a", ELEMENTS_MAX + 1)], "elements"),
+        ([crafted(key_count=2), *empty_texts("a", 10), *empty_texts("b", ELEMENTS_MAX)],
+         "elements"),
+        ([crafted(key_count=1_025), *short_lists(1_025)], "elements"),
+    ],
+    ids=["texts", "keys", "tensors", "one list", "two lists", "short lists"],
+)  # fmt: skip
+def test_a_header_is_bounded_as_a_whole(
+    tmp_path: Path, pieces: list[bytes | int], told: str
+) -> None:
+    """Guards memory and time: each part of the header is small enough, and all of them together
+    took 2 GB and half a minute, from a file of holes that takes 7 MB on the disk."""
+    path = tmp_path / "model.gguf"
+    holes(path, *pieces)
+    assert told in refusal(path)
+
+
+def test_parts_are_bounded_together(tmp_path: Path) -> None:
+    """Guards against the same in a thousand files."""
+    count = ELEMENTS_MAX // 2 + 1
+    for number in range(2):
+        split = key("split.count", 4, struct.pack("<I", 2))
+        split += key("split.no", 4, struct.pack("<I", number))
+        path = tmp_path / f"m-0000{number + 1}-of-00002.gguf"
+        holes(path, crafted(ARCHITECTURE + split, key_count=4), *empty_texts("a", count))
+    with pytest.raises(ModelError, match=r"m-00002-of-00002.*elements"):
+        read_header(tmp_path / "m-00001-of-00002.gguf")
+
+
+def test_the_largest_vocabularies_pass(tmp_path: Path) -> None:
+    """Guards real models: twice the tokens of the largest, with types, scores, merges and a long
+    chat template."""
+    count = 2 * 262_144
+
+    def listed(name: str, kind: int, values: bytes, count: int = count) -> bytes:
+        return key(f"tokenizer.ggml.{name}", 9, struct.pack("<IQ", kind, count) + values)
+
+    words = b"".join(struct.pack("<Q", 13) + b"word-%08d" % at for at in range(count))
+    template = "x" * 500_000
+    path = tmp_path / "model.gguf"
+    holes(
+        path,
+        crafted(ARCHITECTURE, key_count=6),
+        listed("tokens", 8, words),
+        listed("token_type", 5, bytes(4 * count)),
+        listed("scores", 6, bytes(4 * count)),
+        listed("merges", 8, words * 3, 3 * count),
+        key("tokenizer.chat_template", 8, struct.pack("<Q", len(template)) + template.encode()),
+    )
+    assert read_header(path).architecture == "llama"
+    stored = read_vocabulary(path)
+    assert (len(stored.tokens), len(stored.merges)) == (count, 3 * count)
+    assert stored.chat_template == template
 
 
 @settings(max_examples=300, deadline=None)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jitney.errors import ModelError
-from jitney.models.gguf_fields import ARRAY_WHOLE_MAX, TEXT_KEPT_MAX, TEXTS_BYTES_MAX
+from jitney.models.gguf_fields import ELEMENTS_MAX, READ_BYTES_MAX, TEXT_KEPT_MAX
 from jitney.models.gguf_vocabulary import TOKEN_CHARACTERS_MAX, read_vocabulary
 
 BOOL, STRING, ARRAY = 7, 8, 9
@@ -172,9 +172,9 @@ def test_bad_values_are_refused(tmp_path: Path, content: Callable[[], bytes], to
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"tokenizer.ggml.tokens": (ARRAY, struct.pack("<IQ", STRING, ARRAY_WHOLE_MAX + 1))},
+        ({"tokenizer.ggml.tokens": (ARRAY, struct.pack("<IQ", STRING, ELEMENTS_MAX + 1))},
          "elements"),
-        ({"tokenizer.ggml.tokens": (ARRAY, struct.pack("<IQQ", STRING, 1, TEXTS_BYTES_MAX))},
+        ({"tokenizer.ggml.tokens": (ARRAY, struct.pack("<IQQ", STRING, 1, READ_BYTES_MAX))},
          "take more than"),
     ],
 )  # fmt: skip

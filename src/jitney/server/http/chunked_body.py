@@ -76,6 +76,9 @@ class ChunkedBody:
         if end < 0:
             if len(held) - start >= limits.CHUNK_LINE_BYTES_MAX:
                 raise BadChunk("The line before a chunk is too long.")
+            if not are_lines(held[start:]):
+                # What is half a line here would never be a whole one.
+                raise BadChunk("The line before a chunk does not end as a line of HTTP.")
             return start - 2 if self._is_between else start
         found = _SIZE.fullmatch(held, start, end)
         if found is None:

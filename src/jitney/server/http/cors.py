@@ -1,9 +1,10 @@
-"""Calls from pages of other origins: Starlette's middleware with our own preflights: `Cors`.
+"""Calls from pages of other origins: `check_origin`, and `Cors` for preflights. Event loop.
 
-An allowed origin may send any header, because clients send many of their own. Starlette refuses
-with plain text; here a refused preflight gets an error in OpenAI's form.
+A browser sends a form of any page, and asks nobody: so calls that may change something are checked
+here as well. An allowed origin may send any header, because clients send many of their own.
+Starlette refuses with plain text; here a refused preflight gets an error in OpenAI's form.
 
-Tests: tests/e2e/server/test_rows_http.py (row 39).
+Tests: tests/e2e/server/test_origins.py and test_rows_http.py (row 39).
 """
 
 from starlette.datastructures import Headers
@@ -14,7 +15,9 @@ from starlette.types import ASGIApp
 from jitney.server.error_object import Refusal
 from jitney.server.http.error_response import ErrorResponse
 
-METHODS = ("GET", "POST")
+METHODS = ("GET", "POST", "DELETE")
+_SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+"""They change nothing."""
 
 EXPOSED = (
     "x-request-id",
@@ -27,6 +30,28 @@ EXPOSED = (
     "retry-after-ms",
 )
 """Headers of responses that a page may read."""
+
+_NOT_ALLOWED = (
+    "Pages of this origin may not call this server; its operator can allow them with --cors-origin."
+)
+
+
+def check_origin(method: str, headers: Headers, allowed: tuple[str, ...]) -> None:
+    """Raise Refusal if a page of another origin makes a call that may change something.
+
+    Programs send neither of the two headers. Browsers send both, and let no page set them; to
+    addresses without TLS, other than this machine's, they send `Origin` alone.
+    """
+    origin, site = headers.get("origin", ""), headers.get("sec-fetch-site", "")
+    if method in _SAFE_METHODS or "*" in allowed or origin in allowed:
+        return
+    # A proxy may have ended TLS, so the scheme is not compared.
+    own, host = headers.get("host", "").lower(), origin.lower().partition("://")[2]
+    is_foreign = bool(origin) and (not own or host != own)
+    if site:
+        is_foreign = site not in ("same-origin", "none")
+    if is_foreign:
+        raise Refusal("origin_not_allowed", _NOT_ALLOWED)
 
 
 class Cors(CORSMiddleware):
@@ -47,12 +72,8 @@ class Cors(CORSMiddleware):
         found = super().preflight_response(request_headers).headers
         headers = {name: value for name, value in found.items() if not name.startswith("content-")}
         if not self.is_allowed_origin(request_headers["origin"]):
-            message = (
-                "Pages of this origin may not call this server; its operator can allow them with "
-                "--cors-origin."
-            )
-            return ErrorResponse(Refusal("origin_not_allowed", message, headers=headers))
+            return ErrorResponse(Refusal("origin_not_allowed", _NOT_ALLOWED, headers=headers))
         if request_headers["access-control-request-method"] not in METHODS:
-            message = f"Pages of other origins may call with {' and '.join(METHODS)} only."
+            message = f"Pages of other origins may call with {', '.join(METHODS)} only."
             return ErrorResponse(Refusal("method_not_allowed", message, headers=headers))
         return Response(status_code=204, headers=headers)

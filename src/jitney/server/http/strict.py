@@ -7,6 +7,8 @@ refused, and so are bytes that take far longer to read than to send.
 Tests: tests/unit/server/http/test_states.py and tests/e2e/server/test_hostile_heads.py.
 """
 
+import re
+
 import h11
 
 from jitney.server import limits
@@ -20,6 +22,10 @@ each run of spaces in every way, and 30 KB took 9 s."""
 
 _VERSIONS = (b" HTTP/1.1", b" HTTP/1.0")
 """h11 reads all others as one of these."""
+
+_FOLDS = (b"\r\n ", b"\r\n\t")
+_LENGTH = re.compile(rb"\r\ncontent-length:([^\r]*)", re.IGNORECASE)
+"""h11 joins folded lines and equal lengths. A proxy before us may read them otherwise."""
 
 _LINE_BYTES = 64
 """Room for the method and the version in the first line."""
@@ -121,6 +127,11 @@ class StrictConnection(h11.Connection):
             raise self._refused(self.refusal)
         if not head[:line_end].endswith(_VERSIONS):
             raise self._refused(_no_http("A request's first line ends in HTTP/1.1 or HTTP/1.0."))
+        if any(fold in head for fold in _FOLDS):
+            raise self._refused(_no_http("A header goes on in a second line; send it as one line."))
+        lengths = [each.strip(b" \t") for each in _LENGTH.findall(head)]
+        if len(lengths) > 1 or not all(map(bytes.isdigit, lengths)):
+            raise self._refused(_no_http("A request has one Content-Length, which is one number."))
         super().receive_data(bytes(head))
         self._head_bytes = len(head)
         del held[: end + 4]
