@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from jitney.errors import ConfigError
-from jitney.jobs.schema import TABLES, VERSION
+from jitney.jobs.schema import TABLES, UPGRADES, VERSION
 
 NAME = "jobs.sqlite"
 LOCK = "lock"
@@ -152,10 +152,11 @@ def _bring_up(connection: sqlite3.Connection, path: Path) -> None:
         # A damaged file is found here, and not by the first caller.
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         return
-    if found != 0:
+    script = TABLES if found == 0 else UPGRADES.get(found)
+    if script is None:
         raise ConfigError(
             f"{path} was made by a newer version of jitney (form {found}, and this one knows "
             f"{VERSION}); use that version, or give another folder."
         )
-    # One transaction: a process that is killed here leaves an empty store.
-    connection.executescript(f"BEGIN IMMEDIATE;{TABLES}PRAGMA user_version = {VERSION};COMMIT;")
+    # One transaction: a process that is killed here leaves the store as it was.
+    connection.executescript(f"BEGIN IMMEDIATE;{script}PRAGMA user_version = {VERSION};COMMIT;")

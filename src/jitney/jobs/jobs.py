@@ -17,6 +17,7 @@ from typing import TypeVar
 from jitney.engine.clock import SystemClock
 from jitney.errors import ConfigError
 from jitney.jobs import limits
+from jitney.jobs.allowances import Allowances
 from jitney.jobs.database import DiskTrouble
 from jitney.jobs.line_asker import Asker
 from jitney.jobs.runner import LineRunner
@@ -40,11 +41,13 @@ class Jobs:
         *,
         bounds: JobBounds | None = None,
         now: Callable[[], int] = now_s,
+        allowances: Allowances | None = None,
     ) -> None:
         self.thread = StoreThread(folder)
         self.now = now
         self.bounds = bounds or JobBounds()
         self._asker = asker
+        self.allowances = allowances or Allowances((), SystemClock())
         self._opening = asyncio.Lock()
         self._running: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
@@ -114,7 +117,7 @@ class Jobs:
         self.thread.close()
 
     def _made(self) -> tuple[LineRunner, Stages]:
-        runner = LineRunner(self.thread, self._asker)
+        runner = LineRunner(self.thread, self._asker, self.allowances)
         times = Times(SystemClock(), self.now)
         stages = Stages(self.thread, self._asker, runner, times=times, bounds=self.bounds)
         return runner, stages

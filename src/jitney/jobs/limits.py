@@ -89,6 +89,12 @@ LATER_S_MAX = 5.0
 TROUBLE_S = 2.0
 """How long the work pauses when the disk is full, or fails, before it tries again."""
 
+ALLOWANCE_S = 10.0
+"""How often what keys get back is noted, and given out: a kill forgets no more than that."""
+
+ALLOWANCE_DAYS_MAX = 2
+"""The most that a key has to wait for after a start, in days."""
+
 STORE_S = 5.0
 """How often a store that cannot be opened is asked for."""
 

@@ -2,7 +2,8 @@
 
 It takes pending lines from the store, asks for their answers, at most so many at once, and writes
 the results back, as many together as have come. Owners take turns. It remembers nothing that
-matters: whatever is lost with the process is pending in the store.
+matters: whatever is lost with the process is pending in the store. A key that has used up its
+tokens (`jitney.jobs.allowances`) has no turn.
 
 While the disk is full or fails, answers are kept in memory, no new line is begun, and the write is
 tried again. A line that finds no room waits, and no other begins before it.
@@ -13,7 +14,9 @@ import logging
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
+from jitney.engine.clock import SystemClock
 from jitney.jobs import limits
+from jitney.jobs.allowances import Allowances
 from jitney.jobs.database import DiskTrouble, disk_troubles
 from jitney.jobs.line_asker import Asker, AskingOver, LineAnswer, TryLater
 from jitney.jobs.lines import read_content
@@ -41,9 +44,12 @@ class _Source:
 class LineRunner:
     """Runs lines until its task is cancelled, or nothing more is answered."""
 
-    def __init__(self, thread: StoreThread, asker: Asker) -> None:
+    def __init__(
+        self, thread: StoreThread, asker: Asker, allowances: Allowances | None = None
+    ) -> None:
         self._thread = thread
         self._asker = asker
+        self._allowances = allowances or Allowances((), SystemClock())
         self._sources: dict[int, _Source] = {}
         self._asking: dict[LineKey, asyncio.Task[None]] = {}
         self._in_flight: Counter[str] = Counter()
@@ -73,7 +79,9 @@ class LineRunner:
     async def run(self) -> None:
         """Run lines. It ends with its task, and with an error that a line does not expect: the next
         runner finds that line pending."""
+        self._allowances.adopt(self._thread.store.allowances.at_open)
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._allowances.tend(self._thread, self.wake))
             tasks.create_task(self._fill_always(tasks))
             tasks.create_task(self._keep_always())
 
@@ -116,6 +124,7 @@ class LineRunner:
         """The next line of the owner that has the fewest; its oldest batch first."""
         while True:
             ready = [each for each in self._sources.values() if not each.is_empty]
+            ready = [each for each in ready if self._allowances.has_left(each.batch.owner)]
             if not ready:
                 return None
             source = min(ready, key=self._turn_of)
@@ -167,6 +176,7 @@ class LineRunner:
             answer = await self._ask(batch.owner, content)
             if answer is None:
                 return
+            self._allowances.spend(batch.owner, answer.tokens)
             result = _answered(batch, line, answer)
         self._answered.append(result)
         self._may_keep.set()
@@ -213,8 +223,9 @@ class LineRunner:
     async def _keep(self) -> None:
         """Write all answers that are there, in one transaction."""
         results = list(self._answered)
+        used = self._allowances.used_by({each.batch.owner for each in self._sources.values()})
         try:
-            written = await self._thread.call(lambda store: store.lines.settle(results))
+            written = await self._thread.call(lambda store: store.lines.settle(results, used))
         except DiskTrouble as trouble:
             await self._wait_out(trouble)
             return

@@ -7,13 +7,20 @@ whatever was killed when.
 Tests: tests/unit/jobs/test_database.py and test_store.py.
 """
 
-VERSION = 1
-"""Stored as `user_version`. A store of a newer version is refused."""
+VERSION = 2
+"""Stored as `user_version`. A store of a newer version is refused; an older one is brought up."""
 
 PENDING, DONE, FAILED = 0, 1, 2
 """States of a line."""
 
-TABLES = """
+_ALLOWANCES = """
+CREATE TABLE allowances (owner TEXT PRIMARY KEY, used REAL NOT NULL);
+"""
+
+UPGRADES = {1: _ALLOWANCES}
+"""From each older version to this one."""
+
+TABLES = f"""{_ALLOWANCES}
 CREATE TABLE files (
     serial INTEGER PRIMARY KEY AUTOINCREMENT,
     id TEXT NOT NULL UNIQUE,

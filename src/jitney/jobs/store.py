@@ -18,6 +18,7 @@ import logging
 import uuid
 from pathlib import Path
 
+from jitney.jobs.allowance_table import AllowanceTable
 from jitney.jobs.batch_table import BatchTable
 from jitney.jobs.database import Database, disk_troubles
 from jitney.jobs.file_table import FileTable
@@ -42,6 +43,7 @@ class JobStore:
         self.files = FileTable(self._database)
         self.batches = BatchTable(self._database)
         self.lines = LineTable(self._database)
+        self.allowances = AllowanceTable(self._database)
         self._remove_strangers()
 
     def close(self) -> None:
