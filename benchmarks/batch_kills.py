@@ -1,25 +1,31 @@
 """`python -m benchmarks.batch_kills`: a batch whose server is killed every few seconds, recounted.
 
-In turn the server and its backend's process are killed with SIGKILL, and once the disk is full for
-a while (the server may write to no file). A killed server is started again at once. When the batch
-has ended, its two files are recounted: every line of the input exactly once, in order. Some lines
-are bad on purpose, for the error file.
+In turn the server and its backend's process are killed with SIGKILL. Once each, the disk is full
+for a while (the server may write to no file), the folder of files is away for three seconds, the
+wall clock is 25 hours ahead for a moment, and a server is started without the folder, which it must
+refuse. A killed server is started again at once. When the batch has ended, its two files are
+recounted: every line of the input exactly once, in order, with its own answer (each line asks for
+its own number of tokens). Some lines are bad on purpose, for the error file.
+
+Then `jitney batch run` answers the same lines, is killed in between, and another file takes the
+place of its input.
 """
 
 import argparse
 import contextlib
 import itertools
 import json
+import os
 import random
 import resource
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from os import kill
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +36,25 @@ from tests.e2e.jobs.job_process import ServerProcess, server_process
 from tests.e2e.server.processes import backend_of
 
 FULL_S = 6.0
+AWAY_S = 3.0
+STEP_S = 1.5
 ENDED = ("completed", "failed", "expired", "cancelled")
 URL = "/v1/completions"
+RUN_KILLS = 3
+"""How often `jitney batch run` is killed."""
+LENGTHS = 31
+"""How many different numbers of tokens lines ask for."""
+
+STEPPING = """
+import datetime, os
+class Stepped(datetime.datetime):
+    @classmethod
+    def now(cls, tz=None):
+        step = datetime.timedelta(hours=25 if os.path.exists(os.environ["CLOCK_STEP"]) else 0)
+        return super().now(tz) + step
+datetime.datetime = Stepped
+"""
+"""A `sitecustomize` that steps the wall clock while a file is there."""
 
 
 @dataclass(slots=True)
@@ -41,7 +64,12 @@ class Faults:
     server_kills: int = 0
     backend_kills: int = 0
     full_disks: int = 0
+    folders_away: int = 0
+    clock_steps: int = 0
+    starts_without_folder: int = 0
     starts: int = 0
+    runs: int = 0
+    inputs_replaced: int = 0
 
 
 @dataclass(slots=True)
@@ -54,11 +82,14 @@ class Recount:
     twice: int = 0
     strange: int = 0
     out_of_order: int = 0
+    foreign: int = 0
+    """Answers that are as long as another line asked for."""
 
     @property
     def is_exact(self) -> bool:
-        """Whether each line is there once, in order."""
-        return not (self.missing or self.twice or self.strange or self.out_of_order)
+        """Whether each line is there once, in order, with its own answer."""
+        wrong = (self.missing, self.twice, self.strange, self.out_of_order, self.foreign)
+        return not any(wrong)
 
 
 @dataclass(slots=True)
@@ -85,13 +116,26 @@ def make_lines(count: int, max_tokens: int) -> list[dict[str, Any]]:
             "url": URL,
             "body": {
                 "prompt": f"Line {number} of the batch.",
-                "max_tokens": max_tokens,
+                "max_tokens": max(1, max_tokens - number % LENGTHS),
+                "ignore_eos": True,
                 "temperature": 0,
                 **({"stream": True} if number % 100 == 50 else {}),
             },
         }
         for number in range(count)
     ]
+
+
+def recount_rows(lines: list[dict[str, Any]], done: list[Any], failed: list[Any]) -> Recount:
+    """Compare the lines of the input with the rows of both files."""
+    names = [[row["custom_id"] for row in rows] for rows in (done, failed)]
+    found = recount([each["custom_id"] for each in lines], *names)
+    lengths = {each["custom_id"]: each["body"]["max_tokens"] for each in lines}
+    found.foreign = sum(
+        row["response"]["body"]["usage"]["completion_tokens"] != lengths.get(row["custom_id"])
+        for row in done
+    )
+    return found
 
 
 def recount(wanted: list[str], answered: list[str], failed: list[str]) -> Recount:
@@ -118,6 +162,12 @@ class Run:
         self._draw = random.Random(options.seed)
         self._lines = make_lines(options.lines, options.max_tokens)
         self._file_id: str | None = None
+        self._step_file = folder.parent / "step"
+        tools = folder.parent / "tools"
+        tools.mkdir()
+        (tools / "sitecustomize.py").write_text(STEPPING)
+        paths = (str(tools), *filter(None, [os.environ.get("PYTHONPATH")]))
+        self._environment = {"PYTHONPATH": ":".join(paths), "CLOCK_STEP": str(self._step_file)}
         self.faults = Faults()
         self.told = Told()
 
@@ -125,13 +175,36 @@ class Run:
         """Start servers and harm them until the batch has ended; then recount."""
         while True:
             self.faults.starts += 1
-            flags = ("--max-num-seqs", str(self._options.sequences))
-            with server_process(self._folder, *flags) as server, server.client() as client:
+            if self.faults.starts > 1 and not self.faults.starts_without_folder:
+                self._start_without_folder()
+            with self._server() as server, server.client() as client:
                 # Asked again after every start: one idempotency key is one batch.
                 batch_id = self._submit(client)
                 done = self._harm(server, client, batch_id)
                 if done is not None:
                     return self._recount(client, done)
+
+    def _server(self) -> contextlib.AbstractContextManager[ServerProcess]:
+        flags = ("--max-num-seqs", str(self._options.sequences))
+        return server_process(self._folder, *flags, environment=self._environment)
+
+    def _start_without_folder(self) -> None:
+        with self._folder_away():
+            try:
+                with self._server():
+                    raise SystemExit("A server started without the folder of its files")
+            except AssertionError as refused:
+                print(f"a start without the folder is refused: {str(refused).strip()}")
+        self.faults.starts_without_folder += 1
+
+    @contextlib.contextmanager
+    def _folder_away(self) -> Iterator[None]:
+        files, away = self._folder / "files", self._folder.parent / "away"
+        files.rename(away)
+        try:
+            yield
+        finally:
+            away.rename(files)
 
     def _submit(self, client: OpenAI) -> str:
         if self._file_id is None:
@@ -156,17 +229,34 @@ class Run:
                 if batch.status in ENDED:
                     return batch
                 time.sleep(0.1)
-            half = self._options.lines // 2
-            if not self.faults.full_disks and self.told.done > half:
-                self._fill_disk(server, client)
-            elif self._draw.random() < 0.3:
+            if self._harm_once(server, client):
+                continue
+            if self._draw.random() < 0.3:
                 with contextlib.suppress(ValueError, ProcessLookupError):
-                    kill(backend_of(server.pid), signal.SIGKILL)
+                    os.kill(backend_of(server.pid), signal.SIGKILL)
                     self.faults.backend_kills += 1
             else:
                 server.kill()
                 self.faults.server_kills += 1
                 return None
+
+    def _harm_once(self, server: ServerProcess, client: OpenAI) -> bool:
+        """Do what is done once in a run, if it is time for that."""
+        share = self.told.done / self._options.lines
+        if not self.faults.folders_away and share > 0.2:
+            self.faults.folders_away += 1
+            with self._folder_away():
+                time.sleep(AWAY_S)
+        elif not self.faults.clock_steps and share > 0.4:
+            self.faults.clock_steps += 1
+            self._step_file.touch()
+            time.sleep(STEP_S)
+            self._step_file.unlink()
+        elif not self.faults.full_disks and share > 0.6:
+            self._fill_disk(server, client)
+        else:
+            return False
+        return True
 
     def _fill_disk(self, server: ServerProcess, client: OpenAI) -> None:
         self.faults.full_disks += 1
@@ -183,16 +273,48 @@ class Run:
 
     def _recount(self, client: OpenAI, batch: Any) -> Recount:
         files = (batch.output_file_id, batch.error_file_id)
-        answered, failed = (
-            [
-                json.loads(each)["custom_id"]
-                for each in client.files.content(file_id).text.splitlines()
-            ]
+        done, failed = (
+            [json.loads(each) for each in client.files.content(file_id).text.splitlines()]
             if file_id
             else []
             for file_id in files
         )
-        return recount([each["custom_id"] for each in self._lines], answered, failed)
+        return recount_rows(self._lines, done, failed)
+
+    def offline(self) -> Recount:
+        """The same lines with `jitney batch run`, killed, and its input replaced."""
+        folder = self._folder.parent / "offline"
+        folder.mkdir()
+        source, output = folder / "in.jsonl", folder / "out.jsonl"
+        source.write_text("".join(f"{json.dumps(each)}\n" for each in self._lines))
+        command = [sys.executable, "-m", "jitney", "batch", "run", "--backend", "fake"]
+        while True:
+            self.faults.runs += 1
+            with subprocess.Popen([*command, source, "-o", output]) as process:
+                is_last = self.faults.runs > RUN_KILLS
+                if self._wait_for(process, self._options.every * 2) or is_last:
+                    if is_last:
+                        self._replace(source)
+                    process.wait()
+                    break
+                process.kill()
+        rows = [
+            [json.loads(each) for each in path.read_text().splitlines()]
+            for path in (output, folder / "out.errors.jsonl")
+        ]
+        return recount_rows(self._lines, *rows)
+
+    def _replace(self, source: Path) -> None:
+        """Another file takes the place of the input: its lines in reverse order."""
+        other = source.with_name("other")
+        other.write_text("".join(f"{json.dumps(each)}\n" for each in self._lines[::-1]))
+        other.replace(source)
+        self.faults.inputs_replaced += 1
+
+    def _wait_for(self, process: "subprocess.Popen[bytes]", seconds: float) -> bool:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(seconds)
+        return process.poll() is not None
 
 
 @contextlib.contextmanager
@@ -217,11 +339,12 @@ def main(arguments: list[str]) -> int:
     started_at = time.monotonic()
     with tempfile.TemporaryDirectory() as root:
         run = Run(options, Path(root) / "jobs")
-        found = run.to_end()
+        found, found_offline = run.to_end(), run.offline()
     seconds = time.monotonic() - started_at
     print(f"{options.lines} lines in {seconds:.0f} s: {asdict(run.faults)}")
     print(f"recount: {asdict(found)}; counts that shrank: {run.told.shrank}")
-    is_good = found.is_exact and not run.told.shrank
+    print(f"recount of batch run: {asdict(found_offline)}")
+    is_good = found.is_exact and found_offline.is_exact and not run.told.shrank
     print(
         json.dumps(
             {
@@ -229,6 +352,7 @@ def main(arguments: list[str]) -> int:
                 "seconds": round(seconds, 1),
                 **asdict(run.faults),
                 **asdict(found),
+                "offline": asdict(found_offline),
                 "is_exact": is_good,
             }
         )

@@ -17,6 +17,7 @@
     `- EngineError             our side failed
        |- BackendFailed          a forward pass failed in a way that leaves the backend usable
        |- BackendCrashed         the backend is gone; a new one can be started
+       |  `- InputCrashed           it ended while it read the request, which may be the cause
        `- EngineStopped          the engine ended before the request did
 
 Messages are one or two sentences for people: what, why, what to do. They hold no memory addresses.
@@ -128,6 +129,18 @@ class BackendCrashed(EngineError):
         self.signal = signal
         self.was_reached = was_reached
         self.is_wanted = is_wanted
+
+
+class InputCrashed(BackendCrashed):
+    """The backend ended while it tokenised the request's text or compiled its constraint.
+
+    That may be the cause, so the request is not to be sent again as it is. `deaths` is how many
+    backends have ended so.
+    """
+
+    def __init__(self, message: str, signal: int | None = None, *, deaths: int = 1) -> None:
+        super().__init__(message, signal)
+        self.deaths = deaths
 
 
 class EngineStopped(EngineError):

@@ -10,6 +10,7 @@ from tests.simulation.fleet.plants import OF_THE_FLEET
 from tests.simulation.planting import planted
 from tests.simulation.plants_of_background import OF_BACKGROUND
 from tests.simulation.plants_of_steering import OF_JOINING, OF_STEERING
+from tests.simulation.plants_of_work import OF_WORK
 
 _SCHEDULER = "core/scheduler.py"
 _BATCH_CHOICE = "core/batch_choice.py"
@@ -115,16 +116,6 @@ OF_MEMORY = (
             "common = depth * PREFIX_STRIDE + chain",
             "common = depth * PREFIX_STRIDE + 1 + chain",
         ),
-    ),
-    planted(
-        "a prompt is compared again in every tick",
-        "work",
-        ("core/chain.py", "checked = self._checked.get(other, 0)", "checked = 0"),
-    ),
-    planted(
-        "the keys of a prompt are made again in every tick",
-        "work",
-        (_MEMORY, "if sequence.chain is None:", "if sequence.slot is None:"),
     ),
     planted(
         "a copy is one token too long",
@@ -387,6 +378,7 @@ OF_ROUNDING = (
 PLANTS = (
     *OF_THE_PSEUDO_CODE,
     *OF_MEMORY,
+    *OF_WORK,
     *OF_ANSWERS,
     *OF_WAITING_AND_FAULTS,
     *OF_FLIGHTS,

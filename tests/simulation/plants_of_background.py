@@ -39,8 +39,8 @@ OF_BACKGROUND = (
         "background",
         (
             _BACKGROUND,
-            "if wanted < self._settings.max_num_batched_tokens and not self.is_live_awaited:",
-            "if wanted < self._settings.max_num_batched_tokens:",
+            "self._queue.behind.count and not self.is_tick_full and not self.is_live_awaited:",
+            "self._queue.behind.count and not self.is_tick_full:",
         ),
     ),
     planted(

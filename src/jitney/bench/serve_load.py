@@ -155,7 +155,7 @@ def _curves(requests: list[RequestTimes]) -> dict[str, list[float]]:
 def _rows(figures: dict[str, object], percentiles: tuple[float, ...]) -> list[tuple[str, str]]:
     rows = [(title, _shown(figures[key])) for key, title in COUNTS.items() if key in figures]
     for metric in METRICS:
-        if f"mean_{metric}_ms" not in figures:
+        if figures.get(f"mean_{metric}_ms") is None:
             continue
         for word in ("mean", "median", *(f"p{share:g}" for share in percentiles)):
             title = f"{word.capitalize()} {metric.upper()} (ms): {TITLES[metric].lower()}"

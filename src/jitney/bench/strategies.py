@@ -145,7 +145,8 @@ def _figures(run: EngineRun, name: str, load: str) -> dict[str, object]:
 
 def _row(load: str, name: str, found: list[dict[str, object]]) -> tuple[str, ...]:
     def figure(key: str, scale: float = 1.0, digits: int = 2) -> str:
-        return spread([float(str(each[key])) * scale for each in found], digits)
+        known = [float(str(each[key])) * scale for each in found if each[key] is not None]
+        return spread(known, digits) if known else "-"
 
     failed = sum(int(str(each["failed"])) for each in found)
     return (

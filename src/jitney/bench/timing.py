@@ -135,17 +135,18 @@ def read_goodput(
 def statistics_of(
     metric: str, values: Sequence[float], percentiles: Sequence[float]
 ) -> dict[str, object]:
-    """Mean, median, deviation and percentiles of one metric; empty without values."""
-    if not values:
-        return {}
+    """Mean, median, deviation and percentiles of one metric; each is None without values.
+
+    The names are always the same: whether an answer came in one chunk must not change them.
+    """
     ordered = sorted(values)
     result: dict[str, object] = {
-        f"mean_{metric}_ms": statistics.fmean(ordered),
-        f"median_{metric}_ms": percentile(ordered, 50.0),
-        f"std_{metric}_ms": statistics.pstdev(ordered),
+        f"mean_{metric}_ms": statistics.fmean(ordered) if ordered else None,
+        f"median_{metric}_ms": percentile(ordered, 50.0) if ordered else None,
+        f"std_{metric}_ms": statistics.pstdev(ordered) if ordered else None,
     }
     for share in percentiles:
-        result[f"p{share:g}_{metric}_ms"] = percentile(ordered, share)
+        result[f"p{share:g}_{metric}_ms"] = percentile(ordered, share) if ordered else None
     return result
 
 

@@ -10,7 +10,7 @@ Tests: tests/e2e/jobs/test_batch_run.py.
 import asyncio
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -21,9 +21,10 @@ from jitney.cli.progress_bar import progress_bar
 from jitney.cli.pull import fetch_model, show_log
 from jitney.cli.result_lines import plural
 from jitney.cli.verbs import BatchRunOptions
-from jitney.config import Resolved, ServeSettings
+from jitney.config import Resolved, ServeSettings, Settings
 from jitney.errors import ConfigError, SetupError
 from jitney.jobs import offline
+from jitney.jobs.batch_input import HeldInput, InputChanged
 from jitney.jobs.jobs import Jobs
 from jitney.jobs.line_asker import ServiceAsker
 from jitney.jobs.store import JobStore
@@ -40,7 +41,17 @@ def call(options: BatchRunOptions, resolved: Resolved) -> int:
     places.check()
     settings = resolved.settings
     model = name_of(settings)
-    batch = offline.adopt(places, model)
+    with closing(HeldInput(places.source)) as source:
+        done = offline.find_results(places, source, model)
+        if done is not None:
+            say("All of it was done by an earlier run.")
+            return _tell(places, done.answered, done.failed)
+        return _answer(places, source, settings, offline.adopt(places, source, model))
+
+
+def _answer(
+    places: offline.RunPlaces, source: HeldInput, settings: Settings, batch: StoredBatch
+) -> int:
     if batch.total:
         said = f"{batch.completed + batch.failed:,} of {batch.total:,} lines"
         say(f"Going on with an earlier run, which has {said} done.")
@@ -51,17 +62,20 @@ def call(options: BatchRunOptions, resolved: Resolved) -> int:
             with loading(settings):
                 assembly = assemble(settings)
             try:
-                batch = _run(assembly, places, batch)
+                batch = _run(assembly, places, source, batch)
             finally:
                 assembly.close(0.0)
     return _end(places, batch)
 
 
-def _run(assembly: Assembly, places: offline.RunPlaces, batch: StoredBatch) -> StoredBatch:
+def _run(
+    assembly: Assembly, places: offline.RunPlaces, source: HeldInput, batch: StoredBatch
+) -> StoredBatch:
     serving = ServeSettings(served_model_name=(assembly.model_name,))
     service = Service(assembly.engine, assembly.request_factory, assembly.template, serving)
     asker = ServiceAsker(service, has_live_calls=False)
-    jobs = Jobs(places.folder, asker, bounds=offline.NO_BOUNDS)
+    held = {batch.input_file_id: source}
+    jobs = Jobs(places.folder, asker, bounds=offline.NO_BOUNDS, held=held)
     jobs.thread.open()
     last = batch
     try:
@@ -72,7 +86,14 @@ def _run(assembly: Assembly, places: offline.RunPlaces, batch: StoredBatch) -> S
                 last = seen
                 show(seen)
 
-            return asyncio.run(offline.run(jobs, batch.serial, tell))
+            ended = asyncio.run(offline.run(jobs, batch.serial, tell))
+        source.check_content()
+        return ended
+    except InputChanged:
+        raise SetupError(
+            f"{places.source} was edited while its lines were answered; put it back as it was and "
+            f"give the same command, or remove {places.folder} to begin again."
+        ) from None
     except KeyboardInterrupt:
         said = f"{last.completed + last.failed:,} of {last.total:,} lines are done"
         say(f"Stopped: {said}. The same command goes on from there.")
@@ -99,15 +120,19 @@ def _end(places: offline.RunPlaces, batch: StoredBatch) -> int:
         raise
     finally:
         store.close()
-    offline.remove_store(places)
+    offline.remove_folder(places)
     if batch.status is BatchStatus.FAILED:
         raise ConfigError(f"{places.source}: {batch.errors[0]['message']}")
-    counted = f"{batch.total:,} {plural('line', batch.total)}"
-    told = f"{counted}: {batch.completed:,} answered in {places.output}"
-    if batch.failed:
-        told += f", {batch.failed:,} failed in {places.errors}"
+    return _tell(places, batch.completed, batch.failed)
+
+
+def _tell(places: offline.RunPlaces, answered: int, failed: int) -> int:
+    total = answered + failed
+    told = f"{total:,} {plural('line', total)}: {answered:,} answered in {places.output}"
+    if failed:
+        told += f", {failed:,} failed in {places.errors}"
     sys.stdout.write(f"{told}\n")
-    return FAILED if batch.failed else 0
+    return FAILED if failed else 0
 
 
 @contextmanager

@@ -77,12 +77,15 @@ class Background:
         Background ones follow only when they may join: a tick that is full needs no more of them.
         """
         yield from self._queue.live.ordered(now, without)
-        if not self._queue.behind.count:
-            return
+        if self._queue.behind.count and not self.is_tick_full and not self.is_live_awaited:
+            yield from self._queue.behind.ordered(now, without)
+
+    @property
+    def is_tick_full(self) -> bool:
+        """Whether the running sequences, also background ones, want all tokens of a tick."""
         chunk = self._settings.prefill_chunk
         wanted = sum(min(sequence.wanted_count, chunk) for sequence in self._running)
-        if wanted < self._settings.max_num_batched_tokens and not self.is_live_awaited:
-            yield from self._queue.behind.ordered(now, without)
+        return wanted >= self._settings.max_num_batched_tokens
 
     @property
     def line_count(self) -> int:

@@ -14,16 +14,33 @@ from hashlib import blake2b
 
 from jitney.core.limits import PREFIX_STRIDE
 
-_CHECKED_MAX = 4
-"""How many other chains are remembered as equal. One is used and one is waited for."""
+
+class Origin:
+    """Marks the strides of one chain. Chains with the same origin at a depth are equal up to it:
+    one took it over when it had been compared with the other."""
+
+    __slots__ = ("order",)
+
+    def __init__(self, order: int) -> None:
+        self.order = order
 
 
 class Chain:
     """The keys of one sequence's tokens within one scope. The tokens may grow at their end."""
 
-    __slots__ = ("_checked", "_keys", "_root", "_scope", "_tokens", "read_count", "spanned")
+    __slots__ = (
+        "_keys",
+        "_origin",
+        "_origins",
+        "_root",
+        "_scope",
+        "_tokens",
+        "read_count",
+        "spanned",
+    )
 
-    def __init__(self, scope: str, tokens: list[int], spanned: int = 0) -> None:
+    def __init__(self, scope: str, tokens: list[int], spanned: int = 0, *, order: int = 0) -> None:
+        """Of two equal chains, the one of the higher order takes the origins of the other."""
         self._scope = scope
         self._root = _root(scope)
         self._tokens = tokens
@@ -31,7 +48,8 @@ class Chain:
         """How many tokens at the head are computed in spans; the others are computed one by one. 0
         where that makes no difference."""
         self._keys: list[int] = []
-        self._checked: dict[Chain, int] = {}
+        self._origin = Origin(order)
+        self._origins: list[Origin] = []
         self.read_count = 0
         """Tokens hashed or compared once. Tokens read at every look-up are not counted."""
 
@@ -72,26 +90,30 @@ class Chain:
     def equals(self, other: "Chain", depth: int) -> bool:
         """Whether the first `depth` strides and the scopes are really equal (invariant 6).
 
-        Equal keys do not prove it. The result is remembered: known tokens never change.
+        Equal keys do not prove it. The result is remembered: known tokens never change. It holds
+        for everybody who was found equal to either, so of many who wait one is read, not all.
         """
-        end = depth * PREFIX_STRIDE
-        checked = self._checked.get(other, 0)
-        if end <= checked:
+        ours, theirs = self._marked(depth), other._marked(depth)
+        if ours[depth - 1] is theirs[depth - 1]:
             return True
-        is_equal = (
-            self._scope == other._scope and self._tokens[checked:end] == other._tokens[checked:end]
-        )
-        self.read_count += end - checked
-        if is_equal:
-            if len(self._checked) >= _CHECKED_MAX:
-                self._checked.clear()
-            self._checked[other] = end
-        return is_equal
+        known = bisect_left(range(depth), True, key=lambda at: ours[at] is not theirs[at])
+        start, end = known * PREFIX_STRIDE, depth * PREFIX_STRIDE
+        self.read_count += end - start
+        if self._scope != other._scope or self._tokens[start:end] != other._tokens[start:end]:
+            return False
+        # Always the older ones, so that no two chains can exchange theirs without end.
+        if ours[known].order <= theirs[known].order:
+            theirs[known:depth] = ours[known:depth]
+        else:
+            ours[known:depth] = theirs[known:depth]
+        return True
 
-    def forget_others(self) -> None:
-        """Called when the sequence stops waiting. Otherwise each chain would keep the one before it
-        in memory, without end."""
-        self._checked.clear()
+    def _marked(self, depth: int) -> list[Origin]:
+        """The origins of the first `depth` strides, and maybe of more."""
+        origins = self._origins
+        if len(origins) < depth:
+            origins += [self._origin] * (depth - len(origins))
+        return origins
 
 
 @lru_cache(maxsize=1024)

@@ -242,7 +242,8 @@ class Memory:
     def _chain(self, sequence: Sequence) -> Chain:
         if sequence.chain is None:
             spanned = sequence.prompt_count if self._traits.decodes_differ else 0
-            sequence.chain = Chain(self._scope(sequence), sequence.tokens, spanned)
+            scope, order = self._scope(sequence), sequence.order
+            sequence.chain = Chain(scope, sequence.tokens, spanned, order=order)
         return sequence.chain
 
     def _scope(self, sequence: Sequence) -> str:
@@ -289,9 +290,7 @@ class Memory:
         self._counters.add("taken_over")
 
     def _own(self, sequence: Sequence, slot: int, computed: int) -> None:
-        chain = self._chain(sequence)
-        chain.forget_others()
-        holding = Holding(slot, chain, sequence)
+        holding = Holding(slot, self._chain(sequence), sequence)
         holding.length = computed
         self.holdings[slot] = holding
         self._index.extend(holding)

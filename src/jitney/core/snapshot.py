@@ -17,7 +17,7 @@ from jitney.core.prefix import Holding
 from jitney.core.request import Priority, RequestId
 from jitney.core.scheduler_settings import SchedulerSettings, Strategy
 from jitney.core.sequence import Sequence, SequenceState
-from jitney.core.sequences import LiveSequences
+from jitney.core.sequences import LOOKAHEAD, LiveSequences
 
 WAITING_SHOWN_MAX = 256
 PREFIX_SHOWN_STRIDES = 8
@@ -179,26 +179,30 @@ def _slot_view(held: tuple[int, Holding]) -> SlotView:
 
 
 def _waiting(live: LiveSequences, settings: SchedulerSettings, now: float) -> list[Waiting]:
+    """Looks a prefix up only where the next admission would. Others would be read at every look,
+    and once more for each that runs meanwhile (invariant 11)."""
     shown: list[Waiting] = []
     everyone = _reason_for_all(live, settings)
+    behind = _reason_behind(live, settings) or everyone
     gathered = WaitReason.GROUP
     if settings.strategy is Strategy.CONTINUOUS:
         gathered = WaitReason.WINDOW
-    is_blocked = False
+    looked_at, is_blocked = 0, False
     memory_full: set[str | None] = set()
     for sequence in islice(live.queue.ordered(now), WAITING_SHOWN_MAX):
         tenant = sequence.request.limited_tenant
-        reason = everyone or _reason(live, sequence, gathered)
-        if sequence.is_background:
-            reason = _reason_behind(live, settings) or reason
-        if tenant in memory_full and reason in (WaitReason.MEMORY, WaitReason.NEXT):
+        reason = behind if sequence.is_background else everyone
+        reason = reason or _reason_held(live, sequence, gathered)
+        if reason is None and tenant in memory_full:
             reason = WaitReason.SHARE
-        if tenant is not None and reason is WaitReason.SHARE:
-            memory_full.add(tenant)
-        if everyone is None and reason in (WaitReason.MEMORY, WaitReason.NEXT):
-            if is_blocked:
-                reason = WaitReason.TURN
-            is_blocked = is_blocked or reason is WaitReason.MEMORY
+        if reason is None and (is_blocked or looked_at >= LOOKAHEAD):
+            reason = WaitReason.TURN
+        if reason is None:
+            looked_at += 1
+            reason = _reason_of_memory(live, sequence)
+            is_blocked = reason is WaitReason.MEMORY
+            if reason is WaitReason.SHARE:
+                memory_full.add(tenant)
         shown.append(_make_waiting(sequence, reason))
     paused = [each for each in live.paused if each.state is SequenceState.WAITING]
     room = WAITING_SHOWN_MAX - len(shown)
@@ -230,10 +234,15 @@ def _reason_behind(live: LiveSequences, settings: SchedulerSettings) -> WaitReas
     """The reason for all background sequences, if there is one."""
     if live.background.is_live_awaited:
         return WaitReason.LIVE
-    return WaitReason.SLOT if len(live.running) >= settings.max_num_seqs else None
+    if len(live.running) >= settings.max_num_seqs:
+        return WaitReason.SLOT
+    return WaitReason.BUDGET if live.background.is_tick_full else None
 
 
-def _reason(live: LiveSequences, sequence: Sequence, gathered: WaitReason) -> WaitReason:
+def _reason_held(
+    live: LiveSequences, sequence: Sequence, gathered: WaitReason
+) -> WaitReason | None:
+    """Why admission passes it over without a look at its prefix; None if it does not."""
     if not live.gate.may_join(sequence):
         return gathered
     tenant, held_back = sequence.request.limited_tenant, live.held_back or frozenset()
@@ -243,9 +252,15 @@ def _reason(live: LiveSequences, sequence: Sequence, gathered: WaitReason) -> Wa
         return WaitReason.BUDGET
     if sequence.is_suspect and any(other.is_suspect for other in live.running):
         return WaitReason.TRIAL
+    return None
+
+
+def _reason_of_memory(live: LiveSequences, sequence: Sequence) -> WaitReason:
     match = live.memory.find(sequence)
     if match.is_awaited:
         return WaitReason.PREFIX
-    if tenant is not None and not live.occupancy.has_room(sequence, match, live.running):
+    if sequence.request.limited_tenant is not None and not live.occupancy.has_room(
+        sequence, match, live.running
+    ):
         return WaitReason.SHARE
     return WaitReason.NEXT if live.has_memory(sequence, match) else WaitReason.MEMORY

@@ -117,6 +117,14 @@ class BatchTable:
             found = dict(map(tuple, rows.fetchall()))
         return {status.value: found.get(status, 0) for status in BatchStatus}
 
+    def age(self, seconds: float) -> None:
+        """So much time has passed for all batches that have not ended."""
+        with self._database.transaction() as connection:
+            connection.execute(
+                f"UPDATE batches SET passed_s = passed_s + ? WHERE status IN ({_LIVE_STATES})",
+                (seconds,),
+            )
+
     def begin(self, serial: int, now: int) -> bool:
         """Its input is checked: run its lines."""
         return self._move(serial, (BatchStatus.VALIDATING,), BatchStatus.IN_PROGRESS, now)

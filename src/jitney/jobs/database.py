@@ -2,14 +2,16 @@
 
 What was committed is on the disk: the log is written ahead (WAL), and each commit waits for the
 disk (`synchronous=FULL`). A process that was killed leaves what it had committed, and nothing else.
-The lock ends with its process, however that ends. Raises `DiskTrouble` where the disk is full or
-fails: nothing has changed then, and the same call may succeed later.
+The lock ends with its process, however that ends. Raises `DiskTrouble` where the disk is full,
+fails or is away: nothing has changed then, and the same call may succeed later. The files are for
+their user only.
 """
 
 import errno
 import fcntl
+import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -20,12 +22,25 @@ from jitney.jobs.schema import TABLES, UPGRADES, VERSION
 NAME = "jobs.sqlite"
 LOCK = "lock"
 
-_TROUBLES = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN})
-_DISK_ERRORS = frozenset(
+BUSY_S = 1.0
+"""How long a call waits for another program that writes to the database."""
+
+_FULL = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
+_TROUBLES = _FULL | {
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_READONLY,
+}
+_FULL_ERRORS = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE}
 )
-"""Failures of the disk, and not of what was asked. EFBIG is a limit on the size of files, as a
-shell sets it."""
+"""EFBIG is a limit on the size of files, as a shell sets it."""
+
+MISTAKES = frozenset(
+    {errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ELOOP}
+)
+"""Of a folder that was given: waiting does not help. Later, the same errors may pass."""
 
 _UNUSABLE = {
     sqlite3.SQLITE_NOTADB: "is not a store of jobs",
@@ -36,7 +51,10 @@ _UNUSABLE = {
 
 
 class DiskTrouble(Exception):
-    """The disk is full, or fails. Nothing has changed; the same may succeed later."""
+    """The disk is full, fails or is away. Nothing has changed; the same may succeed later."""
+
+    is_full = False
+    """Whether room may be what is missing."""
 
 
 class StoreTaken(ConfigError):
@@ -44,18 +62,27 @@ class StoreTaken(ConfigError):
 
 
 @contextmanager
-def disk_troubles() -> Iterator[None]:
-    """Turn an error of the disk inside into DiskTrouble; other errors pass."""
+def disk_troubles(*, passing: Collection[int] = ()) -> Iterator[None]:
+    """Turn a failure of the disk inside into DiskTrouble; other errors pass.
+
+    What is read and written inside is ours, so no failure of the system is the caller's: a file
+    that is not there is on a disk that is away. `passing` has errors that are somebody's mistake.
+    """
     try:
         yield
     except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF not in _TROUBLES:
+        code = error.sqlite_errorcode & 0xFF
+        if code not in _TROUBLES:
             raise
-        raise DiskTrouble(str(error)) from error
+        trouble = DiskTrouble(str(error))
+        trouble.is_full = code in _FULL
+        raise trouble from error
     except OSError as error:
-        if error.errno not in _DISK_ERRORS:
+        if error.errno in passing:
             raise
-        raise DiskTrouble(error.strerror or type(error).__name__) from error
+        trouble = DiskTrouble(error.strerror or type(error).__name__)
+        trouble.is_full = error.errno in _FULL_ERRORS
+        raise trouble from error
 
 
 class Database:
@@ -64,11 +91,27 @@ class Database:
     def __init__(self, folder: Path) -> None:
         self._lock = _locked(folder)
         try:
-            with disk_troubles():
-                self._connection = _opened(folder / NAME)
+            self._connection = _opened(folder / NAME)
         except BaseException:
             self._lock.close()
             raise
+
+    @property
+    def mark(self) -> str:
+        """What tells this database from all others, in the folder of content too."""
+        mark = self._meta("mark")
+        assert mark is not None
+        return mark
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether the folder of content has got the mark."""
+        return self._meta("is_marked") is not None
+
+    def note_marked(self) -> None:
+        """The folder of content has the mark."""
+        with self.transaction() as connection:
+            connection.execute("INSERT OR IGNORE INTO meta VALUES ('is_marked', '1')")
 
     def close(self) -> None:
         """Close the file, and let others have it."""
@@ -111,9 +154,19 @@ class Database:
         with self.reading() as connection:
             connection.execute("PRAGMA incremental_vacuum").fetchall()
 
+    def _meta(self, key: str) -> str | None:
+        with self.reading() as connection:
+            row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        return None if row is None else str(row["value"])
+
+
+def _private(path: Path) -> int:
+    """A descriptor of a file; a new one is for its user only."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+
 
 def _locked(folder: Path) -> BinaryIO:
-    file = (folder / LOCK).open("ab")
+    file = os.fdopen(_private(folder / LOCK), "ab")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -125,7 +178,9 @@ def _locked(folder: Path) -> BinaryIO:
 
 
 def _opened(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, isolation_level=None)
+    # SQLite gives its log and its shared memory the mode that this file has.
+    os.close(_private(path))
+    connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
     try:
         connection.row_factory = sqlite3.Row
         # Before the first table: later it has no effect.

@@ -1,13 +1,13 @@
 """The rows of files: `FileTable`. The store's thread.
 
-A file belongs to its owner: for anybody else it is not there. Content is written before its row
-and removed after it, so a row always has its content.
+A file belongs to its owner: for anybody else it is not there. Content is on the disk before its row
+is noted, and is removed after that has gone, so a row always has its content.
 
 Tests: tests/unit/jobs/test_store.py.
 """
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from jitney.jobs.database import Database
@@ -84,10 +84,12 @@ class FileTable:
             ).fetchall()
         return [file_of(row) for row in rows]
 
-    def remove(self, owner: str, file_id: str) -> StoredFile | None:
-        """Forget the owner's file; its content is to be removed then. None if it is not there.
+    def remove(
+        self, owner: str, file_id: str, before: Callable[[], None] = lambda: None
+    ) -> StoredFile | None:
+        """Forget the owner's file, after `before`. None if it is not there.
 
-        Raises FileInUse.
+        Its content is to be removed then. Raises FileInUse.
         """
         with self._database.transaction() as connection:
             row = _row_of(connection, owner, file_id)
@@ -100,13 +102,9 @@ class FileTable:
             ).fetchone()
             if used is not None:
                 raise FileInUse
+            before()
             connection.execute("DELETE FROM files WHERE id = ?", (file_id,))
         return file_of(row)
-
-    def forget(self, ids: Iterable[str]) -> None:
-        """Forget files whose content is gone."""
-        with self._database.transaction() as connection:
-            connection.executemany("DELETE FROM files WHERE id = ?", [(each,) for each in ids])
 
     def _sum(self, question: str, *values: str) -> int:
         with self._database.reading() as connection:

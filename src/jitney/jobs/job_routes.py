@@ -230,7 +230,7 @@ async def _file(jobs: Jobs, request: Request, file_id: str) -> StoredFile:
 
 async def _delete(jobs: Jobs, owner: str, file_id: str) -> None:
     try:
-        removed = await _asked(jobs, lambda store: _remove(store, owner, file_id), None)
+        removed = await _asked(jobs, lambda store: store.remove_file(owner, file_id), None)
     except FileInUse:
         message = "A batch that has not ended reads this file; cancel it first, or wait."
         raise Refusal("file_in_use", message) from None
@@ -238,24 +238,19 @@ async def _delete(jobs: Jobs, owner: str, file_id: str) -> None:
 
 
 async def _content(jobs: Jobs, file: StoredFile) -> Response:
-    path = jobs.thread.store.path_of(file.id)
     try:
-        opened = await asyncio.to_thread(path.open, "rb")
-    except FileNotFoundError:
-        # It was deleted in this moment.
-        raise _no_file() from None
+        opened = await asyncio.to_thread(jobs.thread.store.open_content, file.id)
+    except OSError as error:
+        # Unless it was deleted in this moment, its disk is away.
+        still = await _asked(jobs, lambda store: store.files.find(file.owner, file.id), None)
+        _there(still, _no_file)
+        _log.warning("The content of %s cannot be read: %s", file.id, error.strerror)
+        raise _away() from None
     return StreamingResponse(
         _pieces(opened),
         media_type="application/octet-stream",
         headers={"content-length": str(file.bytes)},
     )
-
-
-def _remove(store: JobStore, owner: str, file_id: str) -> StoredFile | None:
-    removed = store.files.remove(owner, file_id)
-    if removed is not None:
-        store.path_of(removed.id).unlink(missing_ok=True)
-    return removed
 
 
 async def _opened(jobs: Jobs) -> None:
@@ -273,6 +268,8 @@ def _troubles() -> Iterator[None]:
         yield
     except DiskTrouble as trouble:
         _log.warning("A call for files or batches was refused: %s", trouble)
+        if not trouble.is_full:
+            raise _away() from None
         message = "The server's disk is full, or cannot be used now; try again later."
         raise Refusal("disk_full", message, headers=NO_RETRY) from None
 
@@ -309,10 +306,14 @@ def _idempotency_key(request: Request) -> str | None:
 def _unavailable(jobs: Jobs) -> Refusal:
     """The store is there and not open: nobody can say what is in it."""
     if jobs.is_waiting:
-        message = "Files and batches cannot be reached at the moment; try again later."
-        return Refusal("jobs_unavailable", message, headers=retry_headers(limits.STORE_S))
+        return _away()
     message = "Files and batches cannot be stored here; whoever runs the server can see why."
     return Refusal("jobs_unavailable", message, headers=NO_RETRY)
+
+
+def _away() -> Refusal:
+    message = "Files and batches cannot be reached at the moment; try again later."
+    return Refusal("jobs_unavailable", message, headers=retry_headers(limits.STORE_S))
 
 
 def _no_file() -> Refusal:

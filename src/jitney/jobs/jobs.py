@@ -10,7 +10,7 @@ Tests: tests/e2e/jobs/test_batches.py and test_restarts.py.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,6 +18,7 @@ from jitney.engine.clock import SystemClock
 from jitney.errors import ConfigError
 from jitney.jobs import limits
 from jitney.jobs.allowances import Allowances
+from jitney.jobs.batch_input import HeldInput
 from jitney.jobs.database import DiskTrouble
 from jitney.jobs.line_asker import Asker
 from jitney.jobs.runner import LineRunner
@@ -32,7 +33,10 @@ _log = logging.getLogger("jitney.jobs")
 
 
 class Jobs:
-    """All work that may wait, of one folder. `close` comes last, on any thread."""
+    """All work that may wait, of one folder. `close` comes last, on any thread.
+
+    `held` are inputs that stay where they are, by the ids of their files.
+    """
 
     def __init__(
         self,
@@ -40,11 +44,12 @@ class Jobs:
         asker: Asker,
         *,
         bounds: JobBounds | None = None,
-        now: Callable[[], int] = now_s,
+        times: Times | None = None,
+        held: Mapping[str, HeldInput] | None = None,
         allowances: Allowances | None = None,
     ) -> None:
-        self.thread = StoreThread(folder)
-        self.now = now
+        self.thread = StoreThread(folder, held)
+        self._times = times or Times(SystemClock(), now_s)
         self.bounds = bounds or JobBounds()
         self._asker = asker
         self.allowances = allowances or Allowances((), SystemClock())
@@ -57,6 +62,10 @@ class Jobs:
         self.runner, self.stages = self._made()
         self._counted = [0, 0]
         """Lines done and failed by earlier runners."""
+
+    def now(self) -> int:
+        """Seconds since 1970."""
+        return self._times.now()
 
     @property
     def is_over(self) -> bool:
@@ -118,8 +127,7 @@ class Jobs:
 
     def _made(self) -> tuple[LineRunner, Stages]:
         runner = LineRunner(self.thread, self._asker, self.allowances)
-        times = Times(SystemClock(), self.now)
-        stages = Stages(self.thread, self._asker, runner, times=times, bounds=self.bounds)
+        stages = Stages(self.thread, self._asker, runner, times=self._times, bounds=self.bounds)
         return runner, stages
 
     async def _ask_for_store(self) -> None:

@@ -84,10 +84,14 @@ UNKEPT_MAX = 1024
 
 LATER_S_MIN = 0.05
 LATER_S_MAX = 5.0
-"""How long a line waits before it is tried again where there was no room for it."""
+"""How long a line waits before it is tried again where there was no room for it, and where the
+backend ended while it read it."""
 
 TROUBLE_S = 2.0
 """How long the work pauses when the disk is full, or fails, before it tries again."""
+
+AGE_S = 10.0
+"""How often the time that has passed for batches is noted: a kill forgets no more than that."""
 
 ALLOWANCE_S = 10.0
 """How often what keys get back is noted, and given out: a kill forgets no more than that."""

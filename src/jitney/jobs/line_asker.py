@@ -2,12 +2,14 @@
 
 A line is checked, prepared and answered by the code for any call, in worker threads with turns. It
 differs in three things: it counts neither against its key's rates nor against its share, it runs
-behind all live calls (`behind_live_calls`), and its time limit is that of its batch.
+behind all live calls (`behind_live_calls`), and its time limit is that of its batch. A suspect,
+with which backends have ended, is tokenised while no other line is.
 
-Tests: tests/e2e/jobs/test_batches.py and test_bad_lines.py.
+Tests: tests/e2e/jobs/test_batches.py, test_bad_lines.py and test_deadly_lines.py.
 """
 
 import asyncio
+import json
 import uuid
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,12 +26,15 @@ from jitney.errors import (
     DeadlineExceeded,
     Draining,
     EngineStopped,
+    InputCrashed,
     NoRoom,
     QueueFull,
 )
 from jitney.jobs import limits
+from jitney.jobs.batch_input import InputChanged
 from jitney.jobs.job_bodies import BatchLine
 from jitney.jobs.lines import parse_line
+from jitney.jobs.reading_turns import ReadingTurns
 from jitney.jobs.stored import LineTokens
 from jitney.server import limits as server_limits
 from jitney.server.admission.keys import Caller
@@ -54,6 +59,8 @@ from jitney.server.service import Service
 AHEAD = 2
 """Lines that are asked for each one that can run, so that the engine never waits for the next. Only
 without live calls: those would find more lines in the engine's queue."""
+
+_Read = tuple[PreparedCall, type[ChatChoices] | type[CompletionChoices]]
 
 _REFUSED = {
     "stream": "a line has one answer; leave it out",
@@ -85,6 +92,15 @@ class LineAnswer:
     tokens: LineTokens
 
 
+class LineCrashed(Exception):
+    """So many backends ended while they read the line. Its answer, if it is asked no more."""
+
+    def __init__(self, deaths: int, answer: LineAnswer) -> None:
+        super().__init__(f"{deaths} backends ended")
+        self.deaths = deaths
+        self.answer = answer
+
+
 class Asker(Protocol):
     """Who answers lines: the service of this process, or another that spreads them."""
 
@@ -112,8 +128,13 @@ class Asker(Protocol):
         """Whether lines of this owner, for this model, can be asked here."""
         ...
 
-    async def ask(self, owner: str, content: bytes) -> LineAnswer:
-        """The answer to a line. Raises TryLater and AskingOver."""
+    async def ask(
+        self, owner: str, custom_id: str, content: bytes, *, is_suspect: bool = False
+    ) -> LineAnswer:
+        """The answer to the line with this id; a suspect is read alone.
+
+        Raises TryLater, LineCrashed, AskingOver and InputChanged.
+        """
         ...
 
 
@@ -135,6 +156,7 @@ class ServiceAsker:
     def __init__(self, service: Service, *, has_live_calls: bool = True) -> None:
         self._service = service
         self._has_live_calls = has_live_calls
+        self._reading = ReadingTurns()
         # As many as can run: they make way for live calls.
         self.in_flight_max = service.engine.settings.max_num_seqs
         if not has_live_calls:
@@ -157,8 +179,13 @@ class ServiceAsker:
         is_known = service.keys.named(owner) is not None
         return is_known and model in service.settings.served_model_name
 
-    async def ask(self, owner: str, content: bytes) -> LineAnswer:
-        """The answer to a line. Raises TryLater and AskingOver."""
+    async def ask(
+        self, owner: str, custom_id: str, content: bytes, *, is_suspect: bool = False
+    ) -> LineAnswer:
+        """The answer to the line with this id; a suspect is read alone.
+
+        Raises TryLater, LineCrashed, AskingOver and InputChanged.
+        """
         service = self._service
         call = Call(f"req-{uuid.uuid4().hex}", service.clock.now())
         known = service.keys.named(owner)
@@ -167,29 +194,28 @@ class ServiceAsker:
         try:
             if not self.is_open:
                 raise AskingOver
-            return await self._answer(call, content)
-        except (AskingOver, TryLater):
+            return await self._answer(call, custom_id, content, is_suspect=is_suspect)
+        except (AskingOver, TryLater, InputChanged):
             raise
         except Exception as error:
             _raise_unless_final(error, service)
             refusal = refusal_for(error, call.http_id)
-            return LineAnswer(
+            answer = LineAnswer(
                 status=refusal.status,
                 request_id=call.http_id,
                 body=encode_json(refusal.body),
                 tokens=LineTokens(),
             )
+            if isinstance(error, InputCrashed):
+                raise LineCrashed(error.deaths, answer) from error
+            return answer
 
-    async def _answer(self, call: Call, content: bytes) -> LineAnswer:
+    async def _answer(
+        self, call: Call, custom_id: str, content: bytes, *, is_suspect: bool
+    ) -> LineAnswer:
         service = self._service
-        # As large work of a caller of its own: it never has all threads.
-        turn = (f"batches of {call.caller.name}", True)
-        preparing = service.worker_threads.submit(turn, partial(self._prepare, call, content))
-        try:
-            prepared, choices = await preparing
-        finally:
-            call.is_wanted = False
-            preparing.cancel()
+        async with self._reading.taken(is_alone=is_suspect):
+            prepared, choices = await self._read(call, custom_id, content)
         invariant = service.engine.backend.traits.batch_invariant
         reply = Reply(prepared, service.vocabulary, choices, batch_invariant=invariant)
         generation = Generation(service, prepared, call)
@@ -201,11 +227,20 @@ class ServiceAsker:
             tokens=_tokens_of(generation.usages()),
         )
 
-    def _prepare(
-        self, call: Call, content: bytes
-    ) -> tuple[PreparedCall, type[ChatChoices] | type[CompletionChoices]]:
+    async def _read(self, call: Call, custom_id: str, content: bytes) -> _Read:
+        # As large work of a caller of its own: it never has all threads.
+        turn = (f"batches of {call.caller.name}", True)
+        work = partial(self._prepare, call, custom_id, content)
+        preparing = self._service.worker_threads.submit(turn, work)
+        try:
+            return await preparing
+        finally:
+            call.is_wanted = False
+            preparing.cancel()
+
+    def _prepare(self, call: Call, custom_id: str, content: bytes) -> _Read:
         """On a worker thread: from the text of a line to requests."""
-        line = check_fields(parse_line(content, self.values_max), BatchLine)
+        line = _checked_line(custom_id, content, self.values_max)
         is_chat = line.url == "/v1/chat/completions"
         body = check_fields(dict(line.body), ChatBody if is_chat else CompletionBody)
         _check_body(body)
@@ -221,6 +256,27 @@ class ServiceAsker:
         )
         choices = ChatChoices if is_chat else CompletionChoices
         return replace(prepared, requests=requests), choices
+
+
+def _checked_line(custom_id: str, content: bytes, values_max: int) -> BatchLine:
+    """The line with this id. Raises Refusal, and InputChanged if it is not that line any more."""
+    try:
+        line = check_fields(parse_line(content, values_max), BatchLine)
+    except Refusal:
+        # It was right when it was noted. A limit may be smaller since then; its id is the same.
+        if _id_on(content) != custom_id:
+            raise InputChanged("a line is not what it was") from None
+        raise
+    if line.custom_id != custom_id:
+        raise InputChanged("another line stands where a line was")
+    return line
+
+
+def _id_on(content: bytes) -> object:
+    try:
+        return json.loads(content)["custom_id"]
+    except (ValueError, RecursionError, LookupError, TypeError):
+        return None
 
 
 def _check_body(body: Any) -> None:  # Any: a body of either kind
@@ -241,7 +297,7 @@ def _raise_unless_final(error: Exception, service: Service) -> None:
         raise TryLater(error.retry_after_s) from error
     is_momentary = isinstance(error, NoRoom | BackendCrashed | CapacityError | MemoryError)
     was_cut = isinstance(error, Refusal) and error.code == "cancelled"
-    if (is_momentary and not isinstance(error, DeadlineExceeded)) or was_cut:
+    if (is_momentary and not isinstance(error, DeadlineExceeded | InputCrashed)) or was_cut:
         raise TryLater(limits.LATER_S_MAX) from error
 
 

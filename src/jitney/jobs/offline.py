@@ -2,7 +2,7 @@
 
 The store is a folder beside the output, and is removed when the results have their final names. So
 a run that was killed goes on where it was: the same command finds the folder. The input is not
-copied; it is compared by its content.
+copied; it is held open, and compared by its content.
 
 Tests: tests/e2e/jobs/test_batch_run.py.
 """
@@ -15,11 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jitney.errors import ConfigError, EngineStopped
+from jitney.jobs.batch_input import HeldInput, InputChanged
+from jitney.jobs.delivered import Delivered, find_delivered
 from jitney.jobs.jobs import Jobs
 from jitney.jobs.stages import JobBounds
 from jitney.jobs.store import JobStore
+from jitney.jobs.store_folder import is_store, remove_store
 from jitney.jobs.stored import BatchStatus, NewBatch, Purpose, StoredBatch, StoredFile
-from jitney.models.files import publish, sha256_of
+from jitney.models.files import publish
 from jitney.server.service import now_s
 
 POLL_S = 0.1
@@ -46,39 +49,52 @@ class RunPlaces:
         """The store, while the run is not complete."""
         return self.output.with_name(f"{self.output.name}.jobs")
 
+    @property
+    def done_folder(self) -> Path:
+        """The name of the store while it is being removed."""
+        return self.folder.with_name(f"{self.folder.name}.done")
+
     def check(self) -> None:
-        """Refuse what cannot be run, before a model is loaded. Raises ConfigError."""
+        """Refuse what cannot be run, before anything is read. Raises ConfigError."""
         if not self.source.is_file():
             raise ConfigError(f"There is no file {self.source}.")
         if not self.output.parent.is_dir():
             raise ConfigError(f"There is no folder {self.output.parent} for the output.")
-        if self.folder.exists():
-            return
-        for path in (self.output, self.errors):
-            if path.exists():
-                raise ConfigError(
-                    f"{path} is there already; move it away, or give another --output."
-                )
 
 
-def adopt(places: RunPlaces, model: str) -> StoredBatch:
+def find_results(places: RunPlaces, source: HeldInput, model: str) -> Delivered | None:
+    """The results of a run that is done already; None if there is something to do.
+
+    Raises ConfigError where the results would take the place of something else.
+    """
+    taken = [path for path in (places.output, places.errors) if path.exists()]
+    if is_store(places.folder) or not taken:
+        return None
+    found = find_delivered(source, places.output, places.errors, model)
+    if found is None:
+        raise ConfigError(f"{taken[0]} is there already; move it away, or give another --output.")
+    remove_store(places.done_folder)
+    return found
+
+
+def adopt(places: RunPlaces, source: HeldInput, model: str) -> StoredBatch:
     """The batch of this run: that of an earlier run, or a new one. Raises ConfigError."""
-    digest = sha256_of(places.source)
     store = JobStore(places.folder)
     try:
         earlier = store.batches.listed(_OWNER, None, 1)
         if earlier:
-            _check_same(places, earlier[0], digest, model)
-            if earlier[0].status.is_live:
-                _link(store, earlier[0].input_file_id, places.source)
+            _check_same(places, earlier[0], source.sha256, model)
             return earlier[0]
-        return _begin(store, places.source, digest, model)
+        return _begin(store, source, model)
     finally:
         store.close()
 
 
 async def run(jobs: Jobs, serial: int, tell: Callable[[StoredBatch], None]) -> StoredBatch:
-    """Run a batch to its end; `tell` is called now and then. Raises EngineStopped."""
+    """Run a batch to its end; `tell` is called now and then.
+
+    Raises EngineStopped and InputChanged.
+    """
     jobs.start()
     try:
         while True:
@@ -86,6 +102,9 @@ async def run(jobs: Jobs, serial: int, tell: Callable[[StoredBatch], None]) -> S
             tell(batch)
             if not batch.status.is_live:
                 return batch
+            trouble = jobs.runner.input_troubles.get(serial)
+            if isinstance(trouble, InputChanged):
+                raise trouble
             if jobs.is_over:
                 raise EngineStopped("The engine stopped before the batch was done.")
             await asyncio.sleep(POLL_S)
@@ -102,15 +121,20 @@ def deliver(store: JobStore, batch: StoredBatch, places: RunPlaces) -> None:
         return
     named = ((batch.output_file_id, places.output), (batch.error_file_id, places.errors))
     for file_id, target in named:
-        # An earlier run may have moved it, and ended then.
-        if file_id is not None and store.path_of(file_id).exists():
-            publish(store.path_of(file_id), target)
+        if file_id is not None:
+            # A copy: until all is in place, the store has what it knows.
+            partial = target.with_name(f"{target.name}.{file_id}.partial")
+            shutil.copyfile(store.path_of(file_id), partial)
+            publish(partial, target)
     places.output.touch()
 
 
-def remove_store(places: RunPlaces) -> None:
+def remove_folder(places: RunPlaces) -> None:
     """The results are where they belong: nothing else is needed."""
-    shutil.rmtree(places.folder)
+    # Out of the way in one step: a run that is killed here must not find half of a store.
+    remove_store(places.done_folder)
+    places.folder.replace(places.done_folder)
+    remove_store(places.done_folder)
 
 
 def _check_same(places: RunPlaces, batch: StoredBatch, digest: str, model: str) -> None:
@@ -122,17 +146,18 @@ def _check_same(places: RunPlaces, batch: StoredBatch, digest: str, model: str) 
         raise ConfigError(f"{begun} with the model {batch.model}, not {model}. {otherwise}")
 
 
-def _begin(store: JobStore, source: Path, digest: str, model: str) -> StoredBatch:
+def _begin(store: JobStore, source: HeldInput, model: str) -> StoredBatch:
     file = StoredFile(
         id=f"file-{uuid.uuid4().hex}",
         owner=_OWNER,
-        filename=source.name,
+        filename=source.path.name,
         purpose=Purpose.BATCH,
-        bytes=source.stat().st_size,
-        sha256=digest,
+        bytes=source.bytes,
+        sha256=source.sha256,
         created_at=now_s(),
     )
-    _link(store, file.id, source)
+    # For people who look: the content is read where it is.
+    store.path_of(file.id).symlink_to(source.path.resolve())
     store.files.add(file)
     return store.batches.create(
         NewBatch(
@@ -144,10 +169,3 @@ def _begin(store: JobStore, source: Path, digest: str, model: str) -> StoredBatc
             expires_at=None,
         )
     )
-
-
-def _link(store: JobStore, file_id: str, source: Path) -> None:
-    """Let the store find the input where it is now."""
-    path = store.path_of(file_id)
-    path.unlink(missing_ok=True)
-    path.symlink_to(source.resolve())

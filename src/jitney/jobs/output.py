@@ -1,18 +1,17 @@
 """Writes the two files of a batch's results: `OutputFiles`. Any thread but the event loop's.
 
-They are written under temporary names, wait for the disk, and get their final names when both are
-complete. Until the store knows them they are nobody's: the next start removes them.
+They are written under temporary names and wait for the disk. Then the store notes them, and they
+get their final names. Until it knows them they are nobody's: the next start removes them.
 """
 
-import hashlib
 import uuid
 from collections.abc import Sequence
 
+from jitney.jobs.content_file import ContentFile
 from jitney.jobs.database import disk_troubles
 from jitney.jobs.objects import unrun_line
 from jitney.jobs.store import JobStore
 from jitney.jobs.stored import BatchStatus, Purpose, StoredBatch, StoredFile, WrittenLine
-from jitney.models.files import publish
 
 
 class _Written:
@@ -20,26 +19,21 @@ class _Written:
 
     def __init__(self, store: JobStore) -> None:
         self.id = f"file-{uuid.uuid4().hex}"
-        self.partial = store.new_path()
-        self.path = store.path_of(self.id)
-        self.bytes = 0
-        self.digest = hashlib.sha256()
+        self.content = ContentFile(store.partial_of(self.id))
+        self._store = store
 
     def add(self, lines: Sequence[bytes]) -> None:
         if lines:
-            content = b"".join(b"%b\n" % line for line in lines)
-            with self.partial.open("ab") as file:
-                file.write(content)
-            self.bytes += len(content)
-            self.digest.update(content)
+            self.content.write(b"".join(b"%b\n" % line for line in lines))
 
-    def publish(self) -> None:
-        if self.bytes:
-            publish(self.partial, self.path)
+    def sync(self) -> None:
+        self.content.close()
+        if self.content.bytes:
+            self._store.sync_partial(self.id)
 
-    def discard(self) -> None:
-        for path in (self.partial, self.path):
-            path.unlink(missing_ok=True)
+    def name(self) -> None:
+        if self.content.bytes:
+            self._store.name_content(self.id)
 
 
 class OutputFiles:
@@ -64,11 +58,16 @@ class OutputFiles:
             self._output.add(done)
             self._errors.add(failed)
 
-    def publish(self) -> None:
-        """Give both their final names."""
+    def sync(self) -> None:
+        """Both are complete: wait for the disk."""
         with disk_troubles():
-            self._output.publish()
-            self._errors.publish()
+            self._output.sync()
+            self._errors.sync()
+
+    def name(self) -> None:
+        """The store knows them: give both their final names."""
+        self._output.name()
+        self._errors.name()
 
     def records(self, now: int) -> tuple[StoredFile | None, StoredFile | None]:
         """What the store is to know of them; None for one without lines."""
@@ -79,18 +78,18 @@ class OutputFiles:
 
     def discard(self) -> None:
         """Remove what was written."""
-        self._output.discard()
-        self._errors.discard()
+        self._output.content.discard()
+        self._errors.content.discard()
 
     def _record(self, written: _Written, what: str, now: int) -> StoredFile | None:
-        if not written.bytes:
+        if not written.content.bytes:
             return None
         return StoredFile(
             id=written.id,
             owner=self._batch.owner,
             filename=f"{self._batch.id}_{what}.jsonl",
             purpose=Purpose.OUTPUT,
-            bytes=written.bytes,
-            sha256=written.digest.hexdigest(),
+            bytes=written.content.bytes,
+            sha256=written.content.sha256,
             created_at=now,
         )

@@ -6,24 +6,29 @@ matters: whatever is lost with the process is pending in the store. A key that h
 tokens (`jitney.jobs.allowances`) has no turn.
 
 While the disk is full or fails, answers are kept in memory, no new line is begun, and the write is
-tried again. A line that finds no room waits, and no other begins before it.
+tried again. A batch whose input cannot be read pauses, and the others go on. A line that finds no
+room waits, and no other begins before it. A line with which backends ended while they read it waits
+too, and others go on meanwhile. It is counted as a sequence is that fails (decision 5): here, in
+memory, so a restart of the server begins the count again.
 """
 
 import asyncio
 import logging
 from collections import Counter, deque
 from dataclasses import dataclass, field
+from functools import partial
 
+from jitney.core.limits import FAILURES_MAX, SUSPECT_FAILURES
 from jitney.engine.clock import SystemClock
 from jitney.jobs import limits
 from jitney.jobs.allowances import Allowances
-from jitney.jobs.database import DiskTrouble, disk_troubles
-from jitney.jobs.line_asker import Asker, AskingOver, LineAnswer, TryLater
+from jitney.jobs.database import DiskTrouble
+from jitney.jobs.line_asker import Asker, AskingOver, LineAnswer, LineCrashed, TryLater
 from jitney.jobs.lines import read_content
-from jitney.jobs.objects import answered_line, refused_line
+from jitney.jobs.objects import answered_line
 from jitney.jobs.store import JobStore
 from jitney.jobs.store_thread import StoreThread
-from jitney.jobs.stored import LineResult, LineTokens, PendingLine, StoredBatch
+from jitney.jobs.stored import LineResult, PendingLine, StoredBatch
 
 _log = logging.getLogger("jitney.jobs")
 
@@ -39,6 +44,8 @@ class _Source:
     after: int = 0
     lines: deque[PendingLine] = field(default_factory=deque)
     is_empty: bool = False
+    is_paused: bool = False
+    """Whether its input could not be read a moment ago."""
 
 
 class LineRunner:
@@ -57,6 +64,11 @@ class LineRunner:
         self._answered: list[LineResult] = []
         self._held_count = 0
         """Lines that wait for room."""
+        self.input_troubles: dict[int, DiskTrouble] = {}
+        """Batches whose input cannot be read now, by their serials."""
+        self._crashed_count = 0
+        """Lines that wait after a backend ended with them."""
+        self._crashed_turn = asyncio.Lock()
         self._is_troubled = False
         self._was_told = False
         """Whether the trouble of now is in the log."""
@@ -98,11 +110,22 @@ class LineRunner:
     async def drop(self, serial: int) -> None:
         """Run no more lines of this batch. What has no result yet gets none."""
         self._sources.pop(serial, None)
+        self.input_troubles.pop(serial, None)
         dropped = [task for (batch, _), task in self._asking.items() if batch == serial]
         for task in dropped:
             task.cancel()
         await asyncio.gather(*dropped, return_exceptions=True)
         self._answered = [each for each in self._answered if each.batch != serial]
+
+    def note_trouble(self, batch: StoredBatch, trouble: DiskTrouble) -> None:
+        """The input of a batch cannot be read: say so once."""
+        if batch.serial not in self.input_troubles:
+            _log.warning("%s pauses until its input can be read: %s", batch.id, trouble)
+        self.input_troubles[batch.serial] = trouble
+
+    def end_trouble(self, batch: StoredBatch) -> None:
+        """The input of a batch was read."""
+        self.input_troubles.pop(batch.serial, None)
 
     async def _fill_always(self, tasks: asyncio.TaskGroup) -> None:
         while True:
@@ -112,8 +135,10 @@ class LineRunner:
             await self._may_fill.wait()
 
     def _has_room(self) -> bool:
+        most = self._asker.in_flight_max
         return (
-            len(self._asking) < self._asker.in_flight_max
+            # Those that wait after a crash take no place, up to a bound.
+            len(self._asking) - min(self._crashed_count, most) < most
             and len(self._answered) < limits.UNKEPT_MAX
             and not self._held_count
             and not (self._is_troubled or self.is_full or self.is_over)
@@ -123,7 +148,11 @@ class LineRunner:
     async def _next_line(self) -> tuple[_Source, PendingLine] | None:
         """The next line of the owner that has the fewest; its oldest batch first."""
         while True:
-            ready = [each for each in self._sources.values() if not each.is_empty]
+            ready = [
+                each
+                for each in self._sources.values()
+                if (each.lines or not each.is_empty) and not each.is_paused
+            ]
             ready = [each for each in ready if self._allowances.has_left(each.batch.owner)]
             if not ready:
                 return None
@@ -154,7 +183,7 @@ class LineRunner:
 
     def _start(self, tasks: asyncio.TaskGroup, source: _Source, line: PendingLine) -> None:
         key, owner = (source.batch.serial, line.number), source.batch.owner
-        task = tasks.create_task(self._run_line(source.batch, line))
+        task = tasks.create_task(self._run_line(source, line))
         self._asking[key] = task
         self._in_flight[owner] += 1
 
@@ -165,42 +194,49 @@ class LineRunner:
 
         task.add_done_callback(ended)
 
-    async def _run_line(self, batch: StoredBatch, line: PendingLine) -> None:
+    async def _run_line(self, source: _Source, line: PendingLine) -> None:
         """Hand on the result of one line; none, if nothing more is answered."""
+        batch = source.batch
         try:
-            content = await self._read(batch, line)
-        except OSError as error:
-            _log.warning("The input of %s cannot be read: %s", batch.id, error.strerror)
-            result = _unreadable(batch, line)
-        else:
-            answer = await self._ask(batch.owner, content)
-            if answer is None:
-                return
+            content = await self._thread.call(partial(_content_of, batch, line))
+            answer = await self._ask(batch.owner, line.custom_id, content)
+        except DiskTrouble as trouble:
+            # A row without its content is our fault, not that of the line.
+            self.note_trouble(batch, trouble)
+            source.lines.appendleft(line)
+            self._pause(source)
+            return
+        if not source.is_paused:
+            # Otherwise others were read since this one was.
+            self.end_trouble(batch)
+        if answer is not None:
             self._allowances.spend(batch.owner, answer.tokens)
-            result = _answered(batch, line, answer)
-        self._answered.append(result)
-        self._may_keep.set()
+            self._answered.append(_answered(batch, line, answer))
+            self._may_keep.set()
 
-    async def _read(self, batch: StoredBatch, line: PendingLine) -> bytes:
-        """Raises OSError if the input is not there any more."""
+    def _pause(self, source: _Source) -> None:
+        def go_on() -> None:
+            source.is_paused = False
+            self._may_fill.set()
 
-        def read(store: JobStore) -> bytes:
-            with disk_troubles():
-                return read_content(store.input_of(batch), line.start, line.length)
+        if not source.is_paused:
+            source.is_paused = True
+            asyncio.get_running_loop().call_later(limits.TROUBLE_S, go_on)
 
-        while True:
-            try:
-                return await self._thread.call(read)
-            except DiskTrouble:
-                await self._hold(limits.TROUBLE_S)
-
-    async def _ask(self, owner: str, content: bytes) -> LineAnswer | None:
+    async def _ask(self, owner: str, custom_id: str, content: bytes) -> LineAnswer | None:
         """Ask until there is an answer. One that was held asks before another line can begin."""
+        deaths = 0
         while not self.is_over:
+            is_suspect = deaths >= SUSPECT_FAILURES
             try:
-                return await self._asker.ask(owner, content)
+                return await self._asker.ask(owner, custom_id, content, is_suspect=is_suspect)
             except TryLater as later:
                 await self._hold(later.seconds)
+            except LineCrashed as crash:
+                deaths += crash.deaths
+                if deaths >= FAILURES_MAX:
+                    return crash.answer
+                await self._recover()
             except AskingOver:
                 self.is_over = True
         return None
@@ -212,6 +248,16 @@ class LineRunner:
         finally:
             self._held_count -= 1
             self._may_fill.set()
+
+    async def _recover(self) -> None:
+        """Let the backend do some work before a line is asked again that may end it: one by one."""
+        self._crashed_count += 1
+        self._may_fill.set()
+        try:
+            async with self._crashed_turn:
+                await asyncio.sleep(limits.LATER_S_MAX)
+        finally:
+            self._crashed_count -= 1
 
     async def _keep_always(self) -> None:
         while True:
@@ -250,20 +296,17 @@ class LineRunner:
         self._may_fill.set()
 
 
-def _unreadable(batch: StoredBatch, line: PendingLine) -> LineResult:
-    message = "The input of the batch cannot be read any more."
-    reply = refused_line(line.number, line.custom_id, "file_not_found", message)
-    return _result(batch, line, reply, LineTokens(), is_done=False)
+def _content_of(batch: StoredBatch, line: PendingLine, store: JobStore) -> bytes:
+    """On the store's thread: the text of a line. Raises DiskTrouble."""
+    with store.input_of(batch) as file:
+        return read_content(file, line.start, line.length)
 
 
 def _answered(batch: StoredBatch, line: PendingLine, answer: LineAnswer) -> LineResult:
-    reply = answered_line(line.custom_id, answer.status, answer.request_id, answer.body)
-    return _result(batch, line, reply, answer.tokens, is_done=answer.status == 200)
-
-
-def _result(
-    batch: StoredBatch, line: PendingLine, reply: bytes, tokens: LineTokens, *, is_done: bool
-) -> LineResult:
     return LineResult(
-        batch=batch.serial, number=line.number, is_done=is_done, reply=reply, tokens=tokens
+        batch=batch.serial,
+        number=line.number,
+        is_done=answer.status == 200,
+        reply=answered_line(line.custom_id, answer.status, answer.request_id, answer.body),
+        tokens=answer.tokens,
     )

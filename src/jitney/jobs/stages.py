@@ -13,7 +13,7 @@ from functools import partial
 
 from jitney.engine.clock import Clock
 from jitney.jobs import limits
-from jitney.jobs.database import DiskTrouble, disk_troubles
+from jitney.jobs.database import DiskTrouble
 from jitney.jobs.line_asker import Asker
 from jitney.jobs.lines import CheckedPart, LineCheck
 from jitney.jobs.output import OutputFiles
@@ -63,6 +63,8 @@ class Stages:
         self._writing: set[int] = set()
         """Batches whose output is being written, or was since the last look."""
         self._writers = asyncio.Semaphore(limits.WRITERS_MAX)
+        self._aged_at = self._clock.now()
+        """Until when the time of batches was counted."""
         self._measure_at = 0.0
         """When sizes and counts are measured next: they take longer than a look."""
         self.counts: dict[str, int] = {}
@@ -109,6 +111,7 @@ class Stages:
 
     async def _look(self, tasks: asyncio.TaskGroup) -> bool:
         """Do one piece of work for each batch; whether there is more to do at once."""
+        await self._age()
         batches = await self._thread.call(lambda store: store.batches.live())
         self.pending_count = sum(each.total - each.completed - each.failed for each in batches)
         # Not when it is written: this look may still have it as it was before.
@@ -125,6 +128,13 @@ class Stages:
             self.counts = await self._thread.call(lambda store: store.batches.counts())
         return is_busy or swept > 0
 
+    async def _age(self) -> None:
+        """Count the time that has passed, now and then. A step of the wall clock is no time."""
+        passed_s = self._clock.now() - self._aged_at
+        if passed_s >= limits.AGE_S:
+            await self._thread.call(lambda store: store.batches.age(passed_s))
+            self._aged_at += passed_s
+
     async def _step(self, batch: StoredBatch, tasks: asyncio.TaskGroup) -> bool:
         serial, status = batch.serial, batch.status
         if status in (BatchStatus.FINALIZING, BatchStatus.CANCELLING):
@@ -132,7 +142,7 @@ class Stages:
                 self._writing.add(serial)
                 tasks.create_task(self._write_out(batch))
             return False
-        if batch.expires_at is not None and batch.expires_at <= self._now():
+        if batch.is_over_time:
             return await self._finalize(serial, BatchStatus.EXPIRED)
         if status is BatchStatus.VALIDATING:
             return await self._check(batch)
@@ -156,10 +166,11 @@ class Stages:
         """Check the next lines of an input."""
         try:
             part = await self._thread.call(partial(self._check_part, batch))
-        except OSError as error:
-            _log.warning("The input of %s cannot be read: %s", batch.id, error.strerror)
-            await self._fail(batch, "file_not_found", "The input file cannot be read.")
+        except DiskTrouble as trouble:
+            # Of this batch alone, it may be: the others go on.
+            self._runner.note_trouble(batch, trouble)
             return False
+        self._runner.end_trouble(batch)
         total = batch.total + len(part.lines)
         lines_max = self._bounds.lines_max
         if lines_max is not None and total > lines_max:
@@ -180,8 +191,8 @@ class Stages:
             self._asker.values_max,
             partial(store.lines.has_custom_id, batch.serial),
         )
-        with disk_troubles():
-            part = check.check_part(store.input_of(batch), batch.read_bytes, batch.read_lines)
+        with store.input_of(batch) as file:
+            part = check.check_part(file, batch.read_bytes, batch.read_lines)
         store.lines.add(batch, part.lines, part.read_bytes, part.read_lines)
         return part
 
@@ -215,13 +226,14 @@ class Stages:
             while lines := await self._read(batch.serial, after):
                 await asyncio.to_thread(files.add, lines)
                 after = lines[-1].number
-            await asyncio.to_thread(files.publish)
+            await asyncio.to_thread(files.sync)
         except BaseException:
             await asyncio.to_thread(files.discard)
             raise
         # From here on the files stay: where this task ends, or the disk fails, the store may know
         # them all the same. If it does not, the next start removes them.
         await self._end(batch, files)
+        await asyncio.to_thread(files.name)
         _log.info("%s is %s", batch.id, batch.outcome)
 
     async def _end(self, batch: StoredBatch, files: OutputFiles) -> None:

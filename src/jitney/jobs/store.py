@@ -7,44 +7,52 @@ Why each line is in the output exactly once:
 2. A process that is killed leaves what it had committed. A line that was running has no result,
    and is run again.
 3. When no line is pending, or the rest will not be run, the batch takes no more results. Then the
-   output is written from the rows, in order, under a temporary name, and given its final name.
+   output is written from the rows, in order, under a temporary name, and waits for the disk.
 4. One transaction notes the files of the output and the end of the batch. Killed before it, the
-   files are removed at the next start and written again from the same rows.
+   files are removed at the next start and written again from the same rows. After it they get their
+   final names; killed before that, the next start does it.
 
 The folder has `jobs.sqlite`, `lock`, and `files` with the content of each file under its id.
 """
 
-import logging
-import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 
 from jitney.jobs.allowance_table import AllowanceTable
+from jitney.jobs.batch_input import HeldInput
 from jitney.jobs.batch_table import BatchTable
-from jitney.jobs.database import Database, disk_troubles
+from jitney.jobs.database import MISTAKES, Database, DiskTrouble, disk_troubles
 from jitney.jobs.file_table import FileTable
 from jitney.jobs.line_table import LineTable
-from jitney.jobs.stored import StoredBatch
-
-FILES = "files"
-PARTIAL = ".partial"
-"""The ending of a file that is not complete."""
-
-_log = logging.getLogger("jitney.jobs")
+from jitney.jobs.store_folder import PARTIAL, ContentFolder, prepare
+from jitney.jobs.stored import StoredBatch, StoredFile
+from jitney.models.files import sync
 
 
 class JobStore:
-    """The open store of one folder. Another process gets `StoreTaken`."""
+    """The open store of one folder. Another process gets `StoreTaken`.
 
-    def __init__(self, folder: Path) -> None:
+    `held` are inputs that are read where they are, by the ids of their files.
+    """
+
+    def __init__(self, folder: Path, held: Mapping[str, HeldInput] | None = None) -> None:
         self.folder = folder
-        with disk_troubles():
-            (folder / FILES).mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._database = Database(folder)
-        self.files = FileTable(self._database)
-        self.batches = BatchTable(self._database)
-        self.lines = LineTable(self._database)
-        self.allowances = AllowanceTable(self._database)
-        self._remove_strangers()
+        self._held = held or {}
+        self._content = ContentFolder(folder)
+        with disk_troubles(passing=MISTAKES):
+            prepare(folder)
+            self._database = Database(folder)
+            self.files = FileTable(self._database)
+            self.batches = BatchTable(self._database)
+            self.lines = LineTable(self._database)
+            try:
+                self.allowances = AllowanceTable(self._database)
+                self._open_content()
+            except BaseException:
+                self._database.close()
+                raise
 
     def close(self) -> None:
         """Close it. Everything is on the disk already."""
@@ -52,15 +60,68 @@ class JobStore:
 
     def path_of(self, file_id: str) -> Path:
         """Where the content of a file is. Any thread."""
-        return self.folder / FILES / file_id
+        return self._content.path / file_id
 
-    def new_path(self) -> Path:
-        """A place for content that is not complete yet. Any thread."""
-        return self.folder / FILES / (uuid.uuid4().hex + PARTIAL)
+    def partial_of(self, file_id: str) -> Path:
+        """Where the content of a file is before its row is noted. Any thread."""
+        return self._content.path / (file_id + PARTIAL)
 
-    def input_of(self, batch: StoredBatch) -> Path:
-        """The input of a batch."""
-        return self.path_of(batch.input_file_id)
+    def sync_partial(self, file_id: str) -> None:
+        """Content is complete: wait until it is on the disk, under this name. Any thread."""
+        with disk_troubles():
+            sync(self.partial_of(file_id))
+            sync(self._content.path)
+
+    def name_content(self, file_id: str) -> None:
+        """The row is noted: give its content the final name. Any thread.
+
+        Without waiting for the disk, and without effect where that fails: the content is found
+        under both names, and the next start does it.
+        """
+        with suppress(OSError):
+            self.partial_of(file_id).replace(self.path_of(file_id))
+
+    def remove_file(self, owner: str, file_id: str) -> StoredFile | None:
+        """Remove the owner's file; None if it is not there. Raises FileInUse and DiskTrouble.
+
+        A process that ends in between leaves all of it, or content without a row, which the next
+        start removes.
+        """
+        with disk_troubles():
+
+            def take_name() -> None:
+                with suppress(FileNotFoundError):
+                    self.path_of(file_id).replace(self.partial_of(file_id))
+
+            try:
+                removed = self.files.remove(owner, file_id, take_name)
+            except DiskTrouble:
+                self.name_content(file_id)
+                raise
+            self.partial_of(file_id).unlink(missing_ok=True)
+        return removed
+
+    @contextmanager
+    def input_of(self, batch: StoredBatch) -> Iterator[BufferedReader]:
+        """The input of a batch, to be read. A row has its content: raises DiskTrouble without."""
+        held = self._held.get(batch.input_file_id)
+        with disk_troubles():
+            if held is not None:
+                yield held.file
+                held.check()
+            else:
+                with self.open_content(batch.input_file_id) as file:
+                    yield file
+
+    def open_content(self, file_id: str) -> BufferedReader:
+        """The content of a file, to be read, whichever name it has now. Any thread.
+
+        Raises OSError.
+        """
+        for path in (self.path_of(file_id), self.partial_of(file_id)):
+            with suppress(FileNotFoundError):
+                return path.open("rb")
+        return self.path_of(file_id).open("rb")
 
     def used_bytes(self) -> int:
         """What the store takes of the disk."""
@@ -70,13 +131,8 @@ class JobStore:
         """Give back to the disk what ended batches took."""
         self._database.shrink()
 
-    def _remove_strangers(self) -> None:
-        """Remove what a process that ended left behind: content without a row, and the reverse."""
-        known = self.files.ids()
-        there = {path.name for path in (self.folder / FILES).iterdir()}
-        for name in sorted(there - known):
-            _log.info("Removing %s, which was not complete", name)
-            self.path_of(name).unlink(missing_ok=True)
-        if lost := known - there:
-            _log.warning("%d files are gone from the store, and are forgotten", len(lost))
-            self.files.forget(lost)
+    def _open_content(self) -> None:
+        self._content.check_mark(self._database.mark, is_new=not self._database.is_marked)
+        self._content.settle(self.files.ids())
+        if not self._database.is_marked:
+            self._database.note_marked()

@@ -6,11 +6,12 @@ Tests: tests/unit/jobs/test_runner.py.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
+from jitney.jobs.batch_input import HeldInput
 from jitney.jobs.store import JobStore
 
 Made = TypeVar("Made")
@@ -19,8 +20,9 @@ Made = TypeVar("Made")
 class StoreThread:
     """A store and its thread. `open` comes first."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, held: Mapping[str, HeldInput] | None = None) -> None:
         self.folder = folder
+        self._held = held
         self._store: JobStore | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="jitney-jobs")
 
@@ -38,7 +40,7 @@ class StoreThread:
     def open(self) -> None:
         """Open the store, and wait for it. Any thread. Raises ConfigError and DiskTrouble."""
         if self._store is None:
-            self._store = self._thread.submit(JobStore, self.folder).result()
+            self._store = self._thread.submit(JobStore, self.folder, self._held).result()
 
     async def call(self, use: Callable[[JobStore], Made]) -> Made:
         """What `use` makes of the store. Raises DiskTrouble."""

@@ -108,6 +108,8 @@ class StoredBatch:
     error_file_id: str | None
     created_at: int
     expires_at: int | None
+    passed_s: float
+    """Seconds that have passed for it while a server ran, by a clock that only grows."""
     in_progress_at: int | None
     finalizing_at: int | None
     completed_at: int | None
@@ -115,6 +117,11 @@ class StoredBatch:
     expired_at: int | None
     cancelling_at: int | None
     cancelled_at: int | None
+
+    @property
+    def is_over_time(self) -> bool:
+        """Whether as much time has passed as it has."""
+        return self.expires_at is not None and self.passed_s >= self.expires_at - self.created_at
 
     @property
     def is_settled(self) -> bool:

@@ -8,26 +8,24 @@ Tests: tests/e2e/jobs/test_uploads.py and test_job_limits.py.
 """
 
 import asyncio
-import hashlib
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from io import FileIO
 from pathlib import Path
 
 from starlette.requests import Request
 
 from jitney.errors import Draining
 from jitney.jobs import limits
-from jitney.jobs.database import DiskTrouble, disk_troubles
+from jitney.jobs.content_file import ContentFile
+from jitney.jobs.database import disk_troubles
 from jitney.jobs.file_table import FileUse
 from jitney.jobs.multipart import BadForm, FormReader, PartBegin, PartContent, boundary_of
 from jitney.jobs.store import JobStore
 from jitney.jobs.store_thread import StoreThread
 from jitney.jobs.stored import Purpose, StoredFile
-from jitney.models.files import publish
 from jitney.server import limits as server_limits
 from jitney.server.error_object import NO_RETRY, ClientLeft, Refusal, retry_headers
 from jitney.server.service import Service
@@ -81,14 +79,12 @@ class _Form:
 
 
 class _Sink:
-    """The content of one file, on its way to the disk."""
+    """The content of one file as it comes. Pieces are written together."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.content = ContentFile(path)
         self.bytes = 0
-        self.digest = hashlib.sha256()
         self._held = bytearray()
-        self._file: FileIO | None = None
 
     async def write(self, content: bytes) -> None:
         self.bytes += len(content)
@@ -102,17 +98,7 @@ class _Sink:
 
     def _write(self, content: bytes) -> None:
         with disk_troubles():
-            if self._file is None:
-                # Without a buffer: what a full disk refused must not be tried again by `close`.
-                self._file = self.path.open("xb", buffering=0)
-            rest = memoryview(content)
-            while rest:
-                rest = rest[self._file.write(rest) :]
-        self.digest.update(content)
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
+            self.content.write(content)
 
 
 class Uploads:
@@ -140,16 +126,18 @@ class Uploads:
         with self._counted(owner):
             use = await self._thread.call(lambda store: _use_of(store, owner))
             _check_count(use)
-            sink = _Sink(self._thread.store.new_path())
+            file_id = f"file-{uuid.uuid4().hex}"
+            sink = _Sink(self._thread.store.partial_of(file_id))
             try:
                 filename = await self._read(request, reader, sink, owner, use)
-                return await self._keep(sink, owner, filename)
+                sink.content.close()
+                await asyncio.to_thread(self._thread.store.sync_partial, file_id)
             except BaseException:
-                sink.close()
-                sink.path.unlink(missing_ok=True)
+                sink.content.discard()
                 raise
             finally:
                 self._arriving[owner] -= sink.bytes
+            return await self._keep(sink, file_id, owner, filename)
 
     def _check_length(self, request: Request) -> None:
         length = request.headers.get("content-length", "")
@@ -248,26 +236,23 @@ class Uploads:
             if not message.get("more_body", False):
                 return
 
-    async def _keep(self, sink: _Sink, owner: str, filename: str) -> StoredFile:
-        """Give the file its name, once it is on the disk, and note it."""
-        sink.close()
-        store = self._thread.store
+    async def _keep(self, sink: _Sink, file_id: str, owner: str, filename: str) -> StoredFile:
+        """Note the file, which is on the disk, and give it its name."""
         file = StoredFile(
-            id=f"file-{uuid.uuid4().hex}",
+            id=file_id,
             owner=owner,
             filename=filename,
             purpose=Purpose.BATCH,
             bytes=sink.bytes,
-            sha256=sink.digest.hexdigest(),
+            sha256=sink.content.sha256,
             created_at=self._now(),
         )
-        path = store.path_of(file.id)
-        await asyncio.to_thread(_publish, sink.path, path)
         try:
             await self._thread.call(lambda store: self._add(store, file))
-        except (DiskTrouble, Refusal):
-            path.unlink(missing_ok=True)
+        except Refusal:
+            sink.content.discard()
             raise
+        # Where the disk failed, nobody knows what it has: the content stays until the next start.
         return file
 
     def _add(self, store: JobStore, file: StoredFile) -> None:
@@ -279,11 +264,7 @@ class Uploads:
         _check_count(use)
         self._check_bytes(use, file.bytes, file.bytes)
         store.files.add(file)
-
-
-def _publish(partial: Path, target: Path) -> None:
-    with disk_troubles():
-        publish(partial, target)
+        store.name_content(file.id)
 
 
 def _use_of(store: JobStore, owner: str) -> FileUse:

@@ -47,7 +47,8 @@ def figures_of(
     within = sum(each.error is None and is_within(each, limits) for each in requests)
 
     def number(key: str) -> float:
-        return float(str(found.get(key, "nan")))
+        value = found[key]
+        return math.nan if value is None else float(str(value))
 
     return Figures(
         count=len(requests),

@@ -20,6 +20,8 @@ _KILL_S_MAX = 30.0
 _OUTPUT_BYTES_MAX = 8192
 _LAST_LINES = 3
 _LAST_CHARACTERS_MAX = 400
+_FAULT = "Fatal Python error: "
+"""What Python's `faulthandler` begins with."""
 
 
 class ChildProcess:
@@ -104,9 +106,18 @@ class ChildProcess:
 
     def last_lines(self) -> str:
         """The end of its output on one line; empty if there is none, or if it is not kept."""
-        lines = self._output.decode("utf-8", "replace").split("\n")
+        lines = self._split_output()[0].split("\n")
         last = [line.strip() for line in lines if line.strip()][-_LAST_LINES:]
         return " | ".join(last)[-_LAST_CHARACTERS_MAX:]
+
+    def crashed_stack(self) -> str:
+        """Where the thread was that crashed; empty if nobody knows."""
+        return self._split_output()[1]
+
+    def _split_output(self) -> tuple[str, str]:
+        """What it wrote itself, and what `faulthandler` wrote in the end."""
+        written, _, stack = self._output.decode("utf-8", "replace").partition(_FAULT)
+        return written, stack
 
     def _close_channels(self) -> None:
         for channel in self.channels:

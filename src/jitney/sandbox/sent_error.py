@@ -39,7 +39,7 @@ class SentError(msgspec.Struct, frozen=True):
     retry_after_s: float = 0.0
 
     @classmethod
-    def of(cls, error: Exception, by: str) -> Self:
+    def of(cls, error: BaseException, by: str) -> Self:
         """The message for an error of this part. One that is not in the table is BackendFailed."""
         kind = type(error).__name__
         # The name of a file may contain bytes that are no character.

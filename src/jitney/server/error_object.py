@@ -66,7 +66,13 @@ _KINDS: Mapping[tuple[int, str], tuple[str, ...]] = {
     ),
     (431, INVALID): ("headers_too_large",),
     (499, SERVER): ("cancelled",),
-    (500, SERVER): ("backend_failed", "engine_error", "internal_error", "setup_error"),
+    (500, SERVER): (
+        "backend_failed",
+        "engine_error",
+        "input_crashed",
+        "internal_error",
+        "setup_error",
+    ),
     (503, UNAVAILABLE): (
         "backend_crashed",
         "engine_stopped",
@@ -144,6 +150,12 @@ TABLE: Mapping[type[errors.JitneyError], ErrorReply] = {
     ),
     errors.BackendCrashed: ErrorReply(
         "backend_crashed", "The model is being started again; try again in a moment.", _SOON
+    ),
+    errors.InputCrashed: ErrorReply(
+        "input_crashed",
+        "The model's process ended while it read this request, which may be the cause; change the "
+        "request, or tell the operator.",
+        NO_RETRY,
     ),
     errors.EngineStopped: ErrorReply(
         "engine_stopped", "The engine has stopped and takes no requests."

@@ -52,13 +52,16 @@ def completed(client: OpenAI, batch_id: str) -> int:
 
 
 def wait_until_used_up(server: Running, client: OpenAI, batch_id: str) -> None:
-    """Until a key has used its day, and none of its lines runs."""
+    """Until a key has used its day, none of its lines runs, and every answer is in the store."""
+    assert server.jobs is not None
+    allowances = server.jobs.allowances
 
     def is_used_up() -> bool:
-        completed(client, batch_id)
+        used = completed(client, batch_id) * LINE_TOKENS
+        is_kept = allowances.used_by({"first"}) == {"first": used}
         text = server.get("/metrics", authorization=f"Bearer {OTHER}").text
         still = ("jitney:jobs_keys_used_up 1.0", "jitney:jobs_lines_in_flight 0.0")
-        return all(each in text for each in still)
+        return is_kept and all(each in text for each in still)
 
     wait_until(is_used_up, "the batch did not stop", BATCH_S)
 

@@ -56,8 +56,77 @@ def test_every_line_is_answered_and_nothing_else_is_left(tmp_path: Path) -> None
     assert done.stdout == "30 lines: 30 answered in out.jsonl\n"
     assert custom_ids(rows(tmp_path / "out.jsonl")) == [each["custom_id"] for each in work]
     assert names(tmp_path) == {"in.jsonl", "out.jsonl"}
-    # The next run would overwrite it.
+
+
+def test_a_run_that_is_done_is_not_done_again(tmp_path: Path) -> None:
+    """Guards whoever repeats a command until it succeeds, and a file that is something else."""
+    (tmp_path / "in.jsonl").write_bytes(jsonl([line("a"), line("b")]))
+    assert run(tmp_path).returncode == 0
+    first = (tmp_path / "out.jsonl").read_bytes()
+    left_over = tmp_path / "out.jsonl.jobs.done"
+    # As a kill leaves it: before the folder was removed, in the middle of that, and after it.
+    for is_left, names_left in ((True, ("jobs.sqlite", "lock")), (True, ()), (False, ())):
+        if is_left:
+            left_over.mkdir()
+        for name in names_left:
+            (left_over / name).write_bytes(b"x")
+        done = run(tmp_path)
+        assert (done.returncode, done.stdout) == (0, "2 lines: 2 answered in out.jsonl\n")
+        assert "All of it was done by an earlier run" in done.stderr
+        assert names(tmp_path) == {"in.jsonl", "out.jsonl"}
+        assert (tmp_path / "out.jsonl").read_bytes() == first
+    # Half of a folder, as an earlier version left it, is no run to go on with.
+    (tmp_path / "out.jsonl.jobs").mkdir()
+    assert run(tmp_path).returncode == 0
+    assert (tmp_path / "out.jsonl").read_bytes() == first
+    (tmp_path / "in.jsonl").write_bytes(jsonl([line("a"), line("c")]))
     expect_sentence(run(tmp_path), 2, "out.jsonl is there already")
+    assert (tmp_path / "out.jsonl").read_bytes() == first
+
+
+@pytest.mark.parametrize("is_renamed", [True, False])
+def test_an_input_that_changes_meanwhile(tmp_path: Path, *, is_renamed: bool) -> None:
+    """Guards answers against the id of another line: with another file of the same name the lines
+    are those of the start, and an edit in place ends the run."""
+    # A length of its own for each line tells the answers apart.
+    work = [line(f"c{n:04}", max_tokens=100 + n % 100, ignore_eos=True) for n in range(300)]
+    folder, process = changed_meanwhile(tmp_path, work, is_renamed=is_renamed)
+    if not is_renamed:
+        assert process.returncode == 1, process.stderr
+        assert "Traceback" not in process.stderr
+        assert "was edited while its lines were answered" in process.stderr.splitlines()[-1]
+        assert "out.jsonl" not in names(folder)
+        expect_sentence(run(folder), 2, "another input")
+        (folder / "in.jsonl").write_bytes(jsonl(work))
+        process = run(folder)
+    assert process.returncode == 0, process.stderr
+    found: list[Any] = rows(folder / "out.jsonl")
+    counts = [each["response"]["body"]["usage"]["completion_tokens"] for each in found]
+    assert custom_ids(found) == [each["custom_id"] for each in work]
+    assert counts == [each["body"]["max_tokens"] for each in work]
+
+
+def changed_meanwhile(
+    tmp_path: Path, work: list[Any], *, is_renamed: bool
+) -> tuple[Path, "subprocess.CompletedProcess[str]"]:
+    """A run whose input had its lines in reverse order from some moment on.
+
+    One that was over before that is tried again.
+    """
+    for attempt in range(TRIES):
+        folder = tmp_path / str(attempt)
+        with begun_with(folder, work, 200_000) as process:
+            if is_renamed:
+                (folder / "new").write_bytes(jsonl(work[::-1]))
+                (folder / "new").replace(folder / "in.jsonl")
+            else:
+                with (folder / "in.jsonl").open("r+b") as file:
+                    file.write(jsonl(work[::-1]))
+            was_running = process.poll() is None
+            out, said = process.communicate(timeout=RUN_S)
+        if was_running:
+            return folder, subprocess.CompletedProcess([], process.returncode, out, said)
+    pytest.fail("each run was over before its input was changed")
 
 
 def test_failed_lines_are_in_a_file_of_their_own(tmp_path: Path) -> None:

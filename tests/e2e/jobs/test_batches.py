@@ -1,6 +1,5 @@
 """Batches over HTTP, with OpenAI's own client: from an input to its results."""
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,8 @@ from openai import OpenAI
 from jitney.backends.fake.backend import FakeSettings
 from jitney.config import Key
 from jitney.core.scheduler_settings import Policy
+from jitney.engine.clock import SystemClock
+from jitney.jobs.stages import Times
 from tests.e2e.jobs.batch_client import (
     CHAT,
     client_of,
@@ -245,23 +246,32 @@ def _counts(client: OpenAI, batch_id: str) -> int:
     return 0 if counts is None else counts.completed
 
 
+class LateClock(SystemClock):
+    """The machine's clock, and what the test adds to it."""
+
+    late_s = 0.0
+
+    def now(self) -> float:
+        return super().now() + self.late_s
+
+
 def test_what_is_not_done_in_time_is_told(tmp_path: Path) -> None:
     """Guards the window: a batch ends after a day, with what is done, and reasons for the rest."""
-    late = threading.Event()
+    clock = LateClock()
     now = 1_700_000_000
     world = World(
         backend=SLOW,
         sequences=4,
         jobs_dir=tmp_path / "jobs",
-        jobs_now=lambda: now + 86_400 * late.is_set(),
+        jobs_times=Times(clock, lambda: now),
     )
     with running(world) as server, client_of(server) as client:
         lines = [line(f"c{each}", max_tokens=1 if each < 3 else LONG) for each in range(20)]
         batch = submit(client, lines)
         wait_until(lambda: _counts(client, batch.id) == 3, "the short lines were not done")
-        late.set()
+        clock.late_s = 86_400.0
         done = ended(client, batch)
-        assert (done.status, done.expired_at) == ("expired", now + 86_400)
+        assert (done.status, done.expired_at) == ("expired", now)
         assert custom_ids(results(client, done.output_file_id)) == ["c0", "c1", "c2"]
         unrun = results(client, done.error_file_id)
         assert custom_ids(unrun) == [f"c{each}" for each in range(3, 20)]

@@ -167,6 +167,66 @@ def test_a_store_that_cannot_be_opened_is_asked_for_until_it_can(tmp_path: Path)
         check_recount(client, batch_id)
 
 
+def test_a_folder_that_is_away_for_a_moment_fails_no_line(tmp_path: Path) -> None:
+    """Guards a disk that is unmounted and mounted again: the batch pauses, and calls are told to
+    come again."""
+    files, away = tmp_path / "jobs" / "files", tmp_path / "away"
+    with server_process(tmp_path / "jobs") as server, server.client() as client:
+        for _ in range(TRIES):
+            batch_id = submit(client, WORK).id
+            wait_progress(client, batch_id, 20)
+            files.rename(away)
+            wait_until(
+                lambda batch=batch_id: (  # type: ignore[misc]
+                    any("pauses until its input" in each for each in server.log)
+                    or client.batches.retrieve(batch).status in ("completed", "finalizing")
+                ),
+                "nothing is said of the folder",
+            )
+            for ask in (
+                lambda: upload(client, b"x"),
+                lambda: client.files.content(client.files.list().data[0].id),
+            ):
+                with pytest.raises(openai.InternalServerError) as refused:
+                    ask()
+                assert (refused.value.status_code, refused.value.code) == (503, "jobs_unavailable")
+                assert refused.value.response.headers["retry-after"] == "5"
+            away.rename(files)
+            check_recount(client, batch_id)
+            if any("pauses until its input" in each for each in server.log):
+                break
+        else:
+            pytest.fail("each batch was done before the folder was away")
+    assert not [each for each in server.log if "Traceback" in each], server.log
+
+
+def test_a_program_that_holds_the_database_is_waited_for(tmp_path: Path) -> None:
+    """Guards callers and batches against a backup tool: a call is told to come again."""
+    with server_process(tmp_path / "jobs") as server, server.client() as client:
+        batch_id = submit(client, WORK).id
+        other = sqlite3.connect(tmp_path / "jobs" / "jobs.sqlite", isolation_level=None, timeout=60)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(openai.InternalServerError) as refused:
+            upload(client, b"x")
+        assert (refused.value.status_code, refused.value.code) == (503, "jobs_unavailable")
+        other.execute("ROLLBACK")
+        other.close()
+        check_recount(client, batch_id)
+    assert not [each for each in server.log if "Traceback" in each], server.log
+
+
+def test_a_folder_of_somebody_else_is_not_taken(tmp_path: Path) -> None:
+    """Guards a home folder that was given by mistake: the server says why it does not start."""
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "thesis.txt").write_text("mine")
+    with (
+        pytest.raises(AssertionError, match=r"thesis\.txt.*another folder"),
+        server_process(tmp_path),
+    ):
+        pass
+    assert (tmp_path / "files" / "thesis.txt").read_text() == "mine"
+
+
 def test_a_batch_waits_for_its_model_and_its_key(tmp_path: Path) -> None:
     """Guards whom work is done for, and by what: neither changes with a restart."""
     flags = ("--api-key", SECRET, "--served-model-name")

@@ -27,12 +27,12 @@ from jitney.jobs.job_metrics import collect_jobs
 from jitney.jobs.job_routes import make_batch_router, make_file_router
 from jitney.jobs.jobs import Jobs
 from jitney.jobs.line_asker import ServiceAsker
-from jitney.jobs.stages import JobBounds
+from jitney.jobs.stages import JobBounds, Times
 from jitney.server.app import create_app
 from jitney.server.lifecycle import Lifecycle
 from jitney.server.limits import UNSENT_BYTES_MAX
 from jitney.server.observe.monitor import Monitor
-from jitney.server.service import Service, now_s
+from jitney.server.service import Service
 from jitney.text.chat_template import ChatTemplate
 
 MODEL = "fake"
@@ -69,7 +69,7 @@ class World:
     jobs_dir: Path | None = None
     """Where files and batches are; None is none."""
     jobs_bounds: JobBounds = field(default_factory=JobBounds)
-    jobs_now: Callable[[], int] = now_s
+    jobs_times: Times | None = None
 
 
 @dataclass(frozen=True)
@@ -243,12 +243,11 @@ def _jobs_of(world: World, service: Service) -> Jobs | None:
     if world.jobs_dir is None:
         return None
     asker = ServiceAsker(service)
-    allowances = Allowances(service.keys.known, service.clock)
     jobs = Jobs(
         *(world.jobs_dir, asker),
         bounds=world.jobs_bounds,
-        now=world.jobs_now,
-        allowances=allowances,
+        times=world.jobs_times,
+        allowances=Allowances(service.keys.known, service.clock),
     )
     jobs.open_if_there()
     return jobs

@@ -43,6 +43,6 @@ def make_checkers(
         LimitsChecker(settings, shares.has_room),
         shares,
         UsageChecker(settings),
-        WorkChecker(settings),
+        WorkChecker(),
         LedgerChecker(scheduler.check, settings.cache_tokens),
     ]

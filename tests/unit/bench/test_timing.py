@@ -57,7 +57,14 @@ def test_the_summary_counts_and_divides() -> None:
 def test_without_answers_there_are_no_latencies() -> None:
     found = summary([FAILED], 1.0)
     assert found["completed"] == 0
-    assert "mean_ttft_ms" not in found
+    assert found["mean_ttft_ms"] is None
+
+
+def test_the_names_of_a_result_do_not_depend_on_how_tokens_came() -> None:
+    """Guards scripts that read a result: four tokens in one chunk have no gaps between them."""
+    together = replace(FIRST, token_times=FIRST.token_times[:1])
+    assert summary([together], 1.0).keys() == summary([FIRST], 1.0).keys()
+    assert summary([together], 1.0)["p99_itl_ms"] is None
 
 
 def test_only_the_chosen_metrics_are_summed_up() -> None:

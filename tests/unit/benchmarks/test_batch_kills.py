@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.batch_kills import Told, make_lines, recount
+from benchmarks.batch_kills import Told, make_lines, recount, recount_rows
 
 WANTED = ["a", "b", "c", "d"]
 
@@ -38,3 +38,19 @@ def test_what_was_told_may_not_shrink() -> None:
     for done in (0, 3, 3, 2, 5):
         told.note(done)
     assert (told.done, told.shrank) == (5, 1)
+
+
+def test_an_answer_to_another_line_is_counted() -> None:
+    """Guards ids: a result under the wrong one is worse than none."""
+    lines = make_lines(10, 40)
+    rows = [
+        {
+            "custom_id": each["custom_id"],
+            "response": {"body": {"usage": {"completion_tokens": each["body"]["max_tokens"]}}},
+        }
+        for each in lines
+    ]
+    assert recount_rows(lines, rows, []).is_exact
+    rows[3]["response"], rows[4]["response"] = rows[4]["response"], rows[3]["response"]
+    assert recount_rows(lines, rows, []).foreign == 2
+    assert not recount_rows(lines, rows, []).is_exact

@@ -115,6 +115,67 @@ def test_many_alike_are_compared_once() -> None:
     assert waiting.read_count <= 2 * len(tokens)
 
 
+@given(
+    st.lists(st.lists(st.integers(0, 1), min_size=4, max_size=4), min_size=2, max_size=6),
+    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(1, 4)), max_size=40),
+)
+def test_what_is_known_of_others_is_never_wrong(
+    texts: list[list[int]], asked: list[tuple[int, int, int]]
+) -> None:
+    """Guards invariant 6: who was compared with a third one is equal as far as that, no further."""
+    chains = [
+        Chain(SCOPE, [stride for stride in text for _ in range(PREFIX_STRIDE)], order=order)
+        for order, text in enumerate(texts)
+    ]
+    for one, other, depth in asked:
+        one, other = one % len(texts), other % len(texts)
+        is_equal = texts[one][:depth] == texts[other][:depth]
+        assert chains[one].equals(chains[other], depth) is is_equal
+
+
+def turns_of(leaders: list[Chain], waiting: list[Chain], tokens: tuple[int, ...]) -> None:
+    """Each leader is the only one that holds the tokens, and everybody who waits looks at it."""
+    index = PrefixIndex()
+    for leader in leaders:
+        made = Holding(0, leader, sequence(prompt=tokens))
+        index.extend(made)
+        for each in waiting:
+            assert index.longest(each, len(tokens) - 1).promised == len(tokens) - 1
+        index.trim(made, 0)
+
+
+def test_what_holds_a_prefix_one_after_the_other_is_read_once() -> None:
+    """Guards invariant 11: every waiting prompt was read again for each that ran before it."""
+    tokens = tuple(range(800))
+    waiting = [Chain(SCOPE, list(tokens), order=order) for order in range(20)]
+    turns_of(waiting, waiting, tokens)
+    assert max(each.read_count for each in waiting) <= 2 * len(tokens)
+
+
+def test_a_newcomer_that_leads_is_read_by_one_of_those_who_wait() -> None:
+    """Guards invariant 11: those who wait are known to be equal, so one comparison is enough."""
+    tokens = tuple(range(800))
+    waiting = [Chain(SCOPE, list(tokens), order=order) for order in range(20)]
+    newcomers = [Chain(SCOPE, list(tokens), order=order) for order in range(20, 30)]
+    turns_of(newcomers, waiting, tokens)
+    read_count = sum(each.read_count for each in waiting)
+    assert read_count <= (2 * len(waiting) + len(newcomers)) * len(tokens)
+
+
+def test_two_that_compute_one_prompt_are_not_read_again_and_again() -> None:
+    """Guards invariant 11 where now one of them is ahead, now the other."""
+    index = PrefixIndex()
+    tokens = tuple(range(8000))
+    leaders = [holding(index, slot, tokens, 0) for slot in range(2)]
+    waiting = Chain(SCOPE, list(tokens), order=2)
+    for computed in range(0, 8000, 80):
+        leader = leaders[computed // 80 % 2]
+        leader.length = computed
+        index.extend(leader)
+        assert index.longest(waiting, len(tokens) - 1).length == computed
+    assert waiting.read_count <= 3 * len(tokens)
+
+
 def test_equal_keys_of_different_texts_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards invariant 6 where hashing fails altogether."""
 

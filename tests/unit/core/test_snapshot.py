@@ -1,6 +1,9 @@
 """The detail for people: memory by stretches, and a reason for everyone who waits."""
 
+from collections import Counter
 from dataclasses import replace
+
+import pytest
 
 from jitney.core.backend import Traits
 from jitney.core.batch import Batch, Outcome, Sample
@@ -8,6 +11,7 @@ from jitney.core.params import SamplingParams
 from jitney.core.request import Request, RequestId
 from jitney.core.scheduler import Scheduler
 from jitney.core.scheduler_settings import SchedulerSettings, Strategy
+from jitney.core.sequences import LOOKAHEAD
 from jitney.core.snapshot import SlotState, WaitReason
 
 
@@ -130,3 +134,46 @@ def test_drawing_changes_nothing() -> None:
     scheduler.detail(1.0)
     assert scheduler.snapshot() == before
     scheduler.check()
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [({"max_num_seqs": 1}, WaitReason.SLOT), ({"max_num_batched_tokens": 4}, WaitReason.BUDGET)],
+)
+def test_background_requests_that_no_admission_looks_at_are_not_read(
+    settings: dict[str, int], reason: WaitReason
+) -> None:
+    """Guards invariant 11: each look read every waiting prompt, and again for each who ran."""
+    scheduler = make(**settings)
+    for name in ("a", "b", "c"):
+        behind = replace(request(name, tuple(range(100))), is_background=True)
+        scheduler.submit(behind, 0.0)
+    run(scheduler, 0.0)
+    read_before = scheduler.counters["prefix_tokens_read"]
+    assert reasons(scheduler) == {"b": reason, "c": reason}
+    assert scheduler.counters["prefix_tokens_read"] == read_before
+
+
+def test_nobody_behind_the_one_without_room_is_read() -> None:
+    """Guards invariant 11: admission ends at the one that waits for memory, and so does a look."""
+    scheduler = make(kv_tokens=200, max_num_batched_tokens=200, prefill_chunk=200)
+    common = tuple(range(120))
+    scheduler.submit(request("a", common), 0.0)
+    run(scheduler, 0.0)
+    scheduler.submit(request("b", tuple(range(50, 170))), 0.0)
+    reasons(scheduler)
+    read_before = scheduler.counters["prefix_tokens_read"]
+    scheduler.submit(request("c", common), 0.0)
+    assert reasons(scheduler) == {"b": WaitReason.MEMORY, "c": WaitReason.TURN}
+    assert scheduler.counters["prefix_tokens_read"] == read_before
+
+
+def test_a_look_reads_no_more_than_an_admission() -> None:
+    """Guards invariant 11: as many as admission looks at, however many wait for one prefix."""
+    scheduler = make(prefill_chunk=16, max_num_batched_tokens=200)
+    common = tuple(range(100))
+    for at in range(LOOKAHEAD + 2):
+        scheduler.submit(request(f"{at:03}", (*common, at)), 0.0)
+    run(scheduler, 0.0)
+    found = Counter(reasons(scheduler).values())
+    assert found == {WaitReason.PREFIX: LOOKAHEAD, WaitReason.TURN: 1}

@@ -115,11 +115,12 @@ def limited(folder: Path, clock: HandClock, **per_day: float) -> Bench:
 
 
 async def run_until_idle(made: Bench, *done: StoredBatch) -> None:
-    """Until these are done, and no line runs."""
+    """Until these are done, no line runs, and every answer is in the store."""
 
     async def is_idle() -> bool:
         settled = [(await made.now(each)).is_settled for each in done]
-        return all(settled) and made.runner.in_flight_count == 0
+        is_kept = made.runner.in_flight_count == 0 and not made.runner._answered
+        return all(settled) and is_kept
 
     await made.run_until(is_idle)
 
@@ -210,12 +211,16 @@ def test_tokens_are_noted_with_their_results_or_not_at_all(tmp_path: Path) -> No
     assert stored(tmp_path) == {"a": 5.0}
 
 
-def test_a_store_of_the_first_version_is_brought_up(tmp_path: Path) -> None:
-    """Guards the work in a store that is there: it goes on, and keeps what it has."""
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_older_store_keeps_its_work_and_counts_from_now_on(tmp_path: Path, version: int) -> None:
+    """Guards whoever updates: a store of each older version goes on, and has room for the count."""
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "file-0123456789abcdef0123456789abcdef").write_bytes(b"a\nb\n")
     connection = sqlite3.connect(tmp_path / NAME)
     connection.executescript(VERSION_1.read_text(encoding="utf-8"))
+    if version == 2:
+        JobStore(tmp_path).close()
+        connection.executescript("DROP TABLE allowances; PRAGMA user_version = 2;")
     connection.close()
     store = JobStore(tmp_path)
     (batch,) = store.batches.live()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from jitney.errors import ConfigError
+from jitney.jobs import database as database_module
 from jitney.jobs.database import NAME, Database, DiskTrouble, StoreTaken, disk_troubles
 from jitney.jobs.schema import VERSION
 
@@ -94,12 +95,31 @@ def test_a_full_disk_changes_nothing_and_can_be_tried_again(tmp_path: Path) -> N
     database.close()
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO])
-def test_errors_of_the_disk_are_told_apart(number: int) -> None:
+@pytest.mark.parametrize("name", ["ENOSPC", "EIO", "ENOENT", "EACCES", "ESTALE", "ENOTCONN"])
+def test_errors_of_the_disk_are_told_apart(name: str) -> None:
     """Guards the pause of the runner: it waits for the disk, and for nothing else."""
-    with pytest.raises(DiskTrouble), disk_troubles():
-        raise OSError(number, "it does not work")
-    with pytest.raises(FileNotFoundError), disk_troubles():
-        raise FileNotFoundError(errno.ENOENT, "it is not there")
+    with pytest.raises(DiskTrouble) as found, disk_troubles():
+        raise OSError(getattr(errno, name), "it does not work")
+    assert found.value.is_full == (name in ("ENOSPC", "EIO"))
+    with pytest.raises(ValueError, match="ours"), disk_troubles():
+        raise ValueError("a fault of ours")
     with pytest.raises(sqlite3.OperationalError), disk_troubles():
         sqlite3.connect(":memory:").execute("SELECT nothing")
+
+
+def test_another_program_that_writes_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards callers against a tool that holds the database: that is no fault of theirs."""
+    monkeypatch.setattr(database_module, "BUSY_S", 0.01)
+    database = Database(tmp_path)
+    other = sqlite3.connect(tmp_path / NAME, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(DiskTrouble, match="locked") as found, database.transaction():
+        pass
+    assert not found.value.is_full
+    other.execute("ROLLBACK")
+    with database.transaction() as connection:
+        connection.execute("DELETE FROM lines")
+    other.close()
+    database.close()

@@ -35,12 +35,19 @@ class Process:
         self.store = JobStore(folder)
         self._left = steps
         self._draw = draw
+        self._files: OutputFiles | None = None
 
     def step(self) -> None:
         """Between two steps the process may end."""
         if self._left == 0:
             raise Killed
         self._left -= 1
+
+    def close(self) -> None:
+        """Give back what the system takes from a process that has ended."""
+        if self._files is not None:
+            self._files.discard()
+        self.store.close()
 
     def run(self) -> StoredBatch:
         """Bring the batch to its end, whatever its state is."""
@@ -96,16 +103,18 @@ class Process:
         self.store.lines.settle(results)
 
     def _write(self, batch: StoredBatch) -> None:
-        files = OutputFiles(self.store, batch)
+        files = self._files = OutputFiles(self.store, batch)
         after = 0
         while lines := self.store.lines.written(batch.serial, after):
             self.step()
             files.add(lines)
             after = lines[-1].number
         self.step()
-        files.publish()
+        files.sync()
         self.step()
         self.store.batches.end(batch, NOW, *files.records(NOW))
+        self.step()
+        files.name()
         self.step()
         self.store.lines.sweep()
 
@@ -125,7 +134,7 @@ def test_each_line_is_in_the_results_once_and_in_order(lives: list[int], seed: i
             # What a process leaves that ends here: no close, no clean-up.
             left = Path(root) / str(number)
             shutil.copytree(folder, left)
-            process.store.close()
+            process.close()
             folder = left
         last = Process(folder, -1, choices.randrange)
         batch = last.run()
@@ -144,5 +153,6 @@ def test_each_line_is_in_the_results_once_and_in_order(lives: list[int], seed: i
         last.store.close()
         # Nothing is left of outputs that were never complete.
         again = JobStore(folder)
-        assert {each.name for each in (folder / "files").iterdir()} == again.files.ids()
+        left_names = {each.name for each in (folder / "files").iterdir()}
+        assert left_names == again.files.ids() | {"store"}
         again.close()

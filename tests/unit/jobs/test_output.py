@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jitney.jobs.output import OutputFiles
-from jitney.jobs.store import FILES, JobStore
+from jitney.jobs.store import JobStore
 from jitney.jobs.stored import BatchStatus, StoredBatch
 from tests.unit.jobs.store_for_tests import NOW, begun, ids_in, result
 
@@ -27,7 +27,7 @@ def expired(store: JobStore) -> StoredBatch:
 
 
 def files_in(store: JobStore) -> set[str]:
-    return {path.name for path in (store.folder / FILES).iterdir()}
+    return {path.name for path in (store.folder / "files").iterdir()}
 
 
 def test_each_line_is_in_one_of_the_files_in_order(store: JobStore) -> None:
@@ -36,9 +36,10 @@ def test_each_line_is_in_one_of_the_files_in_order(store: JobStore) -> None:
     before = files_in(store)
     files = OutputFiles(store, batch)
     files.add(store.lines.written(batch.serial, 0))
+    files.sync()
     # Nothing has a final name yet.
     assert all(name.endswith(".partial") for name in files_in(store) - before)
-    files.publish()
+    files.name()
     output, errors = files.records(NOW)
     assert output is not None
     assert errors is not None
@@ -57,7 +58,7 @@ def test_a_file_without_lines_is_not_made(store: JobStore) -> None:
     store.batches.finalize(batch.serial, NOW, BatchStatus.COMPLETED)
     files = OutputFiles(store, store.batches.get(batch.serial))
     files.add(store.lines.written(batch.serial, 0))
-    files.publish()
+    files.sync()
     output, errors = files.records(NOW)
     assert output is not None
     assert errors is None
@@ -67,11 +68,11 @@ def test_what_is_discarded_leaves_nothing(store: JobStore) -> None:
     """Guards the disk when it is full: a second try begins with the room of the first."""
     batch = expired(store)
     before = files_in(store)
-    for publishes in (False, True):
+    for is_complete in (False, True):
         files = OutputFiles(store, batch)
         files.add(store.lines.written(batch.serial, 0))
-        if publishes:
-            files.publish()
+        if is_complete:
+            files.sync()
         assert files_in(store) > before
         files.discard()
         assert files_in(store) == before

@@ -1,19 +1,22 @@
 """Tests of `LineRunner` and the store's thread, with an asker that does what the test says."""
 
 import asyncio
-import sqlite3
+import os
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
+from errno import EACCES, ENOENT, ENOTCONN, ESTALE, ETIMEDOUT
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from jitney.engine.clock import SystemClock
 from jitney.jobs import limits
-from jitney.jobs.database import NAME
 from jitney.jobs.jobs import Jobs
-from jitney.jobs.line_asker import AskingOver, LineAnswer, TryLater
+from jitney.jobs.line_asker import AskingOver, LineAnswer, LineCrashed, TryLater
 from jitney.jobs.runner import LineRunner
+from jitney.jobs.stages import Times
 from jitney.jobs.store import JobStore
 from jitney.jobs.store_thread import StoreThread
 from jitney.jobs.stored import CheckedLine, LineTokens, StoredBatch
@@ -48,22 +51,30 @@ class ScriptedAsker:
     values_max: int = 1000
     is_open: bool = True
     asked: Counter[str] = field(default_factory=Counter)
+    asked_alone: Counter[str] = field(default_factory=Counter)
     in_flight: int = 0
     most_in_flight: int = 0
 
     def serves(self, owner: str, model: str) -> bool:
         return model == "fake"
 
-    async def ask(self, owner: str, content: bytes) -> LineAnswer:
+    async def ask(
+        self, owner: str, custom_id: str, content: bytes, *, is_suspect: bool = False
+    ) -> LineAnswer:
         text = content.decode().strip()
         self.asked[text] += 1
+        self.asked_alone[text] += is_suspect
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         try:
             await self.script(owner, text)
         finally:
             self.in_flight -= 1
-        return LineAnswer(status=200, request_id="req-x", body=b"{}", tokens=LineTokens(prompt=1))
+        return answer(200)
+
+
+def answer(status: int) -> LineAnswer:
+    return LineAnswer(status=status, request_id="req-x", body=b"{}", tokens=LineTokens(prompt=1))
 
 
 def ready(store: JobStore, owner: str, count: int) -> StoredBatch:
@@ -194,6 +205,93 @@ def test_a_line_without_room_waits_and_nobody_overtakes_it(
     made.thread.close()
 
 
+@pytest.mark.parametrize(
+    ("deaths", "asked", "alone", "failed"),
+    [([1, 1, 1], 4, 2, 0), ([1, 1, 1, 1], 4, 2, 1), ([4], 1, 0, 1), ([2, 1], 3, 2, 0)],
+)
+def test_a_line_with_which_backends_end_is_a_suspect_and_fails_at_the_fourth(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    deaths: list[int],
+    asked: int,
+    alone: int,
+    failed: int,
+) -> None:
+    """Guards the backend: such a line was asked as long as its batch lived, and ended it each time.
+    One that a few kills from outside have met is answered."""
+    monkeypatch.setattr(limits, "LATER_S_MAX", 0.01)
+    to_come = iter(deaths)
+
+    async def end_some(owner: str, text: str) -> None:
+        if text == "a3" and (count := next(to_come, 0)):
+            raise LineCrashed(count, answer(500))
+
+    made = bench(tmp_path, end_some)
+
+    async def run() -> StoredBatch:
+        batch = await made.begin("a", 8)
+        await made.run_to_end(batch)
+        return await made.now(batch)
+
+    done = asyncio.run(run())
+    assert (done.completed, done.failed) == (8 - failed, failed)
+    assert (made.asker.asked["a3"], made.asker.asked_alone["a3"]) == (asked, alone)
+    assert made.asker.asked.total() == 7 + asked
+    assert made.asker.asked_alone.total() == alone
+    made.thread.close()
+
+
+def test_a_line_with_which_the_backend_ended_holds_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards other keys: while it waits to be asked again, all other lines are answered, also where
+    one line is asked at a time."""
+    monkeypatch.setattr(limits, "LATER_S_MAX", 3600.0)
+
+    async def end_one(owner: str, text: str) -> None:
+        if text == "a1":
+            raise LineCrashed(1, answer(500))
+
+    made = bench(tmp_path, end_one)
+    made.asker.in_flight_max = 1
+
+    async def run() -> None:
+        batches = [await made.begin("a", 6), await made.begin("b", 6)]
+
+        async def are_answered() -> bool:
+            return sum([(await made.now(each)).completed for each in batches]) == 11
+
+        await made.run_until(are_answered)
+
+    asyncio.run(run())
+    assert set(made.asker.asked.values()) == {1}
+    made.thread.close()
+
+
+def test_lines_with_which_the_backend_ended_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards memory and the backend: a million of such lines do not all wait at once."""
+    monkeypatch.setattr(limits, "LATER_S_MAX", 3600.0)
+
+    async def end_all(owner: str, text: str) -> None:
+        raise LineCrashed(1, answer(500))
+
+    made = bench(tmp_path, end_all)
+
+    async def run() -> None:
+        await made.begin("a", 100)
+
+        async def is_full() -> bool:
+            return made.asker.asked.total() >= 8 and made.asker.in_flight == 0
+
+        await made.run_until(is_full)
+
+    asyncio.run(run())
+    assert made.asker.asked.total() == 2 * made.asker.in_flight_max
+    made.thread.close()
+
+
 def test_what_was_running_when_the_engine_stopped_is_pending(tmp_path: Path) -> None:
     """Guards the next start: it runs those lines again, and only those."""
 
@@ -237,7 +335,7 @@ def test_a_line_that_ends_unexpectedly_is_run_again(
             raise fault
 
     asker = ScriptedAsker(fail_once)
-    jobs = Jobs(tmp_path, asker, now=lambda: NOW)
+    jobs = Jobs(tmp_path, asker, times=Times(SystemClock(), lambda: NOW))
     jobs.thread.open()
 
     async def run() -> StoredBatch:
@@ -350,19 +448,64 @@ def test_answers_are_kept_until_the_disk_takes_them(
     made.thread.close()
 
 
-def test_an_input_that_is_gone_fails_its_lines(tmp_path: Path) -> None:
-    """Guards the batch: it ends, and says why."""
+@pytest.mark.parametrize("number", [ENOENT, EACCES, ESTALE, ENOTCONN, ETIMEDOUT])
+def test_an_input_that_is_away_pauses_its_batch_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Guards a night of work: a folder that is away for a moment is no answer to a line."""
+    monkeypatch.setattr(limits, "TROUBLE_S", 0.02)
+    made = bench(tmp_path)
+    away: set[Path] = set()
+    opened = Path.open
+
+    def open_unless_away(path: Path, *words: Any, **options: Any) -> Any:
+        if path in away:
+            raise OSError(number, os.strerror(number))
+        return opened(path, *words, **options)
+
+    monkeypatch.setattr(Path, "open", open_unless_away)
+
+    async def run() -> tuple[StoredBatch, StoredBatch]:
+        batch, other = await made.begin("a", 30), await made.begin("b", 30)
+        away.add(made.thread.store.path_of(batch.input_file_id))
+        await made.run_to_end(other)
+        before = await made.now(batch)
+        away.clear()
+        made.runner = LineRunner(made.thread, made.asker)
+        made.runner.begin(batch)
+        await made.run_to_end(batch)
+        return before, await made.now(batch)
+
+    before, after = asyncio.run(run())
+    assert (before.completed, before.failed) == (0, 0)
+    assert (after.completed, after.failed) == (30, 0)
+    assert set(made.asker.asked.values()) == {1}
+    made.thread.close()
+
+
+def test_a_batch_whose_input_is_back_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Guards the pause: it is told once, and ends by itself."""
+    monkeypatch.setattr(limits, "TROUBLE_S", 0.02)
     made = bench(tmp_path)
 
     async def run() -> StoredBatch:
-        batch = await made.begin("a", 3)
-        made.thread.store.path_of(batch.input_file_id).unlink()
-        await made.run_to_end(batch)
+        batch = await made.begin("a", 30)
+        path = made.thread.store.path_of(batch.input_file_id)
+        path.rename(tmp_path / "away")
+
+        async def is_told() -> bool:
+            return "pauses until its input can be read" in caplog.text
+
+        async def is_settled() -> bool:
+            if await is_told() and not path.exists():
+                (tmp_path / "away").rename(path)
+            return (await made.now(batch)).is_settled
+
+        await made.run_until(is_settled)
         return await made.now(batch)
 
-    assert asyncio.run(run()).failed == 3
+    assert asyncio.run(run()).completed == 30
+    assert caplog.text.count("pauses until") == 1
     made.thread.close()
-    with sqlite3.connect(tmp_path / NAME) as connection:
-        replies = [row[0] for row in connection.execute("SELECT reply FROM lines")]
-    connection.close()
-    assert all(b"cannot be read" in reply for reply in replies)

@@ -22,14 +22,19 @@ from tests.unit.jobs.test_runner import WAIT_S, ScriptedAsker, at_once, run_unti
 class Parts:
     """All parts of jobs over one folder, as they are put together for a server."""
 
-    def __init__(self, folder: Path, bounds: JobBounds | None = None) -> None:
+    def __init__(
+        self, folder: Path, bounds: JobBounds | None = None, times: Times | None = None
+    ) -> None:
         self.thread = StoreThread(folder)
         self.thread.open()
         self.asker = ScriptedAsker(at_once)
         self.runner = LineRunner(self.thread, self.asker)
-        times = Times(SystemClock(), lambda: NOW)
         self.stages = Stages(
-            self.thread, self.asker, self.runner, times=times, bounds=bounds or JobBounds()
+            self.thread,
+            self.asker,
+            self.runner,
+            times=times or Times(SystemClock(), lambda: NOW),
+            bounds=bounds or JobBounds(),
         )
 
     async def create(self, count: int) -> StoredBatch:
@@ -86,16 +91,16 @@ def test_an_output_that_takes_long_keeps_nobody_waiting(
 ) -> None:
     """Guards other batches: they are checked, cancelled and written beside a large output."""
     may_go_on = threading.Event()
-    publish = OutputFiles.publish
+    sync = OutputFiles.sync
     held: list[OutputFiles] = []
 
-    def publish_slowly(files: OutputFiles) -> None:
+    def sync_slowly(files: OutputFiles) -> None:
         if not held:
             held.append(files)
             assert may_go_on.wait(WAIT_S)
-        publish(files)
+        sync(files)
 
-    monkeypatch.setattr(OutputFiles, "publish", publish_slowly)
+    monkeypatch.setattr(OutputFiles, "sync", sync_slowly)
     parts = Parts(tmp_path)
 
     async def run() -> tuple[StoredBatch, StoredBatch]:
@@ -150,3 +155,73 @@ def test_no_line_is_begun_while_the_store_is_as_large_as_it_may_be(tmp_path: Pat
 
     assert asyncio.run(go_on()).completed == 20
     roomy.thread.close()
+
+
+def test_time_is_counted_by_a_clock_that_only_grows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards batches against a clock that is put right: a step is no time, and what has passed is
+    known after a restart."""
+    wall = [NOW]
+    batches: list[StoredBatch] = []
+
+    def lived(passed_s: float, *, ends: bool = False) -> StoredBatch:
+        """The batch, after a process in which so much time passed."""
+        parts = Parts(tmp_path, times=Times(clock, lambda: wall[0]))
+        # It has nothing to run: only time ends it.
+        parts.asker.is_open = False
+
+        async def run() -> StoredBatch:
+            if not batches:
+                batches.append(await parts.create(5))
+            clock.at += passed_s
+            wall[0] += 90_000
+
+            async def is_noted() -> bool:
+                now = await parts.now(batches[0])
+                return now.passed_s >= clock.at and ends == (now.outcome is not None)
+
+            await parts.run_until(is_noted)
+            return await parts.now(batches[0])
+
+        try:
+            return asyncio.run(run())
+        finally:
+            parts.thread.close()
+
+    clock = SteppedClock()
+    assert lived(40_000.0).status.is_live
+    assert lived(40_000.0).status.is_live
+    assert lived(10_000.0, ends=True).outcome is BatchStatus.EXPIRED
+
+
+class SteppedClock:
+    """Seconds that pass when the test says so."""
+
+    at = 0.0
+
+    def now(self) -> float:
+        return self.at
+
+
+def test_a_batch_whose_input_is_away_keeps_no_other_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards whoever comes second, and the first: it is checked when its file is back."""
+    monkeypatch.setattr(limits, "TROUBLE_S", 0.02)
+    parts = Parts(tmp_path)
+
+    async def run() -> tuple[StoredBatch, StoredBatch]:
+        first, second = await parts.create(5), await parts.create(5)
+        path = parts.thread.store.path_of(first.input_file_id)
+        path.rename(tmp_path / "away")
+        await parts.run_until(lambda: parts.is_ended(second))
+        before = await parts.now(first)
+        (tmp_path / "away").rename(path)
+        await parts.run_until(lambda: parts.is_ended(first))
+        return before, await parts.now(first)
+
+    before, after = asyncio.run(run())
+    assert before.status is BatchStatus.VALIDATING
+    assert (after.status, after.completed) == (BatchStatus.COMPLETED, 5)
+    parts.thread.close()

@@ -11,7 +11,7 @@ from jitney.jobs.batch_table import InputMissing, KeyReused, TooManyBatches
 from jitney.jobs.database import NAME
 from jitney.jobs.file_table import FileInUse
 from jitney.jobs.output import OutputFiles
-from jitney.jobs.store import FILES, JobStore
+from jitney.jobs.store import JobStore
 from jitney.jobs.stored import BatchStatus, CheckedLine, StoredBatch
 from tests.unit.jobs.store_for_tests import NOW, add_file, begun, ids_in, new_batch, result
 
@@ -30,8 +30,9 @@ def end(store: JobStore, batch: StoredBatch) -> StoredBatch:
     while lines := store.lines.written(batch.serial, after):
         files.add(lines)
         after = lines[-1].number
-    files.publish()
+    files.sync()
     store.batches.end(batch, NOW, *files.records(NOW))
+    files.name()
     return store.batches.get(batch.serial)
 
 
@@ -174,24 +175,6 @@ def test_files_belong_to_their_owner_and_to_their_batch(store: JobStore) -> None
     store.batches.fail(batch.serial, NOW, {"code": "x"})
     use = store.files.use("me")
     assert (use.count, use.bytes) == (1, 3)
-    assert store.files.remove("me", file.id) == file
+    assert store.remove_file("me", file.id) == file
+    assert not store.path_of(file.id).exists()
     assert store.files.use("me").count == 0
-
-
-def test_a_start_removes_what_was_not_complete(tmp_path: Path) -> None:
-    """Guards the disk, and the list of files: content without a row goes, and the reverse."""
-    store = JobStore(tmp_path)
-    kept, lost = add_file(store, b"kept"), add_file(store, b"lost")
-    half = store.new_path()
-    half.write_bytes(b"half")
-    store.path_of(lost.id).unlink()
-    store.close()
-    store = JobStore(tmp_path)
-    assert [path.name for path in (tmp_path / FILES).iterdir()] == [kept.id]
-    assert store.files.ids() == {kept.id}
-    store.close()
-
-
-def test_the_store_is_for_its_user_only(store: JobStore) -> None:
-    """Guards prompts against other users of the machine."""
-    assert (store.folder / FILES).stat().st_mode & 0o077 == 0

@@ -23,7 +23,7 @@ from jitney.core import limits
 from jitney.core.backend import Segment
 from jitney.core.batch import Batch, Outcome
 from jitney.core.params import Constraint
-from jitney.errors import BackendCrashed, BackendFailed, EngineError, SetupError
+from jitney.errors import BackendCrashed, BackendFailed, EngineError, InputCrashed, SetupError
 
 QUESTION_S_MAX = 60.0
 """The longest wait to tokenise a text or to compile a constraint, and again to get a turn."""
@@ -167,7 +167,9 @@ class ProcessBackend:
 
         After any other end, or after several kills, this raises: the question itself may be what
         ends processes, and must not end every next one. Only the engine starts new processes.
+        Raises InputCrashed if a process has ended while it had the question.
         """
+        deaths = 0
         for attempt in range(limits.FAILURES_MAX):
             worker = self._await_ready()
             if not turn.acquire(QUESTION_S_MAX):
@@ -176,8 +178,12 @@ class ProcessBackend:
                 where = worker.texts if channel == "texts" else worker.constraints
                 return worker.ask(where, question, expected, QUESTION_S_MAX)
             except BackendCrashed as crash:
-                if crash.signal != signal.SIGKILL or attempt == limits.FAILURES_MAX - 1:
+                deaths += crash.was_reached
+                is_last = attempt == limits.FAILURES_MAX - 1
+                if crash.is_wanted or (is_last and not deaths):
                     raise
+                if is_last or (crash.was_reached and crash.signal != signal.SIGKILL):
+                    raise InputCrashed(str(crash), crash.signal, deaths=deaths) from crash
             finally:
                 turn.release()
         raise AssertionError("The last attempt raises")

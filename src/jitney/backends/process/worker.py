@@ -4,9 +4,11 @@ Started by `jitney.backends.process.client`, never by hand. The arguments are th
 sockets for batches, texts and constraints, and the id of the parent. The main thread builds the
 backend that the first message names, and then runs batches. A second thread tokenises and a third
 compiles, so that none waits for another. The process ends when its parent does: its channels are
-closed then, and on Linux the kernel kills it even inside native code.
+closed then, and on Linux the kernel kills it even inside native code. If native code crashes, the
+parent is told in which thread (`WorkerProcess`).
 """
 
+import faulthandler
 import os
 import socket
 import sys
@@ -36,6 +38,7 @@ def main(arguments: list[str]) -> int:
     """Serve one parent until it ends; the value is the exit status."""
     *sockets, parent = (int(each) for each in arguments)
     ignore_stop_signals()
+    faulthandler.enable(all_threads=False)
     if not die_with_parent(parent):
         return EXIT_DONE
     batches, texts, constraints = (Channel(Frames(socket.socket(fileno=each))) for each in sockets)
@@ -90,7 +93,7 @@ def _answer(message: Message, backend: Backend) -> Message:
             case messages.Prepare(constraint):
                 backend.prepare(constraint)
                 return messages.Done()
-    except Exception as error:
+    except BaseException as error:  # A panic of a library in Rust is no Exception.
         return Failure.of(error, "backend")
     raise MalformedFrame("An answer came where a question was expected.")
 

@@ -21,6 +21,9 @@ from jitney.sandbox.frames import ChannelClosed, MalformedFrame
 _MODULE = "jitney.backends.process.worker"
 _GRACE_S = 2.0
 
+_THREADS = {"questions": " in answer_or_exit\n", "batches": " in main\n"}
+"""What the worker's threads are for, and the function by which each is known after a crash."""
+
 MessageT = TypeVar("MessageT", bound=Message)
 
 
@@ -55,13 +58,18 @@ class WorkerProcess:
         self._fallback = fallback
         self.batches, self.texts, self.constraints = map(Channel, self.process.channels)
         self._is_closed = False
+        self._was_ended = False
+        """Whether it lived until we ended it."""
 
     def ask(
         self, channel: Channel, question: Message, expected: type[MessageT], limit_s: float
     ) -> MessageT:
         """Send one question; its answer, or raise the error that is the answer."""
-        with self.talking(limit_s):
+        of = "batches" if channel is self.batches else "questions"
+        # If the process ended before, this question is not the cause.
+        with self.talking(limit_s, of, was_reached=False):
             channel.send(question, limit_s)
+        with self.talking(limit_s, of):
             answer = channel.receive(limit_s)
         return self.checked(answer, expected)
 
@@ -75,8 +83,13 @@ class WorkerProcess:
         return answer
 
     @contextlib.contextmanager
-    def talking(self, limit_s: float, *, was_reached: bool = True) -> Iterator[None]:
-        """For all sending and receiving: turns errors into BackendCrashed."""
+    def talking(
+        self, limit_s: float, of: str = "batches", *, was_reached: bool = True
+    ) -> Iterator[None]:
+        """For all sending and receiving of batches or questions: turns errors into BackendCrashed.
+
+        What comes after the end is not its cause, nor is the work of a thread that did not crash.
+        """
         try:
             yield
         except TimeoutError as error:
@@ -89,7 +102,8 @@ class WorkerProcess:
             raise BackendCrashed(f"The backend process sent a bad frame: {error}") from error
         except ChannelClosed as error:
             crash = self.crash()
-            crash.was_reached = was_reached
+            is_cause = not self._was_ended and self._crashed_in() in (of, None)
+            crash.was_reached = was_reached and is_cause
             raise crash from error
         except InvalidRequest:
             raise  # nothing was sent
@@ -100,12 +114,18 @@ class WorkerProcess:
 
     def end(self) -> None:
         """Close its channels, so that it ends, and kill it if it does not."""
+        self._was_ended |= not self.process.has_ended
         self.process.end(_GRACE_S)
 
     def close(self) -> None:
         """End it because it is not needed any more. Waiting calls raise an error that says so."""
         self._is_closed = True
         self.end()
+
+    def _crashed_in(self) -> str | None:
+        """What the thread is for that crashed; None if nobody knows, as after a SIGKILL."""
+        where = self.process.crashed_stack()
+        return next((name for name, function in _THREADS.items() if function in where), None)
 
     def crash(self) -> BackendCrashed:
         """The error that says how the process ended. Kills it first if it still runs."""

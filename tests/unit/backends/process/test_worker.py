@@ -8,7 +8,15 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from jitney.backends.process.messages import Channel, Done, Execute, Executed, Failure, Reset
+from jitney.backends.process.messages import (
+    Channel,
+    Done,
+    Encode,
+    Execute,
+    Executed,
+    Failure,
+    Reset,
+)
 from jitney.backends.process.worker import BatchServer
 from jitney.core.backend import Segment, Traits, Vocabulary
 from jitney.core.batch import Batch, Outcome
@@ -73,6 +81,17 @@ class Queueing(Plain):
             self._batches.clear()
             raise BackendFailed("it is negative.")
         return Outcome(batch.number, (), 0.0)
+
+
+class Panic(BaseException):
+    """As libraries of Rust raise it: no Exception."""
+
+
+class Panicking(Plain):
+    """Its tokenizer panics."""
+
+    def encode(self, texts: Sequence[Segment]) -> list[int]:
+        raise Panic("no such token")
 
 
 @contextlib.contextmanager
@@ -174,3 +193,14 @@ def test_a_backend_that_cannot_queue_runs_one_batch_after_another() -> None:
         send(channel, 5)
         assert received(channel, 1) == [5]
     assert list(backend.reached.queue) == [1, 2, -3, 0, 5]
+
+
+def test_a_panic_of_the_tokenizer_is_an_answer() -> None:
+    """Guards the thread that tokenises: it would end, and every next text wait for a minute."""
+    with serving(Panicking()) as channel:
+        channel.send(Encode((("x", False),)), WAIT_S)
+        answer = channel.receive(WAIT_S)
+        assert isinstance(answer, Failure)
+        assert "Panic: no such token" in answer.text
+        send(channel, 1)
+        assert received(channel, 1) == [1]

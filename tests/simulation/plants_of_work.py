@@ -1,0 +1,39 @@
+"""Bugs that let the engine thread read waiting prompts again and again; see `plants.py`."""
+
+from tests.simulation.planting import planted
+
+_CHAIN = "core/chain.py"
+_MEMORY = "core/memory.py"
+
+OF_WORK = (
+    planted(
+        "a prompt is compared again in every tick",
+        "work",
+        (_CHAIN, "if ours[depth - 1] is theirs[depth - 1]:", "if not depth:"),
+        (
+            _CHAIN,
+            "bisect_left(range(depth), True, key=lambda at: ours[at] is not theirs[at])",
+            "0",
+        ),
+    ),
+    planted(
+        "all who wait are compared again with each that starts",
+        "work",
+        (
+            _MEMORY,
+            "        holding = Holding(slot, self._chain(sequence), sequence)\n",
+            "        sequence.chain = None\n"
+            "        holding = Holding(slot, self._chain(sequence), sequence)\n",
+        ),
+        (
+            _CHAIN,
+            "if ours[known].order <= theirs[known].order:",
+            "if ours[known].order > theirs[known].order:",
+        ),
+    ),
+    planted(
+        "the keys of a prompt are made again in every tick",
+        "work",
+        (_MEMORY, "if sequence.chain is None:", "if sequence.slot is None:"),
+    ),
+)
