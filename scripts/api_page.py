@@ -99,7 +99,9 @@ which is `n` times `max_tokens`, or times the rest of the context where there is
 not used is given back when it ends. A call that may take more than a minute's worth is let in
 when nothing of the last minute's is used; one that may take more than
 {RETRY_AFTER_S_MAX // 60} minutes' worth is refused with 400. With 429, `retry-after` says
-when the call would be let in if nothing else came.
+when the call would be let in if nothing else came. Batches have a limit of their own for a day
+(`batch_tokens_per_day`), which follows from the rate of tokens; [batches.md](../batches.md#limits)
+says how it is counted.
 
 ## Pages in browsers
 

@@ -20,6 +20,7 @@ from jitney.config import (
 )
 from jitney.config.machine import jobs_folder
 from jitney.errors import ConfigError
+from jitney.jobs.allowances import Allowances
 from jitney.jobs.database import DiskTrouble, StoreTaken
 from jitney.jobs.job_metrics import collect_jobs
 from jitney.jobs.job_routes import make_batch_router, make_file_router
@@ -95,7 +96,8 @@ def open_jobs(service: Service, *, waits_for_store: bool = False) -> Jobs:
     """
     settings = service.settings
     bounds = JobBounds(bytes_max=settings.jobs_disk_limit)
-    jobs = Jobs(settings.jobs_dir, ServiceAsker(service), bounds=bounds)
+    allowances = Allowances(service.keys.known, service.clock)
+    jobs = Jobs(settings.jobs_dir, ServiceAsker(service), bounds=bounds, allowances=allowances)
     jobs.is_waiting = waits_for_store
     try:
         jobs.open_if_there()

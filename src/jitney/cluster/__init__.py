@@ -7,11 +7,13 @@
     replica_engine     one engine, as a replica
     overview           all replicas, as one ingress last saw them
     fleet              the engines as one: what the server uses in place of an engine
+    own_ray            a Ray that is started here, closed to everybody else
+    replica_port       a port that Serve opens, kept on loopback
     on_ray             replicas on Ray Serve
     serving            a fleet for `jitney serve --replicas`
     serve_app          `app`, for Ray's own commands
 
-Nothing below this package imports it, and only `on_ray` and `serve_app` import Ray.
+Nothing below this package imports it, and only `on_ray`, `replica_port` and `serve_app` import Ray.
 """
 
 import importlib

@@ -36,6 +36,7 @@ from jitney.cluster.dispatch import ReplicaLost
 from jitney.cluster.replica_count import ReplicaLoad, wanted_count
 from jitney.cluster.replica_engine import ReplicaEngine
 from jitney.cluster.replica_messages import Address, Description, decode_description
+from jitney.cluster.replica_port import keep_on_loopback
 from jitney.cluster.routing import Report, RouteTable, Sought
 from jitney.config import Settings
 from jitney.core.backend import Segment
@@ -72,6 +73,7 @@ class RayReplica:
 
     def __init__(self, settings: dict[str, Any]) -> None:
         logging.getLogger("jitney").setLevel(logging.INFO)
+        keep_on_loopback()
         self._assembly = assemble(Settings(**settings))
         self._engine: ReplicaEngine | None = None
 

@@ -20,8 +20,10 @@ from jitney.backends.machine.cores import usable_cores
 from jitney.cluster.dispatch import Dispatch
 from jitney.cluster.fleet import ReplicaFleet
 from jitney.cluster.meeting import Meeting, MeetingDispatch
+from jitney.cluster.own_ray import closed_environment, warn_of_open_token
 from jitney.cluster.replica_messages import Description
-from jitney.config import ServeSettings, Settings
+from jitney.config import ServeSettings, Settings, environment
+from jitney.config.machine import add_to_environment
 from jitney.engine.request_factory import RequestFactory
 from jitney.errors import ConfigError, MissingDependency, NoRoom
 from jitney.loading import ready_model
@@ -98,13 +100,17 @@ class FleetThread:
 
 def assemble_cluster(settings: Settings, serving: ServeSettings) -> ClusterAssembly:
     """Start or join Ray, start the replicas, and make a fleet of them. Raises a SetupError."""
+    address = serving.ray_address
+    if address is None:
+        # Before Ray is imported, which reads it then.
+        add_to_environment(closed_environment(environment()))
+    warn_of_open_token(environment(), address)
     try:
         on_ray = importlib.import_module("jitney.cluster.on_ray")
     except ModuleNotFoundError as error:
         raise MissingDependency(
             f"Replicas need the package {error.name}, which is not installed; {EXTRA}."
         ) from error
-    address = serving.ray_address
     bounds = replica_bounds(serving)
     one = _of_one_replica(settings, bounds[1], address)
     if address is None and takes_model(one):

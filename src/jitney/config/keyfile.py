@@ -21,11 +21,13 @@ RATE_MIN = 60 / RETRY_AFTER_S_MAX
 """One request in the longest time that a reply asks a caller to wait."""
 
 RATE_MAX = 1e12
+MINUTES_PER_DAY = 1440
 SECRET_CHARACTERS_MIN = 8
 TEXT_CHARACTERS_MAX = 256
 _TEXT = text_line(1, TEXT_CHARACTERS_MAX)
 _SECRET = text_line(SECRET_CHARACTERS_MIN, TEXT_CHARACTERS_MAX)
 _RATE = number(RATE_MIN, RATE_MAX)
+_PER_DAY = number(1.0, RATE_MAX)
 _SHARE = number(0.0, 1.0, above=True)
 _PRIORITY = one_of(tuple(each.name.lower() for each in Priority))
 
@@ -53,6 +55,11 @@ FIELDS: Mapping[str, tuple[Form, str]] = MappingProxyType(
         "tokens_per_minute": (
             _RATE,
             "Tokens that it may use in a minute, of prompts and completions. Default: no limit.",
+        ),
+        "batch_tokens_per_day": (
+            _PER_DAY,
+            "Tokens that its batches may use in a day, of prompts and completions; then they wait. "
+            f"Default: {MINUTES_PER_DAY:,} times `tokens_per_minute`, and without that no limit.",
         ),
         "queue_share": (
             _SHARE,
@@ -83,11 +90,19 @@ class Key:
     priority_max: Priority = Priority.CRITICAL
     requests_per_minute: float | None = None
     tokens_per_minute: float | None = None
+    batch_tokens_per_day: float | None = None
     scope: str | None = None
     queue_share: float | None = None
     running_share: float | None = None
     """Its shares of the queue and of the running sequences. None is all for the only key, and the
     default of `jitney.core.limits` for one of several."""
+
+    @property
+    def batch_tokens_max(self) -> float | None:
+        """Tokens of its batches in a day: as many as given, or as its rate has in a day."""
+        if self.batch_tokens_per_day is None and self.tokens_per_minute is not None:
+            return self.tokens_per_minute * MINUTES_PER_DAY
+        return self.batch_tokens_per_day
 
     @property
     def cache_scope(self) -> str:

@@ -21,6 +21,11 @@ def keep_children_off_current_folder() -> None:
     os.environ["PYTHONSAFEPATH"] = "1"
 
 
+def add_to_environment(values: Mapping[str, str]) -> None:
+    """Give these to libraries that are loaded, and to processes that are started, from now on."""
+    os.environ.update(values)
+
+
 def cache_folder(environ: Mapping[str, str]) -> Path:
     """JITNEY_CACHE, else jitney in XDG_CACHE_HOME, else in ~/.cache. It may not exist yet."""
     for variable in ("JITNEY_CACHE", "JITNEY_CACHE_DIR"):

@@ -32,6 +32,10 @@ def collect_jobs(jobs: Jobs) -> Iterator[Metric]:
             "jobs_batches": ("Batches by state.", by("status", dict(jobs.stages.counts))),
             "jobs_lines_pending": ("Lines without a result.", jobs.stages.pending_count),
             "jobs_lines_in_flight": ("Lines that are being asked.", jobs.runner.in_flight_count),
+            "jobs_keys_used_up": (
+                "Keys whose batches wait, because their tokens of a day are used up.",
+                jobs.allowances.used_up_count,
+            ),
             "jobs_limit": ("Every bound of files and batches.", by("limit", bounds)),
         },
     )

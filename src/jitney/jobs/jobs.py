@@ -17,6 +17,7 @@ from typing import TypeVar
 from jitney.engine.clock import SystemClock
 from jitney.errors import ConfigError
 from jitney.jobs import limits
+from jitney.jobs.allowances import Allowances
 from jitney.jobs.batch_input import HeldInput
 from jitney.jobs.database import DiskTrouble
 from jitney.jobs.line_asker import Asker
@@ -45,11 +46,13 @@ class Jobs:
         bounds: JobBounds | None = None,
         times: Times | None = None,
         held: Mapping[str, HeldInput] | None = None,
+        allowances: Allowances | None = None,
     ) -> None:
         self.thread = StoreThread(folder, held)
         self._times = times or Times(SystemClock(), now_s)
         self.bounds = bounds or JobBounds()
         self._asker = asker
+        self.allowances = allowances or Allowances((), SystemClock())
         self._opening = asyncio.Lock()
         self._running: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
@@ -123,7 +126,7 @@ class Jobs:
         self.thread.close()
 
     def _made(self) -> tuple[LineRunner, Stages]:
-        runner = LineRunner(self.thread, self._asker)
+        runner = LineRunner(self.thread, self._asker, self.allowances)
         stages = Stages(self.thread, self._asker, runner, times=self._times, bounds=self.bounds)
         return runner, stages
 

@@ -93,6 +93,12 @@ TROUBLE_S = 2.0
 AGE_S = 10.0
 """How often the time that has passed for batches is noted: a kill forgets no more than that."""
 
+ALLOWANCE_S = 10.0
+"""How often what keys get back is noted, and given out: a kill forgets no more than that."""
+
+ALLOWANCE_DAYS_MAX = 2
+"""The most that a key has to wait for after a start, in days."""
+
 STORE_S = 5.0
 """How often a store that cannot be opened is asked for."""
 

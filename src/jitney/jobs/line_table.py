@@ -6,9 +6,10 @@ lines of batches that still take results. See `jitney.jobs.store` for what follo
 Tests: tests/unit/jobs/test_store.py and test_kills.py.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from jitney.jobs import limits
+from jitney.jobs.allowance_table import note_used
 from jitney.jobs.database import Database
 from jitney.jobs.schema import DONE, FAILED, PENDING
 from jitney.jobs.stored import (
@@ -75,13 +76,18 @@ class LineTable:
             ).fetchall()
         return [PendingLine(*row) for row in rows]
 
-    def settle(self, results: Sequence[LineResult]) -> Sequence[LineResult]:
+    def settle(
+        self, results: Sequence[LineResult], used: Mapping[str, float] | None = None
+    ) -> Sequence[LineResult]:
         """Write the results of pending lines, in one transaction; those that were written.
 
-        A result is left out where its line has one, and where its batch takes no more.
+        A result is left out where its line has one, and where its batch takes no more. `used` are
+        tokens of keys, which are noted with them.
         """
         written: list[LineResult] = []
         with self._database.transaction() as connection:
+            if used:
+                note_used(connection, used)
             for result in results:
                 changed = connection.execute(
                     "UPDATE lines SET state = ?, reply = ? WHERE batch = ? AND number = ? "

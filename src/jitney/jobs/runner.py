@@ -2,7 +2,8 @@
 
 It takes pending lines from the store, asks for their answers, at most so many at once, and writes
 the results back, as many together as have come. Owners take turns. It remembers nothing that
-matters: whatever is lost with the process is pending in the store.
+matters: whatever is lost with the process is pending in the store. A key that has used up its
+tokens (`jitney.jobs.allowances`) has no turn.
 
 While the disk is full or fails, answers are kept in memory, no new line is begun, and the write is
 tried again. A batch whose input cannot be read pauses, and the others go on. A line that finds no
@@ -18,7 +19,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from jitney.core.limits import FAILURES_MAX, SUSPECT_FAILURES
+from jitney.engine.clock import SystemClock
 from jitney.jobs import limits
+from jitney.jobs.allowances import Allowances
 from jitney.jobs.database import DiskTrouble
 from jitney.jobs.line_asker import Asker, AskingOver, LineAnswer, LineCrashed, TryLater
 from jitney.jobs.lines import read_content
@@ -48,9 +51,12 @@ class _Source:
 class LineRunner:
     """Runs lines until its task is cancelled, or nothing more is answered."""
 
-    def __init__(self, thread: StoreThread, asker: Asker) -> None:
+    def __init__(
+        self, thread: StoreThread, asker: Asker, allowances: Allowances | None = None
+    ) -> None:
         self._thread = thread
         self._asker = asker
+        self._allowances = allowances or Allowances((), SystemClock())
         self._sources: dict[int, _Source] = {}
         self._asking: dict[LineKey, asyncio.Task[None]] = {}
         self._in_flight: Counter[str] = Counter()
@@ -85,7 +91,9 @@ class LineRunner:
     async def run(self) -> None:
         """Run lines. It ends with its task, and with an error that a line does not expect: the next
         runner finds that line pending."""
+        self._allowances.adopt(self._thread.store.allowances.at_open)
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._allowances.tend(self._thread, self.wake))
             tasks.create_task(self._fill_always(tasks))
             tasks.create_task(self._keep_always())
 
@@ -145,6 +153,7 @@ class LineRunner:
                 for each in self._sources.values()
                 if (each.lines or not each.is_empty) and not each.is_paused
             ]
+            ready = [each for each in ready if self._allowances.has_left(each.batch.owner)]
             if not ready:
                 return None
             source = min(ready, key=self._turn_of)
@@ -201,6 +210,7 @@ class LineRunner:
             # Otherwise others were read since this one was.
             self.end_trouble(batch)
         if answer is not None:
+            self._allowances.spend(batch.owner, answer.tokens)
             self._answered.append(_answered(batch, line, answer))
             self._may_keep.set()
 
@@ -259,8 +269,9 @@ class LineRunner:
     async def _keep(self) -> None:
         """Write all answers that are there, in one transaction."""
         results = list(self._answered)
+        used = self._allowances.used_by({each.batch.owner for each in self._sources.values()})
         try:
-            written = await self._thread.call(lambda store: store.lines.settle(results))
+            written = await self._thread.call(lambda store: store.lines.settle(results, used))
         except DiskTrouble as trouble:
             await self._wait_out(trouble)
             return

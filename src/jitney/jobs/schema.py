@@ -7,7 +7,7 @@ whatever was killed when.
 Tests: tests/unit/jobs/test_database.py and test_store.py.
 """
 
-VERSION = 2
+VERSION = 3
 """Stored as `user_version`. A store of a newer version is refused; an older one is brought up."""
 
 PENDING, DONE, FAILED = 0, 1, 2
@@ -18,14 +18,19 @@ CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 INSERT INTO meta VALUES ('mark', lower(hex(randomblob(16))));
 """
 
-UPGRADES = {
-    1: f"""{_META}
-ALTER TABLE batches ADD COLUMN passed_s REAL NOT NULL DEFAULT 0;
+_ALLOWANCES = """
+CREATE TABLE allowances (owner TEXT PRIMARY KEY, used REAL NOT NULL);
 """
+
+UPGRADES = {
+    1: f"""{_META}{_ALLOWANCES}
+ALTER TABLE batches ADD COLUMN passed_s REAL NOT NULL DEFAULT 0;
+""",
+    2: _ALLOWANCES,
 }
 """From each older version to this one."""
 
-TABLES = f"""{_META}
+TABLES = f"""{_META}{_ALLOWANCES}
 CREATE TABLE files (
     serial INTEGER PRIMARY KEY AUTOINCREMENT,
     id TEXT NOT NULL UNIQUE,

@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 
+from jitney.jobs.allowance_table import AllowanceTable
 from jitney.jobs.batch_input import HeldInput
 from jitney.jobs.batch_table import BatchTable
 from jitney.jobs.database import MISTAKES, Database, DiskTrouble, disk_troubles
@@ -47,6 +48,7 @@ class JobStore:
             self.batches = BatchTable(self._database)
             self.lines = LineTable(self._database)
             try:
+                self.allowances = AllowanceTable(self._database)
                 self._open_content()
             except BaseException:
                 self._database.close()

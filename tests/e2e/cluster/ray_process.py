@@ -3,6 +3,7 @@ takes longer than most tests. And a stream of known length, as callers read it."
 
 import json
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -14,8 +15,9 @@ import pytest
 from openai import OpenAI
 
 END_S = 100
-ENVIRONMENT = os.environ | {"RAY_AUTH_MODE": "token"}
-"""A Ray on this machine has a token; who joins it by its address does not look for one unasked."""
+ENVIRONMENT = os.environ | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+"""A Ray on this machine has a token; who joins it by its address does not look for one unasked.
+Without one Ray would write it to the home of whoever runs the tests."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,13 @@
 """A server over two replicas on a real Ray: answers as one, and outlives a replica."""
 
 import contextlib
+import json
 import os
+import re
 import signal
+import subprocess
+import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,9 +16,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.e2e.cluster.open_ports import listening, started_with, tree
 from tests.e2e.cluster.ray_process import stream
 from tests.e2e.jobs.job_process import ServerProcess, server_process
-from tests.e2e.server.processes import _command, children, wait_until_gone
+from tests.e2e.server.processes import PROC, _command, children, wait_until_gone
 
 pytest.importorskip("ray", reason="Ray is not installed: it has no package for this machine")
 pytestmark = pytest.mark.timeout(900)
@@ -21,14 +27,25 @@ pytestmark = pytest.mark.timeout(900)
 TOKENS = 500
 STREAMS = 8
 FLAGS = ("--replicas", "2", "--max-num-seqs", "8", "--max-model-len", "1024")
+STRANGER = Path(__file__).with_name("stranger.py")
+NEEDS_PROC = pytest.mark.skipif(
+    not (PROC / "net").exists(), reason="where a process listens is read from /proc"
+)
 
 
 @contextlib.contextmanager
-def cluster(folder: Path) -> Iterator[ServerProcess]:
+def cluster(folder: Path, home: Path) -> Iterator[ServerProcess]:
     """A server over two replicas. Skips where Ray itself does not start: the machine is starved."""
     with contextlib.ExitStack() as stack:
+        patched = stack.enter_context(pytest.MonkeyPatch.context())
         # It has to start a Ray of its own, whatever other one it could find.
-        stack.enter_context(pytest.MonkeyPatch.context()).setenv("RAY_ADDRESS", "127.0.0.1:1")
+        patched.setenv("RAY_ADDRESS", "127.0.0.1:1")
+        for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+            patched.delenv(name, raising=False)
+        # Of a user who asks for no token, which is for other clusters than this one.
+        patched.setenv("RAY_AUTH_MODE", "disabled")
+        patched.setenv("HOME", str(home))
+        patched.setenv("RAY_TMPDIR", str(home))
         try:
             running = stack.enter_context(server_process(folder, *FLAGS))
         except AssertionError as error:
@@ -39,8 +56,16 @@ def cluster(folder: Path) -> Iterator[ServerProcess]:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with cluster(tmp_path_factory.mktemp("jobs")) as running:
+def home() -> Iterator[Path]:
+    """A home that others may look into, as it was the default for long."""
+    with tempfile.TemporaryDirectory() as made:
+        Path(made).chmod(0o755)
+        yield Path(made)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Iterator[ServerProcess]:
+    with cluster(tmp_path_factory.mktemp("jobs"), home) as running:
         yield running
 
 
@@ -108,6 +133,44 @@ def test_routes_and_errors_are_those_of_one_engine(server: ServerProcess) -> Non
     assert "jitney:" in httpx.get(f"{server.address}/metrics", timeout=100).text
     tokens = httpx.post(f"{server.address}/tokenize", json={"prompt": "abc"}, timeout=100)
     assert tokens.json()["count"] >= 3
+
+
+@NEEDS_PROC
+def test_nothing_of_a_server_on_loopback_listens_elsewhere(server: ServerProcess) -> None:
+    """Guards the machine's neighbours: Ray opens a dozen ports, on all interfaces by itself."""
+    opened = listening(tree(server.pid))
+    assert len(opened) > 5, "the server's, Ray's, and one of each replica"
+    assert [f"{address} {port}" for address, port in opened if not address.is_loopback] == []
+
+
+@NEEDS_PROC
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_another_user_of_the_machine_cannot_give_orders_to_ray(
+    server: ServerProcess, home: Path
+) -> None:
+    """Guards the server's user: with the token, or a place in Ray's folder, any code runs as it."""
+    assert not (home / ".ray").exists(), "a token that Ray wrote, for all to read"
+    pids = tree(server.pid)
+    given = [each for pid in pids for each in started_with(pid, "environ")]
+    (token,) = {each.partition("=")[2] for each in given if each.startswith("RAY_AUTH_TOKEN=")}
+    commands = " ".join(each for pid in pids for each in started_with(pid, "cmdline"))
+    assert token not in commands
+    (session,) = set(re.findall(r"(/\S+/session_[\d_-]+)/", commands))
+    folders = [str(home), session, str(Path(session).parent)]
+    asked = {"ports": [port for _, port in listening(pids)], "folders": folders, "token": token}
+    done = subprocess.run(
+        [sys.executable, "-P", STRANGER],
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert (seen["held"], seen["writable"]) == ([], [])
+    assert not [each for each in seen["answers"] if "submission_id" in each]
+    assert [each for each in seen["answers"] if " 401 " in each.partition("\r\n")[0]]
 
 
 def test_a_stopped_server_leaves_nothing_behind(server: ServerProcess) -> None:

@@ -22,6 +22,7 @@ from jitney.engine.clock import Clock
 from jitney.engine.engine import Engine
 from jitney.engine.request_factory import RequestFactory
 from jitney.errors import EngineStopped
+from jitney.jobs.allowances import Allowances
 from jitney.jobs.job_metrics import collect_jobs
 from jitney.jobs.job_routes import make_batch_router, make_file_router
 from jitney.jobs.jobs import Jobs
@@ -242,7 +243,12 @@ def _jobs_of(world: World, service: Service) -> Jobs | None:
     if world.jobs_dir is None:
         return None
     asker = ServiceAsker(service)
-    jobs = Jobs(world.jobs_dir, asker, bounds=world.jobs_bounds, times=world.jobs_times)
+    jobs = Jobs(
+        *(world.jobs_dir, asker),
+        bounds=world.jobs_bounds,
+        times=world.jobs_times,
+        allowances=Allowances(service.keys.known, service.clock),
+    )
     jobs.open_if_there()
     return jobs
 

@@ -1,6 +1,7 @@
 """A fleet with a thread of its own: how it starts, and what is left when it does not."""
 
 import asyncio
+import os
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,8 @@ def test_a_name_on_the_hub_is_looked_up_before_ray_starts(
 ) -> None:
     """Guards those who name a model of the hub: a path is wanted where it is made ready."""
     pytest.importorskip("jitney.cluster.on_ray", reason="Ray is not installed here")
+    # What Ray is told goes to nobody else in this process.
+    monkeypatch.setattr(os, "environ", {**os.environ, "RAY_TMPDIR": str(tmp_path)})
     ready: list[Settings] = []
 
     def stop(settings: Settings) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jitney.config import load_keys
+from jitney.config import Key, load_keys
 from jitney.config.keyfile import FIELDS
 from jitney.core.request import Priority
 from jitney.errors import ConfigError
@@ -26,6 +26,7 @@ keys:
     priority: high
     requests_per_minute: 600
     tokens_per_minute: 150000.5
+    batch_tokens_per_day: 5e6
     cache_scope: shared
     queue_share: 0.25
     running_share: 1
@@ -36,10 +37,19 @@ keys:
     assert (search.name, search.secret, search.scope) == ("search", "secret-of-search", "shared")
     assert search.priority_max is Priority.HIGH
     assert (search.requests_per_minute, search.tokens_per_minute) == (600.0, 150_000.5)
+    assert search.batch_tokens_max == 5_000_000.0
     assert (search.queue_share, search.running_share) == (0.25, 1.0)
     assert (night.queue_share, night.running_share) == (None, None)
     assert (night.secret, night.priority_max) == ("secret-of-night", Priority.CRITICAL)
     assert night.requests_per_minute is None
+
+
+def test_batches_have_the_rate_of_their_key_for_a_day_unless_it_says_otherwise() -> None:
+    """Guards a rate that is a budget: without a word, batches would pass it."""
+    assert Key(name="a", secret="secret-1", tokens_per_minute=10).batch_tokens_max == 14_400
+    assert Key(name="a", secret="secret-1", requests_per_minute=10).batch_tokens_max is None
+    both = Key(name="a", secret="secret-1", tokens_per_minute=10, batch_tokens_per_day=1e12)
+    assert both.batch_tokens_max == 1e12
 
 
 def test_the_example_of_the_page_is_a_file_of_keys(tmp_path: Path) -> None:
@@ -83,6 +93,7 @@ def test_a_missing_key_file_is_called_what_it_is(tmp_path: Path) -> None:
         "keys: [{name: a, key: secret-1, priority: urgent}]",
         "keys: [{name: a, key: secret-1, requests_per_minute: 0}]",
         "keys: [{name: a, key: secret-1, tokens_per_minute: .inf}]",
+        "keys: [{name: a, key: secret-1, batch_tokens_per_day: 0}]",
         "keys: [{name: a, key: secret-1, queue_share: 0}]",
         "keys: [{name: a, key: secret-1, queue_share: 50}]",
         "keys: [{name: a, key: secret-1, running_share: half}]",

@@ -234,6 +234,7 @@ def test_a_store_of_the_first_version_is_brought_up(tmp_path: Path) -> None:
     ids = store_with(tmp_path / "jobs", 2)
     with sqlite3.connect(tmp_path / "jobs" / NAME) as connection:
         connection.execute("DROP TABLE meta")
+        connection.execute("DROP TABLE allowances")
         connection.execute("ALTER TABLE batches DROP COLUMN passed_s")
         connection.execute("PRAGMA user_version = 1")
     connection.close()

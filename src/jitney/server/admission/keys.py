@@ -178,6 +178,11 @@ class KeyRing:
         """Whether no key is needed."""
         return not self._callers
 
+    @property
+    def known(self) -> tuple[Key, ...]:
+        """All of them."""
+        return tuple(caller.key for _, caller in self._callers if caller.key is not None)
+
     def named(self, name: str) -> Caller | None:
         """The caller of the key with this name; without keys, anyone, whose name is empty."""
         if self.is_open:
