@@ -11,9 +11,9 @@ Start = Callable[[World], Running]
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Running]:
-    """A server with quick ticks, shared by the tests of a module."""
-    with running(World()) as made:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A server with quick ticks and all routes, shared by the tests of a module."""
+    with running(World(jobs_dir=tmp_path_factory.mktemp("served") / "jobs")) as made:
         yield made
 
 

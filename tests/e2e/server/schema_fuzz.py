@@ -12,11 +12,13 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import schemathesis
@@ -194,7 +196,10 @@ def main() -> int:
 def run_part(cases: int, number: int) -> int:
     """Ask in this process; the exit code."""
     surprises: list[str] = []
-    with running(QUICK) as server:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        running(replace(QUICK, jobs_dir=Path(folder) / "jobs")) as server,
+    ):
         for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
             started_at = time.monotonic()
             seen = fuzz(server, mode, cases // 2, number)

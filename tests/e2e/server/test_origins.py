@@ -1,6 +1,5 @@
 """Pages of other origins: without a key or permission they change nothing here (row 39)."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -8,7 +7,7 @@ import pytest
 
 from jitney.config import Key, ServeSettings
 from tests.e2e.server.conftest import Start
-from tests.e2e.server.harness import MODEL, Running, World, check_error, running
+from tests.e2e.server.harness import MODEL, Running, World, check_error
 from tests.e2e.server.test_rows_http import paths
 
 EVIL = {"origin": "https://evil.example"}
@@ -20,13 +19,6 @@ UPLOAD = (
     b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
 )
 SAFE = ("GET", "HEAD", "OPTIONS")
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A server without keys that takes files."""
-    with running(World(jobs_dir=tmp_path_factory.mktemp("served") / "jobs")) as made:
-        yield made
 
 
 def complete(server: Running, headers: dict[str, str]) -> httpx.Response:

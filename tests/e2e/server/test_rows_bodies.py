@@ -7,11 +7,13 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.server.harness import JSON, Running, check_error
+from tests.e2e.server.conftest import Start
+from tests.e2e.server.harness import JSON, Running, World, check_error
+from tests.e2e.server.test_streaming import Beginning
 
 ANSWER_S = 60.0
 """A thousand times what any of these takes: a reader that is slower than the body is long shows."""
-PATHS = ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize")
+PATHS = ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize", "/v1/batches")
 
 
 @pytest.fixture(autouse=True)
@@ -48,10 +50,11 @@ def test_row_1_what_is_no_json(server: Running, path: str, content: bytes) -> No
     assert error["code"] == "invalid_json"
 
 
+@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("content", [b"[]", b"null", b'"x"', b"5", b"true"])
-def test_row_2_what_is_no_object(server: Running, content: bytes) -> None:
+def test_row_2_what_is_no_object(server: Running, path: str, content: bytes) -> None:
     """Guards the top level."""
-    assert "object" in check_error(send(server, content), 400)["message"]
+    assert "object" in check_error(send(server, content, path), 400)["message"]
 
 
 @pytest.mark.parametrize(
@@ -110,11 +113,13 @@ def test_row_4_a_terabyte_is_refused_before_it_is_sent(server: Running) -> None:
 @pytest.mark.parametrize(
     "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""]
 )
-def test_row_5_other_types_of_content(server: Running, kind: str) -> None:
-    """Guards browsers' simple requests, which need no permission: they cannot reach us."""
+@pytest.mark.parametrize("path", PATHS)
+def test_row_5_other_types_of_content(server: Running, path: str, kind: str) -> None:
+    """Guards against browsers' simple requests, which need no permission; row 39 has the one
+    path that takes forms."""
     with server.client() as client:
         headers = {"content-type": kind} if kind else {}
-        response = client.post("/v1/completions", content=b'{"prompt": "a"}', headers=headers)
+        response = client.post(path, content=b'{"prompt": "a"}', headers=headers)
     check_error(response, 415)
 
 
@@ -177,6 +182,13 @@ def test_row_8_empty_prompts(server: Running, prompt: Any) -> None:
     check_error(server.complete(prompt), 400, "prompt")
 
 
+def test_row_8_a_model_that_adds_a_first_token_takes_an_empty_text(start: Start) -> None:
+    """Guards whoever wants any text at all of such a model. No tokens at all stay a mistake."""
+    server = start(World(wrap=Beginning))
+    assert server.complete("").json()["usage"]["prompt_tokens"] == 1
+    check_error(server.complete([]), 400, "prompt")
+
+
 @pytest.mark.parametrize(
     "prompt", [[-1], [10**7], [2**31], [1.5], [True], [1, "a"], [[1], "a"], [["a"]], {"a": 1}, 5]
 )
@@ -222,4 +234,5 @@ def test_row_12_names_of_control_tokens_stay_text(server: Running) -> None:
         tokens = server.post("/tokenize", {"messages": messages}).json()["tokens"]
         return [token for token in tokens if token in ids]
 
+    assert len(controls(plain)) > 2, "the template has none that could be forged"
     assert controls([{"role": "user", "content": hostile}]) == controls(plain)

@@ -4,18 +4,22 @@ Rows that are tested elsewhere, or have nothing to be tested on:
 
 32  chat templates made to hurt: also tests/unit/text/test_renderer.py
 33  broken model files: tests/unit/models/test_gguf.py, tests/unit/backends/llamacpp/test_kernels.py
-36  batch files: there are none; /v1/batches and /v1/files are paths that lead nowhere
+36  bad files and batches: also tests/e2e/jobs, line by line in test_bad_lines.py
 49  speculative decoding: there is none; no field and no setting asks for it
 """
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 from jitney.config import Settings
 from jitney.server.openai.bodies import CompletionBody
 from jitney.server.openai.chat_body import ChatBody
+from tests.e2e.jobs.batch_client import client_of, custom_ids, ended, line, results, submit
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import Running, World, bait, check_error, events, wait_until
 
@@ -134,8 +138,19 @@ def test_row_22_a_stop_string_across_tokens(server: Running) -> None:
     assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", stop)
 
 
+def test_row_35_a_model_that_is_a_path_is_not_opened(server: Running, tmp_path: Path) -> None:
+    """Guards the disk: whoever opens this waits for a writer, and would not answer."""
+    pipe = tmp_path / "model.gguf"
+    os.mkfifo(pipe)
+    for name in (str(pipe), f"../../../../../..{pipe}"):
+        check_error(server.complete(model=name), 404, "model")
+        check_error(server.chat(model=name), 404, "model")
+        check_error(server.get(f"/v1/models/{quote(name, safe='')}"), 404)
+        check_error(server.get(f"/v1/models{name}"), 404)
+
+
 @pytest.mark.parametrize("name", ["gpt-4", "../../x", "", "fake\n"])
-def test_rows_25_and_35_unknown_models(server: Running, name: str) -> None:
+def test_row_25_unknown_models(server: Running, name: str) -> None:
     """Guards against answering with another model than the one that was asked."""
     error = check_error(server.complete(model=name), 404, "model")
     assert error["code"] == "model_not_found"
@@ -211,10 +226,46 @@ def test_row_34_images(server: Running, address: str) -> None:
         assert not caught.was_called()
 
 
-def test_rows_36_and_49_what_is_not_there_is_said_to_be_missing(server: Running) -> None:
-    """Guards the reasons above: whoever adds either finds that its row has no test yet."""
-    for path in ("/v1/batches", "/v1/files"):
-        check_error(server.post(path, {}), 404)
+BATCH = {"endpoint": "/v1/completions", "completion_window": "24h"}
+FILES: list[tuple[str, dict[str, Any], int]] = [
+    ("/v1/files", {"json": {"file": "a"}}, 415),
+    ("/v1/files", {"content": b"a", "headers": {"content-type": "multipart/form-data"}}, 415),
+    ("/v1/files", {"files": {"other": b"a"}, "data": {"purpose": "batch"}}, 400),
+    ("/v1/files", {"files": {"file": b"a"}, "data": {"purpose": "fine-tune"}}, 400),
+    ("/v1/files", {"files": {"file": b"a"}}, 400),
+    ("/v1/batches", {"json": {}}, 400),
+    ("/v1/batches", {"json": {**BATCH, "input_file_id": "x", "endpoint": "/v1/embeddings"}}, 400),
+    ("/v1/batches", {"json": {**BATCH, "input_file_id": "x", "completion_window": "1s"}}, 400),
+    ("/v1/batches", {"json": {**BATCH, "input_file_id": 5}}, 400),
+    ("/v1/batches", {"json": {**BATCH, "input_file_id": "file-x"}}, 404),
+    ("/v1/batches", {"json": {**BATCH, "input_file_id": "../jobs.sqlite"}}, 404),
+    ("/v1/batches/file-x/cancel", {}, 404),
+]
+
+
+@pytest.mark.parametrize(("path", "sent", "status"), FILES)
+def test_row_36_files_and_batches_that_are_none(
+    server: Running, path: str, sent: dict[str, Any], status: int
+) -> None:
+    """Guards the store: what is refused is not in it."""
+    with server.client() as client:
+        check_error(client.post(path, **sent), status)
+    assert server.get("/v1/files").json()["data"] == []
+    assert server.get("/v1/batches").json()["data"] == []
+
+
+def test_row_36_a_broken_line_fails_alone(start: Start, tmp_path: Path) -> None:
+    """Guards the other lines of a batch."""
+    server = start(World(jobs_dir=tmp_path / "jobs"))
+    with client_of(server) as client:
+        made = ended(client, submit(client, [b"{oops", line("good"), b"\xff", b"[1]"]))
+        assert made.status == "completed"
+        assert custom_ids(results(client, made.output_file_id)) == ["good"]
+        assert len(results(client, made.error_file_id)) == 3
+
+
+def test_row_49_speculative_decoding_is_not_there() -> None:
+    """Guards the reason above: whoever adds it finds that its row has no test yet."""
     bodies = (CompletionBody, ChatBody)
     names = {name for body in bodies for name in (*body.model_fields, *body.refused)}
     names |= {*Settings.__dataclass_fields__}
