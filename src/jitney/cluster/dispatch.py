@@ -37,11 +37,11 @@ class Dispatch(Protocol):
         ...
 
     async def encode(self, texts: Sequence[Segment]) -> list[int]:
-        """Have texts tokenised by any replica."""
+        """Have texts tokenised by any replica. Raises InputCrashed."""
         ...
 
     async def prepare(self, constraint: Constraint) -> None:
-        """Have a constraint compiled by any replica. Raises a RequestError."""
+        """Have a constraint compiled by any replica. Raises a RequestError and InputCrashed."""
         ...
 
     async def steer(
@@ -73,7 +73,7 @@ class FleetBackend:
         return of_one
 
     def encode(self, texts: Sequence[Segment]) -> list[int]:
-        """Tokens of all texts in order. Raises GivenUp."""
+        """Tokens of all texts in order. Raises GivenUp and InputCrashed."""
         asked = asyncio.run_coroutine_threadsafe(self._dispatch.encode(texts), self._loop)
         return self._waited(asked)
 

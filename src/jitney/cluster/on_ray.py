@@ -17,7 +17,7 @@ from typing import Any  # Any: Ray has no types for handles and statistics
 
 import ray
 from ray import serve
-from ray.exceptions import RayError
+from ray.exceptions import ActorDiedError, RayError
 from ray.serve.config import (
     AutoscalingConfig,
     AutoscalingContext,
@@ -40,9 +40,10 @@ from jitney.cluster.replica_port import keep_on_loopback
 from jitney.cluster.routing import Report, RouteTable, Sought
 from jitney.config import Settings
 from jitney.core.backend import Segment
+from jitney.core.limits import FAILURES_MAX
 from jitney.core.params import Constraint
 from jitney.core.pauses import PauseOutcome
-from jitney.errors import ConfigError, NoRoom, QueueFull, RequestError, SetupError
+from jitney.errors import ConfigError, InputCrashed, NoRoom, QueueFull, RequestError, SetupError
 from jitney.loading.compose import assemble
 from jitney.sandbox.sent_error import SentError
 
@@ -54,8 +55,12 @@ ONGOING_MAX = 100_000
 NOT_STARTED = "Ray could not be started"
 REASON_CHARACTERS_MAX = 300
 REPORT_S = 1.0
-CALLERS_MISTAKES = (RequestError, QueueFull)
-"""What every replica would answer. After another error, another replica is asked."""
+ANSWERS = (RequestError, QueueFull, InputCrashed)
+"""What every replica would answer, or of which no other one may die. After any other error, another
+replica is asked."""
+
+AGAIN_S = 0.1
+"""Before another one is asked."""
 
 REACH_S_MAX = 5.0
 DESCRIBED_S_MAX = 30.0
@@ -93,7 +98,7 @@ class RayReplica:
         self._check(model_key)
         try:
             return await self._here().encode(texts)
-        except CALLERS_MISTAKES as error:
+        except ANSWERS as error:
             return SentError.of(error, "replica")
 
     async def prepare(self, constraint: Constraint, model_key: str) -> SentError | None:
@@ -101,7 +106,7 @@ class RayReplica:
         self._check(model_key)
         try:
             await self._here().prepare(constraint)
-        except CALLERS_MISTAKES as error:
+        except ANSWERS as error:
             return SentError.of(error, "replica")
         return None
 
@@ -236,21 +241,21 @@ class RayDispatch:
         await self._asked(self._handle.meet.remote(address, met=met, model_key=self._model_key))
 
     async def encode(self, texts: Sequence[Segment]) -> list[int]:
-        """Have texts tokenised by any replica."""
+        """Have texts tokenised by any replica. Raises InputCrashed."""
         key = self._model_key
         ask = self._handle.encode
         answer: list[int] | SentError = await self._again(
-            lambda: ask.remote(list(texts), model_key=key)
+            lambda: ask.remote(list(texts), model_key=key), deaths_max=FAILURES_MAX
         )
         if isinstance(answer, SentError):
             raise answer.error()
         return list(answer)
 
     async def prepare(self, constraint: Constraint) -> None:
-        """Have a constraint compiled by any replica. Raises a RequestError."""
+        """Have a constraint compiled by any replica. Raises a RequestError and InputCrashed."""
         key = self._model_key
         failure: SentError | None = await self._again(
-            lambda: self._handle.prepare.remote(constraint, model_key=key)
+            lambda: self._handle.prepare.remote(constraint, model_key=key), deaths_max=FAILURES_MAX
         )
         if failure is not None:
             raise failure.error()
@@ -272,14 +277,22 @@ class RayDispatch:
         )
         return outcome
 
-    async def _again(self, ask: Any, one_s_max: float | None = None) -> Any:
-        """Ask until a replica answers, each for so long: what is asked changes nothing."""
-        while True:
+    async def _again(
+        self, ask: Any, one_s_max: float | None = None, deaths_max: int | None = None
+    ) -> Any:
+        """Ask until a replica answers, each for so long: what is asked changes nothing.
+
+        Raises InputCrashed when so many have died of it.
+        """
+        deaths = 0
+        while deaths != deaths_max:
             try:
                 async with asyncio.timeout(one_s_max):
                     return await self._asked(ask())
-            except (ReplicaLost, TimeoutError):
-                await asyncio.sleep(0.1)
+            except (ReplicaLost, TimeoutError) as error:
+                deaths += isinstance(error.__cause__, ActorDiedError)
+                await asyncio.sleep(AGAIN_S)
+        raise InputCrashed("Every replica that read this was lost.", deaths=deaths)
 
     async def _asked(self, response: Any) -> Any:
         """The answer to a call. When this is cancelled, so is the call."""

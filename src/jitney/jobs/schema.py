@@ -7,7 +7,7 @@ whatever was killed when.
 Tests: tests/unit/jobs/test_database.py and test_store.py.
 """
 
-VERSION = 3
+VERSION = 2
 """Stored as `user_version`. A store of a newer version is refused; an older one is brought up."""
 
 PENDING, DONE, FAILED = 0, 1, 2
@@ -25,8 +25,7 @@ CREATE TABLE allowances (owner TEXT PRIMARY KEY, used REAL NOT NULL);
 UPGRADES = {
     1: f"""{_META}{_ALLOWANCES}
 ALTER TABLE batches ADD COLUMN passed_s REAL NOT NULL DEFAULT 0;
-""",
-    2: _ALLOWANCES,
+"""
 }
 """From each older version to this one."""
 

@@ -24,6 +24,7 @@ SENT: Mapping[str, type[errors.JitneyError]] = {
         errors.NoRoom,
         errors.MissingDependency,
         errors.BackendFailed,
+        errors.InputCrashed,
         errors.EngineStopped,
     )
 }
@@ -37,6 +38,7 @@ class SentError(msgspec.Struct, frozen=True):
     text: str
     parameter: str | None = None
     retry_after_s: float = 0.0
+    deaths: int = 0
 
     @classmethod
     def of(cls, error: BaseException, by: str) -> Self:
@@ -47,8 +49,8 @@ class SentError(msgspec.Struct, frozen=True):
         if SENT.get(kind) is not type(error):
             text = f"The {by} failed unexpectedly ({kind}: {text})."
             return cls(errors.BackendFailed.__name__, text)
-        parameter = getattr(error, "parameter", None)
-        return cls(kind, text, parameter, getattr(error, "retry_after_s", 0.0))
+        parameter, deaths = getattr(error, "parameter", None), getattr(error, "deaths", 0)
+        return cls(kind, text, parameter, getattr(error, "retry_after_s", 0.0), deaths)
 
     def error(self) -> errors.JitneyError:
         """The error to raise. One of a later version, which has no name here, is BackendFailed."""
@@ -57,4 +59,6 @@ class SentError(msgspec.Struct, frozen=True):
             return kind(self.text, self.parameter)
         if issubclass(kind, errors.QueueFull):
             return kind(self.text, self.retry_after_s)
+        if issubclass(kind, errors.InputCrashed):
+            return kind(self.text, deaths=self.deaths)
         return kind(self.text)

@@ -15,9 +15,13 @@ from pathlib import Path
 
 import httpx
 import pytest
+from openai import InternalServerError, OpenAI
 
+from jitney.core.limits import FAILURES_MAX
+from tests.deadly_text import DEADLY, Deaths, deadly_text
 from tests.e2e.cluster.open_ports import listening, started_with, tree
 from tests.e2e.cluster.ray_process import stream
+from tests.e2e.jobs.batch_client import custom_ids, ended, line, results, submit
 from tests.e2e.jobs.job_process import ServerProcess, server_process
 from tests.e2e.server.processes import PROC, _command, children, wait_until_gone
 
@@ -64,7 +68,15 @@ def home() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Iterator[ServerProcess]:
+def deaths(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deaths]:
+    with deadly_text(tmp_path_factory.mktemp("custom")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def server(
+    tmp_path_factory: pytest.TempPathFactory, home: Path, deaths: Deaths
+) -> Iterator[ServerProcess]:
     with cluster(tmp_path_factory.mktemp("jobs"), home) as running:
         yield running
 
@@ -171,6 +183,25 @@ def test_another_user_of_the_machine_cannot_give_orders_to_ray(
     assert (seen["held"], seen["writable"]) == ([], [])
     assert not [each for each in seen["answers"] if "submission_id" in each]
     assert [each for each in seen["answers"] if " 401 " in each.partition("\r\n")[0]]
+
+
+def test_a_text_that_kills_the_tokenizer_ends_few_backends(
+    server: ServerProcess, deaths: Deaths
+) -> None:
+    """Guards the other replicas: one call went from each to the next for a minute and ended 65
+    backends, and was then told to come back. As a line of a batch it did so for 24 hours."""
+    url = f"{server.address}/v1"
+    with OpenAI(base_url=url, api_key="none", max_retries=2, timeout=100) as client:
+        with pytest.raises(InternalServerError, match="may be the cause"):
+            client.completions.create(model="fake", prompt=DEADLY)
+        assert deaths.count == 1
+        lines = [line(f"c{each}", prompt=DEADLY if each == 4 else "y") for each in range(20)]
+        done = ended(client, submit(client, lines))
+        expected = [f"c{each}" for each in range(20) if each != 4]
+        assert custom_ids(results(client, done.output_file_id)) == expected
+        (row,) = results(client, done.error_file_id)
+    assert (row["custom_id"], row["response"]["status_code"]) == ("c4", 500)
+    assert deaths.count == 1 + FAILURES_MAX
 
 
 def test_a_stopped_server_leaves_nothing_behind(server: ServerProcess) -> None:

@@ -4,7 +4,8 @@ on a handle."""
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any  # Any: what Ray's context holds
 
@@ -13,8 +14,12 @@ import pytest
 from jitney.cluster.replica_engine import ReplicaEngine
 from jitney.cluster.routing import Head, Report, Sought
 from jitney.config import Settings
-from jitney.errors import ConfigError
+from jitney.core.limits import FAILURES_MAX
+from jitney.core.params import Constraint, ConstraintKind
+from jitney.errors import ConfigError, InputCrashed
 from jitney.loading.compose import assemble
+from jitney.sandbox.sent_error import SentError
+from tests.deadly_text import DEADLY, deadly_text
 
 on_ray = pytest.importorskip("jitney.cluster.on_ray", reason="Ray is not installed here")
 
@@ -99,6 +104,92 @@ def test_a_stuck_replica_does_not_keep_an_ingress_from_starting(
         await replica.close()
 
     in_loop(test)
+
+
+class Scripted:
+    """Stands for a handle of Serve: it answers each call with the next of these."""
+
+    def __init__(self, *answers: object) -> None:
+        self._answers = list(answers)
+        self.count = 0
+        self.encode = self.prepare = self
+
+    def remote(self, asked: object, *, model_key: str) -> "asyncio.Future[object]":
+        """As `handle.encode.remote`."""
+        self.count += 1
+        call: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            call.set_exception(answer)
+        else:
+            call.set_result(answer)
+        return call
+
+
+DIED = on_ray.ActorDiedError()
+AWAY = on_ray.RayServeException("not now")
+CRASHED = SentError.of(InputCrashed("signal 6", deaths=1), "replica")
+
+
+@pytest.mark.parametrize(
+    ("answers", "deaths"),
+    [
+        pytest.param([CRASHED], 1, id="its backend ended"),
+        pytest.param([AWAY, DIED, CRASHED], 1, id="elsewhere"),
+        pytest.param([AWAY, *[DIED] * FAILURES_MAX], FAILURES_MAX, id="replicas died"),
+    ],
+)
+def test_what_kills_backends_is_not_asked_of_every_replica(
+    in_loop: Callable[[Callable[[], Awaitable[None]]], None],
+    monkeypatch: pytest.MonkeyPatch,
+    answers: list[object],
+    deaths: int,
+) -> None:
+    """Guards the cluster: one call ended 65 backends in a minute, and was told to come back."""
+    monkeypatch.setattr(on_ray, "AGAIN_S", 0.0)
+
+    async def test() -> None:
+        for ask, asked in (("encode", ()), ("prepare", Constraint(ConstraintKind.REGEX, "a"))):
+            handle = Scripted(*answers, "asked once too often")
+            with pytest.raises(InputCrashed) as caught:
+                await getattr(on_ray.RayDispatch(handle, "tiny"), ask)(asked)
+            assert caught.value.deaths == deaths
+            assert handle.count == len(answers)
+
+    in_loop(test)
+
+
+def test_a_text_outlives_replicas_that_die_or_are_away(
+    in_loop: Callable[[Callable[[], Awaitable[None]]], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards innocent callers: kills from outside, and updates, are not theirs."""
+    monkeypatch.setattr(on_ray, "AGAIN_S", 0.0)
+
+    async def test() -> None:
+        handle = Scripted(*[AWAY] * 9, *[DIED] * (FAILURES_MAX - 1), [1, 2])
+        assert await on_ray.RayDispatch(handle, "tiny").encode([("ab", False)]) == [1, 2]
+
+    in_loop(test)
+
+
+def test_a_replica_answers_that_its_backend_ended_with_a_text(
+    in_loop: Callable[[Callable[[], Awaitable[None]]], None], tmp_path: Path
+) -> None:
+    """Guards the other replicas: an error of Ray's own would send the text to each of them."""
+
+    async def test() -> None:
+        replica = on_ray.RayReplica(asdict(Settings(backend="fake", backend_process=True)))
+        replica._engine = ReplicaEngine(replica._assembly, "r1")
+        key = replica._engine.model_key
+        answer = await replica.encode([(DEADLY, False)], key)
+        assert isinstance(answer, SentError)
+        assert isinstance(answer.error(), InputCrashed)
+        assert await replica.encode([("ab", False)], key) == [97, 98]
+        await replica._engine.close()
+
+    with deadly_text(tmp_path) as deaths:
+        in_loop(test)
+    assert deaths.count == 1
 
 
 def test_a_replica_that_is_not_connected_is_asked_to_connect() -> None:

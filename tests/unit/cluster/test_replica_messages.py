@@ -374,6 +374,7 @@ KNOWN: list[errors.JitneyError] = [
     errors.MissingDependency("It is not installed."),
     errors.BackendFailed("It failed."),
     errors.EngineStopped("It stopped."),
+    errors.InputCrashed("It ended.", deaths=3),
 ]
 
 
@@ -391,7 +392,7 @@ def test_an_error_keeps_its_class_and_its_fields(error: errors.JitneyError) -> N
     arrived = error_of(error)
     assert type(arrived) is type(error)
     assert str(arrived) == str(error)
-    for name in ("parameter", "retry_after_s"):
+    for name in ("parameter", "retry_after_s", "deaths"):
         assert getattr(arrived, name, None) == getattr(error, name, None)
 
 
