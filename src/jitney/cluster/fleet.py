@@ -127,8 +127,8 @@ class ReplicaFleet:
 
     @property
     def is_backend_ready(self) -> bool:
-        """Whether a replica is there. Any thread."""
-        return bool(self._overview.names) or not self._live
+        """Whether a replica is connected, and so somebody would answer. Any thread."""
+        return bool(self._overview.names)
 
     @property
     def stalled_s(self) -> float:

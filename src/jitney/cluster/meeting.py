@@ -2,7 +2,8 @@
 
 A replica knows of an ingress only what it was told with a call. So the ingress asks one replica
 after the other to connect, of those that it does not see: at the start, and whenever a new one
-takes the place of a lost one. Nothing depends on it but what people see. The event loop of a fleet.
+takes the place of a lost one. What people see depends on it, and whether the server is ready. The
+event loop of a fleet.
 """
 
 import asyncio
@@ -16,7 +17,8 @@ from jitney.cluster.replica_messages import Address
 _log = logging.getLogger("jitney")
 
 MEET_S = 0.5
-"""Until the next question after one that brought a replica: there may be more."""
+"""Until the next question after one that brought a replica, as there may be more; and while none is
+connected."""
 
 QUIET_S = 5.0
 """Until the next question after one that brought none. A call through Serve takes 10 ms."""
@@ -65,4 +67,5 @@ class Meeting:
                     raise
             except Exception:  # Ray raises all kinds; the next question may be answered
                 _log.exception("A replica could not be asked to connect")
-            await asyncio.sleep(QUIET_S if self._names() == before else MEET_S)
+            is_quiet = before and self._names() == before
+            await asyncio.sleep(QUIET_S if is_quiet else MEET_S)

@@ -109,7 +109,9 @@ class Service:
         if engine.state is EngineState.STOPPED:
             return Health("stopped", "The engine has stopped; its log says why.")
         if not engine.is_backend_ready:
-            return Health("restarting", "The backend was lost and is being started again.")
+            lost = "The backend was lost and is being started again."
+            nobody = "No replica is connected; calls wait for the next one."
+            return Health("restarting", lost if engine.replica_views() is None else nobody)
         stalled_s = engine.stalled_s
         if stalled_s > self.settings.stall_timeout:
             return Health(

@@ -43,3 +43,23 @@ def test_a_stream_that_is_cut_in_the_middle_says_so() -> None:
     assert json.loads(first.removeprefix("data: "))["choices"]
     assert "data: [DONE]" not in rest
     assert json.loads(rest[-1].removeprefix("data: "))["error"]["code"] == "cancelled"
+
+
+def test_a_server_without_a_replica_is_not_ready() -> None:
+    """Guards callers behind a balancer: it went on sending to a server where nobody would answer.
+    One that has just started has nobody either."""
+    with fleet_server(1) as server, httpx.Client(base_url=server.url, timeout=WAIT_S) as client:
+
+        def state() -> tuple[int, int, str]:
+            codes = [client.get(path).status_code for path in ("/health", "/ready")]
+            lines = client.get("/metrics").text.splitlines()
+            (ready,) = (each.split()[1] for each in lines if each.startswith("jitney:ready "))
+            return codes[0], codes[1], ready
+
+        for name in ("r1", "r2"):
+            wait_until(lambda: state() == (503, 503, "0.0"), "it is ready without a replica")
+            assert "No replica is connected" in client.get("/ready").json()["reason"]
+            server.ask("a", 2)
+            assert state() == (200, 200, "1.0")
+            server.kill(name)
+            server.add()

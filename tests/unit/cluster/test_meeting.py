@@ -79,3 +79,20 @@ def test_others_are_asked_after_one_that_is_lost_or_stuck(
         assert asking._asking.cancelled()
 
     in_loop(test)
+
+
+def test_a_server_without_a_replica_asks_for_one_all_the_time(
+    in_loop: InLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards callers: until one has connected, the server says that it is not ready."""
+    monkeypatch.setattr(meeting, "MEET_S_MAX", 0.01)
+    monkeypatch.setattr(meeting, "QUIET_S", 3600.0)
+
+    async def test() -> None:
+        dispatch = BadReplicas()
+        asking = Meeting(dispatch, NOWHERE, tuple)
+        await dispatch.third.wait()
+        await asking.close()
+        assert dispatch.asked[:3] == [()] * 3
+
+    in_loop(test)
