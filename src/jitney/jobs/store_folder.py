@@ -42,11 +42,13 @@ def prepare(folder: Path) -> None:
     if not is_store(folder):
         _check_empty(folder, _OWN)
         if (folder / FILES).is_dir():
-            _check_empty(folder / FILES, frozenset())
+            _check_empty(folder / FILES)
     owner = folder.stat().st_uid
     if os.geteuid() not in (0, owner) and owner != 0:
         raise ConfigError(f"{folder} belongs to another user; give a folder of your own.")
-    restrict(folder, 0o700)
+    if not _others_in(folder, _OWN):
+        # Where an earlier version put its store beside other things, these are not ours to close.
+        restrict(folder, 0o700)
     for name in _OWN - {FILES}:
         if (folder / name).exists():
             restrict(folder / name, 0o600)
@@ -72,8 +74,12 @@ def restrict(path: Path, mode: int) -> None:
             _log.warning("%s is open to other users of this machine, and is not ours", path)
 
 
-def _check_empty(folder: Path, own: frozenset[str]) -> None:
-    others = {each.name for each in folder.iterdir()} - own - {_FOUND_ON_VOLUMES}
+def _others_in(folder: Path, own: frozenset[str] = frozenset()) -> set[str]:
+    return {each.name for each in folder.iterdir()} - own - {_FOUND_ON_VOLUMES}
+
+
+def _check_empty(folder: Path, own: frozenset[str] = frozenset()) -> None:
+    others = _others_in(folder, own)
     if others:
         raise ConfigError(
             f"{folder} has something in it ({min(others)}), and there is no {NAME} that knows it; "

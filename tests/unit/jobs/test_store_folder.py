@@ -176,6 +176,18 @@ def test_the_store_is_for_its_user_only(tmp_path: Path, *, is_old: bool) -> None
     assert opened == []
 
 
+def test_a_store_among_other_things_closes_only_its_own(tmp_path: Path) -> None:
+    """Guards a folder that others use too, in which an earlier version put its store."""
+    store_with(tmp_path / "shared", 1)
+    (tmp_path / "shared" / "for-all.txt").write_text("for all")
+    (tmp_path / "shared").chmod(0o755)
+    (tmp_path / "shared" / NAME).chmod(0o644)
+    assert ids_after_a_start(tmp_path / "shared")
+    modes = {name: (tmp_path / "shared" / name).stat().st_mode & 0o777 for name in (NAME, FILES)}
+    assert modes == {NAME: 0o600, FILES: 0o700}
+    assert (tmp_path / "shared").stat().st_mode & 0o777 == 0o755
+
+
 @as_root
 def test_another_user_neither_reads_nor_locks_the_store(tmp_path: Path) -> None:
     """Guards a shared machine: whoever can open the lock can keep the server from starting."""
