@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from copy import copy
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar  # Any: the result of any call
 
 from jitney.cluster.replica_messages import Description
 from jitney.cluster.routing import Sought
@@ -92,3 +92,9 @@ class FleetBackend:
                 raise GivenUp
         asked.cancel()
         raise QueueFull(f"No replica answered within {ENCODE_S_MAX:g} s; try again later.", 5.0)
+
+
+def forget_error(ended: "asyncio.Future[Any]") -> None:
+    """Look at the error of a call that nobody waits for any more."""
+    if not ended.cancelled():
+        ended.exception()

@@ -18,12 +18,12 @@ import contextlib
 import logging
 import secrets
 from concurrent.futures import Future
-from dataclasses import replace
 from typing import Any  # Any: the results of two futures
 
 from jitney.cluster.accounts import PLACE_S_MAX, Accounts, MovingRequest
 from jitney.cluster.back_channel import BackChannel
-from jitney.cluster.dispatch import ENCODE_S_MAX, Dispatch, FleetBackend, ReplicaLost
+from jitney.cluster.dispatch import ENCODE_S_MAX, Dispatch, FleetBackend, ReplicaLost, forget_error
+from jitney.cluster.fleet_control import FleetControl
 from jitney.cluster.levels import settings_of_all
 from jitney.cluster.orders import Orders
 from jitney.cluster.overview import FleetOverview
@@ -43,8 +43,7 @@ from jitney.cluster.replica_messages import (
 )
 from jitney.cluster.routing import head_of
 from jitney.cluster.suspects import SuspectTurn
-from jitney.core.pauses import PauseOutcome
-from jitney.core.request import Priority, Request, RequestId
+from jitney.core.request import Request
 from jitney.core.snapshot import Detail, Snapshot
 from jitney.engine.answer import Answer
 from jitney.engine.clock import Clock, SystemClock
@@ -106,6 +105,7 @@ class ReplicaFleet:
         )
         self._accounts = Accounts(self._overview.statistics, self._observers, self._clock)
         self._live: dict[str, MovingRequest] = {}
+        self.control = FleetControl(dispatch, self._live, self._loop)
         self._orders = Orders(description.model_key, replica_count, self.settings)
         self._suspects = SuspectTurn()
         self._is_closed = False
@@ -165,25 +165,7 @@ class ReplicaFleet:
             now,
         )
         self._loop.call_soon_threadsafe(self._begin, live)
-        return Handle(request, mailbox, self, lambda answer: answer)
-
-    def cancel(self, request_id: RequestId, mailbox: Mailbox | None = None) -> None:
-        """Cancel a request. Any thread; unknown ids are ignored."""
-        self._loop.call_soon_threadsafe(self._cancel, request_id, mailbox)
-
-    def pause(self, request_id: RequestId, mailbox: Mailbox | None = None) -> Future[PauseOutcome]:
-        """Pause a request where it runs. A move to another replica ends the pause. Any thread."""
-        return asyncio.run_coroutine_threadsafe(self._pause(request_id), self._loop)
-
-    def resume(self, request_id: RequestId, mailbox: Mailbox | None = None) -> None:
-        """Let a paused request go on. Any thread."""
-        self._loop.call_soon_threadsafe(self._steer, request_id, "resume")
-
-    def reprioritise(
-        self, request_id: RequestId, priority: Priority, mailbox: Mailbox | None = None
-    ) -> None:
-        """Change the class of a request, here and where it runs. Any thread."""
-        self._loop.call_soon_threadsafe(self._reprioritise, request_id, priority)
+        return Handle(request, mailbox, self.control, lambda answer: answer)
 
     def observe(self, observer: Observer) -> None:
         """Give this observer every record."""
@@ -317,7 +299,7 @@ class ReplicaFleet:
         finally:
             if not calling.done():
                 calling.cancel()
-            calling.add_done_callback(_forget_error)
+            calling.add_done_callback(forget_error)
 
     async def _wait_placed(self, live: MovingRequest, ends: "set[asyncio.Future[Any]]") -> None:
         """Wait until a replica has it, or the attempt is over. Raises where that takes too long."""
@@ -423,38 +405,5 @@ class ReplicaFleet:
         self._live[live.request.id] = live
         live.task = self._loop.create_task(self._drive(live))
 
-    def _reprioritise(self, request_id: RequestId, priority: Priority) -> None:
-        live = self._live.get(request_id)
-        if live is not None:
-            live.progress.request = replace(live.progress.request, priority=priority)
-            self._steer(request_id, "priority", int(priority))
-
-    def _cancel(self, request_id: RequestId, mailbox: Mailbox | None) -> None:
-        live = self._live.get(request_id)
-        if live is not None and mailbox in (None, live.mailbox):
-            live.task.cancel()
-
-    async def _pause(self, request_id: RequestId) -> PauseOutcome:
-        live = self._live.get(request_id)
-        if live is None:
-            return PauseOutcome.ENDED
-        outcome = None
-        if live.replica is not None:
-            with contextlib.suppress(ReplicaLost):
-                outcome = await self._dispatch.steer(live.replica, request_id, "pause", 0)
-        return outcome or PauseOutcome.NOT_NOW
-
-    def _steer(self, request_id: RequestId, action: str, priority: int = 0) -> None:
-        live = self._live.get(request_id)
-        if live is not None and live.replica is not None:
-            steering = self._dispatch.steer(live.replica, request_id, action, priority)
-            self._loop.create_task(steering).add_done_callback(_forget_error)
-
     def _since(self, moment: float) -> float:
         return self._clock.now() - moment
-
-
-def _forget_error(ended: "asyncio.Future[Any]") -> None:
-    """Look at the error of a call that nobody waits for any more."""
-    if not ended.cancelled():
-        ended.exception()

@@ -16,8 +16,8 @@ from jitney.models.gguf_fields import (
     KEY_BYTES_MAX,
     UNSIGNED32,
     UNSIGNED64,
-    Budget,
     Fields,
+    ReadBudget,
     Value,
     damaged,
     read_fields,
@@ -154,7 +154,7 @@ def _split(metadata: Mapping[str, Value]) -> tuple[int, int]:
 class _Tensors:
     """The sums over the tensors of all parts."""
 
-    budget: Budget = field(default_factory=Budget)
+    budget: ReadBudget = field(default_factory=ReadBudget)
     file_bytes: int = 0
     parameters: int = 0
     types: set[str] = field(default_factory=set)

@@ -1,7 +1,7 @@
 """The fields of a GGUF, read in order: numbers, texts, arrays, and the keys of its metadata.
 
 Pure file reading, any thread, no native code. Every count and length is checked against the size
-of the file before it is used, and all of them together have a `Budget`, so a damaged or hostile
+of the file before it is used, and all of them together have a `ReadBudget`, so a damaged or hostile
 file only causes a ModelError. The reader of the package `gguf` has no such checks, and takes about
 40 times as long for a vocabulary. The modules `gguf` and `gguf_vocabulary` know what the values
 mean.
@@ -57,7 +57,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(slots=True)
-class Budget:
+class ReadBudget:
     """How much may still be read of one model, in all its parts."""
 
     bytes_left: int = READ_BYTES_MAX
@@ -65,7 +65,7 @@ class Budget:
 
 
 def read_fields(
-    path: Path, read: Callable[["Fields"], Result], budget: Budget | None = None
+    path: Path, read: Callable[["Fields"], Result], budget: ReadBudget | None = None
 ) -> Result:
     """Call `read` with the fields of a file. Raises ModelError when it cannot be read."""
     try:
@@ -79,7 +79,7 @@ def read_fields(
         with path.open("rb") as file:
             size = file.seek(0, 2)
             file.seek(0)
-            return read(Fields(path, file, size, budget or Budget()))
+            return read(Fields(path, file, size, budget or ReadBudget()))
     except FileNotFoundError:
         raise ModelError(
             f"{path} does not exist; a model is the path of a GGUF file on this machine, or a name "
@@ -98,7 +98,7 @@ def damaged(path: Path, reason: str) -> ModelError:
 class Fields:
     """One pass over the header of one file: each call reads what comes next."""
 
-    def __init__(self, path: Path, file: BinaryIO, size: int, budget: Budget) -> None:
+    def __init__(self, path: Path, file: BinaryIO, size: int, budget: ReadBudget) -> None:
         """Check the file's type, and that its counts of tensors and keys fit into it."""
         self.path = path
         self.size = size

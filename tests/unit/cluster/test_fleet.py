@@ -11,6 +11,7 @@ from jitney.cluster.dispatch import ReplicaLost
 from jitney.cluster.replica_messages import Accepted, Started, decode_run
 from jitney.config import Settings
 from jitney.core.events import FinishReason
+from jitney.core.pauses import PauseOutcome
 from jitney.core.request import Request, Share
 from jitney.engine.answer import Answer
 from jitney.errors import BackendFailed, DeadlineExceeded, EngineStopped, InvalidRequest, QueueFull
@@ -217,6 +218,33 @@ def test_a_cancel_reaches_the_replica(
             while replica._engine.stats().live_requests:  # noqa: ASYNC110, on its own thread
                 await asyncio.sleep(0)
             assert request.id not in cluster.fleet._live
+
+    in_loop(test)
+
+
+def test_a_pause_is_answered_by_the_replica(
+    make_cluster: MakeCluster, make_request: MakeRequest, in_loop: InLoop
+) -> None:
+    """Guards who pauses: each replica has a bound of its own, and only it knows."""
+
+    async def test() -> None:
+        settings = Settings(
+            backend="fake", max_num_seqs=4, max_model_len=512, max_num_queued_reqs=4
+        )
+        async with make_cluster(1, settings) as cluster:
+            handles = [cluster.fleet.send(make_request(**SLOW)) for _ in range(2)]
+            early = asyncio.wrap_future(cluster.fleet.control.pause(handles[0].id))
+            assert await early is PauseOutcome.NOT_NOW
+            await made(cluster, 5)
+            while any(each.replica is None for each in cluster.fleet._live.values()):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            outcomes = [await asyncio.wrap_future(each.pause()) for each in handles]
+            assert outcomes == [PauseOutcome.PAUSED, PauseOutcome.TOO_MANY]
+            for handle in handles:
+                handle.cancel()
+                await handle.result_async()
+            ended = asyncio.wrap_future(cluster.fleet.control.pause(handles[0].id))
+            assert await ended is PauseOutcome.ENDED
 
     in_loop(test)
 
