@@ -3,7 +3,8 @@
 In turn the server and its backend's process are killed with SIGKILL, and once the disk is full for
 a while (the server may write to no file). A killed server is started again at once. When the batch
 has ended, its two files are recounted: every line of the input exactly once, in order. Some lines
-are bad on purpose, for the error file.
+are bad on purpose, for the error file. One of them ends the backend whenever it is tokenised. A
+killed server forgets how often it did, so when no other line is left, nothing more is killed.
 """
 
 import argparse
@@ -17,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, field
 from os import kill
 from pathlib import Path
@@ -26,10 +27,12 @@ from typing import Any
 import httpx
 from openai import APIConnectionError, APIStatusError, OpenAI
 
+from tests.deadly_text import DEADLY, deadly_text
 from tests.e2e.jobs.job_process import ServerProcess, server_process
 from tests.e2e.server.processes import backend_of
 
 FULL_S = 6.0
+DEADLY_LINE = 25
 ENDED = ("completed", "failed", "expired", "cancelled")
 URL = "/v1/completions"
 
@@ -54,11 +57,13 @@ class Recount:
     twice: int = 0
     strange: int = 0
     out_of_order: int = 0
+    in_the_wrong_file: int = 0
 
     @property
     def is_exact(self) -> bool:
-        """Whether each line is there once, in order."""
-        return not (self.missing or self.twice or self.strange or self.out_of_order)
+        """Whether each line is there once, in order, and those have failed that are bad."""
+        once = not (self.missing or self.twice or self.strange)
+        return once and not (self.out_of_order or self.in_the_wrong_file)
 
 
 @dataclass(slots=True)
@@ -77,14 +82,14 @@ class Told:
 
 
 def make_lines(count: int, max_tokens: int) -> list[dict[str, Any]]:
-    """The input; every hundredth line is refused when it is asked."""
+    """The input; every hundredth line is refused when it is asked, and one ends the backend."""
     return [
         {
             "custom_id": f"line-{number}",
             "method": "POST",
             "url": URL,
             "body": {
-                "prompt": f"Line {number} of the batch.",
+                "prompt": f"Line {number}{DEADLY * (number == DEADLY_LINE)} of the batch.",
                 "max_tokens": max_tokens,
                 "temperature": 0,
                 **({"stream": True} if number % 100 == 50 else {}),
@@ -94,8 +99,15 @@ def make_lines(count: int, max_tokens: int) -> list[dict[str, Any]]:
     ]
 
 
-def recount(wanted: list[str], answered: list[str], failed: list[str]) -> Recount:
-    """Compare the ids of the input with those of both files."""
+def is_bad(line: dict[str, Any]) -> bool:
+    """Whether a line of the input has to fail."""
+    return "stream" in line["body"] or DEADLY in line["body"]["prompt"]
+
+
+def recount(
+    wanted: list[str], answered: list[str], failed: list[str], bad: Collection[str]
+) -> Recount:
+    """Compare the ids of the input, and of its bad lines, with those of both files."""
     found = Counter(answered) + Counter(failed)
     places = {name: place for place, name in enumerate(wanted)}
     known = [[places[name] for name in names if name in places] for names in (answered, failed)]
@@ -106,6 +118,8 @@ def recount(wanted: list[str], answered: list[str], failed: list[str]) -> Recoun
         twice=sum(count - 1 for count in found.values()),
         strange=sum(name not in places for name in found),
         out_of_order=sum(a > b for each in known for a, b in itertools.pairwise(each)),
+        in_the_wrong_file=sum(name in bad for name in answered)
+        + sum(name not in bad for name in failed),
     )
 
 
@@ -156,6 +170,8 @@ class Run:
                 if batch.status in ENDED:
                     return batch
                 time.sleep(0.1)
+            if self.told.done == self._options.lines - 1:
+                continue  # the deadly line is left
             half = self._options.lines // 2
             if not self.faults.full_disks and self.told.done > half:
                 self._fill_disk(server, client)
@@ -192,7 +208,8 @@ class Run:
             else []
             for file_id in files
         )
-        return recount([each["custom_id"] for each in self._lines], answered, failed)
+        bad = {each["custom_id"] for each in self._lines if is_bad(each)}
+        return recount([each["custom_id"] for each in self._lines], answered, failed, bad)
 
 
 @contextlib.contextmanager
@@ -215,11 +232,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)
     started_at = time.monotonic()
-    with tempfile.TemporaryDirectory() as root:
+    with tempfile.TemporaryDirectory() as root, deadly_text(Path(root) / "custom") as deaths:
         run = Run(options, Path(root) / "jobs")
         found = run.to_end()
+        deadly = deaths.count
     seconds = time.monotonic() - started_at
-    print(f"{options.lines} lines in {seconds:.0f} s: {asdict(run.faults)}")
+    print(f"{options.lines} lines in {seconds:.0f} s: {asdict(run.faults)}, deadly texts: {deadly}")
     print(f"recount: {asdict(found)}; counts that shrank: {run.told.shrank}")
     is_good = found.is_exact and not run.told.shrank
     print(
@@ -228,6 +246,7 @@ def main(arguments: list[str]) -> int:
                 "lines": options.lines,
                 "seconds": round(seconds, 1),
                 **asdict(run.faults),
+                "deadly_texts": deadly,
                 **asdict(found),
                 "is_exact": is_good,
             }
