@@ -5,7 +5,9 @@ for a while (the server may write to no file), the folder of files is away for t
 wall clock is 25 hours ahead for a moment, and a server is started without the folder, which it must
 refuse. A killed server is started again at once. When the batch has ended, its two files are
 recounted: every line of the input exactly once, in order, with its own answer (each line asks for
-its own number of tokens). Some lines are bad on purpose, for the error file.
+its own number of tokens). Some lines are bad on purpose, for the error file. One of them ends the
+backend whenever it is tokenised. A killed server forgets how often it did, so when no other line is
+left, nothing more is killed.
 
 Then `jitney batch run` answers the same lines, is killed in between, and another file takes the
 place of its input.
@@ -24,7 +26,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,12 +34,14 @@ from typing import Any
 import httpx
 from openai import APIConnectionError, APIStatusError, OpenAI
 
+from tests.deadly_text import DEADLY, deadly_text
 from tests.e2e.jobs.job_process import ServerProcess, server_process
 from tests.e2e.server.processes import backend_of
 
 FULL_S = 6.0
 AWAY_S = 3.0
-STEP_S = 1.5
+STEP, STEP_S = "step", 1.5
+DEADLY_LINE = 25
 ENDED = ("completed", "failed", "expired", "cancelled")
 URL = "/v1/completions"
 RUN_KILLS = 3
@@ -50,11 +54,11 @@ import datetime, os
 class Stepped(datetime.datetime):
     @classmethod
     def now(cls, tz=None):
-        step = datetime.timedelta(hours=25 if os.path.exists(os.environ["CLOCK_STEP"]) else 0)
+        step = datetime.timedelta(hours=25 if os.path.exists({step!r}) else 0)
         return super().now(tz) + step
 datetime.datetime = Stepped
 """
-"""A `sitecustomize` that steps the wall clock while a file is there."""
+"""For `sitecustomize`: it steps the wall clock while a file is there."""
 
 
 @dataclass(slots=True)
@@ -84,12 +88,13 @@ class Recount:
     out_of_order: int = 0
     foreign: int = 0
     """Answers that are as long as another line asked for."""
+    in_the_wrong_file: int = 0
 
     @property
     def is_exact(self) -> bool:
-        """Whether each line is there once, in order, with its own answer."""
-        wrong = (self.missing, self.twice, self.strange, self.out_of_order, self.foreign)
-        return not any(wrong)
+        """Whether each line is there once, in order, with its own answer; a bad one has failed."""
+        once = not (self.missing or self.twice or self.strange)
+        return once and not (self.out_of_order or self.foreign or self.in_the_wrong_file)
 
 
 @dataclass(slots=True)
@@ -108,14 +113,14 @@ class Told:
 
 
 def make_lines(count: int, max_tokens: int) -> list[dict[str, Any]]:
-    """The input; every hundredth line is refused when it is asked."""
+    """The input; every hundredth line is refused when it is asked, and one ends the backend."""
     return [
         {
             "custom_id": f"line-{number}",
             "method": "POST",
             "url": URL,
             "body": {
-                "prompt": f"Line {number} of the batch.",
+                "prompt": f"Line {number}{DEADLY * (number == DEADLY_LINE)} of the batch.",
                 "max_tokens": max(1, max_tokens - number % LENGTHS),
                 "ignore_eos": True,
                 "temperature": 0,
@@ -126,10 +131,17 @@ def make_lines(count: int, max_tokens: int) -> list[dict[str, Any]]:
     ]
 
 
+def is_bad(line: dict[str, Any]) -> bool:
+    """Whether a line of the input has to fail."""
+    return "stream" in line["body"] or DEADLY in line["body"]["prompt"]
+
+
 def recount_rows(lines: list[dict[str, Any]], done: list[Any], failed: list[Any]) -> Recount:
     """Compare the lines of the input with the rows of both files."""
-    names = [[row["custom_id"] for row in rows] for rows in (done, failed)]
-    found = recount([each["custom_id"] for each in lines], *names)
+    wanted, answered, refused = (
+        [row["custom_id"] for row in rows] for rows in (lines, done, failed)
+    )
+    found = recount(wanted, answered, refused, {row["custom_id"] for row in lines if is_bad(row)})
     lengths = {each["custom_id"]: each["body"]["max_tokens"] for each in lines}
     found.foreign = sum(
         row["response"]["body"]["usage"]["completion_tokens"] != lengths.get(row["custom_id"])
@@ -138,8 +150,10 @@ def recount_rows(lines: list[dict[str, Any]], done: list[Any], failed: list[Any]
     return found
 
 
-def recount(wanted: list[str], answered: list[str], failed: list[str]) -> Recount:
-    """Compare the ids of the input with those of both files."""
+def recount(
+    wanted: list[str], answered: list[str], failed: list[str], bad: Collection[str]
+) -> Recount:
+    """Compare the ids of the input, and of its bad lines, with those of both files."""
     found = Counter(answered) + Counter(failed)
     places = {name: place for place, name in enumerate(wanted)}
     known = [[places[name] for name in names if name in places] for names in (answered, failed)]
@@ -150,6 +164,8 @@ def recount(wanted: list[str], answered: list[str], failed: list[str]) -> Recoun
         twice=sum(count - 1 for count in found.values()),
         strange=sum(name not in places for name in found),
         out_of_order=sum(a > b for each in known for a, b in itertools.pairwise(each)),
+        in_the_wrong_file=sum(name in bad for name in answered)
+        + sum(name not in bad for name in failed),
     )
 
 
@@ -162,12 +178,7 @@ class Run:
         self._draw = random.Random(options.seed)
         self._lines = make_lines(options.lines, options.max_tokens)
         self._file_id: str | None = None
-        self._step_file = folder.parent / "step"
-        tools = folder.parent / "tools"
-        tools.mkdir()
-        (tools / "sitecustomize.py").write_text(STEPPING)
-        paths = (str(tools), *filter(None, [os.environ.get("PYTHONPATH")]))
-        self._environment = {"PYTHONPATH": ":".join(paths), "CLOCK_STEP": str(self._step_file)}
+        self._step_file = folder.parent / STEP
         self.faults = Faults()
         self.told = Told()
 
@@ -186,7 +197,7 @@ class Run:
 
     def _server(self) -> contextlib.AbstractContextManager[ServerProcess]:
         flags = ("--max-num-seqs", str(self._options.sequences))
-        return server_process(self._folder, *flags, environment=self._environment)
+        return server_process(self._folder, *flags)
 
     def _start_without_folder(self) -> None:
         with self._folder_away():
@@ -229,6 +240,8 @@ class Run:
                 if batch.status in ENDED:
                     return batch
                 time.sleep(0.1)
+            if self.told.done == self._options.lines - 1:
+                continue  # the deadly line is left
             if self._harm_once(server, client):
                 continue
             if self._draw.random() < 0.3:
@@ -337,11 +350,15 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)
     started_at = time.monotonic()
-    with tempfile.TemporaryDirectory() as root:
-        run = Run(options, Path(root) / "jobs")
+    with contextlib.ExitStack() as stack:
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        stepping = STEPPING.format(step=str(root / STEP))
+        deaths = stack.enter_context(deadly_text(root / "custom", stepping))
+        run = Run(options, root / "jobs")
         found, found_offline = run.to_end(), run.offline()
+        deadly = deaths.count
     seconds = time.monotonic() - started_at
-    print(f"{options.lines} lines in {seconds:.0f} s: {asdict(run.faults)}")
+    print(f"{options.lines} lines in {seconds:.0f} s: {asdict(run.faults)}, deadly texts: {deadly}")
     print(f"recount: {asdict(found)}; counts that shrank: {run.told.shrank}")
     print(f"recount of batch run: {asdict(found_offline)}")
     is_good = found.is_exact and found_offline.is_exact and not run.told.shrank
@@ -351,6 +368,7 @@ def main(arguments: list[str]) -> int:
                 "lines": options.lines,
                 "seconds": round(seconds, 1),
                 **asdict(run.faults),
+                "deadly_texts": deadly,
                 **asdict(found),
                 "offline": asdict(found_offline),
                 "is_exact": is_good,

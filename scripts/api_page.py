@@ -50,7 +50,7 @@ has not ended reads it |
 | `GET /v1/models`, `GET /v1/models/NAME` | what is served, under all its names |
 | `GET /tokenizer_info` | the chat template, and the tokens that begin and end a text |
 | `GET /health` | 200 while work gets done; 503 with the reason when the engine stopped, the \
-backend is being started again, or no forward pass ends; needs no key |
+backend is being started again, no replica is connected, or no forward pass ends; needs no key |
 | `GET /ready` | 200 while new work is welcome; 503 from the first signal to stop, and whenever \
 `/health` is 503; needs no key |
 | `GET /load` | `server_load`: requests that are being served |
@@ -120,7 +120,8 @@ characters, else one of ours |
 | `x-jitney-queue-ms` | the wait for the first slot, once it is over |
 | `x-jitney-first-token-ms`, `x-jitney-total-ms` | from arrival, where the answer is no stream |
 | `retry-after`, `retry-after-ms` | with 429: when there will be room, from the queue and the rate |
-| `x-should-retry` | `false` with 408 for a deadline: the caller's own, not to be tried again |
+| `x-should-retry` | `false` with 408 for a deadline: the caller's own, not to be tried again; and \
+with 500 `input_crashed`: the model's process ended while it read the request |
 
 ## Streams
 

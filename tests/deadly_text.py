@@ -57,13 +57,13 @@ class Deaths:
 
 
 @contextlib.contextmanager
-def deadly_text(folder: Path) -> Iterator[Deaths]:
-    """In processes that are started within the block, the texts do that."""
+def deadly_text(folder: Path, more: str = "") -> Iterator[Deaths]:
+    """In processes that are started within the block, the texts do that, and `more` is run."""
     folder.mkdir(exist_ok=True)
     deaths = Deaths(folder / "deaths")
     deaths.notes.touch()
     custom = _CUSTOM.format(deadly=DEADLY, endless=ENDLESS, notes=str(deaths.notes))
-    (folder / "sitecustomize.py").write_text(custom, encoding="utf-8")
+    (folder / "sitecustomize.py").write_text(custom + more, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
         yield deaths

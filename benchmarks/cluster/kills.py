@@ -2,10 +2,11 @@
 
 `jitney serve` runs over replicas, each on a Ray node of its own. Streams are started one after the
 other, and every few seconds the oldest replica is killed with SIGKILL, or the whole node that it is
-on, in turn; a new node comes in its place. Every stream has to be complete, byte for byte, and with
-the right usage. With `--action` nothing is killed: the replicas are updated one after the other
-(`update`), become three and then one again because somebody says so (`scale`), or because of the
-load (`autoscale`), and no stream may fail.
+on, in turn; a new node comes in its place. With the fake backend a call comes in turn, too, whose
+text ends the backend that tokenises it; it gets an error, and no other replica is asked. Every
+stream has to be complete, byte for byte, and with the right usage. With `--action` nothing is
+killed: the replicas are updated one after the other (`update`), become three and then one again
+because somebody says so (`scale`), or because of the load (`autoscale`), and no stream may fail.
 
     python -m benchmarks.cluster.kills
     python -m benchmarks.cluster.kills --streams 12 --at-once 6 --kills 2
@@ -20,11 +21,14 @@ import argparse
 import asyncio
 import itertools
 import sys
+import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
+import httpx
 from rich.console import Console
 
 from benchmarks.cluster.fleet import Fleet, Telling, fleet, telling
@@ -43,6 +47,7 @@ from benchmarks.http.served import missing_here, served
 from benchmarks.load import percentile
 from jitney.bench.report import Result
 from jitney.cli.progress_bar import progress_bar
+from tests.deadly_text import DEADLY, deadly_text
 
 NOT_HERE = 2
 RUN_S_MAX = 3600.0
@@ -78,7 +83,16 @@ SIZES = {
 }
 """What is not given on the command line, by model."""
 
-DONE_TO = {"replica": "replicas killed", "node": "nodes killed", "frozen": "nodes frozen"}
+DONE_TO = {
+    "replica": "replicas killed",
+    "node": "nodes killed",
+    "frozen": "nodes frozen",
+    "tokenizer": "tokenizers killed",
+}
+KINDS = {"fake": "replica,node,tokenizer"}
+"""What is killed in turn, by model; a replica and a node where nothing else is said."""
+
+DEADLY_S_MAX = 60.0
 CHANGES = {"max_num_batched_tokens": 1024}
 """What an update changes: nothing that a text depends on."""
 
@@ -116,6 +130,9 @@ class Run:
 
     crowd: Crowd
     kills: list[Kill] = field(default_factory=list)
+    statuses: list[int] = field(default_factory=list)
+    """Of calls whose text killed a tokenizer."""
+    tokenizer_deaths: int = 0
     changes: list[Change] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -162,16 +179,25 @@ async def under_kills(options: argparse.Namespace, made: Fleet, cases: list[Case
             due_s = (number + 1) * options.every
             await asyncio.sleep(max(0.0, began + due_s - time.perf_counter()))
             replica, there = await _oldest(made)
-            made.nodes.kill(kind, replica)
+            if kind == "tokenizer":
+                run.statuses.append(await asyncio.to_thread(_kill_tokenizer, made.server.port))
+            else:
+                made.nodes.kill(kind, replica)
             at_s = time.perf_counter() - began
             run.kills.append(Kill(kind, at_s, at_s - due_s, there, run.crowd.live))
-            if kind != "replica":
+            if kind in ("node", "frozen"):
                 replacing.append(asyncio.create_task(made.nodes.replace(kind, replica)))
         queue.put_nowait(None)
         await serving
     run.seconds = time.perf_counter() - began
     await asyncio.gather(*replacing)
     return run
+
+
+def _kill_tokenizer(port: int) -> int:
+    """The status of a call with a text that ends the backend which tokenises it."""
+    url = f"http://127.0.0.1:{port}/v1/completions"
+    return httpx.post(url, json={"prompt": DEADLY}, timeout=DEADLY_S_MAX).status_code
 
 
 def portions(cases: list[Case], at_once: int, kills: int) -> Iterator[list[Case]]:
@@ -307,6 +333,10 @@ def tell(options: argparse.Namespace, told: Telling, run: Run, log: str) -> None
     if options.action == "kill":
         told.check(f"{len(run.kills)} kills, and all hit streams", all(_hits(run.kills)))
         told.check(f"{len(went)} streams were moved", bool(went))
+        told.check(
+            f"deadly calls: {run.statuses}, and {run.tokenizer_deaths} backends ended",
+            run.statuses == [500] * run.tokenizer_deaths,
+        )
     if options.action == "update":
         news = [each.new == each.replicas for each in run.changes]
         told.check(f"{len(news)} updates, of every replica", all(news))
@@ -374,9 +404,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--tick-ms", type=float, default=50.0, help="of the fake backend (50)")
     parser.add_argument("--kills", type=int)
     parser.add_argument("--every", type=float, help="seconds between kills")
-    parser.add_argument(
-        "--kinds", default="replica,node", help="in turn: replica, node, frozen (replica,node)"
-    )
+    parser.add_argument("--kinds", help=f"in turn: {', '.join(DONE_TO)}")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)
     scales = options.action in ("scale", "autoscale")
@@ -385,11 +413,14 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     for name, size in SIZES[options.model].items():
         if getattr(options, name) is None:
             setattr(options, name, size)
-    options.kinds = options.kinds.split(",")
+    kinds = options.kinds or KINDS.get(options.model, "replica,node")
+    options.kinds = kinds.split(",")
     if options.replicas is None:
         options.replicas = 1 if scales else min(3, options.nodes)
     if not set(options.kinds) <= set(DONE_TO):
-        parser.error(f"--kinds is {','.join(options.kinds)}; there are replica, node and frozen")
+        parser.error(f"--kinds is {kinds}; there are {', '.join(DONE_TO)}")
+    if "tokenizer" in options.kinds and options.model != "fake":
+        parser.error(f"No text is known that kills the tokenizer of {options.model}; see --kinds")
     return options
 
 
@@ -404,10 +435,16 @@ def main(arguments: list[str]) -> int:
     cases = make_cases(options)
     if options.model != "fake":
         cases = asyncio.run(known(options, cases))
-    with telling(options.seed) as told, opened(options.nodes) as nodes:
+    with (
+        telling(options.seed) as told,
+        tempfile.TemporaryDirectory() as folder,
+        deadly_text(Path(folder)) as deaths,
+        opened(options.nodes) as nodes,
+    ):
         flags = FLAGS[options.model] + (AUTOSCALED if options.action == "autoscale" else ())
         with fleet(nodes, options.replicas, *flags, costs=costs) as made:
             run = asyncio.run(_limited(WORK[options.action](options, made, cases)))
+            run.tokenizer_deaths = deaths.count
             log = made.server.log()
         tell(options, told, run, log)
     return int(bool(told.missed))

@@ -21,7 +21,7 @@ from jitney.cli.progress_bar import progress_bar
 from jitney.cli.pull import fetch_model, show_log
 from jitney.cli.result_lines import plural
 from jitney.cli.verbs import BatchRunOptions
-from jitney.config import Resolved, ServeSettings, Settings
+from jitney.config import Resolved, ServeSettings, Settings, for_serving
 from jitney.errors import ConfigError, SetupError
 from jitney.jobs import offline
 from jitney.jobs.batch_input import HeldInput, InputChanged
@@ -39,7 +39,7 @@ def call(options: BatchRunOptions, resolved: Resolved) -> int:
         raise ConfigError("There is no input: name a file, as in jitney batch run in.jsonl.")
     places = offline.RunPlaces(Path(options.source), options.output)
     places.check()
-    settings = resolved.settings
+    settings = for_serving(resolved)
     model = name_of(settings)
     with closing(HeldInput(places.source)) as source:
         done = offline.find_results(places, source, model)

@@ -91,7 +91,7 @@ class Settings:
     backend_process: bool = _model(
         SWITCH,
         "Run the backend in its own process, which is restarted when it crashes.",
-        default_text="true for jitney serve and jitney plan, else false",
+        default_text="true for jitney serve, jitney plan and jitney batch run, else false",
         default=False,
     )
     threads: int | None = _model(

@@ -1,12 +1,11 @@
 """`jitney serve` as a process that a test kills and starts again, over one folder of jobs."""
 
 import contextlib
-import os
 import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,9 +38,7 @@ class ServerProcess:
 
 
 @contextlib.contextmanager
-def server_process(
-    folder: Path, *flags: str, environment: Mapping[str, str] | None = None
-) -> Iterator[ServerProcess]:
+def server_process(folder: Path, *flags: str) -> Iterator[ServerProcess]:
     """The fake backend, served with its jobs in this folder, until it ends or the test does."""
     command = [sys.executable, "-m", "jitney", "serve", "--backend", "fake", "--port", "0"]
     with subprocess.Popen(
@@ -49,7 +46,6 @@ def server_process(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=None if environment is None else {**os.environ, **environment},
     ) as process:
         log: list[str] = []
         assert process.stdout is not None

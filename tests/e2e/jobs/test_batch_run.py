@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from jitney.core.limits import FAILURES_MAX
+from tests.deadly_text import DEADLY, deadly_text
 from tests.e2e.jobs.batch_client import CHAT, custom_ids, jsonl, line
 from tests.e2e.server.harness import wait_until
 
@@ -280,3 +282,14 @@ def test_the_help_has_an_example() -> None:
             check=False,
         )
         assert "jitney batch run in.jsonl -o out.jsonl" in done.stdout
+
+
+def test_a_line_that_kills_the_tokenizer_fails_alone(tmp_path: Path) -> None:
+    """Guards a run against one text: it would end the run, and each that goes on with it."""
+    (tmp_path / "in.jsonl").write_bytes(jsonl([line("a"), line("b", prompt=DEADLY), line("c")]))
+    with deadly_text(tmp_path / "custom") as deaths:
+        done = run(tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert deaths.count == FAILURES_MAX
+    assert custom_ids(rows(tmp_path / "out.jsonl")) == ["a", "c"]
+    assert custom_ids(rows(tmp_path / "out.errors.jsonl")) == ["b"]

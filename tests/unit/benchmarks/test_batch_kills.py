@@ -2,32 +2,37 @@
 
 import pytest
 
-from benchmarks.batch_kills import Told, make_lines, recount, recount_rows
+from benchmarks.batch_kills import Told, is_bad, make_lines, recount, recount_rows
 
 WANTED = ["a", "b", "c", "d"]
+BAD = ("b", "d")
 
 
 def test_each_line_once_in_order_is_exact() -> None:
     """Guards the figure: lines of both files together are the input."""
-    assert recount(WANTED, ["a", "c"], ["b", "d"]).is_exact
-    ids = [each["custom_id"] for each in make_lines(1000, 8)]
-    assert recount(ids, ids, []).is_exact
+    assert recount(WANTED, ["a", "c"], ["b", "d"], BAD).is_exact
+    lines = make_lines(1000, 8)
+    ids = [each["custom_id"] for each in lines]
+    assert recount(ids, ids, [], ()).is_exact
     assert len(set(ids)) == 1000
+    assert sum(map(is_bad, lines)) == 11, "the deadly one, and one in a hundred"
 
 
 @pytest.mark.parametrize(
     ("answered", "failed", "name"),
     [
-        (["a", "b"], ["c"], "missing"),
-        (["a", "b", "c"], ["c", "d"], "twice"),
-        (["a", "a", "b", "c"], ["d"], "twice"),
-        (["a", "b", "c", "x"], ["d"], "strange"),
-        (["b", "a"], ["c", "d"], "out_of_order"),
+        (["a"], ["b", "d"], "missing"),
+        (["a", "c", "c"], ["b", "d"], "twice"),
+        (["a", "c"], ["b", "d", "d"], "twice"),
+        (["a", "c", "x"], ["b", "d"], "strange"),
+        (["c", "a"], ["b", "d"], "out_of_order"),
+        (["a"], ["b", "c", "d"], "in_the_wrong_file"),
+        (["a", "b", "c"], ["d"], "in_the_wrong_file"),
     ],
 )
 def test_whatever_is_wrong_is_counted(answered: list[str], failed: list[str], name: str) -> None:
     """Guards against a recount that is always exact."""
-    found = recount(WANTED, answered, failed)
+    found = recount(WANTED, answered, failed, BAD)
     assert getattr(found, name) == 1
     assert not found.is_exact
 

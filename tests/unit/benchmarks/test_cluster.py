@@ -112,6 +112,10 @@ def test_sizes_depend_on_the_model_and_kinds_are_known() -> None:
     assert kills.parse(["--action", "autoscale", "--at-once", "33"]).at_once == 33
     with pytest.raises(SystemExit):
         kills.parse(["--kinds", "replica,machine"])
+    assert "tokenizer" in kills.parse([]).kinds
+    assert kills.parse(["--model", "smollm2"]).kinds == ["replica", "node"]
+    with pytest.raises(SystemExit):
+        kills.parse(["--model", "smollm2", "--kinds", "tokenizer"])
     with pytest.raises(SystemExit):
         routing.parse(["--routers", "random"])
 
