@@ -62,6 +62,9 @@ class JoiningChecker:
                     self._behind.update(names)
                 else:
                     self._arrived.update(dict.fromkeys(names, seen.at))
+            case Steered(kind="pause"):
+                # Whoever waits leaves its group at once, and a resume does not bring it back.
+                self._leave(self._group - self._running)
             case Steered(kind="drain"):
                 self._drains = True
             case Planned():
@@ -69,6 +72,7 @@ class JoiningChecker:
             case Happened():
                 if seen.method == "fail":
                     self._running.clear()
+                    self._leave(self._group)
                 for event in seen.events:
                     if isinstance(event, FinishEvent):
                         self._forget((event.request_id, event.index))
@@ -108,8 +112,7 @@ class JoiningChecker:
         self, at: float, running: set[Name], starts: set[Name], newcomers: Arrivals
     ) -> None:
         # Whoever was paused has left its group as soon as its batch had returned.
-        gone = {name for name in self._group - running if self._pauses.is_paused(name)}
-        self._group -= gone
+        self._leave(self._group - running)
         if not self._group and running:
             self._group_number += 1
             self._places = len(newcomers) if self._departs(at, newcomers) else 0
@@ -121,6 +124,9 @@ class JoiningChecker:
         for request_id, _ in running - self._group:
             self._group_of[request_id] = self._group_number
         self._group |= running
+
+    def _leave(self, names: set[Name]) -> None:
+        self._group -= {name for name in names if self._pauses.is_paused(name)}
 
     def _departs(self, at: float, newcomers: Arrivals) -> bool:
         """Whether newcomers may form a group."""
