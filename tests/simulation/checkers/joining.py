@@ -70,14 +70,17 @@ class JoiningChecker:
             case Planned():
                 self._planned(seen)
             case Happened():
-                if seen.method == "fail":
-                    self._running.clear()
-                    self._leave(self._group)
-                for event in seen.events:
-                    if isinstance(event, FinishEvent):
-                        self._forget((event.request_id, event.index))
+                self._happened(seen)
             case Fetched(item=Ending() as ending):
                 self._answered(seen.request.id, ending)
+
+    def _happened(self, seen: Happened) -> None:
+        if seen.method == "fail":
+            self._running.clear()
+            self._leave(self._group)
+        for event in seen.events:
+            if isinstance(event, FinishEvent):
+                self._forget((event.request_id, event.index))
 
     @property
     def _is_grouped(self) -> bool:
