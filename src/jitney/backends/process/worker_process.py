@@ -3,7 +3,7 @@
 Made by `jitney.backends.process.client`. Any thread may end it; one thread at a time uses each
 channel. Where the process has ended, is stuck or sends a bad frame, calls raise BackendCrashed, and
 the process is ended.
-Tests: tests/unit/backends/process/test_client.py.
+Tests: tests/unit/backends/process/test_client.py and test_deadly_texts.py.
 """
 
 import contextlib

@@ -19,8 +19,7 @@ from jitney.backends.process.worker_process import WorkerProcess
 from jitney.core import limits
 from jitney.core.batch import Batch, Entry, Open, Sampling
 from jitney.core.params import Constraint, ConstraintKind
-from jitney.errors import BackendCrashed, BackendFailed, InputCrashed, InvalidRequest
-from tests.deadly_text import DEADLY, ENDLESS, deadly_text
+from jitney.errors import BackendCrashed, BackendFailed, InvalidRequest
 from tests.e2e.server import processes
 from tests.e2e.server.processes import children
 
@@ -239,77 +238,6 @@ def test_a_text_that_ends_every_process_is_given_up(
         with pytest.raises(BackendCrashed, match="signal 9"):
             answer.result()
     assert len(set(asked)) == limits.FAILURES_MAX
-
-
-def test_those_who_wait_behind_a_deadly_text_are_answered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Guards every caller in the line: they had asked a process that was dead when their turn came,
-    and were told that their texts had ended it."""
-
-    def behind(
-        worker: WorkerProcess,
-        channel: Channel,
-        question: Message,
-        expected: type[Encoded],
-        limit_s: float,
-    ) -> Message:
-        if question == Encode(((DEADLY, False),)):
-            wait_until(lambda: len(backend._texts_turn._waiting) == 3)
-        return ask(worker, channel, question, expected, limit_s)
-
-    ask = WorkerProcess.ask
-    monkeypatch.setattr(WorkerProcess, "ask", behind)
-    with deadly_text(tmp_path) as deaths, ThreadPoolExecutor(4) as pool:
-        backend = ProcessBackend(spec())
-        deadly = pool.submit(backend.encode, [(DEADLY, False)])
-        wait_until(lambda: backend._texts_turn._is_held)
-        others = [pool.submit(backend.encode, [("ab", False)]) for _ in range(3)]
-        with pytest.raises(InputCrashed, match="signal 6") as caught:
-            deadly.result(WAIT_S)
-        backend.reset()
-        assert [each.result(WAIT_S) for each in others] == [[97, 98]] * 3
-        backend.close()
-    assert caught.value.deaths == deaths.count == 1
-
-
-def test_a_batch_is_not_blamed_for_a_deadly_text(tmp_path: Path) -> None:
-    """Guards whoever runs meanwhile: four such texts in a row would end an innocent request."""
-    with deadly_text(tmp_path):
-        backend = ProcessBackend(spec(batch_s_max=600.0, token_s=600.0, sleeps=True))
-    backend.send(Batch(1, (Open(0, Sampling(seed=0, prompt_count=1)),), (FIRST,)))
-    with pytest.raises(InputCrashed):
-        backend.encode([(DEADLY, False)])
-    with pytest.raises(BackendCrashed, match="signal 6") as caught:
-        backend.receive()
-    assert not caught.value.was_reached
-    backend.close()
-
-
-def test_a_text_is_not_blamed_for_what_ends_the_thread_of_batches(tmp_path: Path) -> None:
-    """Guards texts that are tokenised at that moment: they are asked of the next process."""
-    with deadly_text(tmp_path) as notes, ThreadPoolExecutor(1) as pool:
-        backend = ProcessBackend(spec())
-        answer = pool.submit(backend.encode, [(ENDLESS, False)])
-        wait_until(lambda: notes.count == 1)
-        # The kernel gives it to the main thread, which runs batches.
-        os.kill(backend.pid, signal.SIGABRT)
-        backend.reset()
-        assert len(answer.result(WAIT_S)) == len(ENDLESS)
-        backend.close()
-
-
-def test_a_text_is_not_blamed_for_a_process_that_we_ended(tmp_path: Path) -> None:
-    """Guards texts that are tokenised while a backend that fails to reset is replaced."""
-    with deadly_text(tmp_path) as notes, ThreadPoolExecutor(1) as pool:
-        backend = ProcessBackend(spec())
-        answer = pool.submit(backend.encode, [(ENDLESS, False)])
-        wait_until(lambda: notes.count == 1)
-        assert backend._worker is not None
-        backend._worker.end()
-        backend.reset()
-        assert len(answer.result(WAIT_S)) == len(ENDLESS)
-        backend.close()
 
 
 def test_a_process_that_died_while_nothing_ran_is_found_dead(backend: ProcessBackend) -> None:
