@@ -27,8 +27,8 @@ OF_WORK = (
         ),
         (
             _CHAIN,
-            "if ours[known].order <= theirs[known].order:",
-            "if ours[known].order > theirs[known].order:",
+            "= min(ours[at], theirs[at], key=_order)",
+            "= max(ours[at], theirs[at], key=_order)",
         ),
     ),
     planted(

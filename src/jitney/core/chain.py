@@ -25,6 +25,10 @@ class Origin:
         self.order = order
 
 
+def _order(origin: Origin) -> int:
+    return origin.order
+
+
 class Chain:
     """The keys of one sequence's tokens within one scope. The tokens may grow at their end."""
 
@@ -101,11 +105,9 @@ class Chain:
         self.read_count += end - start
         if self._scope != other._scope or self._tokens[start:end] != other._tokens[start:end]:
             return False
-        # Always the older ones, so that no two chains can exchange theirs without end.
-        if ours[known].order <= theirs[known].order:
-            theirs[known:depth] = ours[known:depth]
-        else:
-            ours[known:depth] = theirs[known:depth]
+        # At each depth the older one, so that no two chains can exchange theirs without end.
+        for at in range(known, depth):
+            ours[at] = theirs[at] = min(ours[at], theirs[at], key=_order)
         return True
 
     def _marked(self, depth: int) -> list[Origin]:

@@ -176,6 +176,18 @@ def test_two_that_compute_one_prompt_are_not_read_again_and_again() -> None:
     assert waiting.read_count <= 3 * len(tokens)
 
 
+def test_two_that_wait_do_not_take_turns_in_being_read() -> None:
+    """Guards invariant 11: each had a part of its origins from the first, and gave the rest of
+    them to the last, at every tick."""
+    tokens = list(range(64 * PREFIX_STRIDE))
+    first, *waiting, last = (Chain(SCOPE, list(tokens), order=order) for order in (0, 2, 1, 3))
+    for depth in range(1, 64):
+        for each in waiting:
+            assert each.equals(first, depth)
+            assert each.equals(last, 64)
+    assert sum(each.read_count for each in waiting) <= 3 * len(waiting) * len(tokens)
+
+
 def test_equal_keys_of_different_texts_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards invariant 6 where hashing fails altogether."""
 
