@@ -2,7 +2,7 @@
 
 import json
 
-from benchmarks.http.hostile.attack import Attack, Target, crowd
+from benchmarks.http.hostile.attack import Attack, Bounds, Setup, Target, crowd
 
 BODY_BYTES = 9_900_000
 """More than is taken by default, unless the model's context is long."""
@@ -13,6 +13,26 @@ VALUES = 131_072
 
 PIECE_BYTES = 12
 """Of a text for each token of the context: more is refused before it is looked at."""
+
+LARGE_BYTES = 9_000_000
+LARGE = Setup(flags=("--body-limit", "10MB"))
+"""As for a model with a context of 300,000 tokens."""
+
+LARGE_BOUNDS = Bounds(memory_mib=160.0, because="the system's allocator keeps what bodies took")
+
+_ARRAYS = (
+    (b"1234567890123,", 620_000),
+    (b"1,", 4_490_000),
+    (b"1.25e3,", 620_000),
+    (b"[],", 2_990_000),
+    (b"[1,2,3,4,5],", 99_000),
+    (b"[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19],", 32_000),
+    (b'{"a":1,"b":2},', 99_000),
+    (b'{"a":1,"b":2},', 32_000),
+    (b'"12345678",', 620_000),
+    (b'"12345678",', 130_000),
+)
+"""Values, and how many of them."""
 
 _COMPLETIONS = "POST /v1/completions"
 _CHAT = "POST /v1/chat/completions"
@@ -28,6 +48,23 @@ async def json_one_10mb(target: Target) -> None:
     """One at a time of the same."""
     request = target.request(_COMPLETIONS, _numbers(b'{"prompt": ['))
     await crowd(1, lambda number: target.send(request))
+
+
+async def arrays_9mb(target: Target) -> None:
+    """Ten at once, where that is taken: as many values of each kind as may be, or too many."""
+    bodies = []
+    for shape, count in _ARRAYS:
+        room = b" " * max(0, LARGE_BYTES - count * len(shape))
+        bodies.append(b'{"prompt": [' + shape * count + room + b"1]}")
+    requests = [target.request(_COMPLETIONS, body) for body in bodies]
+    await crowd(len(requests), lambda number: target.send(requests[number]))
+
+
+async def tokens_9mb(target: Target) -> None:
+    """Ten at once of the longest list of numbers that may be."""
+    shape, count = _ARRAYS[0]
+    request = target.request(_COMPLETIONS, b'{"prompt": [' + shape * count + b"1]}")
+    await crowd(10, lambda number: target.send(request))
 
 
 async def texts_2mb(target: Target) -> None:
@@ -129,6 +166,22 @@ def _controls(target: Target) -> bytes:
 ATTACKS = (
     Attack(name="json-10mb-x8", text="eight bodies of 10 MB of numbers", run=json_10mb),
     Attack(name="json-10mb", text="bodies of 10 MB, one at a time", run=json_one_10mb),
+    Attack(
+        name="arrays-9mb-x10",
+        text="ten bodies of 9 MB of numbers, texts, lists and objects",
+        run=arrays_9mb,
+        setup=LARGE,
+        bounds=LARGE_BOUNDS,
+        seconds=8.0,
+    ),
+    Attack(
+        name="tokens-9mb-x10",
+        text="ten bodies of 620,000 numbers",
+        run=tokens_9mb,
+        setup=LARGE,
+        bounds=LARGE_BOUNDS,
+        seconds=8.0,
+    ),
     Attack(name="texts-2mb-x8", text="eight bodies of 2 MB of prompts", run=texts_2mb),
     Attack(name="values-131k", text="eight bodies of 131,000 numbers", run=values_131k),
     Attack(name="deep-json", text="lists and objects nested millions deep", run=deep_json),

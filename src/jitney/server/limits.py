@@ -11,16 +11,17 @@ DEPTH_MAX = 64
 OBJECT_KEYS_MAX = 4096
 """Keys of one JSON object; a logit_bias has at most 1024."""
 
-CONTAINERS_MAX = 100_000
+CONTAINERS_MAX = 32_768
 """Lists and objects of one body: each takes far more memory than the bytes it is written in."""
 
 VALUES_MAX = 131_072
 VALUE_BYTES_USUAL = 16
 """Strings and numbers of one body: so many, or one for each 16 bytes that a body may have, if that
-is more. Each takes 150 ns to parse, and nothing else is served meanwhile."""
+is more; but never more strings than so many. Each takes 150 ns to parse, and nothing else is served
+meanwhile."""
 
 INLINE_BYTES_MAX = 65_536
-"""A body larger than this is parsed off the event loop, one at a time."""
+"""A body larger than this is parsed off the event loop, one at a time, with pauses in between."""
 
 INLINE_VALUES_MAX = 20_000
 """A reply of more tokens and logprobs than this is written out off the event loop."""

@@ -1,11 +1,13 @@
 """Large bodies: parsed one at a time, in a line that whoever leaves is not part of."""
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from jitney.config import Key
 from jitney.server import limits, routes
 from jitney.server.openai.check_body import check_body
 from tests.e2e.server.conftest import Start
@@ -29,15 +31,27 @@ class Gate:
         self._check = check
         self.may_go = threading.Event()
         self.within = self.most = self.begun = 0
+        self.turns: list[int] = []
+        """How many had been parsed at each turn that the event loop had after one."""
+        self.turns_before: list[int] = []
+        """For each that was begun: how many such turns there had been."""
+        self.lengths: list[int] = []
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """Known after a small body, which is parsed on it."""
 
     def __call__(self, content: bytes, **rest: Any) -> Any:
         if len(content) <= limits.INLINE_BYTES_MAX:
+            self.loop = asyncio.get_running_loop()
             return self._check(content, **rest)
+        self.turns_before.append(len(self.turns))
+        self.lengths.append(len(content))
         self.begun += 1
         self.within += 1
         self.most = max(self.most, self.within)
         assert self.may_go.wait(WAIT_S), "nobody let it go"
         self.within -= 1
+        if self.loop is not None:
+            self.loop.call_soon_threadsafe(self.turns.append, self.begun)
         return self._check(content, **rest)
 
 
@@ -50,12 +64,13 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     made.may_go.set()
 
 
-def asked(server: Running, count: int) -> list[Any]:
+def asked(server: Running, count: int, large: bytes = LARGE) -> list[Any]:
     """So many connections on each of which a large body was sent."""
     connections = [server.connect() for _ in range(count)]
-    for at, each in enumerate(connections, 1):
-        each.sendall(LARGE)
-        wait_until(lambda at=at: server.load == at, "it was not taken")  # type: ignore[misc]
+    for each in connections:
+        more = server.load + 1
+        each.sendall(large)
+        wait_until(lambda more=more: server.load == more, "it was not taken")  # type: ignore[misc]
     return connections
 
 
@@ -72,6 +87,40 @@ def test_large_bodies_are_parsed_one_at_a_time(start: Start, gate: Gate) -> None
         each.close()
     assert gate.most == 1
     assert gate.begun == 6
+    server.check_idle()
+
+
+def test_the_event_loop_has_a_turn_between_two_large_bodies(start: Start, gate: Gate) -> None:
+    """Guards streams: each piece of one needs several turns, and ten bodies left it one each."""
+    server = start(World())
+    assert server.complete().status_code == 200
+    connections = asked(server, 6)
+    gate.may_go.set()
+    for each in connections:
+        read_all(each)
+        each.close()
+    assert gate.turns_before == [0, 1, 2, 3, 4, 5]
+    server.check_idle()
+
+
+def test_keys_take_turns_with_large_bodies(start: Start, gate: Gate) -> None:
+    """Guards a caller with one large body behind another's many."""
+    server = start(World(keys=(Key(name="a", secret="key-a"), Key(name="b", secret="key-b"))))
+    prompts = {
+        key: "a" * (limits.INLINE_BYTES_MAX + more)
+        for more, key in enumerate(("key-a", "key-b"), 1)
+    }
+    large = {
+        key: request_bytes("/v1/completions", {"prompt": text}, f"Authorization: Bearer {key}")
+        for key, text in prompts.items()
+    }
+    connections = asked(server, 4, large["key-a"]) + asked(server, 1, large["key-b"])
+    gate.may_go.set()
+    for each in connections:
+        read_all(each)
+        each.close()
+    # The other's second body was in the line already.
+    assert gate.lengths.index(max(gate.lengths)) == 2
     server.check_idle()
 
 

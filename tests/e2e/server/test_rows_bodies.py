@@ -65,10 +65,11 @@ def test_row_2_what_is_no_object(server: Running, path: str, content: bytes) -> 
         json.dumps({f"k{at}": at for at in range(100_000)}).encode(),
         b'{"prompt": "' + rb"[\"" * 1_000_000,
         b'{"prompt": [' + b"{}," * 1_000_000 + b"1]}",
+        b'{"prompt": [' + b'"",' * 1_000_000 + b"1]}",
         b'{"prompt": "a", "prompt": "b"}',
         b'{"prompt": "a", "logit_bias": {"1": 1, "1": 2}}',
     ],
-    ids=["lists", "objects", "keys", "marks", "siblings", "twice", "twice inside"],
+    ids=["lists", "objects", "keys", "marks", "siblings", "strings", "twice", "twice inside"],
 )
 def test_row_3_deep_wide_and_double(server: Running, content: bytes) -> None:
     """Guards the stack and the reading: no recursion, no two meanings."""

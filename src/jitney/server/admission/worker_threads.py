@@ -28,14 +28,20 @@ class _Work:
 
 
 class WorkerThreads:
-    """Threads that callers share. Made before the event loop, used on it."""
+    """Threads that callers share. Made before the event loop, used on it.
 
-    def __init__(self, *, has_several_callers: bool) -> None:
-        count = limits.WORKER_THREADS
+    With `rests`, a thread pauses after each piece of work for as long as that took. That is for
+    work in which no other thread runs: each of them needs several turns to send one token.
+    """
+
+    def __init__(
+        self, count: int = limits.WORKER_THREADS, *, has_several_callers: bool, rests: bool = False
+    ) -> None:
         # With several callers, one of them never has all threads.
         share = max(count - 1, 1) if has_several_callers else count
         self._queue: FairQueue[_Work] = FairQueue(count, share)
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="jitney-worker")
+        self._rests = rests
         self._is_closed = False
 
     def submit(self, line: Line, make: Callable[[], Made]) -> "asyncio.Future[Made]":
@@ -66,11 +72,12 @@ class WorkerThreads:
 
     def _start(self, work: _Work) -> bool:
         loop = work.result.get_loop()
+        begun_at = loop.time()
 
         def done(making: "Future[Any]") -> None:
             # On the worker thread. After the end of the loop nothing is next.
             with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(self._end, work, making)
+                loop.call_soon_threadsafe(self._end, work, making, begun_at)
 
         try:
             self._threads.submit(work.make).add_done_callback(done)
@@ -82,8 +89,7 @@ class WorkerThreads:
             return False
         return True
 
-    def _end(self, work: _Work, making: "Future[Any]") -> None:
-        self._queue.end(work.line)
+    def _end(self, work: _Work, making: "Future[Any]", begun_at: float) -> None:
         if not work.result.done():
             if making.cancelled():
                 work.result.cancel()
@@ -91,4 +97,12 @@ class WorkerThreads:
                 work.result.set_exception(error)
             else:
                 work.result.set_result(making.result())
+        if self._rests:
+            loop = work.result.get_loop()
+            loop.call_later(loop.time() - begun_at, self._go_on, work.line)
+        else:
+            self._go_on(work.line)
+
+    def _go_on(self, line: Line) -> None:
+        self._queue.end(line)
         self._begin()

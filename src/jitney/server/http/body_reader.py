@@ -8,7 +8,6 @@ Tests: tests/e2e/server/test_slow_bodies.py and test_large_bodies.py.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +17,7 @@ from starlette.requests import Request
 
 from jitney.errors import Draining
 from jitney.server import limits
+from jitney.server.admission.worker_threads import WorkerThreads
 from jitney.server.call import Call
 from jitney.server.error_object import ClientLeft, Refusal
 from jitney.server.http.disconnect import unless_left
@@ -41,16 +41,16 @@ class _Arrival:
 
 
 class BodyReader:
-    """Reads bodies, and has large ones parsed one at a time in a thread.
+    """Reads bodies, and has large ones parsed one at a time in a thread; keys take turns.
 
-    All threads of Python wait while one parses, so one parser is enough. Other threads run between
-    two bodies.
+    All threads of Python wait while one parses, so one parser is enough. It rests between two
+    bodies, because others run only then.
     """
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, *, has_several_callers: bool) -> None:
         self._bytes_max = bytes_max
         self._arrivals: dict[_Arrival, None] = {}
-        self._parser = ThreadPoolExecutor(1, thread_name_prefix="jitney-parser")
+        self._parser = WorkerThreads(1, has_several_callers=has_several_callers, rests=True)
 
     @property
     def count(self) -> int:
@@ -70,7 +70,7 @@ class BodyReader:
         if len(content) <= limits.INLINE_BYTES_MAX:
             return check(content)
         # The limits on calls and on held bytes bound how many wait.
-        parsing = asyncio.get_running_loop().run_in_executor(self._parser, partial(check, content))
+        parsing = self._parser.submit((call.caller.name, False), partial(check, content))
         return await unless_left(parsing, request.receive)
 
     async def _read(self, request: Request, call: Call) -> bytes:
@@ -120,7 +120,7 @@ class BodyReader:
 
     def close(self) -> None:
         """Parse nothing more: the server has ended."""
-        self._parser.shutdown(wait=False, cancel_futures=True)
+        self._parser.close()
 
     def _take_oldest(self) -> _Arrival:
         oldest = next(iter(self._arrivals))

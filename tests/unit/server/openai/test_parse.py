@@ -1,6 +1,7 @@
 """Tests of `jitney.server.openai.parse`: JSON from strangers."""
 
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jitney.server.error_object import Refusal
-from jitney.server.limits import CONTAINERS_MAX, DEPTH_MAX, OBJECT_KEYS_MAX
+from jitney.server.limits import CONTAINERS_MAX, DEPTH_MAX, OBJECT_KEYS_MAX, VALUES_MAX
 from jitney.server.openai.parse import parse_object
 
 JSON_VALUES = st.recursive(
@@ -100,3 +101,27 @@ def test_lists_have_a_limit() -> None:
     assert parse_object(b'{"x": [' + b"[]," * (CONTAINERS_MAX - 2) + b"1]}")
     with pytest.raises(Refusal, match="lists and objects"):
         parse_object(b'{"x": [' + b"[]," * (CONTAINERS_MAX - 1) + b"1]}")
+
+
+def test_strings_have_a_limit_of_their_own() -> None:
+    """Guards everybody else: only a list of tokens needs more values than this, however large
+    bodies may be."""
+    texts = b'"",' * (VALUES_MAX - 1)
+    assert parse_object(b'{"x": [' + texts + b"1]}", 2 * VALUES_MAX)
+    with pytest.raises(Refusal, match=f"more than {VALUES_MAX} strings"):
+        parse_object(b'{"x": [' + texts + b'""]}', 2 * VALUES_MAX)
+    assert parse_object(b'{"x": [' + b"1," * VALUES_MAX + b"1]}", 2 * VALUES_MAX)
+
+
+def test_other_threads_may_go_on_between_two_numbers() -> None:
+    """Guards streams: json reads a list of numbers in one step, in which no other thread runs.
+
+    Threads change only where Python code runs, so there must be a call for each number.
+    """
+    calls: list[str] = []
+    sys.setprofile(lambda frame, event, _: calls.append(event))
+    try:
+        parse_object(b'{"x": [' + b"1," * 999 + b"1.5]}")
+    finally:
+        sys.setprofile(None)
+    assert calls.count("call") >= 1000
