@@ -127,8 +127,8 @@ class ReplicaFleet:
 
     @property
     def is_backend_ready(self) -> bool:
-        """Whether a replica is connected, and so somebody would answer. Any thread."""
-        return bool(self._overview.names)
+        """Whether a replica is connected and lives, and so somebody would answer. Any thread."""
+        return self._overview.is_ready
 
     @property
     def stalled_s(self) -> float:

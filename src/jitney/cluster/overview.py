@@ -93,6 +93,11 @@ class FleetOverview:
         """The replicas that are there. Any thread."""
         return list(self._seen)
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether a replica is there whose backend lives. Any thread."""
+        return any(each.state.is_ready for each in self._seen.values())
+
     def lost(self) -> tuple[str, ...]:
         """Replicas that were lost lately and have not come back.
 
@@ -157,7 +162,7 @@ class FleetOverview:
         seen = self._seen.get(name)
         if seen is not None:
             # With the levels of the same moment, so that a pane does not contradict itself.
-            state = State(shown.snapshot, seen.state.sums)
+            state = State(shown.snapshot, seen.state.sums, seen.state.is_ready)
             seen = replace(seen, state=state, detail=_as_of(shown.detail, now))
             self._seen = {**self._seen, name: seen}
         self._answered(name)

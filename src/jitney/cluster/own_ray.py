@@ -7,7 +7,6 @@ on a command line they could. Called at start-up, before Ray is imported.
 
 import logging
 import secrets
-import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,10 @@ from pathlib import Path
 from jitney.errors import ConfigError
 
 _log = logging.getLogger("jitney.server")
+
+PLACE_CHARACTERS_MAX = 20
+"""With a longer one, as macOS and clusters have it, the path of Ray's sockets is longer than the
+107 characters that a socket may have."""
 
 OTHERS_READ = 0o004
 OTHERS_PASS = 0o001
@@ -58,8 +61,9 @@ def warn_of_open_token(environ: Mapping[str, str], address: str | None) -> None:
 
 
 def _new_folder(environ: Mapping[str, str]) -> str:
-    # Not the one of macOS: with it, the path of a socket is longer than a socket may have.
-    usual = tempfile.gettempdir() if sys.platform == "linux" else "/tmp"
+    usual = tempfile.gettempdir()
+    if len(usual) > PLACE_CHARACTERS_MAX:
+        usual = "/tmp"
     place = environ.get("RAY_TMPDIR") or usual
     try:
         return tempfile.mkdtemp(prefix="jitney-", dir=place)

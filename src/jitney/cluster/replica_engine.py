@@ -352,4 +352,5 @@ class ReplicaEngine:
                     connecting.result().send([state])
 
     def _state(self) -> State:
-        return State(self._engine.snapshot(), sums_of(self._engine.totals()))
+        engine = self._engine
+        return State(engine.snapshot(), sums_of(engine.totals()), engine.is_backend_ready)

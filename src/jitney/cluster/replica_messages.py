@@ -294,6 +294,8 @@ class State(_Said, frozen=True):
 
     snapshot: Snapshot
     sums: dict[str, float]
+    is_ready: bool = True
+    """Whether its backend lives."""
 
 
 class ReplicaDetail(_Said, frozen=True):

@@ -23,6 +23,7 @@ def keep_on_loopback() -> None:
     open_port = replica.add_port_to_grpc_server
 
     def open_on_loopback(server: Any, address: str) -> int:
+        assert ALL_INTERFACES in address, f"Serve opens another port than before: {address}"
         own = f"[{host}]" if ":" in host else host
         return int(open_port(server, address.replace(ALL_INTERFACES, own)))
 

@@ -111,7 +111,7 @@ class Service:
             return Health("stopped", "The engine has stopped; its log says why.")
         if not engine.is_backend_ready:
             lost = "The backend was lost and is being started again."
-            nobody = "No replica is connected; calls wait for the next one."
+            nobody = "No replica is ready; calls wait for the next one."
             return Health("restarting", lost if engine.replica_views() is None else nobody)
         stalled_s = engine.stalled_s
         if stalled_s > self.settings.stall_timeout:

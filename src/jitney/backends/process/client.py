@@ -11,7 +11,8 @@ import logging
 import signal
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -27,6 +28,10 @@ from jitney.errors import BackendCrashed, BackendFailed, EngineError, InputCrash
 
 QUESTION_S_MAX = 60.0
 """The longest wait to tokenise a text or to compile a constraint, and again to get a turn."""
+
+QuestionKind = Literal["texts", "constraints"]
+QUESTION_KINDS: tuple[QuestionKind, ...] = ("texts", "constraints")
+"""Where questions are asked, beside batches."""
 
 CHECK_S_MAX = 10.0
 """An idle process that does not answer for this long is stuck."""
@@ -58,8 +63,7 @@ class ProcessBackend:
         # Guards `_worker`, and is held while a new process starts.
         self._lifecycle = threading.Lock()
         # One question at a time on each channel, in the order of calls.
-        self._texts_turn = FifoLock()
-        self._constraints_turn = FifoLock()
+        self._turns: Mapping[QuestionKind, FifoLock] = {each: FifoLock() for each in QUESTION_KINDS}
         self._worker: WorkerProcess | None = None
         self._time_limits = BatchTimeLimits(spec.batch_s_max)
         # The token counts of batches that were sent and not answered.
@@ -138,13 +142,13 @@ class ProcessBackend:
     def encode(self, texts: Sequence[Segment]) -> list[int]:
         """Tokens of texts, in one message. While there is no process, waits for the next one."""
         question = messages.Encode(tuple(texts))
-        answer = self._ask_in_turn("texts", self._texts_turn, question, messages.Encoded)
+        answer = self._ask_in_turn("texts", question, messages.Encoded)
         return list(answer.tokens)
 
     def prepare(self, constraint: Constraint) -> None:
         """Compile a constraint in the process, for later use. Raises InvalidRequest."""
         question = messages.Prepare(constraint)
-        self._ask_in_turn("constraints", self._constraints_turn, question, messages.Done)
+        self._ask_in_turn("constraints", question, messages.Done)
 
     def close(self) -> None:
         """End the process; idempotent."""
@@ -157,36 +161,50 @@ class ProcessBackend:
             self._present().close()
 
     def _ask_in_turn(
-        self,
-        channel: Literal["texts", "constraints"],
-        turn: FifoLock,
-        question: messages.Message,
-        expected: type[MessageT],
+        self, channel: QuestionKind, question: messages.Message, expected: type[MessageT]
     ) -> MessageT:
         """Ask while batches run; if the process is killed from outside, ask the next one.
 
         After any other end, or after several kills, this raises: the question itself may be what
-        ends processes, and must not end every next one. Only the engine starts new processes.
-        Raises InputCrashed if a process has ended while it had the question.
+        ends processes, and must not end every next one. If a question of the other channel may
+        have been in the process, this one is asked once more, alone. Only the engine starts new
+        processes. Raises InputCrashed if a process has ended while it had the question.
         """
-        deaths = 0
+        deaths, is_alone = 0, False
         for attempt in range(limits.FAILURES_MAX):
             worker = self._await_ready()
-            if not turn.acquire(QUESTION_S_MAX):
-                raise BackendFailed(f"The backend is too busy for {channel}; try again later.")
-            try:
-                where = worker.texts if channel == "texts" else worker.constraints
-                return worker.ask(where, question, expected, QUESTION_S_MAX)
-            except BackendCrashed as crash:
-                deaths += crash.was_reached
-                is_last = attempt == limits.FAILURES_MAX - 1
-                if crash.is_wanted or (is_last and not deaths):
-                    raise
-                if is_last or (crash.was_reached and crash.signal != signal.SIGKILL):
-                    raise InputCrashed(str(crash), crash.signal, deaths=deaths) from crash
-            finally:
-                turn.release()
+            with self._turn(channel, is_alone=is_alone):
+                company = self._company(channel)
+                try:
+                    where = worker.texts if channel == "texts" else worker.constraints
+                    return worker.ask(where, question, expected, QUESTION_S_MAX)
+                except BackendCrashed as crash:
+                    deaths += crash.was_reached
+                    is_last = attempt == limits.FAILURES_MAX - 1
+                    if crash.is_wanted or (is_last and not deaths):
+                        raise
+                    was_alone = is_alone or (company % 2 == 0 and company == self._company(channel))
+                    is_blamed = crash.was_reached and crash.signal != signal.SIGKILL
+                    if is_last or (is_blamed and was_alone):
+                        raise InputCrashed(str(crash), crash.signal, deaths=deaths) from crash
+            is_alone = True
         raise AssertionError("The last attempt raises")
+
+    @contextmanager
+    def _turn(self, channel: QuestionKind, *, is_alone: bool) -> Iterator[None]:
+        """Hold the turn of a channel, or of both. Raises BackendFailed."""
+        with ExitStack() as held:
+            # Always in the same order, so that no two threads wait for each other.
+            for each in QUESTION_KINDS if is_alone else (channel,):
+                if not self._turns[each].acquire(QUESTION_S_MAX):
+                    raise BackendFailed(f"The backend is too busy for {each}; try again later.")
+                held.callback(self._turns[each].release)
+            yield
+
+    def _company(self, channel: QuestionKind) -> int:
+        """How often questions of the other channel began or ended; odd while there is one."""
+        (other,) = set(QUESTION_KINDS) - {channel}
+        return self._turns[other].change_count
 
     def _await_ready(self) -> WorkerProcess:
         """The process that can answer questions. Waits until there is one."""

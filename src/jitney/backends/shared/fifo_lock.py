@@ -15,12 +15,15 @@ class FifoLock:
         self._guard = threading.Lock()
         self._is_held = False
         self._waiting: deque[threading.Lock] = deque()
+        self.change_count = 0
+        """Beginnings and ends of turns; odd while somebody has a turn. Any thread."""
 
     def acquire(self, timeout_s: float) -> bool:
         """Wait for a turn, for at most `timeout_s`; whether it came."""
         with self._guard:
             if not self._is_held:
                 self._is_held = True
+                self.change_count += 1
                 return True
             turn = threading.Lock()
             turn.acquire()
@@ -39,7 +42,9 @@ class FifoLock:
         """End the turn. Only its holder may call this."""
         with self._guard:
             assert self._is_held, "Nobody holds the lock"
+            self.change_count += 1
             if self._waiting:
+                self.change_count += 1
                 self._waiting.popleft().release()
             else:
                 self._is_held = False

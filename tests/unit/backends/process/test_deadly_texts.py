@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from jitney.backends.process.client import BackendSpec, ProcessBackend
-from jitney.backends.process.messages import Channel, Encode, Encoded, Message
+from jitney.backends.process.messages import Channel, Encode, Encoded, Message, Prepare
 from jitney.backends.process.worker_process import WorkerProcess
 from jitney.core.batch import Batch, Entry, Open, Sampling
+from jitney.core.params import Constraint, ConstraintKind
 from jitney.errors import BackendCrashed, InputCrashed
 from tests.deadly_text import DEADLY, ENDLESS, Deaths, deadly_text
 from tests.e2e.server.harness import WAIT_S, wait_until
@@ -50,14 +51,14 @@ def test_those_who_wait_behind_a_deadly_text_are_answered(
         limit_s: float,
     ) -> Message:
         if question == Encode(((DEADLY, False),)):
-            wait_until(lambda: len(backend._texts_turn._waiting) == 3, "nobody waits")
+            wait_until(lambda: len(backend._turns["texts"]._waiting) == 3, "nobody waits")
         return ask(worker, channel, question, expected, limit_s)
 
     ask = WorkerProcess.ask
     monkeypatch.setattr(WorkerProcess, "ask", behind)
     with opened() as (backend, pool):
         deadly = pool.submit(backend.encode, [(DEADLY, False)])
-        wait_until(lambda: backend._texts_turn._is_held, "it is not asked")
+        wait_until(lambda: backend._turns["texts"]._is_held, "it is not asked")
         others = [pool.submit(backend.encode, [("ab", False)]) for _ in range(3)]
         with pytest.raises(InputCrashed, match="signal 6") as caught:
             deadly.result(WAIT_S)
@@ -99,3 +100,43 @@ def test_a_text_is_not_blamed_for_a_process_that_we_ended(notes: Deaths) -> None
         backend._worker.end()
         backend.reset()
         assert len(answer.result(WAIT_S)) == len(ENDLESS)
+
+
+def test_a_constraint_is_not_blamed_for_a_deadly_text_beside_it(
+    notes: Deaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards whoever has a constraint compiled meanwhile: both were in the process that ended, so
+    each is asked once more, alone."""
+    begun: list[Message] = []
+
+    def beside(
+        worker: WorkerProcess,
+        channel: Channel,
+        question: Message,
+        expected: type[Encoded],
+        limit_s: float,
+    ) -> Message:
+        begun.append(question)
+        if len(begun) <= 2:
+            wait_until(lambda: len(begun) >= 2, "the other is not asked")
+        if isinstance(question, Prepare) and begun.count(question) == 1:
+            # As if it were compiled for so long.
+            wait_until(lambda: worker.process.has_ended, "the process does not end")
+            raise BackendCrashed("It ended.", signal.SIGABRT, was_reached=True)
+        return ask(worker, channel, question, expected, limit_s)
+
+    ask = WorkerProcess.ask
+    constraint = Constraint(ConstraintKind.REGEX, "a+")
+    with opened() as (backend, pool):
+        monkeypatch.setattr(WorkerProcess, "ask", beside)
+        compiled = pool.submit(backend.prepare, constraint)
+        deadly = pool.submit(backend.encode, [(DEADLY, False)])
+        for deaths in (1, 2):
+            wait_until(lambda deaths=deaths: notes.count == deaths, "it does not die")  # type: ignore[misc]
+            wait_until(lambda: backend._present().process.has_ended, "the process does not end")
+            monkeypatch.setattr(WorkerProcess, "ask", ask)
+            backend.reset()
+        with pytest.raises(InputCrashed):
+            deadly.result(WAIT_S)
+        compiled.result(WAIT_S)
+    assert notes.count == 2
