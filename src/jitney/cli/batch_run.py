@@ -41,7 +41,7 @@ def call(options: BatchRunOptions, resolved: Resolved) -> int:
     places.check()
     settings = for_serving(resolved)
     model = name_of(settings)
-    with closing(HeldInput(places.source)) as source:
+    with offline.locked(places), closing(HeldInput(places.source)) as source:
         done = offline.find_results(places, source, model)
         if done is not None:
             say("All of it was done by an earlier run.")

@@ -6,6 +6,7 @@ name changes nothing, and it looks after every read whether the content was edit
 
 import hashlib
 import os
+from io import BufferedReader, FileIO
 from pathlib import Path
 
 from jitney.jobs.database import DiskTrouble
@@ -20,10 +21,15 @@ class HeldInput:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.file = path.open("rb")
+        self._file = FileIO(str(path))
         self._stamp = self._stamp_now()
         self.sha256 = self._digest()
         self.bytes = self._stamp[0]
+
+    def reader(self) -> BufferedReader:
+        """The content, to be read. A new one each time: a buffer would keep what was there."""
+        self._file.seek(0)
+        return BufferedReader(FileIO(self._file.fileno(), closefd=False))
 
     def check(self) -> None:
         """Raises InputChanged if the content was edited. A new date alone is no edit."""
@@ -39,12 +45,12 @@ class HeldInput:
 
     def close(self) -> None:
         """Let it go."""
-        self.file.close()
+        self._file.close()
 
     def _stamp_now(self) -> tuple[int, int, int]:
-        now = os.fstat(self.file.fileno())
+        now = os.fstat(self._file.fileno())
         return now.st_size, now.st_mtime_ns, now.st_ctime_ns
 
     def _digest(self) -> str:
-        self.file.seek(0)
-        return hashlib.file_digest(self.file, "sha256").hexdigest()
+        self._file.seek(0)
+        return hashlib.file_digest(self._file, "sha256").hexdigest()

@@ -42,6 +42,7 @@ MISTAKES = frozenset(
 )
 """Of a folder that was given: waiting does not help. Later, the same errors may pass."""
 
+_TABLES = {"files", "batches", "lines"}
 _UNUSABLE = {
     sqlite3.SQLITE_NOTADB: "is not a store of jobs",
     sqlite3.SQLITE_CORRUPT: "is damaged",
@@ -55,6 +56,10 @@ class DiskTrouble(Exception):
 
     is_full = False
     """Whether room may be what is missing."""
+
+
+class NotBegun(DiskTrouble):
+    """A transaction could not begin, so it has certainly changed nothing."""
 
 
 class StoreTaken(ConfigError):
@@ -83,6 +88,16 @@ def disk_troubles(*, passing: Collection[int] = ()) -> Iterator[None]:
         trouble = DiskTrouble(error.strerror or type(error).__name__)
         trouble.is_full = error.errno in _FULL_ERRORS
         raise trouble from error
+
+
+@contextmanager
+def _not_begun() -> Iterator[None]:
+    try:
+        yield
+    except DiskTrouble as trouble:
+        unbegun = NotBegun(*trouble.args)
+        unbegun.is_full = trouble.is_full
+        raise unbegun from trouble
 
 
 class Database:
@@ -122,8 +137,9 @@ class Database:
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """All changes inside are on the disk at the end, or none is. Raises DiskTrouble."""
         connection = self._connection
-        with disk_troubles():
+        with _not_begun(), disk_troubles():
             connection.execute("BEGIN IMMEDIATE")
+        with disk_troubles():
             try:
                 yield connection
                 connection.execute("COMMIT")
@@ -203,9 +219,12 @@ def _opened(path: Path) -> sqlite3.Connection:
 def _bring_up(connection: sqlite3.Connection, path: Path) -> None:
     """Make the tables of a new store; refuse one that a newer version made."""
     found = connection.execute("PRAGMA user_version").fetchone()[0]
+    # A damaged file is found here, and not by the first caller.
+    tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master")}
+    is_ours = tables >= _TABLES if found else not tables
+    if not is_ours:
+        raise ConfigError(f"{path} is not a store of jobs; give another folder.")
     if found == VERSION:
-        # A damaged file is found here, and not by the first caller.
-        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         return
     script = TABLES if found == 0 else UPGRADES.get(found)
     if script is None:

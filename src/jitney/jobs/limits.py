@@ -87,6 +87,10 @@ LATER_S_MAX = 5.0
 """How long a line waits before it is tried again where there was no room for it, and where the
 backend ended while it read it."""
 
+CRASHED_KEY_MAX = 2
+"""Lines of one key that wait after a backend ended with them. Beyond it no line of that key is
+begun: each may end the backend."""
+
 TROUBLE_S = 2.0
 """How long the work pauses when the disk is full, or fails, before it tries again."""
 

@@ -125,6 +125,7 @@ def parse_line(content: bytes, values_max: int) -> dict[str, object]:
 
 def read_lines_of(file: BufferedReader, start: int, bytes_max: int) -> Iterator[RawLine]:
     """The lines of a file from this position on."""
+    file.seek(0)
     if start == 0 and file.read(len(_BOM)) == _BOM:
         start = len(_BOM)
     file.seek(start)

@@ -10,22 +10,27 @@ Tests: tests/e2e/jobs/test_batch_run.py.
 import asyncio
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from errno import EMLINK, ENOTSUP, EPERM
 from pathlib import Path
 
 from jitney.errors import ConfigError, EngineStopped
 from jitney.jobs.batch_input import HeldInput, InputChanged
-from jitney.jobs.delivered import Delivered, find_delivered
+from jitney.jobs.database import StoreTaken
 from jitney.jobs.jobs import Jobs
+from jitney.jobs.receipt import Receipt, read_receipt
 from jitney.jobs.stages import JobBounds
 from jitney.jobs.store import JobStore
 from jitney.jobs.store_folder import is_store, remove_store
 from jitney.jobs.stored import BatchStatus, NewBatch, Purpose, StoredBatch, StoredFile
-from jitney.models.files import publish
+from jitney.models.files import locked_if_free, publish, sha256_of, sync
 from jitney.server.service import now_s
 
 POLL_S = 0.1
+NAME_BYTES_MAX = 230
+"""Of the output: other names are made from it, and a name has 255 bytes at most."""
 NO_BOUNDS = JobBounds(lines_max=None, bytes_max=None)
 """The bounds of a server are for strangers."""
 
@@ -54,15 +59,27 @@ class RunPlaces:
         """The name of the store while it is being removed."""
         return self.folder.with_name(f"{self.folder.name}.done")
 
+    @property
+    def receipt(self) -> Path:
+        """What was put in place."""
+        return self.output.with_name(f"{self.output.name}.done")
+
+    @property
+    def lock(self) -> Path:
+        """Held by the one run that there may be."""
+        return self.output.with_name(f"{self.output.name}.lock")
+
     def check(self) -> None:
         """Refuse what cannot be run, before anything is read. Raises ConfigError."""
+        if len(self.output.name.encode()) > NAME_BYTES_MAX:
+            raise ConfigError(f"The name of the output is longer than {NAME_BYTES_MAX} bytes.")
         if not self.source.is_file():
             raise ConfigError(f"There is no file {self.source}.")
         if not self.output.parent.is_dir():
             raise ConfigError(f"There is no folder {self.output.parent} for the output.")
 
 
-def find_results(places: RunPlaces, source: HeldInput, model: str) -> Delivered | None:
+def find_results(places: RunPlaces, source: HeldInput, model: str) -> Receipt | None:
     """The results of a run that is done already; None if there is something to do.
 
     Raises ConfigError where the results would take the place of something else.
@@ -70,11 +87,30 @@ def find_results(places: RunPlaces, source: HeldInput, model: str) -> Delivered 
     taken = [path for path in (places.output, places.errors) if path.exists()]
     if is_store(places.folder) or not taken:
         return None
-    found = find_delivered(source, places.output, places.errors, model)
-    if found is None:
+    found = read_receipt(places.receipt)
+    if (
+        found is None
+        or (found.input_sha256, found.model) != (source.sha256, model)
+        or not found.are_results(places.output, places.errors)
+    ):
         raise ConfigError(f"{taken[0]} is there already; move it away, or give another --output.")
     remove_store(places.done_folder)
     return found
+
+
+@contextmanager
+def locked(places: RunPlaces) -> Iterator[None]:
+    """From the first look to the last step: the one run with this output. Raises StoreTaken."""
+    with locked_if_free(places.lock) as is_ours:
+        if not is_ours:
+            raise StoreTaken(
+                f"Another process answers into {places.output}; wait for it, or give another "
+                "--output."
+            )
+        try:
+            yield
+        finally:
+            places.lock.unlink(missing_ok=True)
 
 
 def adopt(places: RunPlaces, source: HeldInput, model: str) -> StoredBatch:
@@ -84,6 +120,10 @@ def adopt(places: RunPlaces, source: HeldInput, model: str) -> StoredBatch:
         earlier = store.batches.listed(_OWNER, None, 1)
         if earlier:
             _check_same(places, earlier[0], source.sha256, model)
+            if earlier[0].status.is_live and places.output.exists():
+                raise ConfigError(
+                    f"{places.output} is there already, and is not of this run; move it away."
+                )
             return earlier[0]
         return _begin(store, source, model)
     finally:
@@ -119,14 +159,44 @@ def deliver(store: JobStore, batch: StoredBatch, places: RunPlaces) -> None:
     """
     if batch.status is BatchStatus.FAILED:
         return
-    named = ((batch.output_file_id, places.output), (batch.error_file_id, places.errors))
-    for file_id, target in named:
-        if file_id is not None:
-            # A copy: until all is in place, the store has what it knows.
-            partial = target.with_name(f"{target.name}.{file_id}.partial")
-            shutil.copyfile(store.path_of(file_id), partial)
-            publish(partial, target)
-    places.output.touch()
+    output = _put(store, batch.output_file_id, places.output)
+    errors = None
+    if batch.error_file_id is not None:
+        errors = _put(store, batch.error_file_id, places.errors)
+    Receipt(
+        input_sha256=batch.input_sha256,
+        model=batch.model,
+        output_sha256=output,
+        errors_sha256=errors,
+        answered=batch.completed,
+        failed=batch.failed,
+    ).write(places.receipt)
+
+
+def _put(store: JobStore, file_id: str | None, target: Path) -> str:
+    """Put a result where it belongs, or an empty file; its digest. Nothing else is overwritten."""
+    # A copy: until all is in place, the store has what it knows.
+    partial = target.with_name(f"{file_id or 'empty'}.partial")
+    if file_id is None:
+        partial.write_bytes(b"")
+    else:
+        shutil.copyfile(store.path_of(file_id), partial)
+    digest = sha256_of(partial)
+    try:
+        sync(partial)
+        # Unlike a new name, a second one never takes the place of another file.
+        target.hardlink_to(partial)
+        sync(target.parent)
+    except FileExistsError:
+        if not target.is_file() or sha256_of(target) != digest:
+            raise
+    except OSError as error:
+        if target.exists() or error.errno not in (EPERM, ENOTSUP, EMLINK):
+            raise
+        publish(partial, target)
+    finally:
+        partial.unlink(missing_ok=True)
+    return digest
 
 
 def remove_folder(places: RunPlaces) -> None:

@@ -66,8 +66,8 @@ class LineRunner:
         """Lines that wait for room."""
         self.input_troubles: dict[int, DiskTrouble] = {}
         """Batches whose input cannot be read now, by their serials."""
-        self._crashed_count = 0
-        """Lines that wait after a backend ended with them."""
+        self._crashed: Counter[str] = Counter()
+        """Lines of each owner that wait after a backend ended with them."""
         self._crashed_turn = asyncio.Lock()
         self._is_troubled = False
         self._was_told = False
@@ -138,7 +138,7 @@ class LineRunner:
         most = self._asker.in_flight_max
         return (
             # Those that wait after a crash take no place, up to a bound.
-            len(self._asking) - min(self._crashed_count, most) < most
+            len(self._asking) - min(self._crashed.total(), most) < most
             and len(self._answered) < limits.UNKEPT_MAX
             and not self._held_count
             and not (self._is_troubled or self.is_full or self.is_over)
@@ -148,12 +148,7 @@ class LineRunner:
     async def _next_line(self) -> tuple[_Source, PendingLine] | None:
         """The next line of the owner that has the fewest; its oldest batch first."""
         while True:
-            ready = [
-                each
-                for each in self._sources.values()
-                if (each.lines or not each.is_empty) and not each.is_paused
-            ]
-            ready = [each for each in ready if self._allowances.has_left(each.batch.owner)]
+            ready = [each for each in self._sources.values() if self._may_begin(each)]
             if not ready:
                 return None
             source = min(ready, key=self._turn_of)
@@ -162,6 +157,16 @@ class LineRunner:
             # It may have been dropped meanwhile.
             if source.lines and source.batch.serial in self._sources:
                 return source, source.lines.popleft()
+
+    def _may_begin(self, source: _Source) -> bool:
+        owner = source.batch.owner
+        return (
+            bool(source.lines or not source.is_empty)
+            and not source.is_paused
+            # An owner of many such lines would end the backend for everybody, again and again.
+            and self._crashed[owner] < limits.CRASHED_KEY_MAX
+            and self._allowances.has_left(owner)
+        )
 
     def _turn_of(self, source: _Source) -> tuple[int, int]:
         return self._in_flight[source.batch.owner], source.batch.serial
@@ -187,8 +192,10 @@ class LineRunner:
         self._asking[key] = task
         self._in_flight[owner] += 1
 
-        def ended(_: "asyncio.Task[None]") -> None:
-            del self._asking[key]
+        def ended(task: "asyncio.Task[None]") -> None:
+            # It may have been put back and begun again already.
+            if self._asking.get(key) is task:
+                del self._asking[key]
             self._in_flight[owner] -= 1
             self._may_fill.set()
 
@@ -236,7 +243,7 @@ class LineRunner:
                 deaths += crash.deaths
                 if deaths >= FAILURES_MAX:
                     return crash.answer
-                await self._recover()
+                await self._recover(owner)
             except AskingOver:
                 self.is_over = True
         return None
@@ -249,15 +256,15 @@ class LineRunner:
             self._held_count -= 1
             self._may_fill.set()
 
-    async def _recover(self) -> None:
+    async def _recover(self, owner: str) -> None:
         """Let the backend do some work before a line is asked again that may end it: one by one."""
-        self._crashed_count += 1
+        self._crashed[owner] += 1
         self._may_fill.set()
         try:
             async with self._crashed_turn:
                 await asyncio.sleep(limits.LATER_S_MAX)
         finally:
-            self._crashed_count -= 1
+            self._crashed[owner] -= 1
 
     async def _keep_always(self) -> None:
         while True:

@@ -78,6 +78,8 @@ class Stages:
 
     async def run(self) -> None:
         """Move batches. It ends with its task."""
+        # Until now the store may have been another's.
+        self._aged_at = self._clock.now()
         async with asyncio.TaskGroup() as tasks:
             await self._look_always(tasks)
 
@@ -193,6 +195,8 @@ class Stages:
         )
         with store.input_of(batch) as file:
             part = check.check_part(file, batch.read_bytes, batch.read_lines)
+        if part.is_last:
+            store.check_whole(batch, part.read_bytes)
         store.lines.add(batch, part.lines, part.read_bytes, part.read_lines)
         return part
 

@@ -51,12 +51,19 @@ class JobStore:
                 self.allowances = AllowanceTable(self._database)
                 self._open_content()
             except BaseException:
-                self._database.close()
+                self.close()
                 raise
 
     def close(self) -> None:
         """Close it. Everything is on the disk already."""
+        self._content.close()
         self._database.close()
+
+    def check_whole(self, batch: StoredBatch, read_bytes: int) -> None:
+        """All of an input was read: see that nothing was cut off. Raises DiskTrouble."""
+        file = self.files.find(batch.owner, batch.input_file_id)
+        if file is not None and file.bytes != read_bytes:
+            raise DiskTrouble(f"it has {read_bytes} bytes, and had {file.bytes}")
 
     def path_of(self, file_id: str) -> Path:
         """Where the content of a file is. Any thread."""
@@ -71,6 +78,7 @@ class JobStore:
         with disk_troubles():
             sync(self.partial_of(file_id))
             sync(self._content.path)
+            self._content.check_here()
 
     def name_content(self, file_id: str) -> None:
         """The row is noted: give its content the final name. Any thread.
@@ -88,6 +96,7 @@ class JobStore:
         start removes.
         """
         with disk_troubles():
+            self._content.check_here()
 
             def take_name() -> None:
                 with suppress(FileNotFoundError):
@@ -107,7 +116,7 @@ class JobStore:
         held = self._held.get(batch.input_file_id)
         with disk_troubles():
             if held is not None:
-                yield held.file
+                yield held.reader()
                 held.check()
             else:
                 with self.open_content(batch.input_file_id) as file:
@@ -133,6 +142,7 @@ class JobStore:
 
     def _open_content(self) -> None:
         self._content.check_mark(self._database.mark, is_new=not self._database.is_marked)
+        self._content.hold()
         self._content.settle(self.files.ids())
         if not self._database.is_marked:
             self._database.note_marked()

@@ -12,6 +12,7 @@ import re
 import shutil
 import stat
 from collections.abc import Collection
+from errno import ENOENT
 from pathlib import Path
 
 from jitney.errors import ConfigError
@@ -43,15 +44,24 @@ def prepare(folder: Path) -> None:
         _check_empty(folder, _OWN)
         if (folder / FILES).is_dir():
             _check_empty(folder / FILES)
-    owner = folder.stat().st_uid
-    if os.geteuid() not in (0, owner) and owner != 0:
-        raise ConfigError(f"{folder} belongs to another user; give a folder of your own.")
+    _check_owner(folder, is_for_root=True)
+    for name in _OWN:
+        if os.path.lexists(folder / name):
+            _check_owner(folder / name)
     if not _others_in(folder, _OWN):
         # Where an earlier version put its store beside other things, these are not ours to close.
         restrict(folder, 0o700)
     for name in _OWN - {FILES}:
         if (folder / name).exists():
             restrict(folder / name, 0o600)
+
+
+def _check_owner(path: Path, *, is_for_root: bool = False) -> None:
+    """Somebody else could have laid it there for us. Root may use the folder of another user, as
+    volumes have it, but nothing in it that is not its own."""
+    owner, user = path.lstat().st_uid, os.geteuid()
+    if owner not in (0, user) and not (is_for_root and user == 0):
+        raise ConfigError(f"{path} belongs to another user; give a folder of your own.")
 
 
 def is_store(folder: Path) -> bool:
@@ -61,7 +71,10 @@ def is_store(folder: Path) -> bool:
 
 def remove_store(folder: Path) -> None:
     """Remove a folder that was a store, or what is left of it; one with other things stays."""
-    if folder.is_dir() and {each.name for each in folder.iterdir()} <= _OWN:
+    if not folder.is_dir() or _others_in(folder, _OWN):
+        return
+    files = folder / FILES
+    if not files.is_dir() or all(map(_is_own_name, _others_in(files))):
         shutil.rmtree(folder)
 
 
@@ -87,11 +100,32 @@ def _check_empty(folder: Path, own: frozenset[str] = frozenset()) -> None:
         )
 
 
+def _is_own_name(name: str) -> bool:
+    return name == MARK or bool(_CONTENT.fullmatch(name) or _PARTIAL.fullmatch(name))
+
+
 class ContentFolder:
     """The folder with the content of all files."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILES
+        self._descriptor: int | None = None
+
+    def hold(self) -> None:
+        """Hold it open: its volume cannot be unmounted then, and another one is told from it."""
+        self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+
+    def close(self) -> None:
+        """Let it go."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def check_here(self) -> None:
+        """Raises FileNotFoundError if another folder has its name now. Any thread."""
+        assert self._descriptor is not None
+        if not os.path.samestat(os.fstat(self._descriptor), self.path.stat()):
+            raise FileNotFoundError(ENOENT, "the folder was moved away")
 
     def check_mark(self, mark: str, *, is_new: bool) -> None:
         """See that this is the folder of the database with this mark. Raises ConfigError."""

@@ -20,7 +20,7 @@ from starlette.requests import Request
 from jitney.errors import Draining
 from jitney.jobs import limits
 from jitney.jobs.content_file import ContentFile
-from jitney.jobs.database import disk_troubles
+from jitney.jobs.database import NotBegun, disk_troubles
 from jitney.jobs.file_table import FileUse
 from jitney.jobs.multipart import BadForm, FormReader, PartBegin, PartContent, boundary_of
 from jitney.jobs.store import JobStore
@@ -249,7 +249,7 @@ class Uploads:
         )
         try:
             await self._thread.call(lambda store: self._add(store, file))
-        except Refusal:
+        except (Refusal, NotBegun):
             sink.content.discard()
             raise
         # Where the disk failed, nobody knows what it has: the content stays until the next start.

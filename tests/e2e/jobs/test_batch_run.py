@@ -57,7 +57,7 @@ def test_every_line_is_answered_and_nothing_else_is_left(tmp_path: Path) -> None
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "30 lines: 30 answered in out.jsonl\n"
     assert custom_ids(rows(tmp_path / "out.jsonl")) == [each["custom_id"] for each in work]
-    assert names(tmp_path) == {"in.jsonl", "out.jsonl"}
+    assert names(tmp_path) == {"in.jsonl", "out.jsonl", "out.jsonl.done"}
 
 
 def test_a_run_that_is_done_is_not_done_again(tmp_path: Path) -> None:
@@ -75,15 +75,70 @@ def test_a_run_that_is_done_is_not_done_again(tmp_path: Path) -> None:
         done = run(tmp_path)
         assert (done.returncode, done.stdout) == (0, "2 lines: 2 answered in out.jsonl\n")
         assert "All of it was done by an earlier run" in done.stderr
-        assert names(tmp_path) == {"in.jsonl", "out.jsonl"}
+        assert names(tmp_path) == {"in.jsonl", "out.jsonl", "out.jsonl.done"}
         assert (tmp_path / "out.jsonl").read_bytes() == first
     # Half of a folder, as an earlier version left it, is no run to go on with.
     (tmp_path / "out.jsonl.jobs").mkdir()
     assert run(tmp_path).returncode == 0
     assert (tmp_path / "out.jsonl").read_bytes() == first
-    (tmp_path / "in.jsonl").write_bytes(jsonl([line("a"), line("c")]))
+    # The same ids are not the same questions.
+    (tmp_path / "in.jsonl").write_bytes(jsonl([line("a"), line("b", prompt="another")]))
     expect_sentence(run(tmp_path), 2, "out.jsonl is there already")
     assert (tmp_path / "out.jsonl").read_bytes() == first
+    # Nor is a file the result because one was there.
+    (tmp_path / "in.jsonl").write_bytes(jsonl([line("a"), line("b")]))
+    (tmp_path / "out.jsonl").write_text("mine")
+    expect_sentence(run(tmp_path), 2, "out.jsonl is there already")
+    assert (tmp_path / "out.jsonl").read_text() == "mine"
+
+
+def test_what_looks_like_a_folder_of_ours_is_not_removed(tmp_path: Path) -> None:
+    """Guards a thesis in a folder that has an unlucky name."""
+    (tmp_path / "in.jsonl").write_bytes(jsonl([line("a")]))
+    thesis = tmp_path / "out.jsonl.jobs.done" / "files" / "thesis.txt"
+    thesis.parent.mkdir(parents=True)
+    thesis.write_text("mine")
+    assert "Directory not empty" in run(tmp_path).stderr
+    assert thesis.read_text() == "mine"
+
+
+def test_a_file_that_takes_the_name_of_the_output_is_not_overwritten(tmp_path: Path) -> None:
+    """Guards what somebody put there between two runs of the same command."""
+    work = [line(f"c{n}", max_tokens=200, ignore_eos=True) for n in range(300)]
+    folder, _ = cut_short(tmp_path, work, signal.SIGKILL)
+    (folder / "out.jsonl").write_text("mine")
+    expect_sentence(run(folder), 2, "is not of this run")
+    assert (folder / "out.jsonl").read_text() == "mine"
+    (folder / "out.jsonl").unlink()
+    assert run(folder).returncode == 0
+
+
+def test_a_small_input_that_is_edited_is_not_answered(tmp_path: Path) -> None:
+    """Guards files that a buffer holds whole: what is compared must be what is on the disk."""
+    work = [line(f"c{n}", prompt="question", max_tokens=400, ignore_eos=True) for n in range(40)]
+    for attempt in range(TRIES):
+        folder = tmp_path / str(attempt)
+        with begun_with(folder, work, 90_000, "--max-num-seqs", "1") as process:
+            content = (folder / "in.jsonl").read_bytes()
+            with (folder / "in.jsonl").open("r+b") as file:
+                file.write(content.replace(b"question", b"QUESTION"))
+            was_running = process.poll() is None
+            _, said = process.communicate(timeout=RUN_S)
+        if was_running:
+            break
+    assert process.returncode == 1, said
+    assert "was edited while its lines were answered" in said.splitlines()[-1]
+    (folder / "in.jsonl").write_bytes(content)
+    assert run(folder).returncode == 0
+    found: list[Any] = rows(folder / "out.jsonl")
+    texts = {each["response"]["body"]["choices"][0]["text"] for each in found}
+    assert len(texts) == 1, "all lines ask the same"
+
+
+def test_a_mark_at_the_beginning_is_no_part_of_the_first_line(tmp_path: Path) -> None:
+    """Guards files of editors that write one."""
+    (tmp_path / "in.jsonl").write_bytes(b"\xef\xbb\xbf" + jsonl([line("a"), line("b")]))
+    assert run(tmp_path).stdout == "2 lines: 2 answered in out.jsonl\n"
 
 
 @pytest.mark.parametrize("is_renamed", [True, False])
@@ -142,9 +197,9 @@ def test_failed_lines_are_in_a_file_of_their_own(tmp_path: Path) -> None:
     assert custom_ids(rows(tmp_path / "out.errors.jsonl")) == [None, "b"]
 
 
-def begun(folder: Path) -> "subprocess.Popen[str]":
+def begun(folder: Path, *flags: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [*COMMAND, "in.jsonl", "-o", "out.jsonl"],
+        [*COMMAND, "in.jsonl", "-o", "out.jsonl", *flags],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -174,7 +229,7 @@ def test_a_run_that_was_cut_short_goes_on_where_it_was(
     assert done.returncode == 0, done.stderr
     assert "Going on with an earlier run" in done.stderr
     assert custom_ids(rows(folder / "out.jsonl")) == [each["custom_id"] for each in work]
-    assert names(folder) == {"in.jsonl", "out.jsonl"}
+    assert names(folder) == {"in.jsonl", "out.jsonl", "out.jsonl.done"}
 
 
 def cut_short(tmp_path: Path, work: list[Any], number: signal.Signals) -> tuple[Path, str]:
@@ -198,7 +253,7 @@ def test_results_that_cannot_be_delivered_are_kept(tmp_path: Path) -> None:
     work = [line(f"c{n}", max_tokens=200, ignore_eos=True) for n in range(300)]
     folder, said = delivered_in_vain(tmp_path, [*work, b"{oops"])
     assert said.count("\n") == 1, said
-    assert "out.errors.jsonl: Is a directory" in said
+    assert "out.errors.jsonl: File exists" in said
     assert "they stay in out.jsonl.jobs, and the same command goes on from there" in said
     errors = folder / "out.errors.jsonl"
     errors.rmdir()
@@ -207,7 +262,7 @@ def test_results_that_cannot_be_delivered_are_kept(tmp_path: Path) -> None:
     assert "Going on with an earlier run, which has 301 of 301 lines done" in done.stderr
     assert custom_ids(rows(folder / "out.jsonl")) == [each["custom_id"] for each in work]
     assert custom_ids(rows(errors)) == [None]
-    assert names(folder) == {"in.jsonl", "out.jsonl", "out.errors.jsonl"}
+    assert names(folder) == {"in.jsonl", "out.jsonl", "out.errors.jsonl", "out.jsonl.done"}
 
 
 def delivered_in_vain(tmp_path: Path, work: list[Any]) -> tuple[Path, str]:
@@ -229,12 +284,14 @@ def delivered_in_vain(tmp_path: Path, work: list[Any]) -> tuple[Path, str]:
 
 
 @contextlib.contextmanager
-def begun_with(folder: Path, work: list[Any], least: int) -> "Iterator[subprocess.Popen[str]]":
+def begun_with(
+    folder: Path, work: list[Any], least: int, *flags: str
+) -> "Iterator[subprocess.Popen[str]]":
     """A run of these lines in a new folder, once it has written so much or has ended."""
     folder.mkdir()
     (folder / "in.jsonl").write_bytes(jsonl(work))
     store = folder / "out.jsonl.jobs" / "jobs.sqlite-wal"
-    with begun(folder) as process:
+    with begun(folder, *flags) as process:
         wait_until(
             lambda: has_grown(store, least) or process.poll() is not None,
             "it does not begin",
@@ -251,7 +308,7 @@ def test_another_input_or_model_does_not_go_on(tmp_path: Path) -> None:
     with begun(tmp_path) as process:
         store = tmp_path / "out.jsonl.jobs" / "jobs.sqlite-wal"
         wait_until(lambda: has_grown(store, 200_000), "it does not begin", RUN_S)
-        expect_sentence(run(tmp_path), 2, "Another process uses the jobs")
+        expect_sentence(run(tmp_path), 2, "Another process answers into out.jsonl")
         process.kill()
     other = tmp_path / "other.gguf"
     other.write_bytes(b"not read before the refusal")
@@ -266,6 +323,7 @@ def test_what_cannot_be_run_is_refused_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text("\n\n")
     expect_sentence(run(tmp_path, output="nowhere/out.jsonl"), 2, "There is no folder nowhere")
     expect_sentence(run(tmp_path), 2, "no line with a request")
+    expect_sentence(run(tmp_path, output="x" * 240), 2, "longer than 230 bytes")
     assert names(tmp_path) == {"in.jsonl"}
     bare = subprocess.run(COMMAND, capture_output=True, text=True, timeout=RUN_S, check=False)
     expect_sentence(bare, 2, "There is no input")

@@ -55,6 +55,7 @@ class Recorder:
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     made = Recorder()
     sync, name, transaction = os.fsync, Path.replace, Database.transaction
+    link = Path.hardlink_to
 
     def note_sync(descriptor: int) -> None:
         sync(descriptor)
@@ -65,6 +66,10 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     def note_name(path: Path, target: Path) -> Path:
         made.add("name", str(target))
         return name(path, target)
+
+    def note_link(path: Path, target: Path) -> None:
+        made.add("name", str(path))
+        link(path, target)
 
     @contextmanager
     def note_transaction(database: Database) -> Iterator[Connection]:
@@ -78,6 +83,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
 
     monkeypatch.setattr(os, "fsync", note_sync)
     monkeypatch.setattr(Path, "replace", note_name)
+    monkeypatch.setattr(Path, "hardlink_to", note_link)
     monkeypatch.setattr(Database, "transaction", note_transaction)
     return made
 

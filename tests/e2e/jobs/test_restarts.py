@@ -6,6 +6,7 @@ Real processes and SIGKILL. Each wait is for progress, and has a limit.
 import contextlib
 import os
 import resource
+import shutil
 import signal
 import sqlite3
 import sys
@@ -183,14 +184,18 @@ def test_a_folder_that_is_away_for_a_moment_fails_no_line(tmp_path: Path) -> Non
                 ),
                 "nothing is said of the folder",
             )
+            # An empty one in its place must not be taken for it.
+            files.mkdir()
             for ask in (
                 lambda: upload(client, b"x"),
                 lambda: client.files.content(client.files.list().data[0].id),
+                lambda: client.files.delete(client.files.list().data[0].id),
             ):
                 with pytest.raises(openai.InternalServerError) as refused:
                     ask()
                 assert (refused.value.status_code, refused.value.code) == (503, "jobs_unavailable")
                 assert refused.value.response.headers["retry-after"] == "5"
+            shutil.rmtree(files)
             away.rename(files)
             check_recount(client, batch_id)
             if any("pauses until its input" in each for each in server.log):

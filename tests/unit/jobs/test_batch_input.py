@@ -15,8 +15,7 @@ def test_another_file_of_the_same_name_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "new").write_bytes(b"other\n")
     (tmp_path / "new").replace(path)
     held.check()
-    held.file.seek(0)
-    assert held.file.read() == b"first\n"
+    assert held.reader().read() == b"first\n"
     held.close()
 
 

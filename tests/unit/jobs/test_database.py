@@ -123,3 +123,16 @@ def test_another_program_that_writes_is_waited_for(
         connection.execute("DELETE FROM lines")
     other.close()
     database.close()
+
+
+@pytest.mark.parametrize("version", [0, 1, VERSION])
+def test_a_database_of_something_else_is_refused(tmp_path: Path, version: int) -> None:
+    """Guards other people's databases: no table of ours is added to one."""
+    with sqlite3.connect(tmp_path / NAME) as connection:
+        connection.execute("CREATE TABLE theirs (x)")
+        connection.execute(f"PRAGMA user_version = {version}")
+    connection.close()
+    before = (tmp_path / NAME).read_bytes()
+    with pytest.raises(ConfigError, match="not a store of jobs"):
+        Database(tmp_path)
+    assert (tmp_path / NAME).read_bytes()[100:] == before[100:]

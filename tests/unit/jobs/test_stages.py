@@ -174,12 +174,16 @@ def test_time_is_counted_by_a_clock_that_only_grows(
         async def run() -> StoredBatch:
             if not batches:
                 batches.append(await parts.create(5))
-            clock.at += passed_s
-            wall[0] += 90_000
+            until = clock.at + passed_s
 
             async def is_noted() -> bool:
+                if parts.stages.counts and clock.at < until:
+                    # It has looked at the batches before.
+                    clock.at = until
+                    wall[0] += 90_000
                 now = await parts.now(batches[0])
-                return now.passed_s >= clock.at and ends == (now.outcome is not None)
+                is_counted = now.passed_s >= clock.at >= until
+                return is_counted and ends == (now.outcome is not None)
 
             await parts.run_until(is_noted)
             return await parts.now(batches[0])
@@ -224,4 +228,45 @@ def test_a_batch_whose_input_is_away_keeps_no_other_waiting(
     before, after = asyncio.run(run())
     assert before.status is BatchStatus.VALIDATING
     assert (after.status, after.completed) == (BatchStatus.COMPLETED, 5)
+    parts.thread.close()
+
+
+def test_time_before_the_store_was_had_is_no_time_of_its_batches(tmp_path: Path) -> None:
+    """Guards batches that another server leaves: whoever waited for them for days would end them
+    at once."""
+    clock = SteppedClock()
+    parts = Parts(tmp_path, times=Times(clock, lambda: NOW))
+
+    async def run() -> StoredBatch:
+        batch = await parts.create(5)
+        clock.at += 90_000
+        await parts.run_until(lambda: parts.is_ended(batch))
+        return await parts.now(batch)
+
+    assert asyncio.run(run()).status is BatchStatus.COMPLETED
+    parts.thread.close()
+
+
+def test_an_input_that_was_cut_is_not_taken_for_the_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Guards lines that a bad disk lost: the batch waits for its content, and says so."""
+    parts = Parts(tmp_path)
+
+    async def run() -> StoredBatch:
+        batch = await parts.create(50)
+        path = parts.thread.store.path_of(batch.input_file_id)
+        content = path.read_bytes()
+        path.write_bytes(content[:1000])
+
+        async def is_told() -> bool:
+            return "pauses until its input can be read: it has 1000 bytes" in caplog.text
+
+        await parts.run_until(is_told)
+        assert (await parts.now(batch)).status is BatchStatus.VALIDATING
+        path.write_bytes(content)
+        await parts.run_until(lambda: parts.is_ended(batch))
+        return await parts.now(batch)
+
+    assert asyncio.run(run()).completed == 50
     parts.thread.close()

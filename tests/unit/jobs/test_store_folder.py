@@ -216,6 +216,18 @@ def test_another_user_neither_reads_nor_locks_the_store(tmp_path: Path) -> None:
 
 
 @as_root
+def test_what_another_user_laid_into_the_folder_is_refused(tmp_path: Path) -> None:
+    """Guards root, which may use a volume of somebody else, but not a store that was planted."""
+    for name in (NAME, "lock"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / name).symlink_to("/dev/null")
+        os.chown(folder / name, NOBODY, NOBODY, follow_symlinks=False)
+        with pytest.raises(ConfigError, match="belongs to another user"):
+            JobStore(folder)
+
+
+@as_root
 def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
     """Guards a folder that somebody laid out in a public place: its owner could change it all."""
     trap = tmp_path / "jobs"
