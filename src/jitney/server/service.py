@@ -89,9 +89,8 @@ class Service:
         self.keys = KeyRing(keys, self.clock, engine.settings)
         self.admission = Admission(engine, self.body_limit)
         self.live_calls = LiveCalls(self.model_len_max)
-        several = len(keys) > 1
-        self.worker_threads = WorkerThreads(has_several_callers=several)
-        self.bodies = BodyReader(self.body_limit, has_several_callers=several)
+        self.worker_threads = WorkerThreads(has_several_callers=len(keys) > 1)
+        self.bodies = BodyReader(self.body_limit)
         self.response_listeners: list[Callable[[str, int, str | None], None]] = []
         """Called for every HTTP response with its route's pattern, its status, and a refusal's
         reason."""

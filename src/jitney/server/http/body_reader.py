@@ -44,13 +44,13 @@ class BodyReader:
     """Reads bodies, and has large ones parsed one at a time in a thread; keys take turns.
 
     All threads of Python wait while one parses, so one parser is enough. It rests between two
-    bodies, because others run only then.
+    bodies: others have their turns then.
     """
 
-    def __init__(self, bytes_max: int, *, has_several_callers: bool) -> None:
+    def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._arrivals: dict[_Arrival, None] = {}
-        self._parser = WorkerThreads(1, has_several_callers=has_several_callers, rests=True)
+        self._parser = WorkerThreads(1, has_several_callers=False, rests=True)
 
     @property
     def count(self) -> int:
