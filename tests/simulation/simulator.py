@@ -215,7 +215,9 @@ class Simulation:
             for reader in self._readers
             if reader.mailbox.ending is None
         )
+        # Whoever steers or cancels wakes the loop, though nothing may come of it.
         bound = LIVENESS_TURNS + LIVENESS_TURNS_PER_TOKEN * tokens
+        bound += len(self._steers) + len(self._cancels)
         end = self.turns + bound
         while self._tick.has_work and self._tick.stopped is None:
             if self.turns >= end:
@@ -229,7 +231,9 @@ class Simulation:
         self._submit(Arrival(self._clock.now(), request, True, 1.0))
         while self._tick.has_work and self._tick.stopped is None:
             self._turn()
-        if self._tick.stopped is None and self._inner.tickets:
+        # A backend that is lost keeps nothing, and this one is still to be started again.
+        is_here = self._tick.stopped is None and self._tick.is_backend_ready
+        if is_here and self._inner.tickets:
             raise Violation("ledger", f"at rest the backend keeps {set(self._inner.tickets)}")
 
     def _rest(self) -> None:
