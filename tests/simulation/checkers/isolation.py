@@ -8,7 +8,7 @@ batches, nobody else fails at all.
 from collections import Counter
 
 from jitney.core.batch import Batch
-from jitney.core.events import FinishEvent, FinishReason
+from jitney.core.events import FinishEvent, FinishReason, TokenEvent
 from jitney.core.limits import FAILURES_MAX
 from tests.simulation.alone import Oracle
 from tests.simulation.seen import (
@@ -35,6 +35,8 @@ class IsolationChecker:
         self._members: dict[int, dict[int, Name]] = {}
         self._faulty: dict[int, Name] = {}
         self._lost_count: Counter[Name] = Counter()
+        self._made: dict[Name, list[int]] = {}
+        """The tokens that each has made."""
 
     def see(self, seen: Seen) -> None:
         """Take in what happened."""
@@ -66,6 +68,8 @@ class IsolationChecker:
         was_live = faulty in self._live
         failed = set()
         for event in seen.events:
+            if isinstance(event, TokenEvent):
+                self._made.setdefault((event.request_id, event.index), []).append(event.token)
             if isinstance(event, FinishEvent):
                 name = (event.request_id, event.index)
                 self._live.discard(name)
@@ -75,8 +79,18 @@ class IsolationChecker:
         if was_live and faulty not in failed:
             raise Violation(NAME, f"{faulty} had no token that is a number and did not fail")
 
+    def _was_made(self, poison: tuple[int, ...]) -> bool:
+        """Whether an answer went so: its memory has the poison, which is harmless where it is made,
+        and whoever takes it over never computes it."""
+        for name, made in self._made.items():
+            known = (*self._oracle.request(name).prompt, *made)
+            if len(known) - len(made) < len(poison) and known[: len(poison)] == poison:
+                return True
+        return False
+
     def _judge_end(self, name: Name, event: FinishEvent, faulty: Name | None) -> None:
-        is_poisoned = POISON in self._oracle.request(name).prompt
+        prompt = self._oracle.request(name).prompt
+        is_poisoned = POISON in prompt and not self._was_made(prompt[: prompt.index(POISON) + 1])
         if is_poisoned and event.reason in (FinishReason.STOP, FinishReason.LENGTH):
             raise Violation(NAME, f"{name} is poisoned and finished all the same")
         if event.reason is not FinishReason.FAILED or name == faulty:
