@@ -58,7 +58,7 @@ def test_a_server_without_a_replica_is_not_ready() -> None:
 
         for name in ("r1", "r2"):
             wait_until(lambda: state() == (503, 503, "0.0"), "it is ready without a replica")
-            assert "No replica is connected" in client.get("/ready").json()["reason"]
+            assert "No replica is ready" in client.get("/ready").json()["reason"]
             server.ask("a", 2)
             assert state() == (200, 200, "1.0")
             server.kill(name)
