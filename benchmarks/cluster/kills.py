@@ -335,7 +335,8 @@ def tell(options: argparse.Namespace, told: Telling, run: Run, log: str) -> None
         told.check(f"{len(went)} streams were moved", bool(went))
         told.check(
             f"deadly calls: {run.statuses}, and {run.tokenizer_deaths} backends ended",
-            run.statuses == [500] * run.tokenizer_deaths,
+            # Beside a question of somebody else it is asked once more, alone.
+            set(run.statuses) <= {500} and run.tokenizer_deaths <= 2 * len(run.statuses),
         )
     if options.action == "update":
         news = [each.new == each.replicas for each in run.changes]

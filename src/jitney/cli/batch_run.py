@@ -25,6 +25,7 @@ from jitney.config import Resolved, ServeSettings, Settings, for_serving
 from jitney.errors import ConfigError, SetupError
 from jitney.jobs import offline
 from jitney.jobs.batch_input import HeldInput, InputChanged
+from jitney.jobs.database import DiskTrouble
 from jitney.jobs.jobs import Jobs
 from jitney.jobs.line_asker import ServiceAsker
 from jitney.jobs.store import JobStore
@@ -41,12 +42,23 @@ def call(options: BatchRunOptions, resolved: Resolved) -> int:
     places.check()
     settings = for_serving(resolved)
     model = name_of(settings)
-    with offline.locked(places), closing(HeldInput(places.source)) as source:
+    with _disk_told(places), offline.locked(places), closing(HeldInput(places.source)) as source:
         done = offline.find_results(places, source, model)
         if done is not None:
             say("All of it was done by an earlier run.")
             return _tell(places, done.answered, done.failed)
         return _answer(places, source, settings, offline.adopt(places, source, model))
+
+
+@contextmanager
+def _disk_told(places: offline.RunPlaces) -> Iterator[None]:
+    try:
+        yield
+    except DiskTrouble as trouble:
+        raise SetupError(
+            f"The disk of {places.folder} cannot be used: {trouble}; give the same command again "
+            "when it can."
+        ) from trouble
 
 
 def _answer(

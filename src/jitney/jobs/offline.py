@@ -120,10 +120,11 @@ def adopt(places: RunPlaces, source: HeldInput, model: str) -> StoredBatch:
         earlier = store.batches.listed(_OWNER, None, 1)
         if earlier:
             _check_same(places, earlier[0], source.sha256, model)
-            if earlier[0].status.is_live and places.output.exists():
-                raise ConfigError(
-                    f"{places.output} is there already, and is not of this run; move it away."
-                )
+            for path in (places.output, places.errors):
+                if earlier[0].status.is_live and path.exists():
+                    raise ConfigError(
+                        f"{path} is there already, and is not of this run; move it away."
+                    )
             return earlier[0]
         return _begin(store, source, model)
     finally:
@@ -176,13 +177,14 @@ def deliver(store: JobStore, batch: StoredBatch, places: RunPlaces) -> None:
 def _put(store: JobStore, file_id: str | None, target: Path) -> str:
     """Put a result where it belongs, or an empty file; its digest. Nothing else is overwritten."""
     # A copy: until all is in place, the store has what it knows.
-    partial = target.with_name(f"{file_id or 'empty'}.partial")
-    if file_id is None:
-        partial.write_bytes(b"")
-    else:
-        shutil.copyfile(store.path_of(file_id), partial)
-    digest = sha256_of(partial)
+    partial = target.with_name(f"file-{uuid.uuid4().hex}.partial")
+    digest = ""
     try:
+        if file_id is None:
+            partial.touch(exist_ok=False)
+        else:
+            shutil.copyfile(store.path_of(file_id), partial)
+        digest = sha256_of(partial)
         sync(partial)
         # Unlike a new name, a second one never takes the place of another file.
         target.hardlink_to(partial)
@@ -226,9 +228,9 @@ def _begin(store: JobStore, source: HeldInput, model: str) -> StoredBatch:
         sha256=source.sha256,
         created_at=now_s(),
     )
+    store.files.add(file)
     # For people who look: the content is read where it is.
     store.path_of(file.id).symlink_to(source.path.resolve())
-    store.files.add(file)
     return store.batches.create(
         NewBatch(
             owner=_OWNER,

@@ -265,6 +265,7 @@ class LineRunner:
                 await asyncio.sleep(limits.LATER_S_MAX)
         finally:
             self._crashed[owner] -= 1
+            self._may_fill.set()
 
     async def _keep_always(self) -> None:
         while True:

@@ -97,17 +97,22 @@ class JobStore:
         """
         with disk_troubles():
             self._content.check_here()
+            taken: list[Path] = []
 
             def take_name() -> None:
+                taken.append(self.partial_of(file_id))
                 with suppress(FileNotFoundError):
-                    self.path_of(file_id).replace(self.partial_of(file_id))
+                    self.path_of(file_id).replace(taken[0])
 
             try:
                 removed = self.files.remove(owner, file_id, take_name)
             except DiskTrouble:
-                self.name_content(file_id)
+                if taken:
+                    self.name_content(file_id)
                 raise
-            self.partial_of(file_id).unlink(missing_ok=True)
+            # Of nobody else's file: its row was found.
+            for path in taken:
+                path.unlink(missing_ok=True)
         return removed
 
     @contextmanager

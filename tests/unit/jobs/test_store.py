@@ -178,3 +178,14 @@ def test_files_belong_to_their_owner_and_to_their_batch(store: JobStore) -> None
     assert store.remove_file("me", file.id) == file
     assert not store.path_of(file.id).exists()
     assert store.files.use("me").count == 0
+
+
+def test_another_owner_removes_nothing_of_a_file(store: JobStore) -> None:
+    """Guards content that has not got its final name yet: who may not delete it does not."""
+    file = add_file(store, b"mine", "me")
+    store.path_of(file.id).rename(store.partial_of(file.id))
+    assert store.remove_file("somebody", file.id) is None
+    with store.open_content(file.id) as content:
+        assert content.read() == b"mine"
+    assert store.remove_file("me", file.id) == file
+    assert not store.partial_of(file.id).exists()
