@@ -25,11 +25,11 @@ from openai import OpenAI
 
 from benchmarks.http import paced
 from benchmarks.http.served import Served, served
-from jitney.bench.drive import drive
-from jitney.bench.http_target import CHAT, HttpTarget, served_model
-from jitney.bench.steal import StealWatch
-from jitney.bench.timing import RequestTimes, percentile
-from jitney.bench.workload import RandomLengths, Workload, fixed
+from jitney_lab.bench.drive import drive
+from jitney_lab.bench.http_target import CHAT, HttpTarget, served_model
+from jitney_lab.bench.steal import StealWatch
+from jitney_lab.bench.timing import RequestTimes, percentile
+from jitney_lab.bench.workload import RandomLengths, Workload, fixed
 
 GOAL = 1.3
 FAKE_TICK_MS = 10.0

@@ -22,19 +22,19 @@ from pathlib import Path
 
 import msgspec
 
-from jitney.bench.in_process import engine_target
-from jitney.bench.report import Result, document, written_to
-from jitney.bench.steal import CalmParts, with_steal
-from jitney.bench.workload import Workload, mixed
 from jitney.config import Settings
 from jitney.core.scheduler_settings import Mix, Policy
 from jitney.loading.compose import scheduler_settings
-from jitney.plan.calibrate import calibrate
-from jitney.plan.figures import Figures, figures_of
-from jitney.plan.replica import Configuration
-from jitney.plan.results import finite
-from jitney.plan.simulate import simulate
-from jitney.plan.tick_cost import Cost, read_cost, write_cost
+from jitney_lab.bench.in_process import engine_target
+from jitney_lab.bench.report import Result, document, written_to
+from jitney_lab.bench.steal import CalmParts, with_steal
+from jitney_lab.bench.workload import Workload, mixed
+from jitney_lab.plan.calibrate import calibrate
+from jitney_lab.plan.figures import Figures, figures_of
+from jitney_lab.plan.replica import Configuration
+from jitney_lab.plan.results import finite
+from jitney_lab.plan.simulate import simulate
+from jitney_lab.plan.tick_cost import Cost, read_cost, write_cost
 
 CHANGES: dict[str, dict[str, object]] = {
     "4 slots": {"max_num_seqs": 4},
@@ -111,7 +111,7 @@ def show(row: Row) -> None:
 
 
 def result_of(rows: Sequence[Row], count: int, stolen_share: float | None) -> Result:
-    """All figures, for `jitney.bench.report`. Each cost is there once, and rows have its place."""
+    """All figures as a `Result`. Each cost is there once, and rows have its place."""
     costs: list[Cost] = []
     for row in rows:
         if row.cost not in costs:

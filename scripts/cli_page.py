@@ -1,7 +1,7 @@
 """The reference page of the command line, made from the help of its commands. Pure."""
 
 from jitney.cli.help import top_help, verb_help
-from jitney.cli.verbs import VERBS
+from jitney.cli.verbs import all_verbs
 
 WIDTH = 100
 """The width of the help on the page; a terminal has its own."""
@@ -20,7 +20,7 @@ Exit codes: 0, all went well; 1, it could not be done; 2, the command line or a 
 def cli_reference() -> str:
     """The whole page, in Markdown."""
     parts = [_PAGE_HEAD, "## jitney\n", _block(top_help(WIDTH))]
-    for verb in VERBS:
+    for verb in all_verbs():
         parts += [f"## jitney {' '.join(verb.path)}\n", _block(verb_help(verb, WIDTH))]
     return "\n".join(parts)
 

@@ -1,13 +1,13 @@
-"""A cost in round numbers, for the tests of `jitney.plan`."""
+"""A cost in round numbers, for the tests of `jitney_lab.plan`."""
 
 import msgspec
 
-from jitney.bench.workload import Job
 from jitney.core.scheduler_settings import SchedulerSettings
-from jitney.plan.recommend import PlanQuestion
-from jitney.plan.replica import Configuration
-from jitney.plan.tick_cost import BackendTraits, Cost
-from jitney.plan.traffic import Traffic
+from jitney_lab.bench.workload import Job
+from jitney_lab.plan.recommend import PlanQuestion
+from jitney_lab.plan.replica import Configuration
+from jitney_lab.plan.tick_cost import BackendTraits, Cost
+from jitney_lab.plan.traffic import Traffic
 
 TRAITS = BackendTraits(
     name="made",

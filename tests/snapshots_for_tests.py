@@ -1,6 +1,6 @@
 """States of a scheduler for tests that need one and run none."""
 
-from jitney.core.cost import Fit
+from jitney.core.rules.cost import Fit
 from jitney.core.snapshot import Snapshot
 
 IDLE = Snapshot(

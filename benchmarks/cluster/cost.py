@@ -37,8 +37,8 @@ from benchmarks.http.cost import (
 )
 from benchmarks.http.served import missing_here, on_cores, served
 from benchmarks.load import Job, spread
-from jitney.bench.report import Result
 from jitney.cli.progress_bar import progress_bar
+from jitney_lab.bench.report import Result
 
 NOT_HERE = 2
 RATIO_GOAL = 0.85

@@ -11,9 +11,9 @@ from typing import Any  # Any: a JSON value
 
 from benchmarks.cluster.nodes import Nodes
 from benchmarks.http.served import Served, served
-from jitney.bench.report import Result, document
-from jitney.bench.steal import StealWatch, with_steal
-from jitney.cli.bench_result import give_out
+from jitney_lab.bench.report import Result, document
+from jitney_lab.bench.steal import StealWatch, with_steal
+from jitney_lab.cli.bench_result import give_out
 
 ROUTERS = {
     "jitney": None,

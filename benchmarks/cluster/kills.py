@@ -45,8 +45,8 @@ from benchmarks.cluster.streams import (
 from benchmarks.http.ledger import Case
 from benchmarks.http.served import missing_here, served
 from benchmarks.load import percentile
-from jitney.bench.report import Result
 from jitney.cli.progress_bar import progress_bar
+from jitney_lab.bench.report import Result
 from tests.deadly_text import DEADLY, deadly_text
 
 NOT_HERE = 2

@@ -20,7 +20,7 @@ from benchmarks.cluster.fleet import ROUTERS
 from benchmarks.cluster.sampling import sample
 from benchmarks.http.paced import pace
 from jitney.cli.main import run
-from jitney.cluster import on_ray
+from jitney_cluster import on_ray
 
 
 class Deployer:

@@ -13,7 +13,7 @@ from ray.llm._internal.serve.routing_policies.prefix_aware.prefix_aware_router i
 )
 from ray.llm._internal.serve.routing_policies.prefix_aware.prefix_tree import PrefixTreeActor
 
-from jitney.cluster.replica_messages import decode_run
+from jitney_cluster.replica_messages import decode_run
 
 
 class TextPrefixRouter(PrefixCacheAffinityRouter):  # type: ignore[misc]

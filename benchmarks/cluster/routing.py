@@ -32,8 +32,8 @@ from benchmarks.http.ledger import Case
 from benchmarks.http.served import missing_here
 from benchmarks.http.wire import Connection
 from benchmarks.load import percentile
-from jitney.bench.report import Result
 from jitney.cli.progress_bar import progress_bar
+from jitney_lab.bench.report import Result
 
 NOT_HERE = 2
 RUN_S_MAX = 600.0

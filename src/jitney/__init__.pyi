@@ -10,16 +10,16 @@ from jitney.api.llm import LLM as LLM
 from jitney.api.outputs import CompletionOutput as CompletionOutput
 from jitney.api.outputs import Logprob as Logprob
 from jitney.api.outputs import RequestOutput as RequestOutput
-from jitney.api.ray_data import RowAnswers as RowAnswers
 from jitney.core.params import SamplingParams as SamplingParams
 from jitney.core.params import StructuredOutputsParams as StructuredOutputsParams
-from jitney.core.policy import Candidate as Candidate
-from jitney.core.policy import SchedulingPolicy as SchedulingPolicy
 from jitney.core.request import Priority as Priority
+from jitney.core.rules.policy import Candidate as Candidate
+from jitney.core.rules.policy import SchedulingPolicy as SchedulingPolicy
 from jitney.engine.answer import Delta as Delta
 from jitney.engine.handle import Handle as Handle
 from jitney.engine.stats import Stats as Stats
 from jitney.errors import JitneyError as JitneyError
+from jitney_cluster.ray_data import RowAnswers as RowAnswers
 
 __all__ = [
     "BatchConfig",

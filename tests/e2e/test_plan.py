@@ -14,8 +14,8 @@ from typing import Any  # Any: JSON values
 import pytest
 
 from jitney.backends.machine.cores import usable_cores
-from jitney.bench.steal import StealWatch
-from jitney.plan.tick_cost import write_cost
+from jitney_lab.bench.steal import StealWatch
+from jitney_lab.plan.tick_cost import write_cost
 from tests.plan_for_tests import COST
 
 WAIT_S = 280

@@ -24,7 +24,7 @@ from tests.simulation.plants import PLANTS
 from tests.simulation.simulator import Failure, run
 
 ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "src" / "jitney"
+SOURCE = ROOT / "src"
 SEEDS_MAX = 120
 HUNT_S_MAX = 240
 FAILURE_OF: dict[str, Callable[[int], Failure | FleetFailure | None]] = {
@@ -57,8 +57,10 @@ def catch(plant: Plant, seeds_max: int = SEEDS_MAX) -> Catch:
     """Put the bug into a copy of the source and hunt it there."""
     assert not missing(plant), missing(plant)
     with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "jitney"
-        shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        copy = Path(folder)
+        shutil.copytree(
+            SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True
+        )
         for change in plant.changes:
             file = copy / change.file
             text = file.read_text(encoding="utf-8")

@@ -12,11 +12,11 @@ from tests.simulation.plants_of_background import OF_BACKGROUND
 from tests.simulation.plants_of_steering import OF_JOINING, OF_STEERING
 from tests.simulation.plants_of_work import OF_WORK
 
-_SCHEDULER = "core/scheduler.py"
-_BATCH_CHOICE = "core/batch_choice.py"
-_MEMORY = "core/memory.py"
-_LEDGER = "core/ledger.py"
-_TICK = "engine/tick.py"
+_SCHEDULER = "jitney/core/scheduler.py"
+_BATCH_CHOICE = "jitney/core/batch_choice.py"
+_MEMORY = "jitney/core/memory.py"
+_LEDGER = "jitney/core/ledger.py"
+_TICK = "jitney/engine/tick.py"
 _BUDGET_ASSERT = (
     _SCHEDULER,
     "        assert batch.token_count <= self._settings.max_num_batched_tokens, "
@@ -79,22 +79,22 @@ OF_THE_PSEUDO_CODE = (
         "a prompt is not cut into chunks",
         "capacity",
         (
-            "core/mix.py",
+            "jitney/core/rules/mix.py",
             "span = min(want.tokens, chunk, left.get(want.tenant, 0))",
             "span = min(want.tokens, left.get(want.tenant, 0))",
         ),
-        ("core/mix.py", "+ min(want.tokens, chunk)", "+ want.tokens"),
+        ("jitney/core/rules/mix.py", "+ min(want.tokens, chunk)", "+ want.tokens"),
     ),
     planted(
         "the budget is not applied to prefill",
         "capacity",
         (
-            "core/mix.py",
+            "jitney/core/rules/mix.py",
             "span = min(want.tokens, chunk, left.get(want.tenant, 0))",
             "span = min(want.tokens, chunk)",
         ),
         (
-            "core/mix.py",
+            "jitney/core/rules/mix.py",
             "        if span:\n            left",
             "        if want.tenant in left:\n            left",
         ),
@@ -112,7 +112,7 @@ OF_MEMORY = (
         "a prefix is matched one token too far",
         "scope",
         (
-            "core/prefix.py",
+            "jitney/core/prefix.py",
             "common = depth * PREFIX_STRIDE + chain",
             "common = depth * PREFIX_STRIDE + 1 + chain",
         ),
@@ -150,7 +150,7 @@ OF_MEMORY = (
         "a preempted sequence loses a token",
         "oracle",
         (
-            "core/sequences.py",
+            "jitney/core/sequences.py",
             "        self._wait_again(sequence)\n        sequence.history.preempted_count +=",
             "        if sequence.completion_count:\n"
             "            sequence.tokens.pop()\n"
@@ -187,28 +187,28 @@ OF_ANSWERS = (
     planted(
         "all completions of a request draw alike",
         "oracle",
-        ("core/sequence.py", "index * 0x9E3779B97F4A7C15", "index * 0"),
+        ("jitney/core/sequence.py", "index * 0x9E3779B97F4A7C15", "index * 0"),
     ),
     planted(
         "the beginning of a stop string leaks",
         "stream",
-        ("text/stop.py", "text, self._table.length(self._state)))", "text, 0))"),
+        ("jitney/text/stop.py", "text, self._table.length(self._state)))", "text, 0))"),
     ),
     planted(
         "a stop string is looked for in each token by itself",
         "oracle",
-        ("text/stop.py", "        before = self._state\n", "        before = 0\n"),
+        ("jitney/text/stop.py", "        before = self._state\n", "        before = 0\n"),
     ),
     planted(
         "a stop string inside the beginning of another is missed",
         "oracle",
-        ("core/stops.py", "append(self._matches[retreat])", "append(0)"),
+        ("jitney/core/stops.py", "append(self._matches[retreat])", "append(0)"),
     ),
     planted(
         "half characters are sent",
         "stream",
         (
-            "text/detokenizer.py",
+            "jitney/text/detokenizer.py",
             "return self._decoder.decode(self._pieces[token])",
             'return self._pieces[token].decode("utf-8", "replace")',
         ),
@@ -216,7 +216,7 @@ OF_ANSWERS = (
     planted(
         "a slow reader gets only the last delta",
         "stream",
-        ("engine/mailbox.py", "self.deltas.append(delta)", "self.deltas = [delta]"),
+        ("jitney/engine/mailbox.py", "self.deltas.append(delta)", "self.deltas = [delta]"),
     ),
     planted(
         "a stop string is found and the sequence goes on",
@@ -248,7 +248,7 @@ OF_ANSWERS = (
         "cached tokens are not counted",
         "usage",
         (
-            "core/sequences.py",
+            "jitney/core/sequences.py",
             "history.cached_count = min(sequence.computed, len(sequence.request.prompt))",
             "history.cached_count = 0",
         ),
@@ -259,13 +259,17 @@ OF_WAITING_AND_FAULTS = (
     planted(
         "the bound of the queue is off by one",
         "limits",
-        ("core/queue.py", "count <= requests_max and", "count <= requests_max + 1 and"),
+        (
+            "jitney/core/rules/queue.py",
+            "count <= requests_max and",
+            "count <= requests_max + 1 and",
+        ),
     ),
     planted(
         "a tenant may run one more than its share",
         "shares",
         (
-            "core/shares.py",
+            "jitney/core/rules/shares.py",
             "if held.running_count >= request.share.running_max:",
             "if held.running_count > request.share.running_max:",
         ),
@@ -273,18 +277,22 @@ OF_WAITING_AND_FAULTS = (
     planted(
         "a tenant's share of the queue is off by one",
         "shares",
-        ("core/shares.py", "count <= share.waiting_max and", "count <= share.waiting_max + 1 and"),
+        (
+            "jitney/core/rules/shares.py",
+            "count <= share.waiting_max and",
+            "count <= share.waiting_max + 1 and",
+        ),
     ),
     planted(
         "nobody ever becomes an elder",
         "waiting",
         (
-            "core/queue.py",
+            "jitney/core/rules/queue.py",
             "                break\n            elders.append(sequence)",
             "                break\n            break",
         ),
         (
-            "core/queue.py",
+            "jitney/core/rules/queue.py",
             "            if now - sequence.accepted_at <= self._overtake_s:\n"
             "                yield sequence",
             "            yield sequence",
@@ -294,7 +302,7 @@ OF_WAITING_AND_FAULTS = (
         "the deadline of those who wait is forgotten",
         "waiting",
         (
-            "core/deadlines.py",
+            "jitney/core/rules/deadlines.py",
             "self._note(sequence, sequence.accepted_at + wait_s, is_until_start=True)",
             "pass",
         ),
@@ -336,12 +344,12 @@ OF_FLIGHTS = (
         "memory is taken from one whose batch is under way",
         "capacity",
         (
-            "core/victim.py",
+            "jitney/core/rules/victim.py",
             "[sequence for sequence in candidates if not sequence.is_in_flight]",
             "list(candidates)",
         ),
         (
-            "core/sequences.py",
+            "jitney/core/sequences.py",
             '        assert not sequence.is_in_flight, "its batch must return first"\n',
             "",
         ),
@@ -357,13 +365,13 @@ OF_ROUNDING = (
     planted(
         "a prefix is reused that was computed in another way",
         "oracle",
-        ("core/prefix.py", "if spanned != theirs:", "if spanned < 0:"),
+        ("jitney/core/prefix.py", "if spanned != theirs:", "if spanned < 0:"),
     ),
     planted(
         "the last token of a prompt is computed by itself",
         "oracle",
         (
-            "backends/shared/shapes.py",
+            "jitney/backends/shared/shapes.py",
             "return entry.length == 1 and 0 < entry.start < prompt_count",
             "return entry.length < prompt_count < 0",
         ),
@@ -371,7 +379,7 @@ OF_ROUNDING = (
     planted(
         "a pass does not fill its groups of rows",
         "oracle",
-        ("backends/shared/shapes.py", "return -rows % group", "return rows % group * 0"),
+        ("jitney/backends/shared/shapes.py", "return -rows % group", "return rows % group * 0"),
     ),
 )
 

@@ -2,9 +2,9 @@
 
 from tests.simulation.planting import planted
 
-_BACKGROUND = "core/background.py"
-_QUEUE = "core/queue.py"
-_SEQUENCES = "core/sequences.py"
+_BACKGROUND = "jitney/core/rules/background.py"
+_QUEUE = "jitney/core/rules/queue.py"
+_SEQUENCES = "jitney/core/sequences.py"
 
 OF_BACKGROUND = (
     planted(

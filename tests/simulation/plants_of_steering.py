@@ -2,17 +2,17 @@
 
 from tests.simulation.planting import planted
 
-_SCHEDULER = "core/scheduler.py"
-_BATCH_CHOICE = "core/batch_choice.py"
-_GATE = "core/gate.py"
-_SEQUENCES = "core/sequences.py"
+_SCHEDULER = "jitney/core/scheduler.py"
+_BATCH_CHOICE = "jitney/core/batch_choice.py"
+_GATE = "jitney/core/rules/gate.py"
+_SEQUENCES = "jitney/core/sequences.py"
 
 OF_JOINING = (
     planted(
         "a window counts from the newest",
         "joining",
         (
-            "core/queue.py",
+            "jitney/core/rules/queue.py",
             "return next(self._newcomers.ordered(without), None)",
             "return max(self._newcomers.ordered(without), key=lambda s: s.order, default=None)",
         ),
@@ -67,7 +67,7 @@ OF_JOINING = (
     planted(
         "a group waits for its paused members",
         "joining",
-        ("core/pauses.py", "        self._gate.left(sequence)\n", ""),
+        ("jitney/core/rules/pauses.py", "        self._gate.left(sequence)\n", ""),
     ),
 )
 
@@ -82,7 +82,7 @@ OF_STEERING = (
         "a part of a request is paused",
         "joining",
         (
-            "core/pauses.py",
+            "jitney/core/rules/pauses.py",
             "        has_room = len(self._pauses) + len(new) <= self._count_max\n",
             "        has_room = len(self._pauses) < self._count_max\n"
             "        new = new[: self._count_max - len(self._pauses)] if has_room else new\n",
@@ -110,9 +110,13 @@ OF_STEERING = (
             "if self._settings.mix is not Mix.SEPARATE:\n            return [sequences]",
             "if sequences:\n            return [sequences]",
         ),
-        ("core/mix.py", "case Mix.DECODE_FIRST:", "case Mix.DECODE_FIRST | Mix.SEPARATE:"),
         (
-            "core/mix.py",
+            "jitney/core/rules/mix.py",
+            "case Mix.DECODE_FIRST:",
+            "case Mix.DECODE_FIRST | Mix.SEPARATE:",
+        ),
+        (
+            "jitney/core/rules/mix.py",
             "        case Mix.SEPARATE:\n"
             "            return _split_apart(decode_count, wanted, budget)\n",
             "",
@@ -131,7 +135,7 @@ OF_STEERING = (
         "a policy may answer what is no number",
         "exception",
         (
-            "core/ranking.py",
+            "jitney/core/rules/ranking.py",
             '        if math.isnan(rank):\n            raise ValueError("NaN is no rank")\n',
             "",
         ),

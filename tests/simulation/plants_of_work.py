@@ -2,8 +2,8 @@
 
 from tests.simulation.planting import planted
 
-_CHAIN = "core/chain.py"
-_MEMORY = "core/memory.py"
+_CHAIN = "jitney/core/chain.py"
+_MEMORY = "jitney/core/memory.py"
 
 OF_WORK = (
     planted(

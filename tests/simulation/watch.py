@@ -7,8 +7,8 @@ see batches and events before the engine does.
 from jitney.core.batch import Batch, Outcome
 from jitney.core.counters import Counters
 from jitney.core.events import Event, FinishReason
-from jitney.core.pauses import PauseOutcome
 from jitney.core.request import Priority, Request, RequestId
+from jitney.core.rules.pauses import PauseOutcome
 from jitney.core.scheduler import PlannedBatch, Scheduler
 from jitney.core.sequence import Sequence
 from jitney.core.snapshot import Detail, Snapshot

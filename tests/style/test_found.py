@@ -8,13 +8,17 @@ from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "src" / "jitney"
+SOURCE = ROOT / "src"
 CONVENTIONAL = frozenset({"__init__.py", "__main__.py", "backend.py", "kind.py", "limits.py"})
 """Names that a file may share: a package's own, those that every backend's package has, and the
 bounds of the core and of the server."""
 
 TESTED = re.compile(r"^Tests: (tests/.+)\.$", re.MULTILINE)
 """The last line of a module's docstring, where its tests stand elsewhere than its name says."""
+
+
+TEST_FOLDERS = {"jitney": "", "jitney_cluster": "cluster", "jitney_lab": "lab"}
+"""Where under tests/unit the tests of each package are."""
 
 
 def modules() -> list[Path]:
@@ -58,7 +62,8 @@ def test_every_module_has_tests_that_are_found() -> None:
     lost = []
     for file in modules():
         inside = file.relative_to(SOURCE)
-        folder = ROOT / "tests" / "unit" / inside.parent
+        package, *rooms = inside.parts[:-1]
+        folder = ROOT.joinpath("tests", "unit", TEST_FOLDERS[package], *rooms)
         mirrored = [folder / f"test_{inside.stem}.py", *folder.glob(f"test_{inside.stem}_*.py")]
         named = TESTED.search(ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "")
         places = named_places(named[1]) if named is not None else mirrored
@@ -71,8 +76,9 @@ def test_every_module_has_tests_that_are_found() -> None:
 def test_the_layers_in_the_architecture_are_those_that_are_enforced() -> None:
     """Guards the page: a layer that it omits is one that nobody knows of."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    layers = project["tool"]["importlinter"]["contracts"][0]["layers"]
-    enforced = [" | ".join(re.findall(r"jitney\.(\w+)", layer)) for layer in layers]
+    packages, rooms = project["tool"]["importlinter"]["contracts"][:2]
+    enforced = [" | ".join(re.findall(r"jitney\.(\w+)", layer)) for layer in rooms["layers"]]
+    enforced = [*packages["layers"][:-1], *enforced]
     page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     assert "```\n" + "\n".join(enforced) + "\n```" in page
 
@@ -84,7 +90,7 @@ def test_files_that_the_pages_name_are_there() -> None:
     names = {str(file.relative_to(SOURCE)) for file in SOURCE.rglob("*.py")}
     lost = []
     for page in pages:
-        for path in re.findall(r"`(?:src/jitney/)?([\w/]+\.py)`", page.read_text(encoding="utf-8")):
+        for path in re.findall(r"`(?:src/)?([\w/]+\.py)`", page.read_text(encoding="utf-8")):
             if (ROOT / path).is_file() or any(f"/{each}".endswith(f"/{path}") for each in names):
                 continue
             lost.append(f"{page.name}: {path}")

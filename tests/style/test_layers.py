@@ -11,26 +11,30 @@ import pytest
 from jitney.backends.kinds import NAMES
 
 ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "src" / "jitney"
+PACKAGES = ROOT / "src"
+SOURCE = PACKAGES / "jitney"
 VALUES = frozenset({"backend", "batch", "events", "limits", "params", "request", "stops", "utf8"})
 """The modules of the core that hold values only."""
 
 HEAVY = {
-    "llama_cpp": ("backends/llamacpp", "models"),
-    "torch": ("backends/torch",),
-    "openvino": ("backends/openvino", "bench/peers"),
-    "openvino_genai": ("backends/openvino", "bench/peers"),
-    "tokenizers": ("tokenizers",),
-    "fastapi": ("server", "jobs"),
-    "h11": ("server/http",),
-    "uvicorn": ("server/http",),
-    "uvloop": ("server",),
-    "click": ("cli",),
-    "jinja2": ("text",),
-    "llguidance": ("sampling", "text", "backends"),
-    "msgspec": ("backends/process", "models", "bench", "plan", "cluster", "sandbox"),
-    "ray": ("cluster",),
-    "yaml": ("config",),
+    "llama_cpp": ("jitney/backends/llamacpp", "jitney/models"),
+    "torch": ("jitney/backends/torch",),
+    "openvino": ("jitney/backends/openvino", "jitney_lab/bench/peers"),
+    "openvino_genai": ("jitney/backends/openvino", "jitney_lab/bench/peers"),
+    "tokenizers": ("jitney/tokenizers",),
+    "fastapi": ("jitney/server",),
+    "h11": ("jitney/server/http",),
+    "uvicorn": ("jitney/server/http",),
+    "uvloop": ("jitney/server",),
+    "click": ("jitney/cli",),
+    "jinja2": ("jitney/text",),
+    "llguidance": ("jitney/sampling", "jitney/text", "jitney/backends"),
+    "msgspec": (
+        *("jitney/backends/process", "jitney/models", "jitney/sandbox"),
+        *("jitney_cluster", "jitney_lab"),
+    ),
+    "ray": ("jitney_cluster",),
+    "yaml": ("jitney/config",),
 }
 """Each heavy dependency, and where alone it is imported."""
 
@@ -71,7 +75,9 @@ def test_the_core_comes_alone() -> None:
     """Guards the reader and the simulator: the core must load without anything heavy."""
     absent = ("torch", "numpy", "fastapi", "asyncio", "llama_cpp", "yaml", "rich", "click")
     modules = sorted(
-        f"jitney.core.{file.stem}" for file in (SOURCE / "core").glob("*.py") if file.stem[0] != "_"
+        ".".join(file.relative_to(PACKAGES).with_suffix("").parts)
+        for file in (SOURCE / "core").rglob("*.py")
+        if file.stem[0] != "_"
     )
     program = (
         f"import sys, jitney.core, {', '.join(modules)}\n"
@@ -99,8 +105,8 @@ def test_a_heavy_dependency_is_imported_in_its_place_only(package: str) -> None:
     """Guards installs without extras: an import elsewhere would break them."""
     strayed = [
         str(file.relative_to(ROOT))
-        for file in sorted(SOURCE.rglob("*.py"))
+        for file in sorted(PACKAGES.rglob("*.py"))
         if package in {name.split(".")[0] for name in imports(file)}
-        and not file.relative_to(SOURCE).as_posix().startswith(HEAVY[package])
+        and not file.relative_to(PACKAGES).as_posix().startswith(HEAVY[package])
     ]
     assert not strayed, "\n".join(strayed)

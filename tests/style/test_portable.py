@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "src" / "jitney"
+SOURCE = ROOT / "src"
 MAKEFILE = ROOT / "Makefile"
 
 YOUNG_MAKE = {
@@ -79,16 +79,16 @@ LINUX = re.compile(
     r"|/dev/shm|setpriority|SC_AVPHYS|O_TMPFILE|sigtimedwait|sigwaitinfo|CLOCK_BOOTTIME"
 )
 WITHOUT = {
-    "cluster/back_channel.py": "unit/cluster/test_back_channel.py",
-    "sandbox/die_with_parent.py": "unit/sandbox/test_die_with_parent.py",
-    "backends/machine/neighbours.py": "unit/backends/machine/test_neighbours.py",
-    "bench/steal.py": "unit/bench/test_steal.py",
-    "backends/machine/processor.py": "unit/backends/machine/test_processor.py",
-    "backends/machine/free_memory.py": "unit/backends/machine/test_free_memory.py",
-    "backends/machine/cores.py": "unit/backends/machine/test_cores.py",
-    "sandbox/child.py": "unit/sandbox/test_child.py",
-    "server/http/protocol.py": "unit/server/http/test_protocol.py",
-    "server/lifecycle.py": "unit/server/test_lifecycle.py",
+    "jitney_cluster/back_channel.py": "unit/cluster/test_back_channel.py",
+    "jitney/sandbox/die_with_parent.py": "unit/sandbox/test_die_with_parent.py",
+    "jitney/backends/machine/neighbours.py": "unit/backends/machine/test_neighbours.py",
+    "jitney_lab/bench/steal.py": "unit/lab/bench/test_steal.py",
+    "jitney/backends/machine/processor.py": "unit/backends/machine/test_processor.py",
+    "jitney/backends/machine/free_memory.py": "unit/backends/machine/test_free_memory.py",
+    "jitney/backends/machine/cores.py": "unit/backends/machine/test_cores.py",
+    "jitney/sandbox/child.py": "unit/sandbox/test_child.py",
+    "jitney/server/http/protocol.py": "unit/server/http/test_protocol.py",
+    "jitney/server/lifecycle.py": "unit/server/test_lifecycle.py",
 }
 """Every module that uses what only Linux has, and the tests that take it away."""
 

@@ -1,8 +1,8 @@
 """Runs a list of requests of any length through an engine with a bounded queue.
 
-Called on the caller's thread by `jitney.api.llm` and `jitney.api.ray_data`. When the queue is full,
-the other requests are sent as room appears, so a long list never gets QueueFull. If the caller
-interrupts, the rest is cancelled.
+Called on the caller's thread by `jitney.api.llm` and `jitney_cluster.ray_data`. When the queue is
+full, the other requests are sent as room appears, so a long list never gets QueueFull. If the
+caller interrupts, the rest is cancelled.
 
 Tests: tests/unit/api/test_llm.py.
 """

@@ -4,7 +4,7 @@ Results go to the output, failed lines to a file beside it. Progress is on stand
 counts at the end on standard output. The exit code is 0 if every line was answered, 1 if some
 failed.
 
-Tests: tests/e2e/jobs/test_batch_run.py.
+Tests: tests/e2e/batches/test_batch_run.py.
 """
 
 import asyncio
@@ -23,14 +23,14 @@ from jitney.cli.result_lines import plural
 from jitney.cli.verbs import BatchRunOptions
 from jitney.config import Resolved, ServeSettings, Settings, for_serving
 from jitney.errors import ConfigError, SetupError
-from jitney.jobs import offline
-from jitney.jobs.batch_input import HeldInput, InputChanged
-from jitney.jobs.database import DiskTrouble
-from jitney.jobs.jobs import Jobs
-from jitney.jobs.line_asker import ServiceAsker
-from jitney.jobs.store import JobStore
-from jitney.jobs.stored import BatchStatus, StoredBatch
 from jitney.loading.compose import Assembly, assemble, name_of
+from jitney.server.batches import offline
+from jitney.server.batches.batch_input import HeldInput, InputChanged
+from jitney.server.batches.database import DiskTrouble
+from jitney.server.batches.jobs import Jobs
+from jitney.server.batches.line_asker import ServiceAsker
+from jitney.server.batches.store import JobStore
+from jitney.server.batches.stored import BatchStatus, StoredBatch
 from jitney.server.service import Service
 
 

@@ -58,7 +58,7 @@ def report(error: BaseException, *, debug: bool) -> int:
         case MemoryError():
             say("There is not enough memory; lower --kv-tokens, or take a smaller model.")
             code = FAILED
-        case ModuleNotFoundError() if error.name and error.name.split(".")[0] != "jitney":
+        case ModuleNotFoundError() if error.name and not error.name.startswith("jitney"):
             say(
                 f"This command needs the package {error.name}, which is not installed; install "
                 "jitney with its extra: 'jitney[server]' to serve, 'jitney[bench]' to measure."

@@ -7,14 +7,14 @@ Pure; any thread; imports nothing heavy.
 import textwrap
 
 from jitney.cli.flags import ARGUMENTS, Flag, Verb, verb_flags
-from jitney.cli.verbs import ABOUT, EXAMPLES, VERBS
+from jitney.cli.verbs import ABOUT, EXAMPLES, all_verbs
 
 NAMES_WIDTH = 28
 
 
 def top_help(width: int, group: tuple[str, ...] = ()) -> str:
     """The help of the program, or of a group of commands."""
-    verbs = [verb for verb in VERBS if verb.path[: len(group)] == group]
+    verbs = [verb for verb in all_verbs() if verb.path[: len(group)] == group]
     lines = [
         f"Usage: {' '.join(('jitney', *group))} COMMAND [OPTIONS]",
         "",

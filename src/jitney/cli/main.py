@@ -12,7 +12,7 @@ import sys
 from jitney.cli.failures import USAGE, report
 from jitney.cli.flags import Verb, no_option, parse
 from jitney.cli.help import top_help, verb_help
-from jitney.cli.verbs import VERBS
+from jitney.cli.verbs import OWN_VERBS, all_verbs
 from jitney.config import nearest
 from jitney.errors import ConfigError
 from jitney.version import version
@@ -50,10 +50,13 @@ def _open_missing_streams() -> None:
 
 def _run_command(words: list[str]) -> int:
     """Call the command that the first words name, with the other words."""
+    # Other packages are looked for only when their commands are asked for, which takes a moment.
+    is_own = words and any(verb.path[0] == words[0] for verb in OWN_VERBS)
+    known = OWN_VERBS if is_own else all_verbs()
     group: tuple[str, ...] = ()
-    if words and any(verb.path[:-1] == (words[0],) for verb in VERBS):
+    if words and any(verb.path[:-1] == (words[0],) for verb in known):
         group, words = (words[0],), words[1:]
-    verbs = {verb.path[-1]: verb for verb in VERBS if verb.path[:-1] == group}
+    verbs = {verb.path[-1]: verb for verb in known if verb.path[:-1] == group}
     if words and words[0] in verbs:
         return _call(verbs[words[0]], words[1:])
     if words and not words[0].startswith("-"):
@@ -83,7 +86,7 @@ def _call(verb: Verb, words: list[str]) -> int:
         return 0
     # Report a mistake in a setting before anything heavy is loaded.
     resolved = parsed.resolved()
-    call = getattr(importlib.import_module(f"jitney.cli.{verb.module}"), verb.call)
+    call = getattr(importlib.import_module(verb.module), verb.call)
     # A command that cannot partly fail returns no code.
     code: int | None = call(parsed.options, resolved)
     return code or 0
@@ -91,7 +94,9 @@ def _call(verb: Verb, words: list[str]) -> int:
 
 def _no_command(word: str, group: tuple[str, ...]) -> ConfigError:
     depth = len(group)
-    commands = list(dict.fromkeys(each.path[depth] for each in VERBS if each.path[:depth] == group))
+    commands = list(
+        dict.fromkeys(each.path[depth] for each in all_verbs() if each.path[:depth] == group)
+    )
     close = nearest(word, commands)
     hint = f"there are {', '.join(commands)}" if close is None else f"the nearest is {close}"
     return ConfigError(f"There is no command {word}; {hint}.")

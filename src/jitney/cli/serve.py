@@ -5,16 +5,17 @@ import json
 import logging
 import socket
 from collections.abc import Callable
+from typing import Protocol
 
-from jitney.application import Application, is_local, read_keys
 from jitney.cli.opening import loading
 from jitney.cli.pull import fetch_model
 from jitney.cli.verbs import ServeOptions
-from jitney.cluster.serving import ClusterAssembly, assemble_cluster, replica_bounds
 from jitney.config import Key, Resolved, ServeSettings, Settings, for_serving
 from jitney.errors import ConfigError
-from jitney.loading.compose import Assembly, assemble
+from jitney.extensions import load
+from jitney.loading.compose import assemble
 from jitney.server import limits
+from jitney.server.application import Application, is_local, read_keys
 from jitney.server.http.accepting import listen
 from jitney.server.http.line_writer import STDOUT, LineWriter, LogWriter
 from jitney.server.lifecycle import Lifecycle
@@ -23,6 +24,14 @@ from jitney.server.service import Loaded, Service
 _log = logging.getLogger("jitney.server")
 
 QUESTION = "Why is the sky blue?"
+
+
+class _Closable(Loaded, Protocol):
+    """What is served, as the one who made it has it."""
+
+    def close(self, drain_s: float) -> None:
+        """End it, after at most this long for running requests."""
+        ...
 
 
 def call(options: ServeOptions, resolved: Resolved) -> None:
@@ -49,17 +58,18 @@ def call(options: ServeOptions, resolved: Resolved) -> None:
 def check_replicas(serving: ServeSettings) -> None:
     """Refuse settings of replicas that do not fit together. Raises ConfigError."""
     if serving.replicas is not None:
-        replica_bounds(serving)
+        load("check")(serving)
         return
     for name in ("ray_address", "max_replicas"):
         if getattr(serving, name) is not None:
             raise ConfigError(f"{name} is for replicas; give --replicas as well.")
 
 
-def _assembled(settings: Settings, serving: ServeSettings) -> Assembly | ClusterAssembly:
+def _assembled(settings: Settings, serving: ServeSettings) -> _Closable:
     """One engine, or a fleet of replicas. Raises a SetupError."""
     if serving.replicas is not None:
-        return assemble_cluster(settings, serving)
+        fleet: _Closable = load("assemble")(settings, serving)
+        return fleet
     return assemble(settings)
 
 

@@ -9,9 +9,8 @@ Tests: tests/unit/cli/test_flags.py and test_help.py.
 from dataclasses import dataclass
 from pathlib import Path
 
-from jitney.cli.bench_verbs import BENCH_VERBS
 from jitney.cli.flags import COMMAND, SERVER_URL, Verb, argument, option
-from jitney.cli.plan_verb import PLAN_VERB
+from jitney.extensions import commands
 
 TEMPERATURE = 0.7
 RUN_TOKENS_MAX = 256
@@ -251,10 +250,10 @@ SHORTS = (
 )
 """The short flags of llama-server, for people who know them."""
 
-VERBS = (
+OWN_VERBS = (
     Verb(
         path=("run",),
-        module="run",
+        module="jitney.cli.run",
         options=RunOptions,
         examples=(
             'jitney run "Why is the sky blue?"',
@@ -266,7 +265,7 @@ VERBS = (
     ),
     Verb(
         path=("serve",),
-        module="serve",
+        module="jitney.cli.serve",
         options=ServeOptions,
         examples=(
             "jitney serve",
@@ -279,7 +278,7 @@ VERBS = (
     ),
     Verb(
         path=("batch", "run"),
-        module="batch_run",
+        module="jitney.cli.batch_run",
         options=BatchRunOptions,
         examples=(
             "jitney batch run in.jsonl -o out.jsonl",
@@ -289,27 +288,27 @@ VERBS = (
     ),
     Verb(
         path=("chat",),
-        module="chat",
+        module="jitney.cli.chat",
         options=ChatOptions,
         examples=('jitney chat --model model.gguf --system "You are brief."',),
         shorts=SHORTS,
     ),
     Verb(
         path=("demo",),
-        module="demo",
+        module="jitney.cli.demo",
         options=DemoOptions,
         examples=("jitney demo", "jitney demo --backend fake"),
     ),
     Verb(
         path=("pull",),
-        module="pull",
+        module="jitney.cli.pull",
         options=PullOptions,
         examples=("jitney pull", "jitney pull Qwen/Qwen3-0.6B-GGUF:Q8_0"),
         settings=("cache_dir",),
     ),
     Verb(
         path=("models", "list"),
-        module="models",
+        module="jitney.cli.models",
         options=ModelsOptions,
         examples=("jitney models", "jitney models list --json"),
         settings=("cache_dir",),
@@ -317,7 +316,7 @@ VERBS = (
     ),
     Verb(
         path=("models", "rm"),
-        module="models",
+        module="jitney.cli.models",
         call="remove",
         options=RemoveOptions,
         examples=("jitney models rm Qwen/Qwen3-0.6B-GGUF:Q8_0",),
@@ -325,7 +324,7 @@ VERBS = (
     ),
     Verb(
         path=("models", "prune"),
-        module="models",
+        module="jitney.cli.models",
         call="prune",
         options=PruneOptions,
         examples=("jitney models prune",),
@@ -333,7 +332,7 @@ VERBS = (
     ),
     Verb(
         path=("backends",),
-        module="backends",
+        module="jitney.cli.backends",
         options=BackendsOptions,
         examples=(
             "jitney backends",
@@ -346,21 +345,23 @@ VERBS = (
             *("flash_attention", "max_num_seqs", "cache_dir"),
         ),
     ),
-    *BENCH_VERBS,
-    PLAN_VERB,
     Verb(
         path=("trace",),
-        module="trace",
+        module="jitney.cli.trace",
         options=TraceOptions,
         examples=("jitney trace", "jitney trace --url http://127.0.0.1:8080 -o slow.json"),
         settings=(),
     ),
     Verb(
         path=("config", "show"),
-        module="show",
+        module="jitney.cli.show",
         options=ShowOptions,
         examples=("jitney config show --config jitney.yaml --max-num-seqs 32",),
         serves=True,
     ),
 )
-"""All commands, in the order of the help."""
+
+
+def all_verbs() -> tuple[Verb, ...]:
+    """All commands, in the order of the help; last those of packages beside this one."""
+    return (*OWN_VERBS, *(verb for verbs in commands() for verb in verbs))

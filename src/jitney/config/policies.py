@@ -8,7 +8,7 @@ import importlib
 
 from jitney.config.foreign_names import SYNONYMS
 from jitney.config.forms import Form, Refused, one_of
-from jitney.core.policy import SchedulingPolicy
+from jitney.core.rules.policy import SchedulingPolicy
 from jitney.core.scheduler_settings import Policy
 
 REASON_CHARACTERS_MAX = 200

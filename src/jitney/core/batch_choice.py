@@ -2,16 +2,16 @@
 
 The scheduler checks later whether there is memory for it. Called by the scheduler only.
 
-Tests: tests/unit/core/test_mix.py and tests/simulation.
+Tests: tests/unit/core/rules/test_mix.py and tests/simulation.
 """
 
 from dataclasses import replace
 
 from jitney.core import limits
 from jitney.core.backend import Traits
-from jitney.core.background import budget_behind
-from jitney.core.cost import CostModel
-from jitney.core.mix import Budget, BudgetSplit, PrefillWanted, split_budget, within_stall
+from jitney.core.rules.background import budget_behind
+from jitney.core.rules.cost import CostModel
+from jitney.core.rules.mix import Budget, BudgetSplit, PrefillWanted, split_budget, within_stall
 from jitney.core.scheduler_settings import Mix, SchedulerSettings
 from jitney.core.sequence import Sequence, SequenceState
 from jitney.core.sequences import LiveSequences

@@ -14,16 +14,16 @@ from dataclasses import dataclass
 
 from jitney.core import limits
 from jitney.core.backend import Traits
-from jitney.core.background import EARLY_S_MAX, background_of
 from jitney.core.batch import Batch, Entry, Fault, Outcome, Sample, TokenLogprob
 from jitney.core.batch_choice import BatchChoice
-from jitney.core.cost import CostModel
 from jitney.core.counters import Counters
-from jitney.core.deadlines import Deadlines
 from jitney.core.events import Event, FinishReason, PromptEvent, TokenEvent
-from jitney.core.pauses import PauseOutcome
-from jitney.core.queue import check_room
 from jitney.core.request import Priority, Request, RequestId
+from jitney.core.rules.background import EARLY_S_MAX, background_of
+from jitney.core.rules.cost import CostModel
+from jitney.core.rules.deadlines import Deadlines
+from jitney.core.rules.pauses import PauseOutcome
+from jitney.core.rules.queue import check_room
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.sequence import Sequence, SequenceState, make_sequences
 from jitney.core.sequences import LiveSequences

@@ -8,7 +8,7 @@ Tests: tests/unit/core/test_scheduler.py.
 from dataclasses import dataclass
 from enum import StrEnum
 
-from jitney.core.policy import SchedulingPolicy
+from jitney.core.rules.policy import SchedulingPolicy
 
 
 class Strategy(StrEnum):

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Set
 
 from jitney.core import limits
 from jitney.core.backend import Traits
-from jitney.core.background import Background, background_of
 from jitney.core.batch import FaultKind
 from jitney.core.counters import Counters
 from jitney.core.events import (
@@ -22,18 +21,19 @@ from jitney.core.events import (
     PreemptReason,
     StartEvent,
 )
-from jitney.core.gate import Newcomers, make_gate
 from jitney.core.memory import Memory
-from jitney.core.occupancy import Occupancy
-from jitney.core.pauses import Pauses
 from jitney.core.prefix import Match
-from jitney.core.queue import WaitQueue
-from jitney.core.ranking import ranking_of
 from jitney.core.request import Priority, RequestId
+from jitney.core.rules.background import Background, background_of
+from jitney.core.rules.gate import Newcomers, make_gate
+from jitney.core.rules.occupancy import Occupancy
+from jitney.core.rules.pauses import Pauses
+from jitney.core.rules.queue import WaitQueue
+from jitney.core.rules.ranking import ranking_of
+from jitney.core.rules.shares import paused_max
+from jitney.core.rules.victim import choose_for_class, choose_for_memory, seniority
 from jitney.core.scheduler_settings import Policy, SchedulerSettings
 from jitney.core.sequence import Sequence, SequenceState
-from jitney.core.shares import paused_max
-from jitney.core.victim import choose_for_class, choose_for_memory, seniority
 
 LOOKAHEAD = 64
 """Waiting sequences to look at before one is admitted. One that waits for a prefix lets others

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
 
-from jitney.core.background import background_of
-from jitney.core.cost import Fit
 from jitney.core.prefix import Holding
 from jitney.core.request import Priority, RequestId
+from jitney.core.rules.background import background_of
+from jitney.core.rules.cost import Fit
 from jitney.core.scheduler_settings import SchedulerSettings, Strategy
 from jitney.core.sequence import Sequence, SequenceState
 from jitney.core.sequences import LOOKAHEAD, LiveSequences

@@ -16,8 +16,8 @@ from functools import partial
 from typing import TypeVar
 
 from jitney.core.backend import Backend
-from jitney.core.pauses import PauseOutcome
 from jitney.core.request import Priority, Request, RequestId
+from jitney.core.rules.pauses import PauseOutcome
 from jitney.core.scheduler import Scheduler
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.snapshot import Detail, Snapshot

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from typing import Generic, Protocol, Self, TypeVar
 
-from jitney.core.pauses import PauseOutcome
 from jitney.core.request import Priority, Request, RequestId, read_priority
+from jitney.core.rules.pauses import PauseOutcome
 from jitney.engine.answer import Answer, Delta, Ending
 from jitney.engine.mailbox import Awaited, Mailbox
 from jitney.errors import JitneyError

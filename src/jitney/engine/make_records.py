@@ -6,8 +6,8 @@ Tests: tests/unit/engine/test_tick.py and test_stats.py.
 from dataclasses import dataclass
 
 from jitney.core.batch import Batch, Outcome
-from jitney.core.cost import Fit
 from jitney.core.request import Request
+from jitney.core.rules.cost import Fit
 from jitney.core.snapshot import Snapshot
 from jitney.engine.answer import Answer
 from jitney.engine.stats import rate

@@ -25,8 +25,8 @@ from jitney.core.events import (
     PreemptReason,
     StartEvent,
 )
-from jitney.core.pauses import PauseOutcome
 from jitney.core.request import Priority, Request, RequestId
+from jitney.core.rules.pauses import PauseOutcome
 from jitney.core.scheduler import Scheduler
 from jitney.core.snapshot import Detail, Snapshot
 from jitney.engine.answer import Ending

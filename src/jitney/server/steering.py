@@ -13,10 +13,10 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import JSONResponse, Response
 
 from jitney.core.limits import PAUSE_S_MAX
-from jitney.core.pauses import PauseOutcome
 from jitney.core.request import Priority, Share
+from jitney.core.rules.pauses import PauseOutcome
+from jitney.core.rules.shares import paused_max
 from jitney.core.scheduler_settings import Policy
-from jitney.core.shares import paused_max
 from jitney.errors import Draining, InvalidRequest
 from jitney.server import limits
 from jitney.server.admission.live_calls import Handles

@@ -15,7 +15,7 @@ from typing import Any  # Any: arguments of `RowAnswers`
 import ray
 
 from jitney import RowAnswers
-from jitney.api.ray_data import Column
+from jitney_cluster.ray_data import Column
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "ray_data.py"
 

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 
 import httpx
 
-from jitney.application import Application
 from jitney.backends.fake.backend import FakeBackend
 from jitney.config import Key, ServeSettings, Settings
 from jitney.engine.request_factory import RequestFactory
 from jitney.engine.served_engine import ServedEngine
+from jitney.server.application import Application
 from jitney.server.lifecycle import Lifecycle
 from jitney.text.chat_template import ChatTemplate
 from tests.unit.cluster.conftest import Cluster

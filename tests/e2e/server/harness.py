@@ -22,13 +22,13 @@ from jitney.engine.clock import Clock
 from jitney.engine.engine import Engine
 from jitney.engine.request_factory import RequestFactory
 from jitney.errors import EngineStopped
-from jitney.jobs.allowances import Allowances
-from jitney.jobs.job_metrics import collect_jobs
-from jitney.jobs.job_routes import make_batch_router, make_file_router
-from jitney.jobs.jobs import Jobs
-from jitney.jobs.line_asker import ServiceAsker
-from jitney.jobs.stages import JobBounds, Times
 from jitney.server.app import create_app
+from jitney.server.batches.allowances import Allowances
+from jitney.server.batches.job_metrics import collect_jobs
+from jitney.server.batches.job_routes import make_batch_router, make_file_router
+from jitney.server.batches.jobs import Jobs
+from jitney.server.batches.line_asker import ServiceAsker
+from jitney.server.batches.stages import JobBounds, Times
 from jitney.server.lifecycle import Lifecycle
 from jitney.server.limits import UNSENT_BYTES_MAX
 from jitney.server.observe.monitor import Monitor

@@ -4,7 +4,7 @@ Rows that are tested elsewhere, or have nothing to be tested on:
 
 32  chat templates made to hurt: also tests/unit/text/test_renderer.py
 33  broken model files: tests/unit/models/test_gguf.py, tests/unit/backends/llamacpp/test_kernels.py
-36  bad files and batches: also tests/e2e/jobs, line by line in test_bad_lines.py
+36  bad files and batches: also tests/e2e/batches, line by line in test_bad_lines.py
 49  speculative decoding: there is none; no field and no setting asks for it
 """
 
@@ -19,7 +19,7 @@ import pytest
 from jitney.config import Settings
 from jitney.server.openai.bodies import CompletionBody
 from jitney.server.openai.chat_body import ChatBody
-from tests.e2e.jobs.batch_client import client_of, custom_ids, ended, line, results, submit
+from tests.e2e.batches.batch_client import client_of, custom_ids, ended, line, results, submit
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import Running, World, bait, check_error, events, wait_until
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from jitney.application import allowed_hosts
 from jitney.config import Key, ServeSettings
+from jitney.server.application import allowed_hosts
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import MODEL, Running, World, check_error, read_all, running
 from tests.e2e.server.test_service import served

@@ -11,7 +11,7 @@ import sys
 import time
 from dataclasses import replace
 
-from jitney.bench.timing import percentile
+from jitney_lab.bench.timing import percentile
 from tests.simulation.fleet.checks import End
 from tests.simulation.fleet.routers import ROUTERS
 from tests.simulation.fleet.simulator import FleetReport, run_fleet

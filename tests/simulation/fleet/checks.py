@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from jitney.cluster.progress import LOSSES_MAX, Verdict
 from jitney.core.events import Event, FinishEvent, FinishReason, StartEvent, TokenEvent
 from jitney.core.request import RequestId
 from jitney.engine.answer import Completion
+from jitney_cluster.progress import LOSSES_MAX, Verdict
 from tests.simulation.fleet.model import answer_of, text_of
 from tests.simulation.fleet.orders import FleetRequest, Order
 from tests.simulation.fleet.traffic import OWN

@@ -1,7 +1,7 @@
 """One ingress of a simulated fleet: `Ingress`, which does what `ReplicaFleet` does, without I/O.
 
 Where a request runs is decided by the production router, what it has made and whether it may go on
-by the production `Progress`. The rest is here as it is in `jitney.cluster.fleet`: tries after a
+by the production `Progress`. The rest is here as it is in `jitney_cluster.fleet`: tries after a
 refusal, moves after a loss, one suspect at a time, deadlines and cancels at any moment.
 """
 
@@ -10,13 +10,13 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 
-from jitney.cluster.accounts import PLACE_S_MAX
-from jitney.cluster.fleet import RESULT_GRACE_S
-from jitney.cluster.progress import Progress, Verdict
-from jitney.cluster.routing import Report, head_of
 from jitney.core.events import FinishEvent, FinishReason, StartEvent, TokenEvent
 from jitney.engine.answer import Answer, Completion, Delta, Timing, Usage
 from jitney.errors import JitneyError, QueueFull
+from jitney_cluster.accounts import PLACE_S_MAX
+from jitney_cluster.fleet import RESULT_GRACE_S
+from jitney_cluster.progress import Progress, Verdict
+from jitney_cluster.routing import Report, head_of
 from tests.simulation.fleet.checks import End, FleetChecks
 from tests.simulation.fleet.model import DELTAS
 from tests.simulation.fleet.orders import HOP_S, FleetRequest, Later, Line, Order

@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field
 from typing import Any, Protocol  # Any: the arguments of a later call
 
-from jitney.cluster.progress import Progress
-from jitney.cluster.routing import Head
 from jitney.core.events import FinishEvent, StartEvent, TokenEvent
 from jitney.core.request import Request
 from jitney.engine.answer import Completion
 from jitney.errors import JitneyError, QueueFull
+from jitney_cluster.progress import Progress
+from jitney_cluster.routing import Head
 from tests.simulation.fleet.traffic import Asked
 
 HOP_S = 0.002

@@ -5,9 +5,9 @@ from functools import partial
 
 from tests.simulation.planting import planted
 
-_PROGRESS = "cluster/progress.py"
-_ROUTING = "cluster/routing.py"
-_SCHEDULER = "core/scheduler.py"
+_PROGRESS = "jitney_cluster/progress.py"
+_ROUTING = "jitney_cluster/routing.py"
+_SCHEDULER = "jitney/core/scheduler.py"
 
 _planted = partial(planted, simulation="fleet")
 
@@ -25,7 +25,7 @@ OF_THE_FLEET = (
         "a moved request begins again",
         "stream",
         (
-            "core/sequence.py",
+            "jitney/core/sequence.py",
             "[*self.request.prompt, *self.request.resumed_tokens[self.index]]",
             "[*self.request.prompt]",
         ),
@@ -48,7 +48,7 @@ OF_THE_FLEET = (
         "usage is what the last engine made",
         "usage",
         (
-            "core/sequences.py",
+            "jitney/core/sequences.py",
             "            sequence.completion_count,\n",
             "            sequence.completion_count\n"
             "            - len(sequence.request.resumed_tokens[sequence.index]),\n",
@@ -81,6 +81,10 @@ OF_THE_FLEET = (
     _planted(
         "a replica takes whatever it is sent",
         "bounds",
-        ("core/queue.py", "if before.count == 0 or (count", "if before.count >= 0 or (count"),
+        (
+            "jitney/core/rules/queue.py",
+            "if before.count == 0 or (count",
+            "if before.count >= 0 or (count",
+        ),
     ),
 )

@@ -7,12 +7,12 @@ the next one begins: a replica that dies in between has made tokens that nobody 
 import random
 from collections.abc import Callable, Iterable
 
-from jitney.cluster.routing import HEAD_STRIDES, HEADS_MAX, Report
 from jitney.core.batch import Outcome, Sample
 from jitney.core.events import Event, FinishEvent, FinishReason, StartEvent, TokenEvent
 from jitney.core.request import RequestId
 from jitney.core.scheduler import PlannedBatch, Scheduler
 from jitney.errors import JitneyError
+from jitney_cluster.routing import HEAD_STRIDES, HEADS_MAX, Report
 from tests.simulation.fleet.checks import FleetChecks
 from tests.simulation.fleet.model import EOS, SAMPLES, value_at
 from tests.simulation.fleet.orders import HOP_S, Later, Line, Order

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from jitney.cluster.routing import Head, Report, RouteTable
+from jitney_cluster.routing import Head, Report, RouteTable
 
 ROUTERS = ("expected", "power-of-two", "round-robin")
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any  # Any: the arguments of a later call
 
-from jitney.cluster.back_channel import SILENCE_S_MAX
-from jitney.cluster.routing import HEAD_TOKENS, Head, Report, RouteTable
+from jitney_cluster.back_channel import SILENCE_S_MAX
+from jitney_cluster.routing import HEAD_TOKENS, Head, Report, RouteTable
 from tests.simulation.fleet.checks import Figures, FleetChecks
 from tests.simulation.fleet.ingress import Ingress
 from tests.simulation.fleet.replica import SimulatedReplica

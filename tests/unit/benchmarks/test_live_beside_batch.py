@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.live_beside_batch import LiveRun, compare, run_of
-from jitney.bench.timing import RequestTimes
+from jitney_lab.bench.timing import RequestTimes
 
 
 def run(p50_ms: float, p95_ms: float, *, failed: int = 0, lines_per_s: float = 0.0) -> LiveRun:

@@ -11,15 +11,15 @@ import pytest
 
 from benchmarks import plan_check
 from benchmarks.plan_check import CHANGES, check, chosen, main, parse
-from jitney.bench.in_process import EngineRun
-from jitney.bench.steal import CalmParts
-from jitney.bench.timing import RequestTimes
-from jitney.bench.workload import Workload
 from jitney.config import Settings
 from jitney.loading.compose import scheduler_settings
-from jitney.plan.replica import Configuration
-from jitney.plan.simulate import simulate
-from jitney.plan.tick_cost import Cost, write_cost
+from jitney_lab.bench.in_process import EngineRun
+from jitney_lab.bench.steal import CalmParts
+from jitney_lab.bench.timing import RequestTimes
+from jitney_lab.bench.workload import Workload
+from jitney_lab.plan.replica import Configuration
+from jitney_lab.plan.simulate import simulate
+from jitney_lab.plan.tick_cost import Cost, write_cost
 from tests.plan_for_tests import COST, TRAITS, make_cost
 
 

@@ -63,5 +63,5 @@ def test_only_a_foreign_package_is_told_as_a_missing_extra(
     """Guards against the advice to install what is installed, when a module of ours is lost."""
     assert report(ModuleNotFoundError("x", name="httpx.sub"), debug=False) == FAILED
     assert "needs the package httpx.sub" in capsys.readouterr().err
-    assert report(ModuleNotFoundError("x", name="jitney.bench.lost"), debug=False) == FAILED
+    assert report(ModuleNotFoundError("x", name="jitney_lab.bench.lost"), debug=False) == FAILED
     assert "Something unexpected happened" in capsys.readouterr().err

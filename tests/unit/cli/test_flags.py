@@ -5,12 +5,14 @@ from pathlib import Path
 import pytest
 
 from jitney.cli.flags import Parsed, parse, setting_flags, verb_flags
-from jitney.cli.verbs import RUN_TOKENS_MAX, VERBS
+from jitney.cli.verbs import RUN_TOKENS_MAX, all_verbs
 from jitney.config import Setting, known_settings
 from jitney.config.definitions import flag_name
 from jitney.config.foreign_names import FOREIGN_NAMES
 from jitney.config.forms import SWITCH
 from jitney.errors import ConfigError
+
+VERBS = all_verbs()
 
 
 @pytest.mark.parametrize("known", known_settings(), ids=lambda known: known.name)

@@ -7,12 +7,14 @@ import pytest
 
 from jitney.cli.flags import Verb, verb_flags
 from jitney.cli.help import NAMES_WIDTH, top_help, verb_help
-from jitney.cli.verbs import VERBS
+from jitney.cli.verbs import all_verbs
 from jitney.config import known_settings
 from jitney.config.definitions import flag_name
 from jitney.config.foreign_names import FOREIGN_NAMES
 
 ROOT = Path(__file__).parents[3]
+
+VERBS = all_verbs()
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: " ".join(verb.path))

@@ -7,15 +7,15 @@ from typing import Any  # Any: values of settings
 
 import pytest
 
-from jitney.application import Application, allowed_hosts, read_keys
 from jitney.cli.serve import bind, check_replicas, url_of
 from jitney.config import Key, ServeSettings, Settings
 from jitney.errors import ConfigError
-from jitney.jobs import limits
-from jitney.jobs.database import StoreTaken
-from jitney.jobs.store import JobStore
 from jitney.loading.compose import assemble
-from tests.unit.jobs.test_runner import run_until
+from jitney.server.application import Application, allowed_hosts, read_keys
+from jitney.server.batches import limits
+from jitney.server.batches.database import StoreTaken
+from jitney.server.batches.store import JobStore
+from tests.unit.server.batches.test_runner import run_until
 
 
 def test_a_free_port_is_bound_and_shown() -> None:

@@ -8,24 +8,24 @@ from typing import TypeVar
 import pytest
 
 from jitney.backends.fake import kind
-from jitney.cluster.dispatch import ReplicaLost
-from jitney.cluster.fleet import ReplicaFleet
-from jitney.cluster.replica_engine import ReplicaEngine
-from jitney.cluster.replica_messages import (
+from jitney.config import Settings
+from jitney.core.backend import Segment
+from jitney.core.params import Constraint, SamplingParams
+from jitney.core.request import Request, RequestId
+from jitney.core.rules.pauses import PauseOutcome
+from jitney.loading.compose import assemble
+from jitney.tokenizers.byte_tokenizer import encode
+from jitney_cluster.dispatch import ReplicaLost
+from jitney_cluster.fleet import ReplicaFleet
+from jitney_cluster.replica_engine import ReplicaEngine
+from jitney_cluster.replica_messages import (
     Accepted,
     Address,
     Started,
     decode_description,
     decode_run,
 )
-from jitney.cluster.routing import RouteTable, Sought
-from jitney.config import Settings
-from jitney.core.backend import Segment
-from jitney.core.params import Constraint, SamplingParams
-from jitney.core.pauses import PauseOutcome
-from jitney.core.request import Request, RequestId
-from jitney.loading.compose import assemble
-from jitney.tokenizers.byte_tokenizer import encode
+from jitney_cluster.routing import RouteTable, Sought
 
 Made = TypeVar("Made")
 TICK_S = 0.002

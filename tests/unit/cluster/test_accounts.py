@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from jitney.cluster.accounts import PROGRESS_S, Accounts, MovingRequest
-from jitney.cluster.progress import Progress
 from jitney.core.request import Request
 from jitney.engine.answer import Delta
 from jitney.engine.mailbox import Mailbox
@@ -24,6 +22,8 @@ from jitney.records import (
 from jitney.server.observe.explain import explain
 from jitney.server.observe.metrics import Metrics
 from jitney.server.observe.recorder import Recorder
+from jitney_cluster.accounts import PROGRESS_S, Accounts, MovingRequest
+from jitney_cluster.progress import Progress
 from tests.snapshots_for_tests import IDLE
 from tests.unit.cluster.conftest import HandClock
 

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from jitney.cluster import back_channel
-from jitney.cluster.back_channel import FRAME_BYTES_MAX, BackChannel, ReplicaLine
-from jitney.cluster.replica_messages import Accepted, Address, ReplicaHello, Told, encode_told
+from jitney_cluster import back_channel
+from jitney_cluster.back_channel import FRAME_BYTES_MAX, BackChannel, ReplicaLine
+from jitney_cluster.replica_messages import Accepted, Address, ReplicaHello, Told, encode_told
 
 InLoop = Callable[[Callable[[], Awaitable[None]]], None]
 

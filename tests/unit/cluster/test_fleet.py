@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from jitney.cluster.dispatch import ReplicaLost
-from jitney.cluster.replica_messages import Accepted, Started, decode_run
 from jitney.config import Settings
 from jitney.core.events import FinishReason
-from jitney.core.pauses import PauseOutcome
 from jitney.core.request import Request, Share
+from jitney.core.rules.pauses import PauseOutcome
 from jitney.engine.answer import Answer
 from jitney.errors import BackendFailed, DeadlineExceeded, EngineStopped, InvalidRequest, QueueFull
 from jitney.records import Record, RequestAccepted, RequestDone, RequestFailed, RequestRefused
+from jitney_cluster.dispatch import ReplicaLost
+from jitney_cluster.replica_messages import Accepted, Started, decode_run
 
 MakeRequest = Callable[..., Request]
 MakeCluster = Callable[..., Any]  # Any: the Cluster of conftest.py, which tests cannot import
@@ -362,7 +362,7 @@ def test_a_request_that_no_replica_takes_ends_with_the_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Guards invariant 8: no wait for a replica is without end."""
-    monkeypatch.setattr("jitney.cluster.accounts.PLACE_S_MAX", 0.3)
+    monkeypatch.setattr("jitney_cluster.accounts.PLACE_S_MAX", 0.3)
 
     async def test() -> None:
         async with make_cluster(1) as cluster:

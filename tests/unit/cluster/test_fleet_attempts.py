@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from jitney.cluster import suspects
-from jitney.cluster.accounts import MovingRequest
-from jitney.cluster.fleet import ReplicaFleet
-from jitney.cluster.replica_messages import Ended, Made, Started, Told
 from jitney.core.events import FinishReason
 from jitney.core.request import Request, RequestId
 from jitney.errors import BackendFailed, DeadlineExceeded, EngineStopped, JitneyError, QueueFull
 from jitney.server.http.error_response import refusal_for
 from jitney.server.responses import frame
+from jitney_cluster import suspects
+from jitney_cluster.accounts import MovingRequest
+from jitney_cluster.fleet import ReplicaFleet
+from jitney_cluster.replica_messages import Ended, Made, Started, Told
 
 MakeRequest = Callable[..., Request]
 MakeCluster = Callable[..., Any]  # Any: the Cluster of conftest.py, which tests cannot import

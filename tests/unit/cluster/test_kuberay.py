@@ -31,7 +31,7 @@ def application(spec: Any) -> Any:
 def test_ray_can_read_its_part_of_the_manifest(spec: Any) -> None:
     """Guards names of fields: Serve refuses or ignores those that it does not know."""
     schema = pytest.importorskip("ray.serve.schema", reason="Ray is not installed here")
-    on_ray = pytest.importorskip("jitney.cluster.on_ray", reason="Ray is not installed here")
+    on_ray = pytest.importorskip("jitney_cluster.on_ray", reason="Ray is not installed here")
     given = yaml.safe_load(spec["serveConfigV2"])
     read = schema.ServeDeploySchema.model_validate(given).model_dump(exclude_unset=True)
     (application,) = read["applications"]

@@ -4,12 +4,12 @@ from dataclasses import fields, replace
 
 import pytest
 
-from jitney.cluster.levels import LOST_KEPT_MAX, Levels, sums_of
-from jitney.cluster.replica_messages import State
 from jitney.core.backend import Traits
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.snapshot import Snapshot
 from jitney.engine.stats import Statistics
+from jitney_cluster.levels import LOST_KEPT_MAX, Levels, sums_of
+from jitney_cluster.replica_messages import State
 from tests.snapshots_for_tests import FILLED
 
 SETTINGS = SchedulerSettings(model_len_max=512, max_num_seqs=8)

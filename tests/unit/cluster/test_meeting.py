@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from jitney.cluster import meeting
-from jitney.cluster.dispatch import ReplicaLost
-from jitney.cluster.meeting import Meeting
-from jitney.cluster.replica_messages import Address
+from jitney_cluster import meeting
+from jitney_cluster.dispatch import ReplicaLost
+from jitney_cluster.meeting import Meeting
+from jitney_cluster.replica_messages import Address
 
 MakeCluster = Callable[..., Any]  # Any: the Cluster of conftest.py
 InLoop = Callable[[Callable[[], Awaitable[None]]], None]

@@ -11,17 +11,17 @@ from typing import Any  # Any: what Ray's context holds
 
 import pytest
 
-from jitney.cluster.replica_engine import ReplicaEngine
-from jitney.cluster.routing import Head, Report, Sought
 from jitney.config import Settings
 from jitney.core.limits import FAILURES_MAX
 from jitney.core.params import Constraint, ConstraintKind
 from jitney.errors import ConfigError, InputCrashed
 from jitney.loading.compose import assemble
 from jitney.sandbox.sent_error import SentError
+from jitney_cluster.replica_engine import ReplicaEngine
+from jitney_cluster.routing import Head, Report, Sought
 from tests.deadly_text import DEADLY, deadly_text
 
-on_ray = pytest.importorskip("jitney.cluster.on_ray", reason="Ray is not installed here")
+on_ray = pytest.importorskip("jitney_cluster.on_ray", reason="Ray is not installed here")
 
 LATE = {"slot_count": 10.0, "taken_count": 4.0, "wait_s": 3.0}
 

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from jitney.cluster.accounts import MovingRequest
-from jitney.cluster.orders import Orders
-from jitney.cluster.progress import Progress
-from jitney.cluster.replica_messages import Address, Run, decode_run
-from jitney.cluster.routing import Head, Sought
 from jitney.core.request import Request
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.engine.answer import Delta
 from jitney.engine.mailbox import Mailbox
 from jitney.errors import DeadlineExceeded
+from jitney_cluster.accounts import MovingRequest
+from jitney_cluster.orders import Orders
+from jitney_cluster.progress import Progress
+from jitney_cluster.replica_messages import Address, Run, decode_run
+from jitney_cluster.routing import Head, Sought
 
 MakeRequest = Callable[..., Request]
 HERE = Address("here", "127.0.0.1", 1, "secret")

@@ -7,10 +7,6 @@ from typing import Any
 
 import pytest
 
-from jitney.cluster import overview as module
-from jitney.cluster.overview import LOST_S, RATE_S, FleetOverview
-from jitney.cluster.replica_messages import ReplicaDetail, State
-from jitney.cluster.showing import SLOTS_MAX, STRETCHES_MAX, bounded
 from jitney.core.backend import Traits
 from jitney.core.request import Priority, Request, RequestId
 from jitney.core.scheduler_settings import SchedulerSettings
@@ -23,6 +19,10 @@ from jitney.core.snapshot import (
     Waiting,
     WaitReason,
 )
+from jitney_cluster import overview as module
+from jitney_cluster.overview import LOST_S, RATE_S, FleetOverview
+from jitney_cluster.replica_messages import ReplicaDetail, State
+from jitney_cluster.showing import SLOTS_MAX, STRETCHES_MAX, bounded
 from tests.snapshots_for_tests import IDLE
 from tests.unit.cluster.conftest import HandClock
 

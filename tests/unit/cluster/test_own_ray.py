@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from jitney.cluster.own_ray import closed_environment, warn_of_open_token
 from jitney.errors import ConfigError
+from jitney_cluster.own_ray import closed_environment, warn_of_open_token
 
 
 @pytest.fixture

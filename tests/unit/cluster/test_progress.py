@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from jitney.cluster.progress import LOSSES_MAX, MOVES_MAX, SUSPECT_LOSSES, Progress, Verdict
 from jitney.core.batch import TokenLogprob
 from jitney.core.events import FinishReason
 from jitney.core.request import Request
 from jitney.engine.answer import Answer, Completion, Delta, Timing, Usage
+from jitney_cluster.progress import LOSSES_MAX, MOVES_MAX, SUSPECT_LOSSES, Progress, Verdict
 
 MakeRequest = Callable[..., Request]
 STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH

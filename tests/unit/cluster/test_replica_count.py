@@ -2,7 +2,7 @@
 
 import pytest
 
-from jitney.cluster.replica_count import ReplicaLoad, wanted_count
+from jitney_cluster.replica_count import ReplicaLoad, wanted_count
 
 IDLE = ReplicaLoad(slot_count=10, taken_count=0, wait_s=0.0)
 HALF = ReplicaLoad(slot_count=10, taken_count=5, wait_s=0.0)

@@ -7,9 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from jitney.cluster.back_channel import BackChannel
-from jitney.cluster.replica_engine import ReplicaEngine
-from jitney.cluster.replica_messages import (
+from jitney.config import Settings
+from jitney.core.events import FinishReason
+from jitney.core.params import Constraint, StructuredOutputsParams
+from jitney.core.request import Request
+from jitney.core.rules.pauses import PauseOutcome
+from jitney.errors import EngineStopped, InvalidRequest
+from jitney.loading.compose import assemble
+from jitney.sandbox.frames import MalformedFrame
+from jitney_cluster.back_channel import BackChannel
+from jitney_cluster.replica_engine import ReplicaEngine
+from jitney_cluster.replica_messages import (
     Accepted,
     Address,
     CatchingUp,
@@ -24,15 +32,7 @@ from jitney.cluster.replica_messages import (
     decode_description,
     encode_one,
 )
-from jitney.cluster.routing import HEAD_TOKENS, head_of
-from jitney.config import Settings
-from jitney.core.events import FinishReason
-from jitney.core.params import Constraint, StructuredOutputsParams
-from jitney.core.pauses import PauseOutcome
-from jitney.core.request import Request
-from jitney.errors import EngineStopped, InvalidRequest
-from jitney.loading.compose import assemble
-from jitney.sandbox.frames import MalformedFrame
+from jitney_cluster.routing import HEAD_TOKENS, head_of
 
 MakeRequest = Callable[..., Request]
 InLoop = Callable[[Callable[[], Awaitable[None]]], None]

@@ -11,7 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jitney import errors
-from jitney.cluster.replica_messages import (
+from jitney.core.backend import Traits, Vocabulary
+from jitney.core.batch import TokenLogprob
+from jitney.core.events import FinishReason
+from jitney.core.params import SamplingParams, StructuredOutputsParams
+from jitney.core.request import Priority, Request, RequestId, Share
+from jitney.core.scheduler_settings import GroupAnswers, Mix, Policy, SchedulerSettings, Strategy
+from jitney.engine.answer import Answer, Completion, Delta, Timing, Usage
+from jitney.sandbox.frames import MalformedFrame
+from jitney.sandbox.sent_error import SentError
+from jitney_cluster.replica_messages import (
     DESCRIPTION_BYTES_MAX,
     Accepted,
     Address,
@@ -31,15 +40,6 @@ from jitney.cluster.replica_messages import (
     encode_one,
     encode_told,
 )
-from jitney.core.backend import Traits, Vocabulary
-from jitney.core.batch import TokenLogprob
-from jitney.core.events import FinishReason
-from jitney.core.params import SamplingParams, StructuredOutputsParams
-from jitney.core.request import Priority, Request, RequestId, Share
-from jitney.core.scheduler_settings import GroupAnswers, Mix, Policy, SchedulerSettings, Strategy
-from jitney.engine.answer import Answer, Completion, Delta, Timing, Usage
-from jitney.sandbox.frames import MalformedFrame
-from jitney.sandbox.sent_error import SentError
 from tests.snapshots_for_tests import FILLED
 
 ADDRESS = Address("ingress", "127.0.0.1", 1234, "secret")

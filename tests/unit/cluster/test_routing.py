@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from jitney.cluster.routing import (
+from jitney_cluster.routing import (
     ENDED_EARLY_MAX,
     HEAD_TOKENS,
     REPORT_AGE_S,
@@ -66,7 +66,7 @@ def test_a_head_has_a_key_for_each_whole_step() -> None:
 def test_keys_are_equal_in_another_process() -> None:
     """Guards routing by prefix: the keys of a report are made in the process of a replica."""
     script = (
-        "from jitney.cluster.routing import head_of\n"
+        "from jitney_cluster.routing import head_of\n"
         f"print(head_of({LONG!r}, 'a tenant \\u00e9').keys)"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jitney.cluster.routing import (
+from jitney_cluster.routing import (
     BESIDE_DECODES,
     ENDS_PER_S_MIN,
     HEAD_TOKENS,

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from jitney.config import ServeSettings, Settings
-from jitney.jobs.limits import WINDOW_S
-from jitney.jobs.store import JobStore
-from jitney.jobs.stored import CheckedLine
 from jitney.loading.compose import assemble
+from jitney.server.batches.limits import WINDOW_S
+from jitney.server.batches.store import JobStore
+from jitney.server.batches.stored import CheckedLine
 from jitney.server.service import now_s
-from tests.unit.jobs.store_for_tests import add_file, new_batch
-from tests.unit.jobs.test_runner import run_until
+from tests.unit.server.batches.store_for_tests import add_file, new_batch
+from tests.unit.server.batches.test_runner import run_until
 
-serve_app = pytest.importorskip("jitney.cluster.serve_app", reason="Ray is not installed here")
+serve_app = pytest.importorskip("jitney_cluster.serve_app", reason="Ray is not installed here")
 
 LINES = 2000
 

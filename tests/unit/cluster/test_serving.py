@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from jitney.backends.machine.cores import usable_cores
-from jitney.cluster import serving
-from jitney.cluster.replica_messages import Description, decode_description
-from jitney.cluster.serving import FleetThread
 from jitney.config import ServeSettings, Settings
 from jitney.errors import NoRoom
+from jitney_cluster import serving
+from jitney_cluster.replica_messages import Description, decode_description
+from jitney_cluster.serving import FleetThread
 from tests.unit.cluster.conftest import LocalDispatch
 
 WAIT_S = 100
@@ -31,7 +31,7 @@ def test_a_name_on_the_hub_is_looked_up_before_ray_starts(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Guards those who name a model of the hub: a path is wanted where it is made ready."""
-    pytest.importorskip("jitney.cluster.on_ray", reason="Ray is not installed here")
+    pytest.importorskip("jitney_cluster.on_ray", reason="Ray is not installed here")
     # What Ray is told goes to nobody else in this process.
     monkeypatch.setattr(os, "environ", {**os.environ, "RAY_TMPDIR": str(tmp_path)})
     ready: list[Settings] = []

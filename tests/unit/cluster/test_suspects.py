@@ -5,10 +5,10 @@ from typing import cast
 
 import pytest
 
-from jitney.cluster import suspects
-from jitney.cluster.accounts import MovingRequest
-from jitney.cluster.suspects import SuspectTurn
 from jitney.errors import QueueFull
+from jitney_cluster import suspects
+from jitney_cluster.accounts import MovingRequest
+from jitney_cluster.suspects import SuspectTurn
 
 
 def suspect() -> MovingRequest:

@@ -6,11 +6,11 @@ import pytest
 
 from jitney.core.backend import Traits
 from jitney.core.batch import Outcome, Sample
-from jitney.core.deadlines import ENDED_KEPT
 from jitney.core.events import Event, FinishEvent, FinishReason, StartEvent
 from jitney.core.limits import FAILURES_MAX
 from jitney.core.params import SamplingParams
 from jitney.core.request import Priority, Request, RequestId
+from jitney.core.rules.deadlines import ENDED_KEPT
 from jitney.core.scheduler import PlannedBatch, Scheduler
 from jitney.core.scheduler_settings import Policy, SchedulerSettings, Strategy
 from jitney.core.sequences import LOOKAHEAD

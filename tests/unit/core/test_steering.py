@@ -11,9 +11,9 @@ from jitney.core.batch import Batch, Outcome, Sample
 from jitney.core.events import Event, FinishEvent, FinishReason, PreemptEvent, PreemptReason
 from jitney.core.limits import PAUSE_S_MAX
 from jitney.core.params import SamplingParams
-from jitney.core.pauses import PauseOutcome
-from jitney.core.policy import Candidate
 from jitney.core.request import Priority, Request, RequestId, Share
+from jitney.core.rules.pauses import PauseOutcome
+from jitney.core.rules.policy import Candidate
 from jitney.core.scheduler import Scheduler
 from jitney.core.scheduler_settings import Mix, Policy, SchedulerSettings, Strategy
 from jitney.core.snapshot import WaitReason

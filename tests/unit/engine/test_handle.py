@@ -9,8 +9,8 @@ import pytest
 
 from jitney.core.backend import Backend
 from jitney.core.events import FinishReason
-from jitney.core.pauses import PauseOutcome
 from jitney.core.request import Priority, Request
+from jitney.core.rules.pauses import PauseOutcome
 from jitney.engine.answer import Ending
 from jitney.engine.engine import Engine
 from jitney.engine.handle import Handle

@@ -5,9 +5,9 @@ from dataclasses import fields, replace
 import pytest
 
 from jitney.backends.fake.backend import FakeBackend, FakeSettings
-from jitney.core.cost import Fit
 from jitney.core.params import SamplingParams
 from jitney.core.request import Priority, Request, RequestId
+from jitney.core.rules.cost import Fit
 from jitney.core.scheduler import Scheduler
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.engine.mailbox import Mailbox

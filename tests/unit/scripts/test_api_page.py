@@ -11,7 +11,7 @@ from openai.types import completion_create_params
 from openai.types.chat import completion_create_params as chat_create_params
 
 from jitney.core.params import PARAMETERS
-from jitney.jobs.job_bodies import BatchBody
+from jitney.server.batches.job_bodies import BatchBody
 from jitney.server.error_object import CODES, Refusal
 from jitney.server.openai.bodies import PASSED_ON, CompletionBody, Strict
 from jitney.server.openai.chat_body import ChatBody, TokenizeBody
@@ -22,7 +22,6 @@ BODIES: tuple[type[Strict], ...] = (ChatBody, CompletionBody, TokenizeBody, Batc
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "reference" / "api.md"
 SOURCE = ROOT / "src" / "jitney" / "server"
-JOBS = ROOT / "src" / "jitney" / "jobs"
 
 
 def published(*kinds: Any) -> set[str]:
@@ -72,7 +71,8 @@ def test_supported_fields_are_used_and_accepted_ones_are_not() -> None:
     """Guards the word on the page: a field that nothing reads cannot be called supported."""
     for body in BODIES:
         used = set(PASSED_ON)
-        for file in (JOBS if body is BatchBody else SOURCE).rglob("*.py"):
+        batches = set((SOURCE / "batches").rglob("*.py"))
+        for file in batches if body is BatchBody else set(SOURCE.rglob("*.py")) - batches:
             used |= {
                 node.attr
                 for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
@@ -139,7 +139,7 @@ def test_every_code_of_a_refusal_is_on_the_page() -> None:
     """Guards the list of codes, which programs match on: none is missing, and none is unused."""
     page = api_reference()
     assert [code for code in CODES if f"`{code}`" not in page] == []
-    files = [*SOURCE.rglob("*.py"), *JOBS.rglob("*.py")]
+    files = [*SOURCE.rglob("*.py")]
     text = "".join(file.read_text(encoding="utf-8") for file in files)
     assert set(re.findall(r'(?:Refusal|ErrorReply)\(\s*"([a-z_]+)"', text)) <= set(CODES)
     assert [code for code in CODES if text.count(f'"{code}"') < 2] == []

@@ -1,9 +1,9 @@
 """`BatchTimeLimits`: how long a batch may take before the backend counts as stuck.
 
 It learns from batches that ended. Called on the thread that runs batches; it has no clock. The cost
-model of the scheduler (`jitney.core.cost`) cannot serve here: it forgets the cost of prefill while
-there is none, and a wrong limit would end a process. So this keeps an average time for each size:
-batches of 1 token, of 2 and 3, of 4 to 7, and so on.
+model of the scheduler (`jitney.core.rules.cost`) cannot serve here: it forgets the cost of prefill
+while there is none, and a wrong limit would end a process. So this keeps an average time for each
+size: batches of 1 token, of 2 and 3, of 4 to 7, and so on.
 """
 
 from dataclasses import dataclass

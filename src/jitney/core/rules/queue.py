@@ -1,0 +1,301 @@
+"""The queue: which waiting sequence is next under each policy, and the rule that bounds every wait.
+
+The rule of elders (invariant 8): a sequence that has waited longer than `overtake_s` is next, the
+oldest first, under any policy. So no sequence is overtaken by one that arrived more than
+`overtake_s` later. The exception is background work: it is behind every live sequence at any age,
+and the rule holds within it (`core/rules/background.py`). Tenants that already run their full
+share are skipped as a whole, which costs nothing per sequence. `check_room` keeps the queue within
+its bounds. Called by the scheduler only.
+"""
+
+import heapq
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Set
+
+from jitney.core.counters import Counters
+from jitney.core.rules.ranking import Ranking, by_arrival
+from jitney.core.rules.shares import Shares
+from jitney.core.scheduler_settings import SchedulerSettings
+from jitney.core.sequence import Sequence
+from jitney.errors import QueueFull
+
+Rank = tuple[float, float, int]
+"""The sort key of a queue: the policy's number, arrival, order of submission."""
+
+TENANTS_MAX = 4096
+"""Above this many tenants, absent ones are forgotten, with their count of served tokens."""
+
+
+class RankedQueue:
+    """A queue sorted by a number that is computed when a sequence joins."""
+
+    def __init__(self, ranking: Ranking) -> None:
+        self._ranking = ranking
+        self._ranks: list[Rank] = []
+        self._sequences: dict[Rank, Sequence] = {}
+        self._rank_of: dict[Sequence, Rank] = {}
+
+    def add(self, sequence: Sequence) -> None:
+        """Let a sequence wait here."""
+        rank = (self._ranking(sequence), sequence.accepted_at, sequence.order)
+        assert rank not in self._sequences, rank
+        insort(self._ranks, rank)
+        self._sequences[rank] = sequence
+        self._rank_of[sequence] = rank
+
+    def remove(self, sequence: Sequence) -> None:
+        """Take it out."""
+        # The rank from when it joined: it might be different now.
+        rank = self._rank_of.pop(sequence)
+        del self._sequences[rank]
+        del self._ranks[bisect_left(self._ranks, rank)]
+
+    def ranked(self) -> Iterator[tuple[Rank, Sequence]]:
+        """All of them, the next one first."""
+        return ((rank, self._sequences[rank]) for rank in self._ranks)
+
+    def ordered(self) -> Iterator[Sequence]:
+        """All of them, the next one first."""
+        return (self._sequences[rank] for rank in self._ranks)
+
+    @property
+    def count(self) -> int:
+        """How many wait here."""
+        return len(self._ranks)
+
+
+class PartedQueue:
+    """A queue in parts: one for each tenant that has a share, and one for all others."""
+
+    def __init__(self, ranking: Ranking) -> None:
+        self._ranking = ranking
+        self._parts: dict[str | None, RankedQueue] = {}
+
+    def add(self, sequence: Sequence) -> None:
+        """Let a sequence wait here."""
+        part = sequence.request.limited_tenant
+        if part not in self._parts:
+            self._parts[part] = RankedQueue(self._ranking)
+        self._parts[part].add(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Take it out."""
+        part = sequence.request.limited_tenant
+        self._parts[part].remove(sequence)
+        if not self._parts[part].count:
+            del self._parts[part]
+
+    def count(self, without: Set[str]) -> int:
+        """How many wait, without those of these tenants."""
+        return sum(queue.count for part, queue in self._parts.items() if part not in without)
+
+    def ordered(self, without: Set[str]) -> Iterator[Sequence]:
+        """All but those of these tenants, the next one first."""
+        queues = [queue for part, queue in self._parts.items() if part not in without]
+        if len(queues) == 1:
+            return queues[0].ordered()
+        # No two ranks are equal, so sequences are never compared.
+        return (each for _, each in heapq.merge(*(queue.ranked() for queue in queues)))
+
+
+class TenantQueues:
+    """A queue per tenant. The next tenant is the one that was served the fewest tokens.
+
+    A tenant that comes back starts at the level of the least served present one. Otherwise it could
+    block the others after being idle.
+    """
+
+    def __init__(self) -> None:
+        self._queues: dict[str, RankedQueue] = {}
+        self._running: dict[str, int] = {}
+        self._served: dict[str, float] = {}
+
+    def add(self, sequence: Sequence) -> None:
+        """Let a sequence wait in its tenant's queue."""
+        tenant = sequence.request.tenant
+        if not self.is_here(tenant):
+            here = [self._served[name] for name in self._served if self.is_here(name)]
+            self._served[tenant] = max(self._served.get(tenant, 0.0), min(here, default=0.0))
+        self._queues.setdefault(tenant, RankedQueue(by_arrival)).add(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Take it out."""
+        self._queues[sequence.request.tenant].remove(sequence)
+
+    def ordered(self, without: Set[str]) -> Iterator[Sequence]:
+        """The least served tenant's sequences first. Nothing may change meanwhile."""
+        tenants = [
+            tenant
+            for tenant, queue in self._queues.items()
+            if queue.count and tenant not in without
+        ]
+        for tenant in sorted(tenants, key=lambda name: (self._served[name], name)):
+            yield from self._queues[tenant].ordered()
+
+    def admit(self, sequence: Sequence) -> None:
+        """The sequence runs: its tenant is present even if nothing of it waits."""
+        tenant = sequence.request.tenant
+        self._running[tenant] = self._running.get(tenant, 0) + 1
+
+    def leave(self, sequence: Sequence) -> None:
+        """The sequence does not run any more."""
+        tenant = sequence.request.tenant
+        self._running[tenant] -= 1
+        assert self._running[tenant] >= 0, tenant
+
+    def forget_absent(self) -> None:
+        """Bound the tables: above TENANTS_MAX, forget absent tenants."""
+        if len(self._served) <= TENANTS_MAX:
+            return
+        for tenant in [name for name in self._served if not self.is_here(name)]:
+            for table in (self._served, self._running, self._queues):
+                table.pop(tenant, None)
+
+    def is_here(self, tenant: str) -> bool:
+        """Whether any sequence of the tenant waits or runs."""
+        queue = self._queues.get(tenant)
+        return bool((queue is not None and queue.count) or self._running.get(tenant))
+
+    def charge(self, tenant: str, token_count: int) -> None:
+        """The tenant was served so many tokens."""
+        self._served[tenant] = self._served.get(tenant, 0.0) + token_count
+
+
+class Lane:
+    """Waiting sequences of one kind, live or background, with their counts."""
+
+    def __init__(self, ranking: Ranking | None, overtake_s: float) -> None:
+        """Without a ranking, the policy is `fair`."""
+        self._overtake_s = overtake_s
+        self._by_policy = TenantQueues() if ranking is None else PartedQueue(ranking)
+        self.fair = self._by_policy if isinstance(self._by_policy, TenantQueues) else None
+        self._arrivals = PartedQueue(by_arrival)
+        self._newcomers = PartedQueue(by_arrival)
+        """Waiting sequences that never ran."""
+        self.count = 0
+        self.token_count = 0
+        self.work_count = 0
+
+    def newcomer_count(self, without: Set[str] = frozenset()) -> int:
+        """How many wait and never ran, without those of these tenants."""
+        return self._newcomers.count(without)
+
+    def add(self, sequence: Sequence) -> None:
+        """Let the sequence wait. A preempted one keeps its age."""
+        self._by_policy.add(sequence)
+        self._arrivals.add(sequence)
+        if not sequence.has_started:
+            self._newcomers.add(sequence)
+        self.count += 1
+        self.token_count += sequence.known_count
+        self.work_count += sequence.known_max
+
+    def remove(self, sequence: Sequence) -> None:
+        """The sequence was admitted, or ended."""
+        self._by_policy.remove(sequence)
+        self._arrivals.remove(sequence)
+        if not sequence.has_started:
+            self._newcomers.remove(sequence)
+        self.count -= 1
+        self.token_count -= sequence.known_count
+        self.work_count -= sequence.known_max
+        assert self.count >= 0, self.count
+
+    def rank_again(self, sequence: Sequence) -> None:
+        """Sort the sequence again, because its rank has changed."""
+        if self.fair is None:
+            self._by_policy.remove(sequence)
+            self._by_policy.add(sequence)
+
+    def ordered(self, now: float, without: Set[str] = frozenset()) -> Iterator[Sequence]:
+        """Elders by age, then the others by policy, without those of these tenants."""
+        elders = []
+        for sequence in self._arrivals.ordered(without):
+            if now - sequence.accepted_at <= self._overtake_s:
+                break
+            elders.append(sequence)
+        yield from elders
+        for sequence in self._by_policy.ordered(without):
+            if now - sequence.accepted_at <= self._overtake_s:
+                yield sequence
+
+    def oldest_newcomer(self, without: Set[str] = frozenset()) -> Sequence | None:
+        """The oldest waiting sequence that never ran, without those of these tenants."""
+        return next(self._newcomers.ordered(without), None)
+
+
+class WaitQueue:
+    """All waiting sequences: the live ones, and behind them the background ones.
+
+    The scheduler checks the bounds before it adds.
+    """
+
+    def __init__(self, ranking: Ranking | None, overtake_s: float) -> None:
+        """Without a ranking, the policy is `fair`."""
+        self.live = Lane(ranking, overtake_s)
+        self.behind = Lane(ranking, overtake_s)
+        """Tokens that its tenants are served here do not count in the other lane."""
+        self.shares = Shares()
+
+    @property
+    def count(self) -> int:
+        """How many wait."""
+        return self.live.count + self.behind.count
+
+    @property
+    def token_count(self) -> int:
+        """The known tokens of all that wait."""
+        return self.live.token_count + self.behind.token_count
+
+    def lane_of(self, sequence: Sequence) -> Lane:
+        """Where this sequence waits, when it waits."""
+        return self.behind if sequence.is_background else self.live
+
+    def add(self, sequence: Sequence) -> None:
+        """Let the sequence wait. A preempted one keeps its age."""
+        self.lane_of(sequence).add(sequence)
+        self.shares.count(sequence, waiting=1)
+
+    def remove(self, sequence: Sequence) -> None:
+        """The sequence was admitted, or ended."""
+        self.lane_of(sequence).remove(sequence)
+        self.shares.count(sequence, waiting=-1)
+
+    def rank_again(self, sequence: Sequence) -> None:
+        """Sort the sequence again, because its rank has changed."""
+        self.lane_of(sequence).rank_again(sequence)
+
+    def ordered(self, now: float, without: Set[str] = frozenset()) -> Iterator[Sequence]:
+        """The live ones, the next first, then the background ones, without these tenants."""
+        yield from self.live.ordered(now, without)
+        yield from self.behind.ordered(now, without)
+
+    def live_count(self, without: Set[str], *, newcomers: bool) -> int:
+        """How many live ones wait, without those of these tenants, and newcomers only if asked."""
+        count = self.live.count - self.shares.waiting_count(without)
+        return count if newcomers else count - self.live.newcomer_count(without)
+
+
+def check_room(
+    queue: WaitQueue,
+    sequences: list[Sequence],
+    settings: SchedulerSettings,
+    counters: Counters,
+    retry_s: float,
+) -> None:
+    """Raise QueueFull if there is no room for the sequences of a new request."""
+    queue.shares.check_room(sequences, counters, retry_s)
+    # Background sequences take no room from live ones.
+    before = queue if sequences[0].is_background else queue.live
+    count = before.count + len(sequences)
+    token_count = before.token_count + sum(each.known_count for each in sequences)
+    requests_max, tokens_max = settings.max_num_queued_reqs, settings.max_num_queued_tokens
+    # An empty queue takes any request that fits the model, even above the bounds.
+    if before.count == 0 or (count <= requests_max and token_count <= tokens_max):
+        return
+    counters.add("queue_full")
+    raise QueueFull(
+        f"{before.count} requests with {before.token_count} tokens are waiting already "
+        f"(the limits are {requests_max} and {tokens_max}); try again in {retry_s:.1f} s.",
+        retry_s,
+    )

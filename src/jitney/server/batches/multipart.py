@@ -1,0 +1,155 @@
+"""Reads a form with a file in it, piece by piece: `FormReader`. Pure; event loop.
+
+Strict, and bounded: it holds a boundary's length and the headers of one part, never a file. What
+is not a form of RFC 7578 is refused.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from jitney.server.batches import limits
+
+_BOUNDARY = re.compile(
+    r'multipart/form-data\s*;.*?\bboundary=(?:"([^"]+)"|([^\s;"]+))', re.IGNORECASE
+)
+_NAME = re.compile(r'[;\s]name="((?:[^"\\]|\\.)*)"')
+_FILENAME = re.compile(r'[;\s]filename="((?:[^"\\]|\\.)*)"')
+_DISPOSITION = re.compile(r"content-disposition\s*:\s*form-data\b(.*)", re.IGNORECASE)
+
+
+class BadForm(Exception):
+    """This is not a form, or it is made to be expensive."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartBegin:
+    """A field begins; with a filename it is a file."""
+
+    name: str
+    filename: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartContent:
+    """More of the field that began last."""
+
+    content: bytes
+
+
+FormEvent = PartBegin | PartContent
+
+
+class _Place(Enum):
+    BOUNDARY = auto()
+    HEADERS = auto()
+    CONTENT = auto()
+    END = auto()
+
+
+def boundary_of(content_type: str) -> bytes:
+    """The text between the parts, from the header of the request. Raises BadForm."""
+    found = _BOUNDARY.match(content_type.strip())
+    text = "" if found is None else found[1] or found[2]
+    if not 0 < len(text) <= limits.BOUNDARY_CHARACTERS_MAX or not text.isascii():
+        raise BadForm("The form has no boundary.")
+    return text.encode()
+
+
+class FormReader:
+    """What was seen of one form. Raises BadForm."""
+
+    def __init__(self, boundary: bytes) -> None:
+        self._delimiter = b"\r\n--" + boundary
+        # The first boundary has no line before it.
+        self._held = bytearray(b"\r\n")
+        self._place = _Place.CONTENT
+        self._has_begun = False
+        self._count = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the last boundary was seen."""
+        return self._place is _Place.END
+
+    def feed(self, piece: bytes) -> list[FormEvent]:
+        """What the next bytes of the body hold."""
+        if self.is_over:
+            # A last line end is usual, and more is nobody's.
+            return []
+        self._held += piece
+        events: list[FormEvent] = []
+        while self._step(events):
+            pass
+        return events
+
+    def _step(self, events: list[FormEvent]) -> bool:
+        """Take the next thing that is complete; whether there may be more."""
+        match self._place:
+            case _Place.CONTENT:
+                return self._take_content(events)
+            case _Place.BOUNDARY:
+                return self._take_boundary()
+            case _Place.HEADERS:
+                return self._take_headers(events)
+            case _Place.END:
+                return False
+
+    def _take_content(self, events: list[FormEvent]) -> bool:
+        held = self._held
+        end = held.find(self._delimiter)
+        # The end of what is held may be the beginning of a boundary.
+        count = end if end >= 0 else max(len(held) - len(self._delimiter) + 1, 0)
+        if count and not self._has_begun:
+            raise BadForm("The form does not begin with its boundary.")
+        if count:
+            events.append(PartContent(bytes(held[:count])))
+        del held[: count + (len(self._delimiter) if end >= 0 else 0)]
+        if end >= 0:
+            self._place = _Place.BOUNDARY
+        return end >= 0
+
+    def _take_boundary(self) -> bool:
+        held = self._held
+        if len(held) < 2:
+            return False
+        if held[:2] == b"--":
+            self._place = _Place.END
+            held.clear()
+            return False
+        if held[:2] != b"\r\n":
+            raise BadForm("A boundary of the form is followed by something else.")
+        del held[:2]
+        self._count += 1
+        if self._count > limits.FORM_FIELDS_MAX:
+            raise BadForm(f"The form has more than {limits.FORM_FIELDS_MAX} fields.")
+        self._place = _Place.HEADERS
+        return True
+
+    def _take_headers(self, events: list[FormEvent]) -> bool:
+        held = self._held
+        end = held.find(b"\r\n\r\n", 0, limits.PART_HEADER_BYTES_MAX)
+        if end < 0:
+            if len(held) >= limits.PART_HEADER_BYTES_MAX:
+                raise BadForm("The headers of a field are too long.")
+            return False
+        events.append(_read_headers(bytes(held[:end])))
+        # The empty line ends the headers; the content may be empty, and its boundary follows.
+        del held[: end + 4]
+        self._has_begun = True
+        self._place = _Place.CONTENT
+        return True
+
+
+def _read_headers(head: bytes) -> PartBegin:
+    try:
+        lines = head.decode("utf-8").split("\r\n")
+    except UnicodeDecodeError:
+        raise BadForm("The headers of a field are not text in UTF-8.") from None
+    for line in lines:
+        found = _DISPOSITION.fullmatch(line)
+        name = None if found is None else _NAME.search(found[1])
+        if found is not None and name is not None:
+            filename = _FILENAME.search(found[1])
+            return PartBegin(name[1], None if filename is None else filename[1])
+    raise BadForm("A field of the form has no name.")

@@ -1,0 +1,243 @@
+"""`jitney batch run`: the same store and runner for one file, without a server. Main thread.
+
+The store is a folder beside the output, and is removed when the results have their final names. So
+a run that was killed goes on where it was: the same command finds the folder. The input is not
+copied; it is held open, and compared by its content.
+
+Tests: tests/e2e/batches/test_batch_run.py.
+"""
+
+import asyncio
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from errno import EMLINK, ENOTSUP, EPERM
+from pathlib import Path
+
+from jitney.errors import ConfigError, EngineStopped
+from jitney.models.files import locked_if_free, publish, sha256_of, sync
+from jitney.server.batches.batch_input import HeldInput, InputChanged
+from jitney.server.batches.database import StoreTaken
+from jitney.server.batches.jobs import Jobs
+from jitney.server.batches.receipt import Receipt, read_receipt
+from jitney.server.batches.stages import JobBounds
+from jitney.server.batches.store import JobStore
+from jitney.server.batches.store_folder import is_store, remove_store
+from jitney.server.batches.stored import BatchStatus, NewBatch, Purpose, StoredBatch, StoredFile
+from jitney.server.service import now_s
+
+POLL_S = 0.1
+NAME_BYTES_MAX = 230
+"""Of the output: other names are made from it, and a name has 255 bytes at most."""
+NO_BOUNDS = JobBounds(lines_max=None, bytes_max=None)
+"""The bounds of a server are for strangers."""
+
+_OWNER = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlaces:
+    """The files of one run."""
+
+    source: Path
+    output: Path
+
+    @property
+    def errors(self) -> Path:
+        """Where failed lines go: out.jsonl has out.errors.jsonl."""
+        return self.output.with_name(f"{self.output.stem}.errors{self.output.suffix}")
+
+    @property
+    def folder(self) -> Path:
+        """The store, while the run is not complete."""
+        return self.output.with_name(f"{self.output.name}.jobs")
+
+    @property
+    def done_folder(self) -> Path:
+        """The name of the store while it is being removed."""
+        return self.folder.with_name(f"{self.folder.name}.done")
+
+    @property
+    def receipt(self) -> Path:
+        """What was put in place."""
+        return self.output.with_name(f"{self.output.name}.done")
+
+    @property
+    def lock(self) -> Path:
+        """Held by the one run that there may be."""
+        return self.output.with_name(f"{self.output.name}.lock")
+
+    def check(self) -> None:
+        """Refuse what cannot be run, before anything is read. Raises ConfigError."""
+        if len(self.output.name.encode()) > NAME_BYTES_MAX:
+            raise ConfigError(f"The name of the output is longer than {NAME_BYTES_MAX} bytes.")
+        if not self.source.is_file():
+            raise ConfigError(f"There is no file {self.source}.")
+        if not self.output.parent.is_dir():
+            raise ConfigError(f"There is no folder {self.output.parent} for the output.")
+
+
+def find_results(places: RunPlaces, source: HeldInput, model: str) -> Receipt | None:
+    """The results of a run that is done already; None if there is something to do.
+
+    Raises ConfigError where the results would take the place of something else.
+    """
+    taken = [path for path in (places.output, places.errors) if path.exists()]
+    if is_store(places.folder) or not taken:
+        return None
+    found = read_receipt(places.receipt)
+    if (
+        found is None
+        or (found.input_sha256, found.model) != (source.sha256, model)
+        or not found.are_results(places.output, places.errors)
+    ):
+        raise ConfigError(f"{taken[0]} is there already; move it away, or give another --output.")
+    remove_store(places.done_folder)
+    return found
+
+
+@contextmanager
+def locked(places: RunPlaces) -> Iterator[None]:
+    """From the first look to the last step: the one run with this output. Raises StoreTaken."""
+    with locked_if_free(places.lock) as is_ours:
+        if not is_ours:
+            raise StoreTaken(
+                f"Another process answers into {places.output}; wait for it, or give another "
+                "--output."
+            )
+        try:
+            yield
+        finally:
+            places.lock.unlink(missing_ok=True)
+
+
+def adopt(places: RunPlaces, source: HeldInput, model: str) -> StoredBatch:
+    """The batch of this run: that of an earlier run, or a new one. Raises ConfigError."""
+    store = JobStore(places.folder)
+    try:
+        earlier = store.batches.listed(_OWNER, None, 1)
+        if earlier:
+            _check_same(places, earlier[0], source.sha256, model)
+            for path in (places.output, places.errors):
+                if earlier[0].status.is_live and path.exists():
+                    raise ConfigError(
+                        f"{path} is there already, and is not of this run; move it away."
+                    )
+            return earlier[0]
+        return _begin(store, source, model)
+    finally:
+        store.close()
+
+
+async def run(jobs: Jobs, serial: int, tell: Callable[[StoredBatch], None]) -> StoredBatch:
+    """Run a batch to its end; `tell` is called now and then.
+
+    Raises EngineStopped and InputChanged.
+    """
+    jobs.start()
+    try:
+        while True:
+            batch = await jobs.call(lambda store: store.batches.get(serial))
+            tell(batch)
+            if not batch.status.is_live:
+                return batch
+            trouble = jobs.runner.input_troubles.get(serial)
+            if isinstance(trouble, InputChanged):
+                raise trouble
+            if jobs.is_over:
+                raise EngineStopped("The engine stopped before the batch was done.")
+            await asyncio.sleep(POLL_S)
+    finally:
+        await jobs.stop()
+
+
+def deliver(store: JobStore, batch: StoredBatch, places: RunPlaces) -> None:
+    """Give the results their final names; there are none if the batch failed as a whole.
+
+    To be repeated where it was cut short. Raises OSError.
+    """
+    if batch.status is BatchStatus.FAILED:
+        return
+    output = _put(store, batch.output_file_id, places.output)
+    errors = None
+    if batch.error_file_id is not None:
+        errors = _put(store, batch.error_file_id, places.errors)
+    Receipt(
+        input_sha256=batch.input_sha256,
+        model=batch.model,
+        output_sha256=output,
+        errors_sha256=errors,
+        answered=batch.completed,
+        failed=batch.failed,
+    ).write(places.receipt)
+
+
+def _put(store: JobStore, file_id: str | None, target: Path) -> str:
+    """Put a result where it belongs, or an empty file; its digest. Nothing else is overwritten."""
+    # A copy: until all is in place, the store has what it knows.
+    partial = target.with_name(f"file-{uuid.uuid4().hex}.partial")
+    digest = ""
+    try:
+        if file_id is None:
+            partial.touch(exist_ok=False)
+        else:
+            shutil.copyfile(store.path_of(file_id), partial)
+        digest = sha256_of(partial)
+        sync(partial)
+        # Unlike a new name, a second one never takes the place of another file.
+        target.hardlink_to(partial)
+        sync(target.parent)
+    except FileExistsError:
+        if not target.is_file() or sha256_of(target) != digest:
+            raise
+    except OSError as error:
+        if target.exists() or error.errno not in (EPERM, ENOTSUP, EMLINK):
+            raise
+        publish(partial, target)
+    finally:
+        partial.unlink(missing_ok=True)
+    return digest
+
+
+def remove_folder(places: RunPlaces) -> None:
+    """The results are where they belong: nothing else is needed."""
+    # Out of the way in one step: a run that is killed here must not find half of a store.
+    remove_store(places.done_folder)
+    places.folder.replace(places.done_folder)
+    remove_store(places.done_folder)
+
+
+def _check_same(places: RunPlaces, batch: StoredBatch, digest: str, model: str) -> None:
+    begun = f"{places.folder} holds a run that was begun"
+    otherwise = "Remove that folder to begin again, or give another --output."
+    if batch.input_sha256 != digest:
+        raise ConfigError(f"{begun} with another input than {places.source}. {otherwise}")
+    if batch.model != model:
+        raise ConfigError(f"{begun} with the model {batch.model}, not {model}. {otherwise}")
+
+
+def _begin(store: JobStore, source: HeldInput, model: str) -> StoredBatch:
+    file = StoredFile(
+        id=f"file-{uuid.uuid4().hex}",
+        owner=_OWNER,
+        filename=source.path.name,
+        purpose=Purpose.BATCH,
+        bytes=source.bytes,
+        sha256=source.sha256,
+        created_at=now_s(),
+    )
+    store.files.add(file)
+    # For people who look: the content is read where it is.
+    store.path_of(file.id).symlink_to(source.path.resolve())
+    return store.batches.create(
+        NewBatch(
+            owner=_OWNER,
+            endpoint=None,
+            model=model,
+            input_file_id=file.id,
+            created_at=now_s(),
+            expires_at=None,
+        )
+    )

@@ -1,0 +1,320 @@
+"""Runs the lines of batches: `LineRunner`. Event loop.
+
+It takes pending lines from the store, asks for their answers, at most so many at once, and writes
+the results back, as many together as have come. Owners take turns. It remembers nothing that
+matters: whatever is lost with the process is pending in the store. A key that has used up its
+tokens (`jitney.server.batches.allowances`) has no turn.
+
+While the disk is full or fails, answers are kept in memory, no new line is begun, and the write is
+tried again. A batch whose input cannot be read pauses, and the others go on. A line that finds no
+room waits, and no other begins before it. A line with which backends ended while they read it waits
+too, and others go on meanwhile. It is counted as a sequence is that fails (decision 5): here, in
+memory, so a restart of the server begins the count again.
+"""
+
+import asyncio
+import logging
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from functools import partial
+
+from jitney.core.limits import FAILURES_MAX, SUSPECT_FAILURES
+from jitney.engine.clock import SystemClock
+from jitney.server.batches import limits
+from jitney.server.batches.allowances import Allowances
+from jitney.server.batches.database import DiskTrouble
+from jitney.server.batches.line_asker import Asker, AskingOver, LineAnswer, LineCrashed, TryLater
+from jitney.server.batches.lines import read_content
+from jitney.server.batches.objects import answered_line
+from jitney.server.batches.store import JobStore
+from jitney.server.batches.store_thread import StoreThread
+from jitney.server.batches.stored import LineResult, PendingLine, StoredBatch
+
+_log = logging.getLogger("jitney.server.batches")
+
+LineKey = tuple[int, int]
+"""The serial of a batch, and the number of a line."""
+
+
+@dataclass(slots=True, eq=False)
+class _Source:
+    """The pending lines of one batch, in order. `after` is the last number that was read."""
+
+    batch: StoredBatch
+    after: int = 0
+    lines: deque[PendingLine] = field(default_factory=deque)
+    is_empty: bool = False
+    is_paused: bool = False
+    """Whether its input could not be read a moment ago."""
+
+
+class LineRunner:
+    """Runs lines until its task is cancelled, or nothing more is answered."""
+
+    def __init__(
+        self, thread: StoreThread, asker: Asker, allowances: Allowances | None = None
+    ) -> None:
+        self._thread = thread
+        self._asker = asker
+        self._allowances = allowances or Allowances((), SystemClock())
+        self._sources: dict[int, _Source] = {}
+        self._asking: dict[LineKey, asyncio.Task[None]] = {}
+        self._in_flight: Counter[str] = Counter()
+        """Lines of each owner that are being asked."""
+        self._answered: list[LineResult] = []
+        self._held_count = 0
+        """Lines that wait for room."""
+        self.input_troubles: dict[int, DiskTrouble] = {}
+        """Batches whose input cannot be read now, by their serials."""
+        self._crashed: Counter[str] = Counter()
+        """Lines of each owner that wait after a backend ended with them."""
+        self._crashed_turn = asyncio.Lock()
+        self._is_troubled = False
+        self._was_told = False
+        """Whether the trouble of now is in the log."""
+        self.is_full = False
+        """Whether the store is as large as it may be: no line is begun then."""
+        self.is_over = False
+        """Whether nothing more is answered here."""
+        self.done_count = self.failed_count = 0
+        """Lines that got their results here."""
+        self._may_fill = asyncio.Event()
+        self._may_keep = asyncio.Event()
+        self.settled = asyncio.Event()
+        """Set when results were written."""
+
+    @property
+    def in_flight_count(self) -> int:
+        """Lines that are being asked."""
+        return len(self._asking)
+
+    async def run(self) -> None:
+        """Run lines. It ends with its task, and with an error that a line does not expect: the next
+        runner finds that line pending."""
+        self._allowances.adopt(self._thread.store.allowances.at_open)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._allowances.tend(self._thread, self.wake))
+            tasks.create_task(self._fill_always(tasks))
+            tasks.create_task(self._keep_always())
+
+    def begin(self, batch: StoredBatch) -> None:
+        """Run the lines of this batch, too."""
+        if batch.serial not in self._sources and self._asker.serves(batch.owner, batch.model):
+            self._sources[batch.serial] = _Source(batch)
+            self._may_fill.set()
+
+    def wake(self) -> None:
+        """There may be room again."""
+        self._may_fill.set()
+
+    async def drop(self, serial: int) -> None:
+        """Run no more lines of this batch. What has no result yet gets none."""
+        self._sources.pop(serial, None)
+        self.input_troubles.pop(serial, None)
+        dropped = [task for (batch, _), task in self._asking.items() if batch == serial]
+        for task in dropped:
+            task.cancel()
+        await asyncio.gather(*dropped, return_exceptions=True)
+        self._answered = [each for each in self._answered if each.batch != serial]
+
+    def note_trouble(self, batch: StoredBatch, trouble: DiskTrouble) -> None:
+        """The input of a batch cannot be read: say so once."""
+        if batch.serial not in self.input_troubles:
+            _log.warning("%s pauses until its input can be read: %s", batch.id, trouble)
+        self.input_troubles[batch.serial] = trouble
+
+    def end_trouble(self, batch: StoredBatch) -> None:
+        """The input of a batch was read."""
+        self.input_troubles.pop(batch.serial, None)
+
+    async def _fill_always(self, tasks: asyncio.TaskGroup) -> None:
+        while True:
+            self._may_fill.clear()
+            while self._has_room() and (found := await self._next_line()) is not None:
+                self._start(tasks, *found)
+            await self._may_fill.wait()
+
+    def _has_room(self) -> bool:
+        most = self._asker.in_flight_max
+        return (
+            # Those that wait after a crash take no place, up to a bound.
+            len(self._asking) - min(self._crashed.total(), most) < most
+            and len(self._answered) < limits.UNKEPT_MAX
+            and not self._held_count
+            and not (self._is_troubled or self.is_full or self.is_over)
+            and self._asker.is_open
+        )
+
+    async def _next_line(self) -> tuple[_Source, PendingLine] | None:
+        """The next line of the owner that has the fewest; its oldest batch first."""
+        while True:
+            ready = [each for each in self._sources.values() if self._may_begin(each)]
+            if not ready:
+                return None
+            source = min(ready, key=self._turn_of)
+            if not source.lines:
+                await self._read_more(source)
+            # It may have been dropped meanwhile.
+            if source.lines and source.batch.serial in self._sources:
+                return source, source.lines.popleft()
+
+    def _may_begin(self, source: _Source) -> bool:
+        owner = source.batch.owner
+        return (
+            bool(source.lines or not source.is_empty)
+            and not source.is_paused
+            # An owner of many such lines would end the backend for everybody, again and again.
+            and self._crashed[owner] < limits.CRASHED_KEY_MAX
+            and self._allowances.has_left(owner)
+        )
+
+    def _turn_of(self, source: _Source) -> tuple[int, int]:
+        return self._in_flight[source.batch.owner], source.batch.serial
+
+    async def _read_more(self, source: _Source) -> None:
+        serial, after = source.batch.serial, source.after
+        try:
+            found = await self._thread.call(
+                lambda store: store.lines.pending(serial, after, limits.PENDING_LINES)
+            )
+        except DiskTrouble as trouble:
+            await self._wait_out(trouble)
+            return
+        self._was_told = False
+        source.lines.extend(found)
+        source.is_empty = not found
+        if found:
+            source.after = found[-1].number
+
+    def _start(self, tasks: asyncio.TaskGroup, source: _Source, line: PendingLine) -> None:
+        key, owner = (source.batch.serial, line.number), source.batch.owner
+        task = tasks.create_task(self._run_line(source, line))
+        self._asking[key] = task
+        self._in_flight[owner] += 1
+
+        def ended(task: "asyncio.Task[None]") -> None:
+            # It may have been put back and begun again already.
+            if self._asking.get(key) is task:
+                del self._asking[key]
+            self._in_flight[owner] -= 1
+            self._may_fill.set()
+
+        task.add_done_callback(ended)
+
+    async def _run_line(self, source: _Source, line: PendingLine) -> None:
+        """Hand on the result of one line; none, if nothing more is answered."""
+        batch = source.batch
+        try:
+            content = await self._thread.call(partial(_content_of, batch, line))
+            answer = await self._ask(batch.owner, line.custom_id, content)
+        except DiskTrouble as trouble:
+            # A row without its content is our fault, not that of the line.
+            self.note_trouble(batch, trouble)
+            source.lines.appendleft(line)
+            self._pause(source)
+            return
+        if not source.is_paused:
+            # Otherwise others were read since this one was.
+            self.end_trouble(batch)
+        if answer is not None:
+            self._allowances.spend(batch.owner, answer.tokens)
+            self._answered.append(_answered(batch, line, answer))
+            self._may_keep.set()
+
+    def _pause(self, source: _Source) -> None:
+        def go_on() -> None:
+            source.is_paused = False
+            self._may_fill.set()
+
+        if not source.is_paused:
+            source.is_paused = True
+            asyncio.get_running_loop().call_later(limits.TROUBLE_S, go_on)
+
+    async def _ask(self, owner: str, custom_id: str, content: bytes) -> LineAnswer | None:
+        """Ask until there is an answer. One that was held asks before another line can begin."""
+        deaths = 0
+        while not self.is_over:
+            is_suspect = deaths >= SUSPECT_FAILURES
+            try:
+                return await self._asker.ask(owner, custom_id, content, is_suspect=is_suspect)
+            except TryLater as later:
+                await self._hold(later.seconds)
+            except LineCrashed as crash:
+                deaths += crash.deaths
+                if deaths >= FAILURES_MAX:
+                    return crash.answer
+                await self._recover(owner)
+            except AskingOver:
+                self.is_over = True
+        return None
+
+    async def _hold(self, seconds: float) -> None:
+        self._held_count += 1
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._held_count -= 1
+            self._may_fill.set()
+
+    async def _recover(self, owner: str) -> None:
+        """Let the backend do some work before a line is asked again that may end it: one by one."""
+        self._crashed[owner] += 1
+        self._may_fill.set()
+        try:
+            async with self._crashed_turn:
+                await asyncio.sleep(limits.LATER_S_MAX)
+        finally:
+            self._crashed[owner] -= 1
+            self._may_fill.set()
+
+    async def _keep_always(self) -> None:
+        while True:
+            await self._may_keep.wait()
+            self._may_keep.clear()
+            while self._answered:
+                await self._keep()
+
+    async def _keep(self) -> None:
+        """Write all answers that are there, in one transaction."""
+        results = list(self._answered)
+        used = self._allowances.used_by({each.batch.owner for each in self._sources.values()})
+        try:
+            written = await self._thread.call(lambda store: store.lines.settle(results, used))
+        except DiskTrouble as trouble:
+            await self._wait_out(trouble)
+            return
+        self._was_told = False
+        kept = set(map(id, results))
+        self._answered = [each for each in self._answered if id(each) not in kept]
+        done = sum(each.is_done for each in written)
+        self.done_count += done
+        self.failed_count += len(written) - done
+        self.settled.set()
+        self._may_fill.set()
+
+    async def _wait_out(self, trouble: DiskTrouble) -> None:
+        """The disk is full or fails: pause, and say so once."""
+        if not self._was_told:
+            _log.warning("The jobs pause until the disk can be written to: %s", trouble)
+        self._is_troubled = self._was_told = True
+        try:
+            await asyncio.sleep(limits.TROUBLE_S)
+        finally:
+            self._is_troubled = False
+        self._may_fill.set()
+
+
+def _content_of(batch: StoredBatch, line: PendingLine, store: JobStore) -> bytes:
+    """On the store's thread: the text of a line. Raises DiskTrouble."""
+    with store.input_of(batch) as file:
+        return read_content(file, line.start, line.length)
+
+
+def _answered(batch: StoredBatch, line: PendingLine, answer: LineAnswer) -> LineResult:
+    return LineResult(
+        batch=batch.serial,
+        number=line.number,
+        is_done=answer.status == 200,
+        reply=answered_line(line.custom_id, answer.status, answer.request_id, answer.body),
+        tokens=answer.tokens,
+    )

@@ -1,0 +1,426 @@
+"""Replicas on Ray Serve: the deployment, the router, and the way to them. Imports Ray.
+
+Serve starts replicas, watches them, replaces them, and drains those that leave. Orders go through a
+handle of the deployment, so that Serve knows what runs where. What comes of them goes over the back
+channel (`jitney_cluster.back_channel`).
+
+Tests: tests/e2e/cluster/test_on_ray.py, tests/unit/cluster/test_on_ray.py.
+"""
+
+import asyncio
+import logging
+import random
+import socket
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from typing import Any  # Any: Ray has no types for handles and statistics
+
+import ray
+from ray import serve
+from ray.exceptions import ActorDiedError, RayError
+from ray.serve.config import (
+    AutoscalingConfig,
+    AutoscalingContext,
+    AutoscalingPolicy,
+    RequestRouterConfig,
+)
+from ray.serve.exceptions import RayServeException
+from ray.serve.request_router import (
+    PendingRequest,
+    ReplicaID,
+    RequestRouter,
+    RunningReplica,
+)
+
+from jitney.config import Settings
+from jitney.core.backend import Segment
+from jitney.core.limits import FAILURES_MAX
+from jitney.core.params import Constraint
+from jitney.core.rules.pauses import PauseOutcome
+from jitney.errors import ConfigError, InputCrashed, NoRoom, QueueFull, RequestError, SetupError
+from jitney.loading.compose import assemble
+from jitney.sandbox.sent_error import SentError
+from jitney_cluster.dispatch import ReplicaLost
+from jitney_cluster.replica_count import ReplicaLoad, wanted_count
+from jitney_cluster.replica_engine import ReplicaEngine
+from jitney_cluster.replica_messages import Address, Description, decode_description
+from jitney_cluster.replica_port import keep_on_loopback
+from jitney_cluster.routing import Report, RouteTable, Sought
+
+APPLICATION = "jitney"
+DEPLOYMENT = "Replica"
+ONGOING_MAX = 100_000
+"""Serve does not refuse: the engine does, and knows when there is room again."""
+
+NOT_STARTED = "Ray could not be started"
+REASON_CHARACTERS_MAX = 300
+REPORT_S = 1.0
+ANSWERS = (RequestError, QueueFull, InputCrashed)
+"""What every replica would answer, or of which no other one may die. After any other error, another
+replica is asked."""
+
+AGAIN_S = 0.1
+"""Before another one is asked."""
+
+REACH_S_MAX = 5.0
+DESCRIBED_S_MAX = 30.0
+"""A replica that has not said by then what it has loaded is stuck, and another one is asked."""
+
+HEALTH_S = 5.0
+LOOK_BACK_S = 10.0
+SCALE_UP_S = 5.0
+SCALE_DOWN_S = 60.0
+"""How long more or fewer replicas must be wanted before Serve starts or stops some."""
+
+
+class RayReplica:
+    """One engine. Serve makes it, and calls it on one event loop."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        logging.getLogger("jitney").setLevel(logging.INFO)
+        keep_on_loopback()
+        self._assembly = assemble(Settings(**settings))
+        self._engine: ReplicaEngine | None = None
+
+    async def run(self, frame: bytes, sought: Sought, model_key: str) -> None:
+        """Run an order to its end. The other arguments are for the router."""
+        del sought, model_key
+        await self._here().run(frame)
+
+    async def meet(self, address: Address, met: tuple[str, ...], model_key: str) -> None:
+        """Connect to an ingress. Fails where another model is loaded. `met` is for the router."""
+        del met
+        self._here().check_model(model_key)
+        await self._here().meet(address)
+
+    async def encode(self, texts: Sequence[Segment], model_key: str) -> list[int] | SentError:
+        """Tokens of texts, or why there are none. Fails where another model is loaded."""
+        self._check(model_key)
+        try:
+            return await self._here().encode(texts)
+        except ANSWERS as error:
+            return SentError.of(error, "replica")
+
+    async def prepare(self, constraint: Constraint, model_key: str) -> SentError | None:
+        """Compile a constraint; the mistake in it, if there is one."""
+        self._check(model_key)
+        try:
+            await self._here().prepare(constraint)
+        except ANSWERS as error:
+            return SentError.of(error, "replica")
+        return None
+
+    async def describe(self, model_key: str) -> bytes:
+        """What is loaded here. Fails where another model is."""
+        self._here().check_model(model_key)
+        return self._here().describe()
+
+    async def steer(
+        self, request_id: str, action: str, priority: int, target: str
+    ) -> PauseOutcome | None:
+        """Pause, resume or reprioritise a request; the outcome of a pause."""
+        del target
+        return await self._here().steer(request_id, action, priority)
+
+    async def record_routing_stats(self) -> dict[str, Any]:
+        """The state for the router. Serve asks for it every REPORT_S."""
+        report = await self._here().report()
+        values = {each.name: getattr(report, each.name) for each in fields(Report)}
+        return values | {"model_key": self._here().model_key}
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """The load for `wanted_replicas`. Serve asks for it now and then."""
+        return asdict(self._here().load())
+
+    async def check_health(self) -> None:
+        """Serve replaces a replica for which this raises."""
+        self._here().check()
+
+    def __del__(self) -> None:
+        self._assembly.close(0.0)
+
+    def _check(self, model_key: str) -> None:
+        """Fail if another replica has to be asked."""
+        self._here().check()
+        self._here().check_model(model_key)
+
+    def _here(self) -> ReplicaEngine:
+        if self._engine is None:
+            name = serve.get_replica_context().replica_id.unique_id
+            self._engine = ReplicaEngine(self._assembly, name)
+        return self._engine
+
+
+class FirstTokenRouter(RequestRouter):
+    """Sends an order where its first token is expected soonest (`jitney_cluster.routing`)."""
+
+    def initialize_state(self, **given: Any) -> None:
+        """Called by Serve once, before the first request."""
+        del given
+        self._table: RouteTable | None = None
+        self._taken: dict[str, Any] = {}
+        """The reports that are in the table, as Serve has them."""
+
+    async def choose_replicas(
+        self,
+        candidate_replicas: list[RunningReplica],
+        pending_request: PendingRequest | None = None,
+    ) -> list[list[RunningReplica]]:
+        """The best candidate, then the others."""
+        asked = {} if pending_request is None else pending_request.kwargs
+        model_key = asked.get("model_key")
+        # A replica that did not report yet is asked: it refuses if it has another model.
+        fitting = [
+            each
+            for each in candidate_replicas
+            if each.routing_stats.get("model_key", model_key) in (model_key, None)
+        ]
+        # Where none is left, any may be asked, and says so.
+        candidate_replicas = fitting if model_key and fitting else candidate_replicas
+        named = {each.replica_id.unique_id: each for each in candidate_replicas}
+        # Any can tokenise. Serve would ask the one with the fewest calls, which may be broken.
+        unmet = [each for each in named if each not in asked.get("met", ())]
+        best = asked.get("target", random.choice(unmet or list(named)) if named else None)
+        if "sought" in asked:
+            sought: Sought = asked["sought"]
+            table = self._known(sought.ingress)
+            for name, number in sought.begun:
+                table.began(name, number)
+            unfit = {each for each in table.replicas if each not in named}
+            best = table.choose(sought.head, unfit.union(sought.avoided))
+        if best not in named:
+            return [candidate_replicas]
+        others = [each for name, each in named.items() if name != best]
+        return [[named[best]], others]
+
+    def on_request_routed(
+        self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any
+    ) -> None:
+        """An order is on its way to this replica."""
+        sought: Sought | None = pending_request.kwargs.get("sought")
+        if sought is not None:
+            request_id = pending_request.metadata.internal_request_id
+            table = self._known(sought.ingress)
+            table.sent(replica_id.unique_id, request_id, sought.number, sought.head)
+
+    def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
+        """A call has ended."""
+        if self._table is not None:
+            self._table.ended(replica_id.unique_id, internal_request_id)
+
+    def _known(self, ingress: str) -> RouteTable:
+        """The table with the replicas and the reports of this moment."""
+        if self._table is None:
+            self._table = RouteTable(ingress)
+        replicas = {key.unique_id: each for key, each in self.curr_replicas.items()}
+        self._table.keep(replicas)
+        before, self._taken = self._taken, {}
+        for name, replica in replicas.items():
+            stats = self._taken[name] = replica.routing_stats
+            if stats and stats is not before.get(name):
+                values = dict(stats)
+                values.pop("model_key", None)
+                self._table.report(name, Report(**values))
+        return self._table
+
+
+class RayDispatch:
+    """The way to the replicas, through a handle of their deployment."""
+
+    def __init__(self, handle: Any, model_key: str) -> None:
+        self._handle = handle
+        self._model_key = model_key
+
+    async def run(self, frame: bytes, sought: Sought) -> None:
+        """Have an order run to its end. Raises ReplicaLost."""
+        run = self._handle.run
+        await self._asked(run.remote(frame, sought=sought, model_key=self._model_key))
+
+    async def meet(self, address: Address, met: tuple[str, ...]) -> None:
+        """Have a replica connect that is not among `met`, if there is one. Raises ReplicaLost."""
+        await self._asked(self._handle.meet.remote(address, met=met, model_key=self._model_key))
+
+    async def encode(self, texts: Sequence[Segment]) -> list[int]:
+        """Have texts tokenised by any replica. Raises InputCrashed."""
+        key = self._model_key
+        ask = self._handle.encode
+        answer: list[int] | SentError = await self._again(
+            lambda: ask.remote(list(texts), model_key=key), deaths_max=FAILURES_MAX
+        )
+        if isinstance(answer, SentError):
+            raise answer.error()
+        return list(answer)
+
+    async def prepare(self, constraint: Constraint) -> None:
+        """Have a constraint compiled by any replica. Raises a RequestError and InputCrashed."""
+        key = self._model_key
+        failure: SentError | None = await self._again(
+            lambda: self._handle.prepare.remote(constraint, model_key=key), deaths_max=FAILURES_MAX
+        )
+        if failure is not None:
+            raise failure.error()
+
+    async def describe(self) -> Description:
+        """What the replicas have loaded. Asks until one says it: bounded by its caller."""
+        key = self._model_key
+        ask = self._handle.describe
+        asked = self._again(lambda: ask.remote(model_key=key), DESCRIBED_S_MAX)
+        return decode_description(await asked)
+
+    async def steer(
+        self, replica: str, request_id: str, action: str, priority: int
+    ) -> PauseOutcome | None:
+        """Pause, resume or reprioritise a request on its replica; the outcome of a pause."""
+        steer = self._handle.steer.remote
+        outcome: PauseOutcome | None = await self._asked(
+            steer(request_id, action, priority, target=replica)
+        )
+        return outcome
+
+    async def _again(
+        self, ask: Any, one_s_max: float | None = None, deaths_max: int | None = None
+    ) -> Any:
+        """Ask until a replica answers, each for so long: what is asked changes nothing.
+
+        Raises InputCrashed when so many have died of it.
+        """
+        deaths = 0
+        while deaths != deaths_max:
+            try:
+                async with asyncio.timeout(one_s_max):
+                    return await self._asked(ask())
+            except (ReplicaLost, TimeoutError) as error:
+                deaths += isinstance(error.__cause__, ActorDiedError)
+                await asyncio.sleep(AGAIN_S)
+        raise InputCrashed("Every replica that read this was lost.", deaths=deaths)
+
+    async def _asked(self, response: Any) -> Any:
+        """The answer to a call. When this is cancelled, so is the call."""
+        try:
+            return await response
+        except asyncio.CancelledError:
+            response.cancel()
+            raise
+        except (RayError, RayServeException, OSError) as error:
+            raise ReplicaLost(str(error)) from error
+
+
+def wanted_replicas(context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
+    """How many replicas the load needs. Serve's controller calls it."""
+    known = context.aggregated_metrics or {}
+    names = [each.name for each in fields(ReplicaLoad)]
+    reporting = set.intersection(*(set(known.get(name, {})) for name in names))
+    loads = [ReplicaLoad(**{name: known[name][replica] for name in names}) for replica in reporting]
+    # The target has those that are being started too; the current number has not.
+    return wanted_count(loads, context.target_num_replicas), {}
+
+
+def replica_deployment(
+    settings: Settings, bounds: tuple[int, int], *, drain_s: float, router: type = FirstTokenRouter
+) -> Any:
+    """The deployment of replicas, from the fewest to the most; its settings are bound."""
+    values = {each.name: getattr(settings, each.name) for each in fields(Settings)}
+    least, most = bounds
+    counted: dict[str, Any] = {"num_replicas": least}
+    if most > least:
+        policy = AutoscalingPolicy(policy_function=wanted_replicas)
+        counted = {
+            "autoscaling_config": AutoscalingConfig(
+                min_replicas=least,
+                max_replicas=most,
+                look_back_period_s=LOOK_BACK_S,
+                upscale_delay_s=SCALE_UP_S,
+                downscale_delay_s=SCALE_DOWN_S,
+                policy=policy,
+            )
+        }
+    return serve.deployment(
+        RayReplica,
+        name=DEPLOYMENT,
+        **counted,
+        max_ongoing_requests=ONGOING_MAX,
+        health_check_period_s=HEALTH_S,
+        # What runs longer on a replica that leaves is moved.
+        graceful_shutdown_timeout_s=drain_s,
+        ray_actor_options={"num_cpus": 0},
+        request_router_config=RequestRouterConfig(
+            request_router_class=router, request_routing_stats_period_s=REPORT_S
+        ),
+    ).bind(values)
+
+
+def start_replicas(
+    settings: Settings, bounds: tuple[int, int], name: str, *, drain_s: float
+) -> Any:
+    """Start the replicas as an application, and return the handle for them. Ray must run.
+
+    Raises SetupError.
+    """
+    replicas = replica_deployment(settings, bounds, drain_s=drain_s)
+    try:
+        return serve.run(replicas, name=name, route_prefix=None)
+    except RuntimeError as error:  # What Serve raises when none of them gets ready.
+        found = serve.status().applications.get(name)
+        messages = [each.message for each in found.deployments.values()] if found else []
+        reason = failure_in("\n".join(messages) or str(error))
+        raise ConfigError(f"No replica could be started: {reason}") from error
+
+
+def failure_in(message: str) -> str:
+    """What a replica failed with, in the message of Serve about it: the end of a traceback."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    own = [line for line in lines if line.startswith(f"{SetupError.__module__}.")]
+    if own:
+        return own[-1].partition(": ")[2][:REASON_CHARACTERS_MAX]
+    reason = (lines or ["for a reason that Serve does not tell"])[-1]
+    return f"{reason[:REASON_CHARACTERS_MAX]}; see the logs of Ray Serve."
+
+
+def start_ray(address: str | None) -> None:
+    """Join a cluster, or start Ray on this machine alone. Raises SetupError."""
+    logging.getLogger("ray").setLevel(logging.WARNING)
+    # Without an address Ray would join whatever it finds here, or RAY_ADDRESS.
+    own = {"address": "local", "include_dashboard": False}
+    given = own if address is None else {"address": address}
+    _check_reachable(address)
+    try:
+        ray.init(**given, log_to_driver=False, configure_logging=False)
+        serve.start(proxy_location="Disabled")
+        # Serve has set it to INFO meanwhile.
+        logging.getLogger("ray.serve").setLevel(logging.WARNING)
+    except Exception as error:  # Ray raises all kinds, also plain ones
+        ray.shutdown()
+        reason = " ".join(str(error).split())[:REASON_CHARACTERS_MAX] or type(error).__name__
+        if address is None:
+            raise NoRoom(
+                f"{NOT_STARTED}: {reason}; try again when the machine is less busy."
+            ) from error
+        raise ConfigError(
+            f"The Ray cluster at {address} could not be joined: {reason}; see --ray-address."
+        ) from error
+
+
+def _check_reachable(address: str | None) -> None:
+    """Refuse a cluster at HOST:PORT where nobody listens: Ray would try for ever. ConfigError."""
+    host, _, port = (address or "").rpartition(":")
+    if not host or "/" in host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), REACH_S_MAX).close()
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise ConfigError(
+            f"No Ray cluster answers at {address} ({error}); see --ray-address, and whether "
+            "`ray start --head` runs there."
+        ) from None
+
+
+def own_host() -> str:
+    """Where replicas reach this process: the address of its node, as Ray knows it."""
+    return str(ray.util.get_node_ip_address())
+
+
+def stop_ray(address: str | None, name: str) -> None:
+    """End the replicas of this application; on this machine alone, all of Ray."""
+    if address is not None:
+        serve.delete(name)
+    ray.shutdown()

@@ -1,0 +1,189 @@
+"""A fleet on Ray, put together for a server: `assemble_cluster`. Main thread.
+
+The fleet has a thread and an event loop of its own, as an engine has. Ray is loaded only here, when
+a fleet is asked for.
+
+Tests: tests/e2e/cluster/test_on_ray.py, tests/unit/cluster/test_serving.py.
+"""
+
+import asyncio
+import importlib
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
+
+from jitney.backends.machine.cores import usable_cores
+from jitney.config import ServeSettings, Settings, environment
+from jitney.config.machine import add_to_environment
+from jitney.engine.request_factory import RequestFactory
+from jitney.errors import ConfigError, MissingDependency, NoRoom
+from jitney.loading import ready_model
+from jitney.loading.compose import make_seed_source, make_template, model_key
+from jitney.loading.model_source import located, takes_model
+from jitney.text.chat_template import ChatTemplate
+from jitney.text.renderer import Renderer
+from jitney_cluster.dispatch import Dispatch
+from jitney_cluster.fleet import ReplicaFleet
+from jitney_cluster.meeting import Meeting, MeetingDispatch
+from jitney_cluster.own_ray import closed_environment, warn_of_open_token
+from jitney_cluster.replica_messages import Description
+
+EXTRA = 'pip install "jitney[cluster]"'
+STOP_S = 10.0
+LOADED_S_MAX = 1800.0
+"""An ingress of Ray's own commands is started beside its replicas, and they may fetch a model
+first. Where none has one by then, none ever will."""
+
+
+class DescribedDispatch(Dispatch, MeetingDispatch, Protocol):
+    """A way to replicas that can say what they have loaded, and connect."""
+
+    async def describe(self) -> Description:
+        """What the replicas have loaded."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterAssembly:
+    """What a server of a fleet is made of; `close` ends all of it."""
+
+    engine: ReplicaFleet
+    request_factory: RequestFactory
+    template: ChatTemplate | None
+    model_name: str
+    thread: "FleetThread"
+    stop: Callable[[], None]
+    """Ends what was started for the fleet."""
+
+    def close(self, drain_s: float = 0.0) -> None:
+        """End the fleet, and what was started for it."""
+        self.engine.close(drain_s)
+        self.thread.close()
+        if self.template is not None:
+            self.template.close()
+        self.stop()
+
+
+class FleetThread:
+    """A thread that runs an event loop, with a fleet on it."""
+
+    def __init__(self, dispatch: DescribedDispatch, replica_count: int, host: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="jitney-fleet", daemon=True
+        )
+        self._thread.start()
+        self._meeting: Meeting | None = None
+        opening: Future[tuple[ReplicaFleet, Meeting, str]] = asyncio.run_coroutine_threadsafe(
+            _open_fleet(dispatch, replica_count, host), self._loop
+        )
+        try:
+            self.fleet, self._meeting, self.model_name = opening.result()
+        except Exception:
+            self.close()
+            self._loop.close()
+            raise
+
+    def close(self) -> None:
+        """End the loop and the thread."""
+        if self._meeting is not None:
+            ending = asyncio.run_coroutine_threadsafe(self._meeting.close(), self._loop)
+            # Not even a stuck loop keeps the server from ending.
+            wait([ending], STOP_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(STOP_S)
+
+
+def assemble_cluster(settings: Settings, serving: ServeSettings) -> ClusterAssembly:
+    """Start or join Ray, start the replicas, and make a fleet of them. Raises a SetupError."""
+    address = serving.ray_address
+    if address is None:
+        # Before Ray is imported, which reads it then.
+        add_to_environment(closed_environment(environment()))
+    warn_of_open_token(environment(), address)
+    try:
+        on_ray = importlib.import_module("jitney_cluster.on_ray")
+    except ModuleNotFoundError as error:
+        raise MissingDependency(
+            f"Replicas need the package {error.name}, which is not installed; {EXTRA}."
+        ) from error
+    bounds = replica_bounds(serving)
+    one = _of_one_replica(settings, bounds[1], address)
+    if address is None and takes_model(one):
+        # What is wrong with the model is said before Ray starts.
+        ready_model(located(one))
+    # On a cluster each server has its own replicas. One that is started again takes over those
+    # that a killed one left.
+    name = f"{on_ray.APPLICATION}-{socket.gethostname()}-{serving.port}"
+    stop = partial(on_ray.stop_ray, address, name)
+    on_ray.start_ray(address)
+    try:
+        handle = on_ray.start_replicas(one, bounds, name, drain_s=serving.shutdown_timeout)
+        # Ray on this machine alone needs no other address than its own.
+        host = "127.0.0.1" if address is None else on_ray.own_host()
+        dispatch = on_ray.RayDispatch(handle, model_key(one))
+        return assemble_fleet(dispatch, one, bounds[1], host, stop)
+    except BaseException:
+        stop()
+        raise
+
+
+def assemble_fleet(
+    dispatch: DescribedDispatch,
+    settings: Settings,
+    replica_count: int,
+    host: str,
+    stop: Callable[[], None],
+) -> ClusterAssembly:
+    """A fleet of the replicas behind `dispatch`, with what a server needs beside it."""
+    thread = FleetThread(dispatch, replica_count, host)
+    fleet = thread.fleet
+    model_len_max = fleet.settings.model_len_max
+    renderer = Renderer()
+    renderer.spawn()
+    return ClusterAssembly(
+        fleet,
+        RequestFactory(fleet.backend, model_len_max, make_seed_source(settings.seed)),
+        make_template(fleet.backend.vocabulary, model_len_max, renderer),
+        thread.model_name,
+        thread,
+        stop,
+    )
+
+
+def replica_bounds(serving: ServeSettings) -> tuple[int, int]:
+    """The fewest and the most replicas. Raises ConfigError."""
+    least = serving.replicas or 1
+    most = serving.max_replicas or least
+    if most < least:
+        raise ConfigError(
+            f"max_replicas ({most}) is below replicas ({least}); raise it or leave it out."
+        )
+    return least, most
+
+
+async def _open_fleet(
+    dispatch: DescribedDispatch, replica_count: int, host: str
+) -> tuple[ReplicaFleet, Meeting, str]:
+    try:
+        async with asyncio.timeout(LOADED_S_MAX):
+            description = await dispatch.describe()
+    except TimeoutError:
+        raise NoRoom(
+            f"No replica has loaded the model within {LOADED_S_MAX:g} s; see the replicas' logs."
+        ) from None
+    fleet = ReplicaFleet(dispatch, description, replica_count=replica_count, host=host)
+    address = await fleet.open()
+    meeting = Meeting(dispatch, address, lambda: tuple(each.name for each in fleet.replica_views()))
+    return fleet, meeting, description.model_name
+
+
+def _of_one_replica(settings: Settings, count: int, address: str | None) -> Settings:
+    """The settings of each replica. On one machine they share the cores."""
+    if settings.threads is not None or address is not None:
+        return settings
+    return replace(settings, threads=max(1, usable_cores() // count))

@@ -1,0 +1,330 @@
+"""Sends jobs to any server that speaks OpenAI's HTTP interface, and times the streamed answers.
+
+Runs on an event loop. A failed request is counted with its reason; it does not end the run. One
+that this client could not send is marked, because the server has no part in it.
+"""
+
+import asyncio
+import errno
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+import httpx
+import msgspec
+
+from jitney.errors import ConfigError, SetupError
+from jitney.text.printable import printable
+from jitney_lab.bench.answer_stream import BadAnswer, read_answer
+from jitney_lab.bench.timing import RequestTimes
+from jitney_lab.bench.workload import LENGTH_MAX, Job
+
+CONNECT_S = 30.0
+ANSWER_S = 600.0
+"""How long a server may be silent."""
+REUSE_S = 1.0
+"""A connection that was idle for longer is not used again. Servers close them after some seconds,
+and a request that is on its way at that moment fails."""
+
+COMPLETIONS = "/v1/completions"
+CHAT = "/v1/chat/completions"
+MODELS = "/v1/models"
+VERSION = "/v1"
+"""What the addresses of OpenAI's clients end with, and our paths begin with."""
+
+MODELS_S = 60.0
+"""For the whole list. A server that says nothing at all is given up earlier, after CONNECT_S."""
+
+MODELS_BYTES_MAX = 2**24
+"""The longest list of models that is read; long ones have a megabyte."""
+
+REASON_CHARACTERS_MAX = 200
+BODY_BYTES_MAX = 4096
+"""So much of a refusal is read for a hint."""
+
+OWN_LENGTHS = frozenset({"max_tokens", "max_completion_tokens", "n", "best_of"})
+"""Fields of --extra-body that change how many tokens are asked for."""
+
+REFUSED_FIELD = (400, 422)
+"""What servers answer to a field that they do not know."""
+
+SECRET_CHARACTERS_MIN = 6
+SHOWN_KEY = "[key]"
+FAILURES = (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError)
+"""What a request to a wrong or strange server raises; that of a decoder is a ValueError."""
+
+NEEDS_KEY = (401, 403)
+KEY_HINT = "; --api-key gives the server a key"
+
+NO_MORE_FILES = (
+    "this client may open no more files, so the request was not sent; raise `ulimit -n` or lower "
+    "--max-concurrency"
+)
+EOS_HINT = "; --no-ignore-eos leaves the field ignore_eos out"
+
+
+class ModelEntry(msgspec.Struct):
+    """One model of a server."""
+
+    id: str
+
+
+class ModelList(msgspec.Struct):
+    """The models of a server."""
+
+    data: list[ModelEntry]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpTarget:
+    """Where jobs go, and how they are asked for."""
+
+    base_url: str
+    endpoint: str = COMPLETIONS
+    model: str
+    seed: int
+    api_key: str | None = field(default=None, repr=False)
+    ignores_eos: bool = True
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """More headers of each request."""
+    is_checked: bool = True
+    """Whether the certificate of an https server must be good."""
+    temperature: float = 0.0
+    extra_body: dict[str, object] = field(default_factory=dict)
+    """More fields of each body, for servers with words of their own."""
+
+    def client(self) -> httpx.AsyncClient:
+        """A client without proxies and without a bound of connections."""
+        return httpx.AsyncClient(
+            headers=_headers(self.api_key, self.headers),
+            verify=self.is_checked,
+            limits=httpx.Limits(
+                max_connections=None, max_keepalive_connections=None, keepalive_expiry=REUSE_S
+            ),
+            timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S),
+            trust_env=False,
+        )
+
+    def body(self, job: Job) -> dict[str, object]:
+        """What is sent for a job."""
+        text = job.text(self.seed)
+        is_chat = "chat" in self.endpoint
+        prompt = {"messages": [{"role": "user", "content": text}]} if is_chat else {"prompt": text}
+        ending = {"ignore_eos": True} if self.ignores_eos else {}
+        return {
+            "model": self.model,
+            **prompt,
+            "max_tokens": job.completion_count,
+            "temperature": self.temperature,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **ending,
+            **self.extra_body,
+        }
+
+    @property
+    def url(self) -> str:
+        """Where requests go."""
+        return url_of(self.base_url, self.endpoint)
+
+    async def ask(self, client: httpx.AsyncClient, job: Job) -> RequestTimes:
+        """Send one job and read its answer to the end."""
+        body = self.body(job)
+        asked_count = job.completion_count
+        if OWN_LENGTHS & self.extra_body.keys():
+            asked_count = max(LENGTH_MAX, asked_count)
+        times = RequestTimes(sent_at=time.monotonic(), prompt_count=job.prompt_count)
+        try:
+            async with aclosing(await self._send(client, body)) as response:
+                if response.status_code != 200:
+                    times.error = await self._refusal(response)
+                else:
+                    await read_answer(response, times, asked_count)
+        except BadAnswer as error:
+            times.error = _shown(str(error), self._secrets())
+        except FAILURES as error:
+            times.is_sent = not is_out_of_files(error)
+            reason = f"{type(error).__name__}: {error}" if times.is_sent else NO_MORE_FILES
+            times.error = _shown(reason, self._secrets())
+        times.ended_at = time.monotonic()
+        if times.error is None and not times.token_times:
+            times.error = "the answer has no text"
+        return times
+
+    async def _send(self, client: httpx.AsyncClient, body: dict[str, object]) -> httpx.Response:
+        """The beginning of an answer. Raises errors of httpx.
+
+        A server may close a connection after an answer, without a word, just as the next request
+        comes; llama-server does. Such a request is sent again, as by other clients. Each of its
+        connections is used once, so this ends with a new one at the latest.
+        """
+        opened: list[str] = []
+
+        async def note(event: str, _: object) -> None:
+            if event == "connection.connect_tcp.started":
+                opened.append(event)
+
+        while True:
+            request = client.build_request("POST", self.url, json=body, extensions={"trace": note})
+            try:
+                return await client.send(request, stream=True)
+            except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+                if opened:
+                    raise
+
+    async def _refusal(self, response: httpx.Response) -> str:
+        """What the server said, with a hint where a flag of ours can help."""
+        found = (await _beginning(response, BODY_BYTES_MAX)).decode("utf-8", "replace")
+        status = response.status_code
+        sentence = f"status {status}: {_shown(found, self._secrets())}"
+        if self.ignores_eos and "ignore_eos" in found and status in REFUSED_FIELD:
+            return sentence + EOS_HINT
+        has_none = self.api_key is None and not self.headers
+        return sentence + (KEY_HINT if has_none and status in NEEDS_KEY else "")
+
+    def _secrets(self) -> list[str]:
+        return _secrets_of(self.api_key, self.headers)
+
+
+def url_of(base_url: str, path: str) -> str:
+    """The address of a path. A base may end with /v1, as the clients of OpenAI have it."""
+    base = base_url.rstrip("/")
+    return (base.removesuffix(VERSION) if path.startswith(f"{VERSION}/") else base) + path
+
+
+def is_out_of_files(error: BaseException | None) -> bool:
+    """Whether this process may open no more files: our limit, and no fault of a server."""
+    if error is None:
+        return False
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return True
+    inner = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    return any(map(is_out_of_files, (*inner, error.__cause__ or error.__context__)))
+
+
+def check_address(base_url: str, endpoint: str) -> None:
+    """Refuse an address that we cannot use or must not show. Raises ConfigError."""
+    # Results and messages show the address, so a secret in it is refused before anything else.
+    if any(sign in base_url for sign in "@?#"):
+        raise ConfigError(
+            "--base-url has one of the signs @ ? #, which stand before a host, a query or a mark; "
+            "give only the address, such as http://127.0.0.1:8000, and a key with --api-key."
+        )
+    try:
+        url = httpx.URL(base_url)
+    except httpx.InvalidURL:
+        url = httpx.URL("")
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ConfigError(
+            f"--base-url is {base_url}; expected an address such as http://127.0.0.1:8000."
+        )
+    if not endpoint.startswith("/"):
+        raise ConfigError(f"--endpoint is {endpoint}; expected a path such as {COMPLETIONS}.")
+
+
+def check_key(api_key: str | None) -> None:
+    """Refuse a key that cannot be sent; it is not shown. Raises ConfigError."""
+    if api_key is not None and not (api_key.isascii() and api_key.isprintable() and api_key):
+        raise ConfigError(
+            "--api-key is empty or has a line break or another sign that cannot be sent in a "
+            "header; give the key as one line of plain letters, digits and signs."
+        )
+
+
+def check_header(name: str, value: str) -> None:
+    """Refuse a header that cannot be sent; its value is not shown. Raises ConfigError."""
+    if not (name.isascii() and name.replace("-", "").replace("_", "").isalnum()) or not (
+        value.isascii() and value.isprintable()
+    ):
+        raise ConfigError(
+            "--header has a name or a value that cannot be sent; give NAME=VALUE of plain letters, "
+            "digits and signs, such as x-tenant=blue."
+        )
+
+
+def served_model(
+    base_url: str,
+    api_key: str | None,
+    *,
+    headers: Mapping[str, str] | None = None,
+    is_checked: bool = True,
+) -> str:
+    """The first model that the server lists. Raises SetupError."""
+    url, more = url_of(base_url, MODELS), headers or {}
+    secrets = _secrets_of(api_key, more)
+    try:
+        status, body = asyncio.run(_listed(url, _headers(api_key, more), is_checked=is_checked))
+        if not httpx.codes.is_success(status):
+            words = _shown(body.decode("utf-8", "replace"), secrets)
+            needs_key = status in NEEDS_KEY and api_key is None and not more
+            hint = KEY_HINT if needs_key else "; is --base-url right? Or name one with --model"
+            raise SetupError(f"{url} gave no model (status {status}: {words}){hint}.")
+        models = msgspec.json.decode(body, type=ModelList).data
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        reason = _shown(str(error), secrets)
+        raise SetupError(
+            f"{url} gave no model ({reason}); is a server running there? Or name one with --model."
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise SetupError(
+            f"{url} gave no list of models ({_shown(str(error), secrets)}); is --base-url right? "
+            "Or name a model with --model."
+        ) from None
+    if not models:
+        raise SetupError(f"{url} lists no model; name one with --model.")
+    if not models[0].id.isprintable():
+        raise SetupError(f"{url} lists a model whose name cannot be shown; give it with --model.")
+    return models[0].id
+
+
+async def _listed(url: str, headers: Mapping[str, str], *, is_checked: bool) -> tuple[int, bytes]:
+    """The status and the body of a list of models. Raises BadAnswer."""
+    try:
+        async with (
+            asyncio.timeout(MODELS_S),
+            httpx.AsyncClient(
+                headers=headers, timeout=CONNECT_S, trust_env=False, verify=is_checked
+            ) as client,
+            client.stream("GET", url) as response,
+        ):
+            bytes_max = MODELS_BYTES_MAX + 1 if response.is_success else BODY_BYTES_MAX
+            body = await _beginning(response, bytes_max)
+    except TimeoutError:
+        raise BadAnswer(f"it was not complete after {MODELS_S:g} s") from None
+    if len(body) > MODELS_BYTES_MAX:
+        raise BadAnswer(f"it has above {MODELS_BYTES_MAX:,} bytes")
+    return response.status_code, body
+
+
+def _secrets_of(api_key: str | None, headers: Mapping[str, str]) -> list[str]:
+    """The key, and the last word of every header that is long enough to be one."""
+    words = [value.split()[-1] for value in headers.values() if value.split()]
+    long = [word for word in words if len(word) >= SECRET_CHARACTERS_MIN]
+    return [*([api_key] if api_key else []), *long]
+
+
+def _shown(text: str, secrets: Sequence[str]) -> str:
+    """The words of a server in one short line that can do no harm, without our secrets.
+
+    Some servers repeat the key that they refuse.
+    """
+    line = " ".join(printable(text).split())
+    for secret in secrets:
+        line = line.replace(secret, SHOWN_KEY)
+    return line[:REASON_CHARACTERS_MAX]
+
+
+def _headers(api_key: str | None, more: Mapping[str, str]) -> dict[str, str]:
+    key = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
+    return {**key, **more}
+
+
+async def _beginning(response: httpx.Response, bytes_max: int) -> bytes:
+    """The first bytes of a body; the rest, of any length, is not read."""
+    found = bytearray()
+    async for piece in response.aiter_bytes():
+        found += piece
+        if len(found) >= bytes_max:
+            break
+    return bytes(found[:bytes_max])

@@ -1,0 +1,186 @@
+"""Pictures of results, as PNG and SVG. Needs matplotlib; loaded only to draw.
+
+Tests: tests/unit/lab/bench/test_plots.py and tests/e2e/test_bench.py.
+"""
+
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any  # Any: results are JSON values
+
+from matplotlib.figure import Figure
+
+from jitney_lab.bench.drawing import GREY, OTHER, OURS, empty_figure, save_figure
+
+SHADES = (OURS, GREY, OTHER, "#dd8452", "#ccb974", "#64b5cd", "#8172b3")
+COLOURS = {
+    "sequential": GREY,
+    "static": OTHER,
+    "dynamic": "#dd8452",
+    "adaptive": "#ccb974",
+    "windowed": "#64b5cd",
+    "continuous": OURS,
+}
+
+
+def draw(content: Mapping[str, Any], folder: Path) -> list[Path]:
+    """Draw the result of a benchmark into files NAME.png and NAME.svg; which were written."""
+    painter = PAINTERS.get(content["benchmark"])
+    if painter is None:
+        return []
+    return save_figure(painter(content), content["benchmark"], folder)
+
+
+def _machine(content: Mapping[str, Any]) -> str:
+    machine = content["machine"]
+    return f"{machine['processor']}, {machine['cores']} cores"
+
+
+def _strategies(content: Mapping[str, Any]) -> Figure:
+    """p95 latency and throughput of each strategy, workload by workload."""
+    title = f"One workload, six ways of batching, {_machine(content)}"
+    figure, (latency, rate) = empty_figure(2, title)
+    workloads = content["workloads"]
+    for axes, key, scale, label in (
+        (latency, "p95_e2el_ms", 1e-3, "p95 latency, seconds"),
+        (rate, "output_throughput", 1.0, "tokens per second"),
+    ):
+        for number, name in enumerate(COLOURS):
+            values = [
+                scale * statistics.median([run[key] for run in strategies[name]])
+                for strategies in workloads.values()
+            ]
+            places = [place + (number - 2.5) * 0.14 for place in range(len(workloads))]
+            axes.bar(places, values, width=0.13, color=COLOURS[name], label=name)
+        axes.set_xticks(range(len(workloads)), list(workloads))
+        axes.set_ylabel(label)
+    rate.legend(fontsize=8, frameon=False)
+    return figure
+
+
+def _scaling(content: Mapping[str, Any]) -> Figure:
+    """Throughput against batch size, and the fit."""
+    figure, (rate, tick) = empty_figure(2, f"Batch size, {_machine(content)}")
+    sizes = [int(size) for size in content["tokens_per_s"]]
+    rates = list(content["tokens_per_s"].values())
+    claimed = {int(size): gain for size, gain in content["claimed"].items()}
+    rate.plot(sizes, rates, "o-", color=OURS, label="measured")
+    # What was claimed are multiples of the rate of one sequence.
+    if 1 in sizes:
+        one = content["tokens_per_s"]["1"]
+        expected = [one * gain for gain in claimed.values()]
+        rate.plot(list(claimed), expected, ":", color=GREY, label="claimed once")
+    rate.set(xlabel="sequences in a batch", ylabel="tokens per second", ylim=(0, None))
+    rate.set_xscale("log", base=2)
+    rate.set_xticks(sizes, [str(size) for size in sizes])
+    fit = content["fit"]
+    medians = [1e3 * statistics.median(values) for values in content["tick_s"].values()]
+    line = [1e3 * (fit["fixed_s"] + size * fit["sequence_s"]) for size in sizes]
+    tick.plot(sizes, medians, "o", color=OURS, label="measured")
+    words = f"T(B) = {1e3 * fit['fixed_s']:.1f} ms + B * {1e3 * fit['sequence_s']:.2f} ms"
+    tick.plot(sizes, line, "-", color=OTHER, label=words)
+    tick.set(xlabel="sequences in a batch", ylabel="one tick, milliseconds", ylim=(0, None))
+    for axes in (rate, tick):
+        axes.legend(fontsize=8, frameon=False)
+    return figure
+
+
+def _stalls(content: Mapping[str, Any]) -> Figure:
+    """The gaps of one stream from when the long prompt came, both ways."""
+    prompt = f"{content['prompt_count']:,} tokens"
+    title = f"A stream while a prompt of {prompt} is computed, {_machine(content)}"
+    figure, (axes,) = empty_figure(1, title)
+    for (name, runs), colour in zip(content["ways"].items(), (OTHER, OURS), strict=True):
+        # A gap is drawn as long as it lasted.
+        for at_s, gap_ms in runs[-1]["gaps_of_one_stream"]:
+            axes.plot([at_s - gap_ms / 1e3, at_s], [gap_ms / 1e3] * 2, color=colour, linewidth=2)
+        worst = max(gap_ms for _, gap_ms in runs[-1]["gaps_of_one_stream"]) / 1e3
+        label = f"{name}: at most {worst:.2f} s"
+        axes.plot([], [], color=colour, label=label)
+        axes.axvline(runs[-1]["ttft_s"], color=colour, linestyle=":", linewidth=1)
+    axes.set_yscale("log")
+    axes.set(
+        xlabel="seconds since the prompt came (dotted: its first token)",
+        ylabel="seconds between two tokens",
+    )
+    axes.legend(fontsize=8, frameon=False)
+    return figure
+
+
+def _overhead(content: Mapping[str, Any]) -> Figure:
+    """The parts of a tick, stacked, as a share."""
+    figure, (axes,) = empty_figure(1, f"Where a tick spends its time, {_machine(content)}")
+    sizes = list(content["seconds"])
+    below = [0.0] * len(sizes)
+    parts = ("pass", "plan", "apply", "rest")
+    for part, colour in zip(parts, ("#cfd8d5", "#dd8452", "#64b5cd", "#ccb974"), strict=True):
+        shares = [
+            100 * content["seconds"][size][part] / content["seconds"][size]["tick"]
+            for size in sizes
+        ]
+        axes.barh(sizes, shares, left=below, color=colour, label=part)
+        below = [low + share for low, share in zip(below, shares, strict=True)]
+    axes.set(xlabel="percent of a tick", ylabel="sequences")
+    axes.legend(fontsize=8, frameon=False, ncols=5, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    return figure
+
+
+def _compare(content: Mapping[str, Any]) -> Figure:
+    """Tokens per second by the number of clients: each of ours beside those it is compared with."""
+    rates, compared_with = content["tokens_per_s"], content["compared_with"]
+    groups = {
+        name: [name, *(peer for peer, ours in compared_with.items() if ours == name)]
+        for name in rates
+        if name not in compared_with
+    }
+    clients = sorted({int(count) for each in rates.values() for count in each})
+    title = f"Tokens per second, {_machine(content)}"
+    figure, panels = empty_figure(len(groups), title)
+    for axes, names in zip(panels, groups.values(), strict=True):
+        width = 0.8 / len(names)
+        for number, name in enumerate(names):
+            first = -0.4 + (number + 0.5) * width
+            known = [
+                (place + first, statistics.median(rates[name][str(count)]))
+                for place, count in enumerate(clients)
+                if str(count) in rates[name]
+            ]
+            places, values = zip(*known, strict=True)
+            colour = SHADES[number % len(SHADES)]
+            axes.bar(places, values, width=0.9 * width, color=colour, label=name)
+        axes.set_xticks(range(len(clients)), [str(count) for count in clients])
+        axes.set(xlabel="clients at once", ylabel="tokens per second")
+        axes.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.15))
+    return figure
+
+
+def _serve(content: Mapping[str, Any]) -> Figure:
+    """The sorted times of all requests, one panel for each metric."""
+    curves = content["percentile_curves_ms"]
+    rate = f"{content['request_throughput']:.2f} requests/s"
+    title = f"{content['model_id']}: {content['completed']:,} requests, {rate}"
+    figure, panels = empty_figure(len(curves), title)
+    for axes, (metric, values) in zip(panels, curves.items(), strict=True):
+        axes.plot(range(len(values)), values, "-", color=OURS)
+        for share in (50, 95, 99):
+            label = f"p{share}: {_digits(values[share])} ms"
+            axes.plot([share], [values[share]], "o", color=OTHER, markersize=4, label=label)
+        axes.set(xlabel="percent of the requests", ylabel=f"{metric.upper()}, milliseconds")
+        axes.set_ylim(bottom=0)
+        axes.legend(fontsize=8, frameon=False, loc="upper left")
+    return figure
+
+
+def _digits(value: float) -> str:
+    """Three digits that say something, also of a small value."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+PAINTERS = {
+    "strategies": _strategies,
+    "scaling": _scaling,
+    "stalls": _stalls,
+    "overhead": _overhead,
+    "compare": _compare,
+    "serve": _serve,
+}

@@ -1,0 +1,114 @@
+"""`jitney bench strategies`, `scaling`, `stalls`, `overhead`: measure an engine here. Main thread.
+
+Tests: tests/unit/lab/cli/test_bench.py and tests/e2e/test_bench.py.
+"""
+
+from dataclasses import replace
+
+from jitney.cli.failures import say
+from jitney.config import Resolved
+from jitney.errors import ConfigError
+from jitney.loading.model_source import located
+from jitney_lab.bench import overhead, scaling, stalls, strategies
+from jitney_lab.bench.report import Result
+from jitney_lab.bench.workload import Workload
+from jitney_lab.cli.bench_result import (
+    LENGTH_MAX,
+    RATE_MAX,
+    RATE_MIN,
+    RUNS_MAX,
+    check_number,
+    measure_and_finish,
+    read_counts,
+    seed_of,
+    tell_arrivals,
+)
+from jitney_lab.cli.bench_verbs import (
+    OverheadOptions,
+    ScalingOptions,
+    StallsOptions,
+    StrategiesOptions,
+)
+
+ENGINE_PROMPTS_MAX = 100_000
+"""A record of each tick with all of its members is kept until a workload ends: a few hundred
+megabytes for so many requests."""
+
+
+def run_strategies(options: StrategiesOptions, resolved: Resolved) -> None:
+    """Run `jitney bench strategies`."""
+    check_number("--runs", options.runs, 1, RUNS_MAX)
+    check_number("--num-prompts", options.num_prompts, 1, ENGINE_PROMPTS_MAX)
+    if options.request_rate is not None:
+        check_number("--request-rate", options.request_rate, RATE_MIN, RATE_MAX)
+    seed = seed_of(resolved)
+
+    def measure() -> Result:
+        settings = located(resolved.settings)
+        slots = settings.max_num_seqs
+        per_s = options.request_rate or strategies.fitting_rate(settings, seed, say)
+        loads = loads_of(options, per_s, seed=seed, slots=slots)
+        result = strategies.measure(settings, loads, runs=options.runs, say=say)
+        load = {"num_prompts": options.num_prompts, "request_rate": per_s, "slots": slots}
+        return replace(result, figures={"load": load, **result.figures})
+
+    measure_and_finish(measure, resolved, options.output, strategies.SETS)
+
+
+def loads_of(options: StrategiesOptions, per_s: float, *, seed: int, slots: int) -> list[Workload]:
+    """The loads of `jitney bench strategies`; very long ones are told."""
+    loads = strategies.workloads(options.num_prompts, per_s, seed=seed, slots=slots)
+    once_s = sum(load.jobs[-1].at_s for load in loads)
+    tell_arrivals(options.runs * len(strategies.CHANGES) * once_s)
+    return loads
+
+
+def run_scaling(options: ScalingOptions, resolved: Resolved) -> None:
+    """Run `jitney bench scaling`."""
+    check_number("--runs", options.runs, 1, RUNS_MAX)
+    sizes = read_counts("--sizes", options.sizes)
+    if len(sizes) < 2:
+        raise ConfigError(f"--sizes {options.sizes} is one size, and a line needs two; add one.")
+    measure_and_finish(
+        lambda: scaling.measure(
+            located(resolved.settings),
+            sizes=sizes,
+            runs=options.runs,
+            seed=seed_of(resolved),
+            say=say,
+        ),
+        resolved,
+        options.output,
+        scaling.SETS,
+    )
+
+
+def run_stalls(options: StallsOptions, resolved: Resolved) -> None:
+    """Run `jitney bench stalls`."""
+    check_number("--runs", options.runs, 1, RUNS_MAX)
+    check_number("--input-len", options.input_len, 1, LENGTH_MAX)
+    measure_and_finish(
+        lambda: stalls.measure(
+            located(resolved.settings),
+            prompt_count=options.input_len,
+            runs=options.runs,
+            seed=seed_of(resolved),
+            say=say,
+        ),
+        resolved,
+        options.output,
+        stalls.SETS,
+    )
+
+
+def run_overhead(options: OverheadOptions, resolved: Resolved) -> None:
+    """Run `jitney bench overhead`."""
+    sizes = read_counts("--sizes", options.sizes)
+    measure_and_finish(
+        lambda: overhead.measure(
+            located(resolved.settings), sizes=sizes, seed=seed_of(resolved), say=say
+        ),
+        resolved,
+        options.output,
+        overhead.SETS,
+    )

@@ -1,0 +1,130 @@
+"""Which options of `jitney plan` are refused: numbers without meaning, and what nothing would use.
+
+Tests: tests/unit/lab/plan/test_checks.py.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from jitney.cli.flags import own_flags
+from jitney.config import Resolved
+from jitney.errors import ConfigError
+from jitney_lab.cli.plan_verb import PlanOptions
+from jitney_lab.plan.replica import REPLICAS_MAX
+from jitney_lab.plan.what_if import NAMES, WHOLE_MAX
+
+LENGTH_MAX = 1_000_000
+RATE_MIN = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Unused:
+    """Options that nothing uses in some case, and the end of the sentence that says so."""
+
+    names: tuple[str, ...]
+    case: Callable[[PlanOptions, bool], bool]
+    """Is given the options, and whether there is a trace with times."""
+    reason: str
+
+
+UNUSED = (
+    Unused(
+        ("day",),
+        lambda options, timed: bool(options.what_if),
+        "with --what-if, which replays one load; leave one of the two out",
+    ),
+    Unused(
+        ("replicas",),
+        lambda options, timed: not options.day and not options.what_if,
+        "without --day or --what-if, because the number of replicas is searched; leave it out",
+    ),
+    Unused(
+        ("day_peak",),
+        lambda options, timed: not options.day,
+        "without --day; add that, or leave it out",
+    ),
+    Unused(
+        ("input_len", "output_len", "range_ratio"),
+        lambda options, timed: options.trace is not None,
+        "with --trace, whose requests have their lengths; leave one of the two out",
+    ),
+    Unused(
+        ("range_ratio",),
+        lambda options, timed: options.input_len is None and options.output_len is None,
+        "without --input-len or --output-len; add one of them, or leave it out",
+    ),
+    Unused(
+        ("share",),
+        lambda options, timed: options.day or bool(options.what_if),
+        "with --day or --what-if, which say the share and search nothing; leave it out",
+    ),
+    Unused(
+        ("burstiness",),
+        lambda options, timed: timed and bool(options.what_if),
+        "with --what-if and a trace that says when its requests arrive; leave it out, or take "
+        "the timestamps out of the file",
+    ),
+    Unused(
+        ("save_cost",),
+        lambda options, timed: options.cost is not None,
+        "with --cost, because nothing is measured; leave one of the two out",
+    ),
+)
+"""Every option that another one makes useless; the first that fits is told."""
+
+SIMULATED = NAMES | {"seed"}
+"""The settings that count where the cost comes from a file; it has the others in it."""
+
+CACHE = "cache_dir"
+"""A folder changes no figure."""
+
+
+def check_numbers(options: PlanOptions) -> None:
+    """Refuse numbers that mean nothing. Raises ConfigError."""
+    bounds = {
+        "--request-rate": (options.request_rate, RATE_MIN, 1e6),
+        "--input-len": (options.input_len, 0, LENGTH_MAX),
+        "--output-len": (options.output_len, 0, LENGTH_MAX),
+        "--burstiness": (options.burstiness, 0.0, 1e6),
+        "--replicas": (options.replicas, 0, REPLICAS_MAX if options.day else WHOLE_MAX),
+        "--share": (options.share, 0.0, 1.0),
+    }
+    for name, (value, low, high) in bounds.items():
+        if value is not None and not low < value <= high:
+            raise ConfigError(f"{name} is {value:g}; expected above {low:g}, up to {high:g}.")
+    if options.range_ratio is not None and not 0.0 <= options.range_ratio <= 1.0:
+        raise ConfigError(f"--random-range-ratio is {options.range_ratio:g}; expected 0 to 1.")
+    if options.day_peak is not None and not 1.0 <= options.day_peak <= 1.98:
+        raise ConfigError(f"--day-peak is {options.day_peak:g}; expected 1 to 1.98.")
+
+
+def check_used(options: PlanOptions, *, is_timed: bool = False) -> None:
+    """Refuse an option that nothing would use. Raises ConfigError."""
+    spelled = {flag.name: flag.spelled[0] for flag in own_flags(PlanOptions)}
+    for rule in UNUSED:
+        # By identity: 0 is a number that was given, and equals False.
+        values = {name: getattr(options, name) for name in rule.names}
+        given = [name for name, value in values.items() if value is not None and value is not False]
+        if given and rule.case(options, is_timed):
+            raise ConfigError(f"{spelled[given[0]]} would not be used {rule.reason}.")
+
+
+def unused_settings(options: PlanOptions, resolved: Resolved) -> str | None:
+    """A sentence about given settings that a cost from a file makes useless; None without any.
+
+    Raises ConfigError if one is a flag. A file or the environment may be there for other commands.
+    """
+    if options.cost is None:
+        return None
+    given = [name for name in resolved.given() if name not in SIMULATED]
+    for name in given:
+        word, _, flag = resolved.sources[name].partition(" ")
+        if word == "flag":
+            raise ConfigError(
+                f"{flag} would not be used with --cost, which was measured with its own model, "
+                "backend and memory; leave one of the two out."
+            )
+    places = ", ".join(f"{name} ({resolved.sources[name]})" for name in given if name != CACHE)
+    if not places:
+        return None
+    return f"Not used, because the cost of ticks comes from {options.cost}: {places}."

@@ -1,0 +1,353 @@
+"""`jitney batch run` as people run it: results, errors, interruptions, and what is refused."""
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jitney.core.limits import FAILURES_MAX
+from tests.deadly_text import DEADLY, deadly_text
+from tests.e2e.batches.batch_client import CHAT, custom_ids, jsonl, line
+from tests.e2e.server.harness import wait_until
+
+RUN_S = 120.0
+TRIES = 5
+"""What must happen in the middle of a run is tried again where a busy machine came too late."""
+COMMAND = [sys.executable, "-m", "jitney", "batch", "run", "--backend", "fake"]
+
+
+def run(folder: Path, *words: str, output: str = "out.jsonl") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, "in.jsonl", "-o", output, *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
+        check=False,
+    )
+
+
+def rows(path: Path) -> list[dict[str, object]]:
+    return [json.loads(each) for each in path.read_text().splitlines()]
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def expect_sentence(done: subprocess.CompletedProcess[str], code: int, words: str) -> None:
+    assert done.returncode == code, done.stderr
+    assert words in done.stderr
+    assert done.stderr.startswith("jitney: ")
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert done.stdout == ""
+
+
+def test_every_line_is_answered_and_nothing_else_is_left(tmp_path: Path) -> None:
+    """Guards the simplest use: both endpoints in one file, in order, and no other file."""
+    work = [line(f"c{n}", CHAT if n % 2 else "/v1/completions") for n in range(30)]
+    (tmp_path / "in.jsonl").write_bytes(jsonl(work))
+    done = run(tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "30 lines: 30 answered in out.jsonl\n"
+    assert custom_ids(rows(tmp_path / "out.jsonl")) == [each["custom_id"] for each in work]
+    assert names(tmp_path) == {"in.jsonl", "out.jsonl", "out.jsonl.done"}
+
+
+def test_a_run_that_is_done_is_not_done_again(tmp_path: Path) -> None:
+    """Guards whoever repeats a command until it succeeds, and a file that is something else."""
+    (tmp_path / "in.jsonl").write_bytes(jsonl([line("a"), line("b")]))
+    assert run(tmp_path).returncode == 0
+    first = (tmp_path / "out.jsonl").read_bytes()
+    left_over = tmp_path / "out.jsonl.jobs.done"
+    # As a kill leaves it: before the folder was removed, in the middle of that, and after it.
+    for is_left, names_left in ((True, ("jobs.sqlite", "lock")), (True, ()), (False, ())):
+        if is_left:
+            left_over.mkdir()
+        for name in names_left:
+            (left_over / name).write_bytes(b"x")
+        done = run(tmp_path)
+        assert (done.returncode, done.stdout) == (0, "2 lines: 2 answered in out.jsonl\n")
+        assert "All of it was done by an earlier run" in done.stderr
+        assert names(tmp_path) == {"in.jsonl", "out.jsonl", "out.jsonl.done"}
+        assert (tmp_path / "out.jsonl").read_bytes() == first
+    # Half of a folder, as an earlier version left it, is no run to go on with.
+    (tmp_path / "out.jsonl.jobs").mkdir()
+    assert run(tmp_path).returncode == 0
+    assert (tmp_path / "out.jsonl").read_bytes() == first
+    # The same ids are not the same questions.
+    (tmp_path / "in.jsonl").write_bytes(jsonl([line("a"), line("b", prompt="another")]))
+    expect_sentence(run(tmp_path), 2, "out.jsonl is there already")
+    assert (tmp_path / "out.jsonl").read_bytes() == first
+    # Nor is a file the result because one was there.
+    (tmp_path / "in.jsonl").write_bytes(jsonl([line("a"), line("b")]))
+    (tmp_path / "out.jsonl").write_text("mine")
+    expect_sentence(run(tmp_path), 2, "out.jsonl is there already")
+    assert (tmp_path / "out.jsonl").read_text() == "mine"
+
+
+def test_what_looks_like_a_folder_of_ours_is_not_removed(tmp_path: Path) -> None:
+    """Guards a thesis in a folder that has an unlucky name."""
+    (tmp_path / "in.jsonl").write_bytes(jsonl([line("a")]))
+    thesis = tmp_path / "out.jsonl.jobs.done" / "files" / "thesis.txt"
+    thesis.parent.mkdir(parents=True)
+    thesis.write_text("mine")
+    assert "Directory not empty" in run(tmp_path).stderr
+    assert thesis.read_text() == "mine"
+
+
+def test_a_file_that_takes_the_name_of_the_output_is_not_overwritten(tmp_path: Path) -> None:
+    """Guards what somebody put there between two runs of the same command."""
+    work = [line(f"c{n}", max_tokens=200, ignore_eos=True) for n in range(300)]
+    folder, _ = cut_short(tmp_path, work, signal.SIGKILL)
+    (folder / "out.jsonl").write_text("mine")
+    expect_sentence(run(folder), 2, "is not of this run")
+    assert (folder / "out.jsonl").read_text() == "mine"
+    (folder / "out.jsonl").unlink()
+    assert run(folder).returncode == 0
+
+
+def test_a_small_input_that_is_edited_is_not_answered(tmp_path: Path) -> None:
+    """Guards files that a buffer holds whole: what is compared must be what is on the disk."""
+    work = [line(f"c{n}", prompt="question", max_tokens=400, ignore_eos=True) for n in range(40)]
+    for attempt in range(TRIES):
+        folder = tmp_path / str(attempt)
+        with begun_with(folder, work, 90_000, "--max-num-seqs", "1") as process:
+            content = (folder / "in.jsonl").read_bytes()
+            with (folder / "in.jsonl").open("r+b") as file:
+                file.write(content.replace(b"question", b"QUESTION"))
+            was_running = process.poll() is None
+            _, said = process.communicate(timeout=RUN_S)
+        if was_running:
+            break
+    assert process.returncode == 1, said
+    assert "was edited while its lines were answered" in said.splitlines()[-1]
+    (folder / "in.jsonl").write_bytes(content)
+    assert run(folder).returncode == 0
+    found: list[Any] = rows(folder / "out.jsonl")
+    texts = {each["response"]["body"]["choices"][0]["text"] for each in found}
+    assert len(texts) == 1, "all lines ask the same"
+
+
+def test_a_mark_at_the_beginning_is_no_part_of_the_first_line(tmp_path: Path) -> None:
+    """Guards files of editors that write one."""
+    (tmp_path / "in.jsonl").write_bytes(b"\xef\xbb\xbf" + jsonl([line("a"), line("b")]))
+    assert run(tmp_path).stdout == "2 lines: 2 answered in out.jsonl\n"
+
+
+@pytest.mark.parametrize("is_renamed", [True, False])
+def test_an_input_that_changes_meanwhile(tmp_path: Path, *, is_renamed: bool) -> None:
+    """Guards answers against the id of another line: with another file of the same name the lines
+    are those of the start, and an edit in place ends the run."""
+    # A length of its own for each line tells the answers apart.
+    work = [line(f"c{n:04}", max_tokens=100 + n % 100, ignore_eos=True) for n in range(300)]
+    folder, process = changed_meanwhile(tmp_path, work, is_renamed=is_renamed)
+    if not is_renamed:
+        assert process.returncode == 1, process.stderr
+        assert "Traceback" not in process.stderr
+        assert "was edited while its lines were answered" in process.stderr.splitlines()[-1]
+        assert "out.jsonl" not in names(folder)
+        expect_sentence(run(folder), 2, "another input")
+        (folder / "in.jsonl").write_bytes(jsonl(work))
+        process = run(folder)
+    assert process.returncode == 0, process.stderr
+    found: list[Any] = rows(folder / "out.jsonl")
+    counts = [each["response"]["body"]["usage"]["completion_tokens"] for each in found]
+    assert custom_ids(found) == [each["custom_id"] for each in work]
+    assert counts == [each["body"]["max_tokens"] for each in work]
+
+
+def changed_meanwhile(
+    tmp_path: Path, work: list[Any], *, is_renamed: bool
+) -> tuple[Path, "subprocess.CompletedProcess[str]"]:
+    """A run whose input had its lines in reverse order from some moment on.
+
+    One that was over before that is tried again.
+    """
+    for attempt in range(TRIES):
+        folder = tmp_path / str(attempt)
+        with begun_with(folder, work, 200_000) as process:
+            if is_renamed:
+                (folder / "new").write_bytes(jsonl(work[::-1]))
+                (folder / "new").replace(folder / "in.jsonl")
+            else:
+                with (folder / "in.jsonl").open("r+b") as file:
+                    file.write(jsonl(work[::-1]))
+            was_running = process.poll() is None
+            out, said = process.communicate(timeout=RUN_S)
+        if was_running:
+            return folder, subprocess.CompletedProcess([], process.returncode, out, said)
+    pytest.fail("each run was over before its input was changed")
+
+
+def test_failed_lines_are_in_a_file_of_their_own(tmp_path: Path) -> None:
+    """Guards scripts: the exit code says that some failed, and the file says why."""
+    work = [line("a"), b"{oops", line("b", stream=True), line("c")]
+    (tmp_path / "in.jsonl").write_bytes(jsonl(work))
+    done = run(tmp_path)
+    assert done.returncode == 1
+    assert done.stdout == "4 lines: 2 answered in out.jsonl, 2 failed in out.errors.jsonl\n"
+    assert custom_ids(rows(tmp_path / "out.jsonl")) == ["a", "c"]
+    assert custom_ids(rows(tmp_path / "out.errors.jsonl")) == [None, "b"]
+
+
+def begun(folder: Path, *flags: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [*COMMAND, "in.jsonl", "-o", "out.jsonl", *flags],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def has_grown(store: Path, least: int) -> bool:
+    """Whether so much was written by a run that goes on."""
+    # It is gone with the run that wrote it.
+    with contextlib.suppress(FileNotFoundError):
+        return store.stat().st_size >= least
+    return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_run_that_was_cut_short_goes_on_where_it_was(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """Guards long runs: the same command again, and each line is in the output once."""
+    work = [line(f"c{n}", max_tokens=200, ignore_eos=True) for n in range(300)]
+    folder, said = cut_short(tmp_path, work, number)
+    if number == signal.SIGINT:
+        assert "The same command goes on from there" in said
+    assert "out.jsonl" not in names(folder)
+    done = run(folder)
+    assert done.returncode == 0, done.stderr
+    assert "Going on with an earlier run" in done.stderr
+    assert custom_ids(rows(folder / "out.jsonl")) == [each["custom_id"] for each in work]
+    assert names(folder) == {"in.jsonl", "out.jsonl", "out.jsonl.done"}
+
+
+def cut_short(tmp_path: Path, work: list[Any], number: signal.Signals) -> tuple[Path, str]:
+    """The folder of a run that was ended by this signal, and what it said.
+
+    One that was over before the signal came is tried again.
+    """
+    for attempt in range(TRIES):
+        folder = tmp_path / str(attempt)
+        with begun_with(folder, work, 200_000) as process:
+            process.send_signal(number)
+            _, said = process.communicate(timeout=RUN_S)
+        if process.returncode != 0:
+            assert process.returncode == (130 if number == signal.SIGINT else -number), said
+            return folder, said
+    pytest.fail("each run was over before it was cut short")
+
+
+def test_results_that_cannot_be_delivered_are_kept(tmp_path: Path) -> None:
+    """Guards a night of work against a name that is taken meanwhile: the next run delivers it."""
+    work = [line(f"c{n}", max_tokens=200, ignore_eos=True) for n in range(300)]
+    folder, said = delivered_in_vain(tmp_path, [*work, b"{oops"])
+    assert said.count("\n") == 1, said
+    assert "out.errors.jsonl: File exists" in said
+    assert "they stay in out.jsonl.jobs, and the same command goes on from there" in said
+    errors = folder / "out.errors.jsonl"
+    errors.rmdir()
+    done = run(folder)
+    assert done.returncode == 1, done.stderr
+    assert "Going on with an earlier run, which has 301 of 301 lines done" in done.stderr
+    assert custom_ids(rows(folder / "out.jsonl")) == [each["custom_id"] for each in work]
+    assert custom_ids(rows(errors)) == [None]
+    assert names(folder) == {"in.jsonl", "out.jsonl", "out.errors.jsonl", "out.jsonl.done"}
+
+
+def delivered_in_vain(tmp_path: Path, work: list[Any]) -> tuple[Path, str]:
+    """The folder of a run that found a folder where its errors belong, and what it said.
+
+    One that was over before the folder was there is tried again.
+    """
+    for attempt in range(TRIES):
+        folder = tmp_path / str(attempt)
+        with begun_with(folder, work, 1) as process:
+            # The output is delivered before it, so half of the results are in place.
+            with contextlib.suppress(FileExistsError):
+                (folder / "out.errors.jsonl").mkdir()
+            _, said = process.communicate(timeout=RUN_S)
+        assert process.returncode == 1, said
+        if (folder / "out.errors.jsonl").is_dir():
+            return folder, said
+    pytest.fail("each run was over before its name was taken")
+
+
+@contextlib.contextmanager
+def begun_with(
+    folder: Path, work: list[Any], least: int, *flags: str
+) -> "Iterator[subprocess.Popen[str]]":
+    """A run of these lines in a new folder, once it has written so much or has ended."""
+    folder.mkdir()
+    (folder / "in.jsonl").write_bytes(jsonl(work))
+    store = folder / "out.jsonl.jobs" / "jobs.sqlite-wal"
+    with begun(folder, *flags) as process:
+        wait_until(
+            lambda: has_grown(store, least) or process.poll() is not None,
+            "it does not begin",
+            RUN_S,
+        )
+        yield process
+
+
+def test_another_input_or_model_does_not_go_on(tmp_path: Path) -> None:
+    """Guards results against a mix of two runs."""
+    # So many that it goes on until it is killed.
+    work = [line(f"c{n}", max_tokens=200, ignore_eos=True) for n in range(6000)]
+    (tmp_path / "in.jsonl").write_bytes(jsonl(work))
+    with begun(tmp_path) as process:
+        store = tmp_path / "out.jsonl.jobs" / "jobs.sqlite-wal"
+        wait_until(lambda: has_grown(store, 200_000), "it does not begin", RUN_S)
+        expect_sentence(run(tmp_path), 2, "Another process answers into out.jsonl")
+        process.kill()
+    other = tmp_path / "other.gguf"
+    other.write_bytes(b"not read before the refusal")
+    expect_sentence(run(tmp_path, "--backend", "llamacpp", "--model", str(other)), 2, "the model")
+    (tmp_path / "in.jsonl").write_bytes(jsonl(work[1:]))
+    expect_sentence(run(tmp_path), 2, "another input")
+
+
+def test_what_cannot_be_run_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    """Guards the first try: no traceback, and no folder that is left behind."""
+    expect_sentence(run(tmp_path), 2, "There is no file in.jsonl")
+    (tmp_path / "in.jsonl").write_text("\n\n")
+    expect_sentence(run(tmp_path, output="nowhere/out.jsonl"), 2, "There is no folder nowhere")
+    expect_sentence(run(tmp_path), 2, "no line with a request")
+    expect_sentence(run(tmp_path, output="x" * 240), 2, "longer than 230 bytes")
+    assert names(tmp_path) == {"in.jsonl"}
+    bare = subprocess.run(COMMAND, capture_output=True, text=True, timeout=RUN_S, check=False)
+    expect_sentence(bare, 2, "There is no input")
+
+
+def test_the_help_has_an_example() -> None:
+    """Guards the first minute."""
+    for words in (["batch"], ["batch", "run"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "jitney", *words, "--help"],
+            capture_output=True,
+            text=True,
+            timeout=RUN_S,
+            check=False,
+        )
+        assert "jitney batch run in.jsonl -o out.jsonl" in done.stdout
+
+
+def test_a_line_that_kills_the_tokenizer_fails_alone(tmp_path: Path) -> None:
+    """Guards a run against one text: it would end the run, and each that goes on with it."""
+    (tmp_path / "in.jsonl").write_bytes(jsonl([line("a"), line("b", prompt=DEADLY), line("c")]))
+    with deadly_text(tmp_path / "custom") as deaths:
+        done = run(tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert deaths.count == FAILURES_MAX
+    assert custom_ids(rows(tmp_path / "out.jsonl")) == ["a", "c"]
+    assert custom_ids(rows(tmp_path / "out.errors.jsonl")) == ["b"]

@@ -1,0 +1,332 @@
+"""Servers that are killed, stopped and started again in the middle of a batch: a recount is exact.
+
+Real processes and SIGKILL. Each wait is for progress, and has a limit.
+"""
+
+import contextlib
+import os
+import resource
+import shutil
+import signal
+import sqlite3
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+from openai import OpenAI
+
+from jitney.server.batches.schema import PENDING
+from tests.e2e.batches.batch_client import custom_ids, ended, line, results, submit, upload
+from tests.e2e.batches.job_process import START_S, ServerProcess, server_process
+from tests.e2e.server.harness import WAIT_S, wait_until
+from tests.e2e.server.processes import backend_of
+
+LINES = 300
+KILLS = 3
+TRIES = 5
+"""What must happen in the middle of a batch is tried again where a busy machine came too late."""
+SECRET = "a-secret-of-the-tests"
+WORK = [line(f"c{number}", max_tokens=150, ignore_eos=True) for number in range(LINES)]
+
+
+def done_count(client: OpenAI, batch_id: str) -> int:
+    counts = client.batches.retrieve(batch_id).request_counts
+    assert counts is not None
+    return counts.completed + counts.failed
+
+
+def wait_progress(client: OpenAI, batch_id: str, count: int) -> None:
+    wait_until(
+        lambda: (
+            done_count(client, batch_id) >= count
+            or client.batches.retrieve(batch_id).status == "completed"
+        ),
+        "no more lines are done",
+        START_S,
+    )
+
+
+def check_recount(client: OpenAI, batch_id: str) -> None:
+    """Every line once, in order, with the text that it has alone."""
+    done = ended(client, client.batches.retrieve(batch_id))
+    assert done.status == "completed"
+    assert done.request_counts is not None
+    assert done.request_counts.model_dump() == {"total": LINES, "completed": LINES, "failed": 0}
+    rows = results(client, done.output_file_id)
+    assert custom_ids(rows) == [each["custom_id"] for each in WORK]
+    assert done.error_file_id is None
+    for asked, row in list(zip(WORK, rows, strict=True))[:: LINES // 3]:
+        reply = httpx.post(
+            f"{client.base_url}completions", json=asked["body"], timeout=WAIT_S
+        ).json()
+        assert row["response"]["body"]["choices"] == reply["choices"]
+
+
+def test_a_server_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
+    """Guards a night's work: kills of the server and of its backend cost time and nothing else."""
+    done = (done_before_last_kill(tmp_path / str(attempt)) for attempt in range(TRIES))
+    assert any(each < LINES for each in done), "all was done before the last kill"
+
+
+def done_before_last_kill(folder: Path) -> int:
+    """Lines of a batch that were done before its servers were killed for the last time."""
+    batch_id, seen = "", 0
+    for _ in range(KILLS):
+        with server_process(folder) as server, server.client() as client:
+            if not batch_id:
+                batch_id = submit(client, WORK).id
+            before = done_count(client, batch_id)
+            # What was told to be done stays done.
+            assert before >= seen
+            wait_progress(client, batch_id, before + 20)
+            os.kill(backend_of(server.pid), signal.SIGKILL)
+            wait_progress(client, batch_id, before + 50)
+            seen = done_count(client, batch_id)
+            server.kill()
+    with server_process(folder) as server, server.client() as client:
+        assert done_count(client, batch_id) >= seen
+        check_recount(client, batch_id)
+    return seen
+
+
+def test_a_server_that_is_stopped_leaves_the_rest_for_the_next(tmp_path: Path) -> None:
+    """Guards an ordinary restart: it does not wait for the batch, and nothing of it is lost."""
+    with server_process(tmp_path / "jobs") as server, server.client() as client:
+        batch_id = submit(client, WORK).id
+        wait_progress(client, batch_id, 30)
+        server.popen.terminate()
+        assert server.popen.wait(START_S) == 0
+    assert not [each for each in server.log if "Traceback" in each], server.log
+    with server_process(tmp_path / "jobs") as server, server.client() as client:
+        assert done_count(client, batch_id) >= 30
+        check_recount(client, batch_id)
+
+
+def test_a_store_has_one_server(tmp_path: Path) -> None:
+    """Guards results: a second server on the same folder is told, and does not start."""
+    with server_process(tmp_path / "jobs") as server, server.client() as client:
+        upload(client, b"x")
+        with (
+            pytest.raises(AssertionError, match="Another process uses the jobs"),
+            server_process(tmp_path / "jobs"),
+        ):
+            pass
+        assert client.files.list().data
+
+
+def test_the_second_server_of_a_machine_serves_without_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards whoever runs two models: the usual folder has one owner, and the other one serves."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    folder = tmp_path / "jitney" / "jobs"
+    with server_process(folder) as server, server.client() as client:
+        upload(client, b"x")
+        with server_process(folder) as second, second.client() as other:
+            assert other.models.list().data
+            with pytest.raises(openai.InternalServerError) as refused:
+                upload(other, b"x")
+            assert (refused.value.status_code, refused.value.code) == (503, "jobs_unavailable")
+            assert "/" not in refused.value.message.split("Error code")[-1].replace("503 - ", "")
+            # What the other server has is not denied, and waiting does not help.
+            with pytest.raises(openai.InternalServerError) as unknown:
+                other.files.list()
+            assert (unknown.value.status_code, unknown.value.code) == (503, "jobs_unavailable")
+            assert unknown.value.response.headers["x-should-retry"] == "false"
+        assert any("Another process uses the jobs" in each for each in second.log)
+        assert client.files.list().data
+
+
+def test_a_store_that_cannot_be_opened_is_asked_for_until_it_can(tmp_path: Path) -> None:
+    """Guards batches whose disk is late: nobody is told that they are gone, and they go on."""
+    store, aside = tmp_path / "jobs" / "jobs.sqlite", tmp_path / "aside"
+    with server_process(tmp_path / "jobs") as server, server.client() as client:
+        batch_id = submit(client, WORK).id
+        wait_progress(client, batch_id, 20)
+        server.kill()
+    store.rename(aside)
+    store.symlink_to(tmp_path / "nowhere" / "jobs.sqlite")
+    with server_process(tmp_path / "jobs") as server, server.client() as client:
+        for ask in (
+            client.batches.list,
+            client.files.list,
+            lambda: client.batches.retrieve(batch_id),
+            lambda: client.batches.cancel(batch_id),
+        ):
+            with pytest.raises(openai.InternalServerError) as refused:
+                ask()
+            assert (refused.value.status_code, refused.value.code) == (503, "jobs_unavailable")
+            assert refused.value.response.headers["retry-after"] == "5"
+        aside.replace(store)
+        wait_until(
+            lambda: httpx.get(f"{client.base_url}batches", timeout=WAIT_S).status_code == 200,
+            "the store is not opened",
+        )
+        check_recount(client, batch_id)
+
+
+def test_a_folder_that_is_away_for_a_moment_fails_no_line(tmp_path: Path) -> None:
+    """Guards a disk that is unmounted and mounted again: the batch pauses, and calls are told to
+    come again."""
+    files, away = tmp_path / "jobs" / "files", tmp_path / "away"
+    with server_process(tmp_path / "jobs") as server, server.client() as client:
+        for _ in range(TRIES):
+            batch_id = submit(client, WORK).id
+            wait_progress(client, batch_id, 20)
+            files.rename(away)
+            wait_until(
+                lambda batch=batch_id: (  # type: ignore[misc]
+                    any("pauses until its input" in each for each in server.log)
+                    or client.batches.retrieve(batch).status in ("completed", "finalizing")
+                ),
+                "nothing is said of the folder",
+            )
+            # An empty one in its place must not be taken for it.
+            files.mkdir()
+            for ask in (
+                lambda: upload(client, b"x"),
+                lambda: client.files.content(client.files.list().data[0].id),
+                lambda: client.files.delete(client.files.list().data[0].id),
+            ):
+                with pytest.raises(openai.InternalServerError) as refused:
+                    ask()
+                assert (refused.value.status_code, refused.value.code) == (503, "jobs_unavailable")
+                assert refused.value.response.headers["retry-after"] == "5"
+            shutil.rmtree(files)
+            away.rename(files)
+            check_recount(client, batch_id)
+            if any("pauses until its input" in each for each in server.log):
+                break
+        else:
+            pytest.fail("each batch was done before the folder was away")
+    assert not [each for each in server.log if "Traceback" in each], server.log
+
+
+def test_a_program_that_holds_the_database_is_waited_for(tmp_path: Path) -> None:
+    """Guards callers and batches against a backup tool: a call is told to come again."""
+    with server_process(tmp_path / "jobs") as server, server.client() as client:
+        batch_id = submit(client, WORK).id
+        other = sqlite3.connect(tmp_path / "jobs" / "jobs.sqlite", isolation_level=None, timeout=60)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(openai.InternalServerError) as refused:
+            upload(client, b"x")
+        assert (refused.value.status_code, refused.value.code) == (503, "jobs_unavailable")
+        other.execute("ROLLBACK")
+        other.close()
+        check_recount(client, batch_id)
+    assert not [each for each in server.log if "Traceback" in each], server.log
+
+
+def test_a_folder_of_somebody_else_is_not_taken(tmp_path: Path) -> None:
+    """Guards a home folder that was given by mistake: the server says why it does not start."""
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "thesis.txt").write_text("mine")
+    with (
+        pytest.raises(AssertionError, match=r"thesis\.txt.*another folder"),
+        server_process(tmp_path),
+    ):
+        pass
+    assert (tmp_path / "files" / "thesis.txt").read_text() == "mine"
+
+
+def test_a_batch_waits_for_its_model_and_its_key(tmp_path: Path) -> None:
+    """Guards whom work is done for, and by what: neither changes with a restart."""
+    flags = ("--api-key", SECRET, "--served-model-name")
+    folder, batch_id = left_undone(tmp_path, *flags, "fake")
+    with server_process(folder, *flags, "other") as server:
+        with server.client(SECRET) as client:
+            before = client.batches.retrieve(batch_id)
+            live = httpx.post(
+                f"{server.address}/v1/completions",
+                json={"prompt": "a"},
+                headers={"authorization": f"Bearer {SECRET}"},
+                timeout=WAIT_S,
+            )
+            assert live.status_code == 200
+            assert client.batches.retrieve(batch_id).request_counts == before.request_counts
+        wait_until(lambda: any("waits: its key" in each for each in server.log), "nothing is said")
+        server.kill()
+    with server_process(folder, *flags, "fake") as server, server.client(SECRET) as client:
+        assert ended(client, client.batches.retrieve(batch_id)).status == "completed"
+
+
+def left_undone(tmp_path: Path, *flags: str) -> tuple[Path, str]:
+    """A folder of jobs whose server was killed in the middle of a batch, and the batch.
+
+    A batch that was done before the kill came is tried again.
+    """
+    work = [line(f"c{number}", max_tokens=300, ignore_eos=True) for number in range(60)]
+    for attempt in range(TRIES):
+        folder = tmp_path / str(attempt)
+        with server_process(folder, *flags) as server, server.client(SECRET) as client:
+            batch_id = submit(client, work).id
+            wait_progress(client, batch_id, 3)
+            server.kill()
+        if pending_count(folder):
+            return folder, batch_id
+    pytest.fail("each batch was done before its server was killed")
+
+
+def pending_count(folder: Path) -> int:
+    """Lines without a result, as the store of a server that is gone has them."""
+    with contextlib.closing(sqlite3.connect(folder / "jobs.sqlite")) as store:
+        (count,) = store.execute(f"SELECT count(*) FROM lines WHERE state = {PENDING}").fetchone()
+    return int(count)
+
+
+@contextlib.contextmanager
+def full_disk(server: ServerProcess) -> Iterator[None]:
+    """Within this context the server cannot write to any file."""
+    soft, hard = resource.prlimit(server.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs the limits of Linux")
+def test_a_full_disk_makes_the_batch_wait_and_nobody_else(tmp_path: Path) -> None:
+    """Guards a server whose disk is full: files are refused in words, live calls are answered, and
+    the batch goes on when there is room."""
+    with server_process(tmp_path / "jobs") as server, server.client() as client:
+        with full_disk_within_a_batch(server, client) as batch_id:
+            for size in (10, 100_000, 3_000_000):
+                with pytest.raises(openai.InternalServerError) as refused:
+                    upload(client, b"x" * size)
+                assert (refused.value.status_code, refused.value.code) == (507, "disk_full")
+            reply = httpx.post(
+                f"{server.address}/v1/completions", json={"prompt": "a"}, timeout=WAIT_S
+            )
+            assert reply.status_code == 200
+            assert httpx.get(f"{server.address}/health", timeout=WAIT_S).status_code == 200
+            assert client.batches.retrieve(batch_id).status == "in_progress"
+        assert upload(client, b"x" * 100_000).bytes == 100_000
+        check_recount(client, batch_id)
+    assert not [each for each in server.log if "Traceback" in each], server.log
+
+
+@contextlib.contextmanager
+def full_disk_within_a_batch(server: ServerProcess, client: OpenAI) -> Iterator[str]:
+    """Within this context the server cannot write, and a batch has paused for it.
+
+    A batch that was done before the disk was full is tried again.
+    """
+    for _ in range(TRIES):
+        batch_id = submit(client, WORK).id
+        wait_progress(client, batch_id, 20)
+        with full_disk(server):
+            wait_until(
+                lambda batch=batch_id: (  # type: ignore[misc]
+                    any("pause until the disk" in each for each in server.log)
+                    or client.batches.retrieve(batch).status == "completed"
+                ),
+                "the runner does not say that it pauses",
+            )
+            if client.batches.retrieve(batch_id).status != "completed":
+                yield batch_id
+                return
+    pytest.fail("each batch was done before the disk was full")

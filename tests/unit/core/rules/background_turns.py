@@ -1,0 +1,86 @@
+"""A scheduler with live and background requests, and one tick of it, for the tests of both."""
+
+from dataclasses import replace
+from typing import Any
+
+from jitney.core.backend import Traits
+from jitney.core.batch import Outcome, Sample
+from jitney.core.events import Event, PreemptEvent, PreemptReason
+from jitney.core.params import SamplingParams
+from jitney.core.request import Request, RequestId
+from jitney.core.rules.policy import Candidate
+from jitney.core.scheduler import PlannedBatch, Scheduler
+from jitney.core.scheduler_settings import Policy, SchedulerSettings
+from jitney.core.sequence import Sequence
+
+TRAITS = Traits(name="none", slots_max=8, kv_tokens=800, model_len_max=100, batch_invariant=True)
+
+
+class LastFirst:
+    """A user's policy: the last name first."""
+
+    def rank(self, candidate: Candidate) -> float:
+        return -ord(candidate.request_id[0])
+
+
+POLICIES = [*Policy, LastFirst()]
+
+
+# Any: of every setting's type
+def scheduler(max_num_seqs: int = 8, traits: Traits = TRAITS, **others: Any) -> Scheduler:
+    settings = SchedulerSettings(
+        model_len_max=min(100, traits.kv_tokens), max_num_seqs=max_num_seqs, **others
+    )
+    return Scheduler(settings, traits, (9,))
+
+
+def live(name: str, prompt_length: int = 3, **others: Any) -> Request:
+    params = SamplingParams(temperature=0.0, max_tokens=others.pop("max_tokens", 20))
+    prompt = tuple(ord(name[0]) for _ in range(prompt_length))
+    return Request(id=RequestId(name), prompt=prompt, params=params, seed=0, **others)
+
+
+def behind(name: str, prompt_length: int = 3, **others: Any) -> Request:
+    return live(name, prompt_length, is_background=True, **others)
+
+
+def applied(
+    one: Scheduler, planned: PlannedBatch, now: float = 0.0, seconds: float = 0.01
+) -> list[Event]:
+    entries = planned.batch.entries
+    samples = tuple(Sample(5 if entry.wants_token else None) for entry in entries)
+    events = one.apply(planned, Outcome(planned.batch.number, samples, seconds), now)
+    one.check()
+    return events
+
+
+def turn(one: Scheduler, now: float = 0.0) -> tuple[dict[str, int], list[Event]]:
+    """One tick: the span of each member of its batch, and what was reported."""
+    planned = one.plan(now)
+    if planned is None:
+        return {}, []
+    spans = [entry.length for entry in planned.batch.entries]
+    names = [str(each.request.id) for each in planned.sequences]
+    return dict(zip(names, spans, strict=True)), applied(one, planned, now)
+
+
+def members(one: Scheduler, now: float = 0.0) -> set[str]:
+    return set(turn(one, now)[0])
+
+
+def runs(one: Scheduler) -> set[str]:
+    return {str(each.request.id) for each in one.running}
+
+
+def losses(events: list[Event]) -> list[tuple[str, PreemptReason, str]]:
+    return [
+        (str(each.request_id), each.reason, str(each.by))
+        for each in events
+        if isinstance(each, PreemptEvent)
+    ]
+
+
+def made_background(made: Sequence) -> Sequence:
+    made.request = replace(made.request, is_background=True)
+    made.is_background = True
+    return made

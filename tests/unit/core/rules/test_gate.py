@@ -1,0 +1,191 @@
+"""When groups depart, who may join them, when the next one may; and the window of continuous."""
+
+from typing import Any
+
+import pytest
+
+from jitney.core.counters import Counters
+from jitney.core.rules.gate import Gate, Newcomers, make_gate
+from jitney.core.scheduler_settings import GroupAnswers, SchedulerSettings, Strategy
+from jitney.core.sequence import Sequence
+from tests.unit.core.sequences import sequence
+
+
+# Any: of every setting's type
+def gate(strategy: Strategy, size: int = 2, wait_s: float | None = 0.25, **others: Any) -> Gate:
+    settings = SchedulerSettings(
+        model_len_max=1000, max_num_seqs=size, strategy=strategy, wait_s=wait_s, **others
+    )
+    return make_gate(settings, Counters())
+
+
+def newcomers(*waiting: Sequence, room: int = 64) -> Newcomers:
+    return Newcomers(len(waiting), waiting[0] if waiting else None, room)
+
+
+def many(count: int, accepted_at: float = 0.0) -> Newcomers:
+    return newcomers(*(sequence(f"a{number}", accepted_at=accepted_at) for number in range(count)))
+
+
+def opened(one: Gate, now: float, waiting: Newcomers, *, starts_now: bool = False) -> bool:
+    """Whether the gate is open for these newcomers."""
+    one.open(now, waiting, starts_now=starts_now)
+    return one.is_open
+
+
+def test_continuous_without_a_window_is_always_open() -> None:
+    """Guards the default: anybody may join at any tick."""
+    one, first = gate(Strategy.CONTINUOUS, wait_s=0.0), sequence(accepted_at=7.0)
+    assert opened(one, 7.0, newcomers(first))
+    assert one.may_join(first)
+    one.joined(first)
+    assert not one.holds_answers
+    assert one.wake_at(newcomers(first)) is None
+
+
+def test_a_window_gathers_newcomers_for_so_long() -> None:
+    """Guards the window: the wait is bounded by the oldest newcomer, and known to the loop."""
+    one = gate(Strategy.CONTINUOUS, size=8)
+    waiting = newcomers(sequence("a", accepted_at=1.0), sequence("b", accepted_at=1.2))
+    assert not opened(one, 1.2, waiting)
+    assert one.wake_at(waiting) == 1.25
+    assert opened(one, 1.25, waiting)
+    assert one.wake_at(waiting) is None
+
+
+@pytest.mark.parametrize(("size", "least", "enough"), [(None, 1, 8), (3, 1, 3), (3, 5, 5)])
+def test_a_window_ends_when_enough_are_here(size: int | None, least: int, enough: int) -> None:
+    """Guards `window_size` and `min_batch_size`: who has enough company waits no longer."""
+    one = gate(Strategy.CONTINUOUS, size=8, window_size=size, min_batch_size=least)
+    assert not opened(one, 0.0, many(enough - 1))
+    assert opened(one, 0.0, many(enough))
+
+
+def test_a_window_does_not_wait_for_more_than_have_a_place() -> None:
+    """Guards newcomers behind a busy engine: whom nobody could join is not waited for."""
+    one = gate(Strategy.CONTINUOUS, size=8)
+    assert opened(one, 0.0, newcomers(sequence("a"), sequence("b"), room=2))
+
+
+def test_whoever_ran_before_comes_back_through_a_closed_window() -> None:
+    """Guards those who run: a preempted sequence is not delayed by newcomers."""
+    one, back, fresh = gate(Strategy.CONTINUOUS, size=8), sequence("a"), sequence("b")
+    back.history.started_at = 0.0
+    assert not opened(one, 0.0, newcomers(fresh))
+    assert one.may_join(back)
+    assert not one.may_join(fresh)
+
+
+@pytest.mark.parametrize("strategy", [Strategy.STATIC, Strategy.DYNAMIC])
+def test_a_group_departs_when_it_is_full_or_waited_long_enough(strategy: Strategy) -> None:
+    """Guards invariant 8: a group that never fills departs all the same."""
+    one, waiting = gate(strategy), many(1)
+    assert not opened(one, 0.0, waiting)
+    assert one.wake_at(waiting) == 0.25
+    assert opened(one, 0.25, waiting)
+    assert opened(gate(strategy), 0.0, many(2))
+
+
+def test_a_static_group_without_a_timer_waits_until_it_is_full() -> None:
+    """Guards `wait_until_full`: exactly as many as may run, or all when the engine closes."""
+    one, waiting = gate(Strategy.STATIC, wait_s=None), many(1)
+    assert not opened(one, 1e9, waiting)
+    assert one.wake_at(waiting) is None
+    assert opened(one, 0.0, waiting, starts_now=True)
+    assert opened(gate(Strategy.STATIC, wait_s=None), 0.0, many(2))
+
+
+def test_nobody_joins_a_group_on_its_way_but_its_own_members() -> None:
+    """Guards the meaning of a group: a preempted member comes back, a stranger waits."""
+    one, first, second, third = gate(Strategy.STATIC), *(sequence(name) for name in "abc")
+    assert opened(one, 0.0, newcomers(first, second, third))
+    for each in (first, second):
+        one.joined(each)
+        each.history.started_at = 0.0
+    assert one.holds_answers
+    assert not one.may_join(third)
+    assert one.may_join(first)
+    one.left(first)
+    opened(one, 99.0, newcomers(third))
+    assert not one.may_join(third)
+    one.left(second)
+    opened(one, 99.0, newcomers(third))
+    assert one.may_join(third)
+
+
+def test_answers_of_a_group_are_handed_out_each_by_choice() -> None:
+    """Guards `group_answers`: whoever ends first need not wait for the last."""
+    one, first = gate(Strategy.STATIC, group_answers=GroupAnswers.EACH), sequence("a")
+    assert opened(one, 9.0, newcomers(first))
+    one.joined(first)
+    assert not one.holds_answers
+
+
+def test_draining_lets_a_part_of_a_group_depart() -> None:
+    """Guards closing: nobody else will come to fill the group."""
+    one, first = gate(Strategy.STATIC), sequence("a")
+    assert opened(one, 0.0, newcomers(first), starts_now=True)
+    assert one.may_join(first)
+
+
+def departed(one: Gate, waiting_count: int, now: float = 99.0) -> int:
+    """How many join the group that departs now; it arrives at once."""
+    opened(one, now, many(waiting_count))
+    joined: list[Sequence] = []
+    while len(joined) < waiting_count and one.is_open:
+        joined.append(sequence(f"b{len(joined)}"))
+        one.joined(joined[-1])
+    one.close()
+    for each in joined:
+        one.left(each)
+    return len(joined)
+
+
+def test_adaptive_groups_are_smaller_while_ticks_are_slow() -> None:
+    """Guards `adaptive`: the places of a group are those of its size, not all that there are."""
+    one = gate(Strategy.ADAPTIVE, size=16)
+    assert departed(one, 100) == 16
+    for _ in range(20):
+        one.observe(10.0)
+    assert [departed(one, 100) for _ in range(9)] == [12, 9, 6, 4, 3, 2, 1, 1, 1]
+
+
+def test_adaptive_groups_are_larger_while_many_wait() -> None:
+    """Guards `adaptive`: it grows with the queue, in a few groups, up to every place."""
+    one = gate(Strategy.ADAPTIVE, size=16)
+    assert [departed(one, 1) for _ in range(5)] == [1] * 5
+    assert [departed(one, 100) for _ in range(7)] == [2, 3, 4, 6, 9, 13, 16]
+
+
+def test_adaptive_groups_wait_to_fill_up_for_less_and_less_when_few_come() -> None:
+    """Guards a calm load: where groups of one depart, the next one waits for nobody."""
+    one = gate(Strategy.ADAPTIVE, size=8)
+    assert not opened(one, 0.0, many(1))
+    assert [departed(one, 1) for _ in range(4)] == [1] * 4
+    assert departed(one, 1, now=0.0) == 1
+
+
+def test_fewer_than_the_minimum_depart_only_when_the_wait_is_over() -> None:
+    """Guards `min_batch_size`: small adaptive groups wait for company while the timer runs."""
+    one = gate(Strategy.ADAPTIVE, size=8, min_batch_size=3)
+    assert [departed(one, 1) for _ in range(4)] == [1] * 4
+    assert not opened(one, 0.0, many(2))
+    assert departed(one, 3, now=0.0) == 3
+    assert departed(one, 2) == 2
+
+
+def test_the_size_of_an_adaptive_group_depends_on_departures_only() -> None:
+    """Guards the size against being asked for: arrivals that let nobody depart change nothing."""
+    often, once = (gate(Strategy.ADAPTIVE, size=16) for _ in range(2))
+    for _ in range(20):
+        opened(often, 0.0, many(1))
+    assert departed(often, 12) == departed(once, 12) == 12
+
+
+def test_only_adaptive_groups_change_their_size() -> None:
+    """Guards `static` and `dynamic`, whose groups fill every place however slow ticks are."""
+    for strategy in (Strategy.STATIC, Strategy.DYNAMIC):
+        one = gate(strategy, size=16)
+        for _ in range(20):
+            one.observe(10.0)
+        assert [departed(one, 100) for _ in range(3)] == [16, 16, 16]

@@ -1,0 +1,86 @@
+"""Decode rates from ticks made by hand, and what is shown of them."""
+
+import time
+
+import pytest
+
+from jitney.config import Settings
+from jitney.errors import SetupError
+from jitney.records import TickRecord
+from jitney_lab.bench.in_process import EngineRun
+from jitney_lab.bench.scaling import GAIN_COLUMNS, _tick_s, measure
+from jitney_lab.bench.timing import RequestTimes
+
+FAKE = Settings(backend="fake", max_num_seqs=4)
+
+
+def tick(
+    number: int,
+    *,
+    at: float,
+    tick_ms: float = 1.0,
+    batch_size: int = 1,
+    prefill_tokens: int = 0,
+    queue_depth: int = 0,
+) -> TickRecord:
+    return TickRecord(
+        at=at,
+        number=number,
+        batch_size=batch_size,
+        decode_tokens=batch_size,
+        prefill_tokens=prefill_tokens,
+        active_slots=batch_size,
+        queue_depth=queue_depth,
+        kv_used=0,
+        kv_cached=0,
+        sampled_tokens=batch_size,
+        preempted_count=0,
+        forward_ms=tick_ms,
+        decode_ms=tick_ms,
+        tick_ms=tick_ms,
+    )
+
+
+def test_a_tick_lasts_from_the_end_of_the_one_before_it() -> None:
+    """Guards what a tick does beside the forward pass: it belongs to the figure."""
+    ticks = [
+        tick(1, at=1.0, batch_size=4, prefill_tokens=99),
+        tick(2, at=10.0, batch_size=4),
+        tick(3, at=12.0, batch_size=4),
+        tick(4, at=14.0, batch_size=4),
+        tick(5, at=90.0, batch_size=3),
+        tick(6, at=200.0, batch_size=4),
+        # A batch that was lost between two has no record.
+        tick(8, at=300.0, batch_size=4),
+    ]
+    assert _tick_s(EngineRun([], ticks, 300.0, 4), 4) == 2.0
+
+
+def test_a_size_that_no_two_ticks_had_is_one_sentence() -> None:
+    for ticks in ([], [tick(1, at=1.0, batch_size=4)]):
+        with pytest.raises(SetupError, match="No two ticks in a row had 4 sequences"):
+            _tick_s(EngineRun([], ticks, 1.0, 4), 4)
+    failed = RequestTimes(sent_at=time.monotonic(), error="it is too long")
+    with pytest.raises(SetupError, match="4 at once: it is too long"):
+        _tick_s(EngineRun([failed], [], 1.0, 4), 4)
+
+
+def test_there_is_a_figure_for_each_size_and_what_is_needed_to_repeat_it() -> None:
+    result = measure(FAKE, sizes=(1, 4), runs=1, seed=1, say=lambda text: None)
+    assert [row[0] for row in result.rows] == ["1", "4"]
+    assert result.columns[-2:] == GAIN_COLUMNS
+    assert result.rows[0][-2:] == ("1.00", "1.0")
+    rates = result.figures["tokens_per_s"]
+    assert isinstance(rates, dict)
+    assert set(rates) == {"1", "4"}
+    assert result.figures["backend"] == "fake"
+    load = result.figures["load"]
+    assert isinstance(load, dict)
+    assert load["slots"] == 4
+
+
+def test_without_one_sequence_nothing_is_a_multiple_of_it() -> None:
+    result = measure(FAKE, sizes=(2, 4), runs=1, seed=1, say=lambda text: None)
+    assert not set(GAIN_COLUMNS) & set(result.columns)
+    assert {len(row) for row in result.rows} == {len(result.columns)}
+    assert result.figures["claimed"] == {}

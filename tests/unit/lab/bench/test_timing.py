@@ -1,0 +1,130 @@
+"""Figures of a run, compared with counts by hand."""
+
+from dataclasses import replace
+
+import pytest
+
+from jitney.errors import ConfigError
+from jitney_lab.bench.timing import (
+    METRICS,
+    RequestTimes,
+    is_within,
+    most_at_once,
+    peak_rate,
+    percentile,
+    read_goodput,
+    summary,
+)
+
+FIRST = RequestTimes(
+    sent_at=10.0,
+    prompt_count=5,
+    completion_count=3,
+    token_times=[11.0, 11.5, 12.5],
+    ended_at=13.0,
+)
+SECOND = RequestTimes(
+    sent_at=10.0, prompt_count=7, completion_count=1, token_times=[10.5], ended_at=10.5
+)
+FAILED = RequestTimes(sent_at=10.0, ended_at=10.1, error="refused")
+
+
+def test_the_times_of_one_request() -> None:
+    assert FIRST.ttft_s == 1.0
+    assert FIRST.e2el_s == 3.0
+    assert FIRST.tpot_s == 1.0
+    assert FIRST.itl_s == [0.5, 1.0]
+    assert SECOND.tpot_s is None
+    assert FAILED.ttft_s is None
+
+
+def test_the_summary_counts_and_divides() -> None:
+    found = summary([FIRST, SECOND, FAILED], 4.0, percentiles=(50.0,), goodput={"ttft": 600.0})
+    assert found["completed"] == 2
+    assert found["failed"] == 1
+    assert found["total_input_tokens"] == 12
+    assert found["total_output_tokens"] == 4
+    assert found["request_throughput"] == 0.5
+    assert found["output_throughput"] == 1.0
+    assert found["total_token_throughput"] == 4.0
+    assert found["request_goodput"] == 0.25
+    assert found["mean_ttft_ms"] == 750.0
+    assert found["p50_e2el_ms"] == 1750.0
+    assert found["median_itl_ms"] == 750.0
+    assert found["mean_tpot_ms"] == 1000.0
+
+
+def test_without_answers_there_are_no_latencies() -> None:
+    found = summary([FAILED], 1.0)
+    assert found["completed"] == 0
+    assert found["mean_ttft_ms"] is None
+
+
+def test_the_names_of_a_result_do_not_depend_on_how_tokens_came() -> None:
+    """Guards scripts that read a result: four tokens in one chunk have no gaps between them."""
+    together = replace(FIRST, token_times=FIRST.token_times[:1])
+    assert summary([together], 1.0).keys() == summary([FIRST], 1.0).keys()
+    assert summary([together], 1.0)["p99_itl_ms"] is None
+
+
+def test_only_the_chosen_metrics_are_summed_up() -> None:
+    found = summary([FIRST], 1.0, metrics=("itl",), percentiles=(99.0,))
+    assert {name for name in found if name.endswith("_ms")} == {
+        f"{word}_itl_ms" for word in ("mean", "median", "std", "p99")
+    }
+
+
+def test_the_busiest_second_counts_from_the_first_request() -> None:
+    assert peak_rate([FIRST, SECOND]) == 2
+    failed = replace(FIRST, token_times=[10.0] * 9, error="broke off")
+    assert peak_rate([FIRST, SECOND, failed]) == 2
+    assert peak_rate([FAILED]) == peak_rate([]) == 0
+
+
+def test_a_chunk_of_several_tokens_counts_for_all_of_them() -> None:
+    """Guards the peak: it was below the mean where a server sends several tokens at once."""
+    chunks = replace(FIRST, completion_count=30)
+    assert peak_rate([chunks]) == 20
+    assert peak_rate([chunks, SECOND]) == 20
+
+
+@pytest.mark.parametrize("ended_at", [10.4, 10.5, 11.5, 11.9, 12.0, 13.7])
+def test_the_peak_is_never_below_the_mean(ended_at: float) -> None:
+    """Guards short runs: the last second of a run is hardly ever a whole one."""
+    steady = RequestTimes(
+        sent_at=10.0,
+        completion_count=100,
+        token_times=[10.0 + (ended_at - 10.0) * part / 100 for part in range(1, 101)],
+        ended_at=ended_at,
+    )
+    mean = summary([steady], ended_at - 10.0)["output_throughput"]
+    assert isinstance(mean, float)
+    assert peak_rate([steady]) == pytest.approx(mean, rel=0.05)
+    assert peak_rate([steady]) >= mean
+
+
+def test_a_gap_may_have_a_limit_where_gaps_are_known() -> None:
+    limits = read_goodput(("ttft:1000", "itl:999"), METRICS)
+    assert not is_within(FIRST, limits)
+    assert is_within(FIRST, {**limits, "itl": 1000.0})
+    with pytest.raises(ConfigError, match="ttft, tpot or e2el"):
+        read_goodput(("itl:9",))
+
+
+def test_goodput_needs_every_limit() -> None:
+    assert is_within(FIRST, {"ttft": 1000.0, "e2el": 3000.0})
+    assert not is_within(FIRST, {"ttft": 1000.0, "e2el": 2999.0})
+    # A request of one token has no time per token, which so cannot be too long.
+    assert is_within(SECOND, {"tpot": 1.0})
+
+
+@pytest.mark.parametrize(("share", "value"), [(0.0, 1.0), (50.0, 2.5), (100.0, 4.0), (75.0, 3.25)])
+def test_percentiles_lie_between_neighbours(share: float, value: float) -> None:
+    assert percentile([1.0, 2.0, 3.0, 4.0], share) == value
+
+
+def test_one_that_ends_as_another_begins_is_not_beside_it() -> None:
+    earlier = RequestTimes(sent_at=0.0, ended_at=1.0)
+    later = RequestTimes(sent_at=1.0, ended_at=2.0)
+    assert most_at_once([earlier, later]) == 1
+    assert most_at_once([earlier, RequestTimes(sent_at=0.5, ended_at=3.0), later]) == 2

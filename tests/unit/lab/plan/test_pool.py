@@ -1,0 +1,192 @@
+"""Results come in order, and no worker outlives the pool or its process."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import active_children
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jitney.errors import SetupError
+from jitney_lab.plan.pool import Pool
+
+SLEEP_S = 600.0
+WAIT_S = 60.0
+CASE_BYTES = 1_000_000
+"""More than a pipe holds."""
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+def fail_or_sleep(number: int) -> None:
+    if number == 0:
+        raise ValueError("a mistake")
+    time.sleep(SLEEP_S)
+
+
+def fail_or_sleep_with(case: bytes) -> None:
+    fail_or_sleep(len(case) - CASE_BYTES)
+
+
+def interrupt_parent(number: int) -> None:
+    if number == 0:
+        os.kill(os.getppid(), signal.SIGINT)
+    time.sleep(SLEEP_S)
+
+
+def interrupt_all(number: int) -> int:
+    os.kill(os.getpid(), signal.SIGINT)
+    return number
+
+
+def die(number: int) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def note_and_sleep(path: str) -> None:
+    Path(path).write_text(str(os.getpid()))
+    time.sleep(SLEEP_S)
+
+
+def test_results_are_in_order_and_progress_is_told() -> None:
+    told: list[tuple[int, int]] = []
+    with Pool(2, lambda done, count: told.append((done, count))) as pool:
+        assert pool.map(double, range(3)) == [0, 2, 4]
+        assert pool.map(double, [5]) == [10]
+    assert told == [(0, 3), (1, 3), (2, 3), (3, 3), (3, 4), (4, 4)]
+    assert active_children() == []
+
+
+def test_a_failure_ends_the_pool_while_a_large_case_is_being_sent() -> None:
+    """Guards the end: a case that nobody reads any more kept the command for ever."""
+    cases = [bytes(CASE_BYTES + number) for number in (1, 1, 0, 1, 1, 1, 1)]
+    with pytest.raises(ValueError, match="a mistake"), Pool(3) as pool:
+        pool.map(fail_or_sleep_with, [cases[2], *cases])
+    assert active_children() == []
+
+
+def test_a_failure_ends_the_other_workers() -> None:
+    with pytest.raises(ValueError, match="a mistake"), Pool(2) as pool:
+        pool.map(fail_or_sleep, range(4))
+    assert active_children() == []
+
+
+def test_an_interrupt_ends_all_workers() -> None:
+    with pytest.raises(KeyboardInterrupt), Pool(2) as pool:
+        pool.map(interrupt_parent, range(4))
+    assert active_children() == []
+
+
+def test_an_interrupt_waits_until_all_workers_started() -> None:
+    """Guards the start: the system gave it to another thread, and a worker had half of its data."""
+    ended = threading.Event()
+    other = threading.Thread(target=ended.wait)
+    other.start()
+    cases = InterruptsAnother(other)
+    try:
+        with pytest.raises(KeyboardInterrupt), Pool(2) as pool:
+            pool.map(double, cases)
+    finally:
+        ended.set()
+        other.join()
+    assert cases.all_given
+    assert active_children() == []
+
+
+class InterruptsAnother(Sequence[int]):
+    """Three cases. Another thread has the interrupt before the first of them is given."""
+
+    def __init__(self, other: threading.Thread) -> None:
+        self._other = other
+        self.all_given = False
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, place: Any) -> Any:
+        return range(len(self))[place]
+
+    def __iter__(self) -> Iterator[int]:
+        interrupt(self._other)
+        yield from range(len(self))
+        self.all_given = True
+
+
+def interrupt(thread: threading.Thread) -> None:
+    """Ends when the interrupt has arrived, which the system writes into a socket."""
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        reader.settimeout(WAIT_S)
+        writer.setblocking(False)
+        before = signal.set_wakeup_fd(writer.fileno())
+        assert thread.ident is not None
+        signal.pthread_kill(thread.ident, signal.SIGINT)
+        try:
+            assert reader.recv(1) == bytes([signal.SIGINT])
+        finally:
+            signal.set_wakeup_fd(before)
+
+
+def test_a_worker_ignores_the_interrupt_that_a_terminal_sends_to_all() -> None:
+    with Pool(2) as pool:
+        assert pool.map(interrupt_all, range(4)) == [0, 1, 2, 3]
+
+
+def test_a_worker_that_the_system_ends_gives_one_sentence() -> None:
+    with pytest.raises(SetupError, match="memory ran short"), Pool(2) as pool:
+        pool.map(die, range(4))
+    assert active_children() == []
+
+
+def test_workers_die_with_a_killed_parent(tmp_path: Path) -> None:
+    places = [tmp_path / str(number) for number in range(2)]
+    program = (
+        "from jitney_lab.plan.pool import Pool\n"
+        "from tests.unit.lab.plan.test_pool import note_and_sleep\n"
+        "if __name__ == '__main__':\n"
+        "    with Pool(2) as pool:\n"
+        f"        pool.map(note_and_sleep, {[str(place) for place in places]})\n"
+    )
+    file = tmp_path / "program.py"
+    file.write_text(program)
+    root = Path(__file__).parents[3]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)])}
+    parent = subprocess.Popen([sys.executable, "-P", str(file)], env=environ)
+    try:
+        pids = [int(read_when_written(place)) for place in places]
+    finally:
+        parent.kill()
+        parent.wait()
+    ends_at = time.monotonic() + WAIT_S
+    while any(map(is_running, pids)) and time.monotonic() < ends_at:
+        time.sleep(0.05)
+    assert [pid for pid in pids if is_running(pid)] == []
+
+
+def read_when_written(path: Path) -> str:
+    wait_for(lambda: path.exists() and path.read_text() != "")
+    return path.read_text()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    ends_at = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < ends_at, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process lives. One that ended and was not waited for has a state of Z."""
+    done = subprocess.run(
+        ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip()[:1] not in ("", "Z")

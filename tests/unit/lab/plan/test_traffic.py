@@ -1,0 +1,271 @@
+"""Traffic from lengths, from traces and from recordings."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jitney.errors import ConfigError
+from jitney_lab.bench.workload import Job, Workload
+from jitney_lab.plan import traffic
+from jitney_lab.plan.traffic import (
+    Traffic,
+    arriving,
+    busiest,
+    drawn_from,
+    is_timed,
+    rate_of,
+    read_recording,
+    why_untimed,
+)
+
+KINDS = (
+    Job(number=0, prompt_count=10, completion_count=2),
+    Job(number=1, prompt_count=30, completion_count=6),
+)
+
+
+def row(ts: float, **args: object) -> dict[str, object]:
+    args = {"ending": "stop"} | args
+    return {"ph": "X", "name": "r", "pid": 2, "tid": 1, "ts": ts, "dur": 5.0, "args": args}
+
+
+def read(path: Path) -> Workload:
+    """The requests of a recording of which none is left out."""
+
+    def refuse(text: str) -> None:
+        raise AssertionError(text)
+
+    return read_recording(path, seed=0, say=refuse)
+
+
+def recording(path: Path, *rows: dict[str, object]) -> Path:
+    tick = {"ph": "X", "name": "tick 1", "pid": 1, "ts": 0.0, "args": {"batch_size": 3}}
+    name = {"ph": "M", "name": "process_name", "pid": 2, "tid": 0, "args": {"name": "requests"}}
+    content = {"displayTimeUnit": "ms", "traceEvents": [name, tick, *rows]}
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_lengths_do_not_depend_on_the_rate() -> None:
+    made = Traffic("made", KINDS)
+    slow, fast = (made.workload(50, per_s, seed=1) for per_s in (1.0, 10.0))
+    assert [each.prompt_count for each in slow.jobs] == [each.prompt_count for each in fast.jobs]
+    assert slow.jobs[-1].at_s == pytest.approx(10 * fast.jobs[-1].at_s)
+    assert made.workload(50, 1.0, seed=2) != slow
+
+
+def test_figures_of_the_kinds() -> None:
+    made = Traffic("made", KINDS)
+    assert made.completion_mean == 4.0
+    assert (made.completion_max, made.prompt_max, made.length_max) == (6, 30, 36)
+
+
+def test_a_closed_loop_has_its_clients() -> None:
+    workload = Traffic("made", KINDS).closed(9, 3, seed=0)
+    assert workload.clients == 3
+    assert len(workload.jobs) == 9
+
+
+def test_a_recording_gives_arrivals_and_lengths(tmp_path: Path) -> None:
+    path = recording(
+        tmp_path / "day.json",
+        row(3_000_000.0, prompt_tokens=20, completion_tokens=5, cached_tokens=8),
+        row(1_000_000.0, prompt_tokens=10, completion_tokens=0, cached_tokens=0),
+        row(1_000_000.0),
+    )
+    found = read(path)
+    assert found.name == "day"
+    assert found.jobs == (
+        Job(number=0, at_s=0.0, prompt_count=10, completion_count=1),
+        Job(number=1, at_s=2.0, prompt_count=20, completion_count=5, prefix_count=8),
+    )
+    assert rate_of(found) == 1.0
+
+
+def test_requests_without_a_whole_answer_are_left_out_and_counted(tmp_path: Path) -> None:
+    endings = ("stop", "length", "abort", "deadline", "error", None)
+    path = recording(
+        tmp_path / "day.json",
+        *[
+            row(1e6 * place, prompt_tokens=10 + place, completion_tokens=5, ending=ending)
+            for place, ending in enumerate(endings)
+        ],
+    )
+    said: list[str] = []
+    found = read_recording(path, seed=0, say=said.append)
+    assert [each.prompt_count for each in found.jobs] == [10, 11]
+    (told,) = said
+    assert told.startswith("4 of 6 requests of ")
+
+
+def test_a_recording_without_a_whole_answer_is_refused(tmp_path: Path) -> None:
+    path = recording(tmp_path / "day.json", row(0.0, prompt_tokens=10, ending=None))
+    with pytest.raises(ConfigError, match="no requests with a whole answer"):
+        read(path)
+
+
+def test_a_trace_without_timestamps_gets_arrivals(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    lines = [{"input_length": 5 + number, "output_length": 2} for number in range(200)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = read(path)
+    assert not is_timed(found)
+    drawn = arriving(found, 10.0, 1.0)
+    assert is_timed(drawn)
+    assert rate_of(drawn) == pytest.approx(10.0, rel=0.2)
+    assert [each.prompt_count for each in drawn.jobs] == list(range(5, 205))
+
+
+def test_several_completions_are_several_jobs(tmp_path: Path) -> None:
+    path = recording(
+        tmp_path / "n.json", row(0.0, prompt_tokens=10, completion_tokens=7, completions=2)
+    )
+    assert [each.completion_count for each in read(path).jobs] == [4, 4]
+
+
+def test_a_trace_of_lines_is_read_too(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text('{"timestamp": 500, "input_length": 5, "output_length": 2}\n')
+    found = read(path)
+    assert [(each.prompt_count, each.completion_count) for each in found.jobs] == [(5, 2)]
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ('{"traceEvents": 3}', "is not a trace that jitney trace saved: Expected `array`"),
+        ('{"traceEvents": [', "is not a trace that jitney trace saved"),
+        ('{"traceEvents": []}', "has no requests"),
+        ('{"traceEvents": [{"pid": 2, "args": {"prompt_tokens": -1}}]}', "Expected `int` >= 0"),
+        ('{"input_length": 0, "output_length": 1}', "line 1"),
+        ("", "has no requests"),
+    ],
+)
+def test_a_wrong_file_gives_one_sentence(tmp_path: Path, content: str, told: str) -> None:
+    path = tmp_path / "wrong.json"
+    path.write_text(content)
+    with pytest.raises(ConfigError) as caught:
+        read(path)
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_recording_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traffic, "REQUESTS_MAX", 2)
+    path = tmp_path / "long.jsonl"
+    line = '{"input_length": 5, "output_length": 2}\n'
+    path.write_text(2 * line)
+    assert len(read(path).jobs) == 2
+    for count in (3, 5000):
+        path.write_text(count * line)
+        with pytest.raises(ConfigError, match="above 2 requests; use a part"):
+            read(path)
+    many = recording(tmp_path / "many.json", *[row(0.0, prompt_tokens=10)] * 3)
+    with pytest.raises(ConfigError, match="above 2 requests; use a part"):
+        read(many)
+    monkeypatch.setattr(traffic, "BYTES_MAX", 50)
+    with pytest.raises(ConfigError, match="above 50 bytes"):
+        read(many)
+
+
+def test_times_beyond_all_reason_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    lines = [{"timestamp": at, "input_length": 5, "output_length": 2} for at in (0, 1e300)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(ConfigError, match="milliseconds"):
+        read(path)
+
+
+def test_a_recording_of_many_days_is_doubted(tmp_path: Path) -> None:
+    """Microseconds, read as milliseconds, are a thousand times as long."""
+    path = tmp_path / "trace.jsonl"
+    day_us = 86_400 * 10**6
+    lines = [{"timestamp": at, "input_length": 5, "output_length": 2} for at in (0, day_us)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    said: list[str] = []
+    assert read_recording(path, seed=0, say=said.append).jobs[-1].at_s == 86_400_000
+    (told,) = said
+    assert told.startswith(f"{path} goes over 1,000 days; if it should not")
+
+
+def test_the_seconds_of_a_clock_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    times = (1_763_000_000.5, 1_763_000_060.5)
+    lines = [{"timestamp": at, "input_length": 5, "output_length": 2} for at in times]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    said: list[str] = []
+    found = read_recording(path, seed=0, say=said.append)
+    assert [each.at_s for each in found.jobs] == [0.0, pytest.approx(60.0, abs=1e-3)]
+    assert said[0].startswith(f"The timestamps of {path} are taken as seconds since 1970; ")
+
+
+def at_times(*times: float) -> Workload:
+    jobs = tuple(
+        Job(number=number, at_s=at_s, prompt_count=3, completion_count=2)
+        for number, at_s in enumerate(times)
+    )
+    return Workload(name="made", seed=0, jobs=jobs)
+
+
+def test_the_busiest_minute_is_found() -> None:
+    """One request a second for ten minutes, and three a second in the middle of the fourth."""
+    even = [float(at) for at in range(600)]
+    burst = [210 + at / 3 for at in range(60)]
+    found = busiest(at_times(*sorted(even + burst)))
+    assert found.per_s == pytest.approx((60 + 60) / 60)
+    assert 170 <= found.at_s <= 210
+    assert (found.span_s, found.is_all) == (60.0, False)
+
+
+def test_few_requests_have_a_longer_busiest_part() -> None:
+    """In a minute with one request a minute, two would be twice the mean by chance."""
+    found = busiest(at_times(*[60.0 * at for at in range(1000)]))
+    assert found.span_s == pytest.approx(50 * 60, rel=0.01)
+    assert found.per_s == pytest.approx(1 / 60, rel=0.05)
+
+
+def test_a_short_recording_is_its_own_busiest_part() -> None:
+    recorded = at_times(0.0, 1.0, 2.0)
+    assert busiest(recorded).is_all
+    assert busiest(recorded).per_s == rate_of(recorded)
+
+
+def test_of_a_long_recording_kinds_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traffic, "KINDS_MAX", 3)
+    long = Traffic("made", KINDS).workload(50, 1.0, seed=0)
+    assert len(drawn_from(long, 1.0).kinds) == 3
+    assert drawn_from(long, 1.0) == drawn_from(long, 1.0)
+    short = Traffic("made", KINDS).workload(2, 1.0, seed=0)
+    assert drawn_from(short, 2.0) == Traffic("made", short.jobs, 2.0)
+
+
+def test_a_missing_file_gives_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        read(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ([{}, {}], " does not say when its requests arrive"),
+        ([{"timestamp": 5}, {"timestamp": 5}], " has one timestamp for all of its requests, and"),
+        ([{"timestamp": 5}], " has one request only, and so no rate"),
+    ],
+)
+def test_the_reason_for_having_no_rate_is_the_true_one(
+    tmp_path: Path, lines: list[dict[str, int]], told: str
+) -> None:
+    path = tmp_path / "made.jsonl"
+    lengths = {"input_length": 4, "output_length": 2}
+    path.write_text("".join(json.dumps(each | lengths) + "\n" for each in lines))
+    found = read(path)
+    assert not is_timed(found)
+    assert why_untimed(path, found).startswith(f"{path}{told}")
+
+
+def test_a_mark_at_the_start_of_a_recording_is_read_over(tmp_path: Path) -> None:
+    path = recording(tmp_path / "made.json", row(0.0, prompt_tokens=4, completion_tokens=2))
+    expected = read(path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert read(path) == expected

@@ -1,0 +1,227 @@
+"""Tests of `batches.allowances`: who may begin a line, with a real store and a runner."""
+
+import asyncio
+import logging
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from jitney.config import Key
+from jitney.server.batches import limits
+from jitney.server.batches.allowances import DAY_S, Allowances
+from jitney.server.batches.database import NAME
+from jitney.server.batches.runner import LineRunner
+from jitney.server.batches.store import JobStore
+from jitney.server.batches.stored import LineTokens, StoredBatch
+from tests.unit.server.batches.store_for_tests import begun, result
+from tests.unit.server.batches.test_runner import Bench, bench
+
+VERSION_1 = Path(__file__).with_name("version_1.sql")
+
+
+class HandClock:
+    """Time passes when the test says so."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def now(self) -> float:
+        return self.seconds
+
+
+def allowances(clock: HandClock, **per_day: float | None) -> Allowances:
+    return Allowances(
+        (
+            Key(name=name, secret=f"secret-of-{name}", batch_tokens_per_day=each)
+            for name, each in per_day.items()
+        ),
+        clock,
+    )
+
+
+def spend(made: Allowances, owner: str, tokens: int) -> None:
+    made.spend(owner, LineTokens(prompt=tokens - 1, cached=1, completion=1))
+
+
+def stored(folder: Path) -> dict[str, float]:
+    """What the next process finds."""
+    store = JobStore(folder)
+    store.close()
+    return dict(store.allowances.at_open)
+
+
+def test_what_was_used_comes_back_evenly_and_not_twice() -> None:
+    """Guards both sides of a limit: a day's worth in a day, and never more than that at once."""
+    clock = HandClock()
+    made = allowances(clock, a=100)
+    spend(made, "a", 150)
+    assert not made.has_left("a")
+    clock.seconds = 0.5 * DAY_S
+    assert made.used_by({"a"}) == {"a": 100.0}
+    assert (made.has_left("a"), made.used_up_count) == (False, 1)
+    clock.seconds = 0.51 * DAY_S
+    assert (made.has_left("a"), made.used_up_count) == (True, 0)
+    clock.seconds = 30 * DAY_S
+    assert made.used_by({"a"}) == {"a": 0.0}
+    spend(made, "a", 100)
+    assert not made.has_left("a"), "a month without work gives a day's worth"
+
+
+def test_keys_without_a_limit_are_not_counted() -> None:
+    """Guards `jitney batch run`, servers without keys, and keys that have no rate of tokens."""
+    made = allowances(HandClock(), a=None)
+    for owner in ("", "a"):
+        spend(made, owner, 10**12)
+        assert made.has_left(owner)
+    assert made.used_by({"", "a"}) == {}
+
+
+def test_the_wait_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Guards the log: a batch that goes on line by line would fill it."""
+    clock = HandClock()
+    made = allowances(clock, a=100)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(5):
+            spend(made, "a", 100)
+            assert not made.has_left("a")
+            # Until a line may begin, and no longer.
+            clock.seconds += DAY_S * (made.used_by({"a"})["a"] - 99) / 100
+            assert made.has_left("a")
+        assert len(caplog.messages) == 1
+        clock.seconds += DAY_S
+        assert made.has_left("a")
+        spend(made, "a", 100)
+        assert not made.has_left("a")
+    assert len(caplog.messages) == 2, "another day"
+    assert "The batches of a wait: their 100 tokens a day are used up" in caplog.messages[0]
+
+
+def test_a_lower_limit_is_not_paid_for_weeks() -> None:
+    """Guards a key whose limit was lowered: it would wait until all of the old one came back."""
+    made = allowances(HandClock(), a=100, b=100)
+    made.adopt({"a": 1e9, "b": 120.0, "gone": 5.0})
+    days = limits.ALLOWANCE_DAYS_MAX
+    assert made.used_by({"a", "b", "gone"}) == {"a": days * 100.0, "b": 120.0}
+    made.adopt({"b": 3.0})
+    assert made.used_by({"b"}) == {"b": 120.0}, "what was counted here is newer"
+
+
+def limited(folder: Path, clock: HandClock, **per_day: float) -> Bench:
+    """A runner whose keys have limits, over whatever the folder has."""
+    made = bench(folder)
+    made.runner = LineRunner(made.thread, made.asker, allowances(clock, **per_day))
+    return made
+
+
+async def run_until_idle(made: Bench, *done: StoredBatch) -> None:
+    """Until these are done, no line runs, and every answer is in the store."""
+
+    async def is_idle() -> bool:
+        settled = [(await made.now(each)).is_settled for each in done]
+        is_kept = made.runner.in_flight_count == 0 and not made.runner._answered
+        return all(settled) and is_kept
+
+    await made.run_until(is_idle)
+
+
+def test_a_key_that_used_its_day_waits_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards the rate of a key against a file of any length, over restarts too."""
+    monkeypatch.setattr(limits, "ALLOWANCE_S", 0.01)
+    clock = HandClock()
+    made = limited(tmp_path, clock, a=5)
+
+    async def begin() -> tuple[StoredBatch, StoredBatch]:
+        mine, other = await made.begin("a", 30), await made.begin("b", 30)
+        await run_until_idle(made, other)
+        return await made.now(mine), other
+
+    batch, _ = asyncio.run(begin())
+    # A line takes a token, and four run at a time.
+    assert 5 <= batch.completed < 5 + 4
+    assert batch.failed == 0
+    made.thread.close()
+    assert stored(tmp_path) == {"a": float(batch.completed)}
+    made = limited(tmp_path, clock, a=5)
+
+    async def go_on() -> StoredBatch:
+        other = await made.begin("b", 30)
+        made.runner.begin(batch)
+        await run_until_idle(made, other)
+        assert await made.now(batch) == batch, "a restart is no new day"
+
+        async def is_settled() -> bool:
+            clock.seconds += 0.2 * DAY_S
+            return (await made.now(batch)).is_settled
+
+        await made.run_until(is_settled)
+        return await made.now(batch)
+
+    done = asyncio.run(go_on())
+    assert (done.completed, done.failed) == (30, 0)
+    made.thread.close()
+
+
+def test_what_comes_back_is_noted_without_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards a key that rested for days: after a restart it would wait for what it has paid."""
+    monkeypatch.setattr(limits, "ALLOWANCE_S", 0.01)
+    clock = HandClock()
+    made = limited(tmp_path, clock, a=100)
+
+    async def rest() -> None:
+        batch = await made.begin("a", 30)
+        await made.run_to_end(batch)
+
+        async def is_noted(used: dict[str, float]) -> bool:
+            return rows(tmp_path) == used
+
+        clock.seconds += 0.1 * DAY_S
+        await made.run_until(lambda: is_noted({"a": 20.0}))
+        clock.seconds += DAY_S
+        await made.run_until(lambda: is_noted({}))
+
+    asyncio.run(rest())
+    made.thread.close()
+    assert stored(tmp_path) == {}
+
+
+def rows(folder: Path) -> dict[str, float]:
+    """What the store has, while it is open."""
+    connection = sqlite3.connect(folder / NAME)
+    try:
+        return dict(connection.execute("SELECT owner, used FROM allowances").fetchall())
+    finally:
+        connection.close()
+
+
+def test_tokens_are_noted_with_their_results_or_not_at_all(tmp_path: Path) -> None:
+    """Guards a kill between two writes: results would be kept that nobody paid for."""
+    store = JobStore(tmp_path)
+    batch = begun(store, 2, "a")
+    store.lines.settle([result(batch, 1)], {"a": 5.0})
+    broken = result(batch, 2)
+    object.__setattr__(broken, "reply", None)
+    with pytest.raises(sqlite3.IntegrityError):
+        store.lines.settle([broken], {"a": 10.0})
+    store.close()
+    assert stored(tmp_path) == {"a": 5.0}
+
+
+def test_an_older_store_keeps_its_work_and_counts_from_now_on(tmp_path: Path) -> None:
+    """Guards whoever updates: a store of the first version goes on, and has room for the count."""
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "file-0123456789abcdef0123456789abcdef").write_bytes(b"a\nb\n")
+    connection = sqlite3.connect(tmp_path / NAME)
+    connection.executescript(VERSION_1.read_text(encoding="utf-8"))
+    connection.close()
+    store = JobStore(tmp_path)
+    (batch,) = store.batches.live()
+    assert (batch.id, batch.completed, batch.total) == ("batch_1", 1, 2)
+    assert [each.number for each in store.lines.pending(batch.serial, 0, 10)] == [2]
+    store.lines.settle([result(batch, 2)], {"a": 7.0})
+    store.close()
+    assert stored(tmp_path) == {"a": 7.0}

@@ -1,0 +1,138 @@
+"""Tests of `batches.database`: who owns a store, which version made it, and a full disk."""
+
+import errno
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jitney.errors import ConfigError
+from jitney.server.batches import database as database_module
+from jitney.server.batches.database import NAME, Database, DiskTrouble, StoreTaken, disk_troubles
+from jitney.server.batches.schema import VERSION
+
+HOLDER = """
+import sys
+from pathlib import Path
+from jitney.server.batches.database import Database
+held = Database(Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_one_process_owns_a_store(tmp_path: Path) -> None:
+    """Guards results: two runners of one store would each run every line."""
+    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        try:
+            assert other.stdout is not None
+            assert other.stdout.readline() == b"held\n"
+            with pytest.raises(StoreTaken, match="Another process"):
+                Database(tmp_path)
+        finally:
+            other.kill()
+    # The lock ended with its process.
+    Database(tmp_path).close()
+
+
+def test_a_store_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    """Guards work of a newer jitney: an older one must not touch it."""
+    Database(tmp_path).close()
+    with sqlite3.connect(tmp_path / NAME) as connection:
+        connection.execute(f"PRAGMA user_version = {VERSION + 1}")
+    connection.close()
+    with pytest.raises(ConfigError, match="newer version"):
+        Database(tmp_path)
+
+
+def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
+    """Guards other people's files."""
+    (tmp_path / NAME).write_bytes(b"not a database at all, but long enough to be looked at" * 50)
+    with pytest.raises(ConfigError, match="not a store"):
+        Database(tmp_path)
+
+
+def test_a_damaged_store_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    """Guards the start after a bad disk: no traceback, and nothing is overwritten."""
+    Database(tmp_path).close()
+    content = bytearray((tmp_path / NAME).read_bytes())
+    content[100:] = b"x" * (len(content) - 100)
+    (tmp_path / NAME).write_bytes(content)
+    with pytest.raises(ConfigError, match="damaged"):
+        Database(tmp_path).close()
+    assert (tmp_path / NAME).read_bytes() == content
+
+
+def test_commits_wait_for_the_disk(tmp_path: Path) -> None:
+    """Guards the promise after a loss of power: the two settings that it rests on."""
+    database = Database(tmp_path)
+    with database.reading() as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+        assert connection.execute("PRAGMA synchronous").fetchone()[0] == 2
+    database.close()
+
+
+def test_a_full_disk_changes_nothing_and_can_be_tried_again(tmp_path: Path) -> None:
+    """Guards a transaction that finds no room: none of it is there, and later all of it."""
+    database = Database(tmp_path)
+    row = "INSERT INTO lines VALUES (1, ?, 0, 0, 'x', 1, ?)"
+    with database.reading() as connection:
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count = {pages + 2}")
+    rows = [(number, b"x" * 4000) for number in range(10)]
+    with pytest.raises(DiskTrouble, match="full"), database.transaction() as connection:
+        connection.executemany(row, rows)
+    with database.reading() as connection:
+        assert connection.execute("SELECT count(*) FROM lines").fetchone()[0] == 0
+        connection.execute("PRAGMA max_page_count = 100000")
+    with database.transaction() as connection:
+        connection.executemany(row, rows)
+    with database.reading() as connection:
+        assert connection.execute("SELECT count(*) FROM lines").fetchone()[0] == 10
+    database.close()
+
+
+@pytest.mark.parametrize("name", ["ENOSPC", "EIO", "ENOENT", "EACCES", "ESTALE", "ENOTCONN"])
+def test_errors_of_the_disk_are_told_apart(name: str) -> None:
+    """Guards the pause of the runner: it waits for the disk, and for nothing else."""
+    with pytest.raises(DiskTrouble) as found, disk_troubles():
+        raise OSError(getattr(errno, name), "it does not work")
+    assert found.value.is_full == (name in ("ENOSPC", "EIO"))
+    with pytest.raises(ValueError, match="ours"), disk_troubles():
+        raise ValueError("a fault of ours")
+    with pytest.raises(sqlite3.OperationalError), disk_troubles():
+        sqlite3.connect(":memory:").execute("SELECT nothing")
+
+
+def test_another_program_that_writes_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards callers against a tool that holds the database: that is no fault of theirs."""
+    monkeypatch.setattr(database_module, "BUSY_S", 0.01)
+    database = Database(tmp_path)
+    other = sqlite3.connect(tmp_path / NAME, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(DiskTrouble, match="locked") as found, database.transaction():
+        pass
+    assert not found.value.is_full
+    other.execute("ROLLBACK")
+    with database.transaction() as connection:
+        connection.execute("DELETE FROM lines")
+    other.close()
+    database.close()
+
+
+@pytest.mark.parametrize("version", [0, 1, VERSION])
+def test_a_database_of_something_else_is_refused(tmp_path: Path, version: int) -> None:
+    """Guards other people's databases: no table of ours is added to one."""
+    with sqlite3.connect(tmp_path / NAME) as connection:
+        connection.execute("CREATE TABLE theirs (x)")
+        connection.execute(f"PRAGMA user_version = {version}")
+    connection.close()
+    before = (tmp_path / NAME).read_bytes()
+    with pytest.raises(ConfigError, match="not a store of jobs"):
+        Database(tmp_path)
+    assert (tmp_path / NAME).read_bytes()[100:] == before[100:]
