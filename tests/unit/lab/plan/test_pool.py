@@ -158,7 +158,7 @@ def test_workers_die_with_a_killed_parent(tmp_path: Path) -> None:
     )
     file = tmp_path / "program.py"
     file.write_text(program)
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[4]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)])}
     parent = subprocess.Popen([sys.executable, "-P", str(file)], env=environ)
     try:
