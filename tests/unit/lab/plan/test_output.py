@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from jitney_lab.cli import plan_output
 from jitney.errors import SetupError
 from jitney_lab.bench.report import Result
+from jitney_lab.cli import plan_output
 from jitney_lab.cli.plan_output import Shown, check_output, finish, tell_now_and_then
 from jitney_lab.cli.plan_verb import PlanOptions
 
