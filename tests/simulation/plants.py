@@ -150,11 +150,11 @@ OF_MEMORY = (
         "a preempted sequence loses a token",
         "oracle",
         (
-            "jitney/core/sequences.py",
-            "        self._wait_again(sequence)\n        sequence.history.preempted_count +=",
+            "jitney/core/preemption.py",
+            "        live.wait_again(sequence)\n        sequence.history.preempted_count +=",
             "        if sequence.completion_count:\n"
             "            sequence.tokens.pop()\n"
-            "        self._wait_again(sequence)\n        sequence.history.preempted_count +=",
+            "        live.wait_again(sequence)\n        sequence.history.preempted_count +=",
         ),
     ),
     planted(
@@ -349,7 +349,7 @@ OF_FLIGHTS = (
             "list(candidates)",
         ),
         (
-            "jitney/core/sequences.py",
+            "jitney/core/preemption.py",
             '        assert not sequence.is_in_flight, "its batch must return first"\n',
             "",
         ),

@@ -4,7 +4,7 @@ from tests.simulation.planting import planted
 
 _BACKGROUND = "jitney/core/rules/background.py"
 _QUEUE = "jitney/core/rules/queue.py"
-_SEQUENCES = "jitney/core/sequences.py"
+_PREEMPTION = "jitney/core/preemption.py"
 
 OF_BACKGROUND = (
     planted(
@@ -47,8 +47,8 @@ OF_BACKGROUND = (
         "background work keeps its slot",
         "waiting",
         (
-            _SEQUENCES,
-            "victim = choose_for_memory(background_of(self.running), by_class=False)",
+            _PREEMPTION,
+            "victim = choose_for_memory(background_of(running), by_class=False)",
             "victim = None",
         ),
     ),

@@ -5,7 +5,7 @@ from tests.simulation.planting import planted
 _SCHEDULER = "jitney/core/scheduler.py"
 _BATCH_CHOICE = "jitney/core/batch_choice.py"
 _GATE = "jitney/core/rules/gate.py"
-_SEQUENCES = "jitney/core/sequences.py"
+_PREEMPTION = "jitney/core/preemption.py"
 
 OF_JOINING = (
     planted(
@@ -76,7 +76,7 @@ OF_STEERING = (
         "a paused request that runs goes on",
         "steering",
         (_BATCH_CHOICE, "if sequence in self._live.paused:", "if sequence is None:"),
-        (_SEQUENCES, "if not self.paused:", "if self.paused or not self.paused:"),
+        (_PREEMPTION, "if not paused:", "if paused or not paused:"),
     ),
     planted(
         "a part of a request is paused",
@@ -126,9 +126,9 @@ OF_STEERING = (
         "who is not to be displaced is displaced",
         "steering",
         (
-            _SEQUENCES,
-            "self._displaces = self.by_class and settings.enable_preemption",
-            "self._displaces = self.by_class",
+            _PREEMPTION,
+            "self.displaces = live.by_class and settings.enable_preemption",
+            "self.displaces = live.by_class",
         ),
     ),
     planted(

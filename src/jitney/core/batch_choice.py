@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from jitney.core import limits
 from jitney.core.backend import Traits
-from jitney.core.rules.background import budget_behind
+from jitney.core.rules.background import Background, budget_behind
 from jitney.core.rules.cost import CostModel
 from jitney.core.rules.mix import Budget, BudgetSplit, PrefillWanted, split_budget, within_stall
 from jitney.core.scheduler_settings import Mix, SchedulerSettings
@@ -24,10 +24,16 @@ class BatchChoice:
     """Chooses the running sequences of each tick."""
 
     def __init__(
-        self, settings: SchedulerSettings, live: LiveSequences, cost: CostModel, traits: Traits
+        self,
+        settings: SchedulerSettings,
+        live: LiveSequences,
+        background: Background,
+        cost: CostModel,
+        traits: Traits,
     ) -> None:
         self._settings = settings
         self._live = live
+        self._background = background
         self._cost = cost
         self._decodes_differ = traits.decodes_differ
         self._decode_turns = [0, 0]
@@ -48,7 +54,7 @@ class BatchChoice:
         take turns. Under the mix `separate`, prefills and decodes take turns too. If none
         of them can run, the next ones are tried. Background sequences may have to sit out.
         """
-        running = self._live.background.taking_part()
+        running = self._background.taking_part()
         suspects = [each for each in running if each.history.failed_count and each.is_suspect]
         if not suspects:
             return self._apart(running, batch_number)

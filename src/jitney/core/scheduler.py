@@ -13,11 +13,13 @@ from submission to its end. Only one thread calls it. It knows neither text nor 
 from dataclasses import dataclass
 
 from jitney.core import limits
+from jitney.core.admission import Admission
 from jitney.core.backend import Traits
 from jitney.core.batch import Batch, Entry, Fault, Outcome, Sample, TokenLogprob
 from jitney.core.batch_choice import BatchChoice
 from jitney.core.counters import Counters
 from jitney.core.events import Event, FinishReason, PromptEvent, TokenEvent
+from jitney.core.preemption import Preemption
 from jitney.core.request import Priority, Request, RequestId
 from jitney.core.rules.background import EARLY_S_MAX, background_of
 from jitney.core.rules.cost import CostModel
@@ -55,7 +57,11 @@ class Scheduler:
         self.counters = Counters()
         self._live = LiveSequences(settings, traits, self.counters)
         self._cost = CostModel()
-        self._choice = BatchChoice(settings, self._live, self._cost, traits)
+        self._preemption = Preemption(self._live, settings, self.counters)
+        self._admission = Admission(self._live, self._preemption, settings, self.counters)
+        self._choice = BatchChoice(
+            settings, self._live, self._admission.background, self._cost, traits
+        )
         self._deadlines = Deadlines(settings)
         self._batch_number = 0
         self._returned_number = 0
@@ -146,7 +152,7 @@ class Scheduler:
 
     def stop_gathering(self) -> None:
         """Let waiting requests start without waiting for others: no more will come."""
-        self._live.stop_gathering()
+        self._admission.stop_gathering()
 
     def plan(self, now: float) -> PlannedBatch | None:
         """The work of one tick, or None when there is nothing to do.
@@ -159,14 +165,16 @@ class Scheduler:
         If memory is short, cached prefixes are evicted; after that, sequences of a tenant above
         its share, or junior ones, are preempted.
         """
-        self._live.stop_paused(now)
-        self._live.admit(now, starts_now=self._ends_waits)
+        self._preemption.stop_paused(now)
+        self._admission.admit(now, starts_now=self._ends_waits)
         entries: list[Entry] = []
         sequences: list[Sequence] = []
         for candidates in self._choice.candidates(self._batch_number):
             for sequence, span in self._choice.spans(candidates):
                 # A sequence may have been preempted for one before it in this loop.
-                if sequence.state is SequenceState.RUNNING and self._obtain(sequence, span, now):
+                if sequence.state is not SequenceState.RUNNING:
+                    continue
+                if self._preemption.obtain(sequence, span, now):
                     entries.append(_entry(sequence, span))
                     sequences.append(sequence)
             if entries:
@@ -190,7 +198,7 @@ class Scheduler:
         """
         live = self._live
         running, memory = live.running, live.memory
-        if live.background.line_count or any(each.wanted_count > 1 for each in running):
+        if self._admission.background.slots_wanted or any(s.wanted_count > 1 for s in running):
             return False
         if background_of(running) and self._cost.decodes_s(len(running)) > EARLY_S_MAX:
             return False
@@ -255,9 +263,9 @@ class Scheduler:
 
     def wake_at(self, now: float) -> float | None:
         """When planning may have a new result though nothing arrives; None if never."""
-        live = self._live
-        departure = live.gate.wake_at(live.newcomers(live.held_back))
-        times = (departure, live.paused.end_at, self._deadlines.next_at)
+        live, admission = self._live, self._admission
+        joining = live.gate.wake_at(admission.newcomers(admission.held_back))
+        times = (joining, live.paused.end_at, self._deadlines.next_at)
         known = [each for each in times if each is not None]
         return max(now, min(known)) if known else None
 
@@ -275,7 +283,7 @@ class Scheduler:
             background_waiting=queue.behind.count,
             background_tokens=queue.behind.token_count,
             prefill_left=sum(s.known_count - s.computed for s in running if s.is_prefilling),
-            deferred_count=min(self._live.deferred_count, queue.count),
+            deferred_count=min(self._admission.deferred_count, queue.count),
             cached_count=memory.cached_count,
             kv_tokens=ledger.capacity * ledger.block_tokens,
             kv_used=ledger.used * ledger.block_tokens,
@@ -303,7 +311,7 @@ class Scheduler:
 
     def detail(self, now: float) -> Detail:
         """Which sequence holds which memory, and why others wait. Made only on demand."""
-        return describe(self._live, self._settings, now)
+        return describe(self._admission, self._settings, now)
 
     def check(self) -> None:
         """Recompute every total and compare (invariants 2, 3 and 7)."""
@@ -315,18 +323,6 @@ class Scheduler:
         if request.is_background:
             work_count += queue.behind.work_count
         return RETRY_PART * work_count / rate if rate else 1.0
-
-    def _obtain(self, sequence: Sequence, span: int, now: float) -> bool:
-        """Get memory for the sequence's span, if needed from others; false if it has to wait."""
-        live = self._live
-        length = sequence.planned + span
-        while not live.memory.grow(sequence, length):
-            self.counters.add("kv_full")
-            victim = live.choose_victim(sequence)
-            if victim is None:
-                return False
-            live.preempt_for_memory(victim, now, by=sequence)
-        return True
 
     def _apply_sample(self, sequence: Sequence, entry: Entry, sample: Sample, now: float) -> None:
         live, history = self._live, sequence.history

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
 
+from jitney.core.admission import LOOKAHEAD, Admission
 from jitney.core.prefix import Holding
 from jitney.core.request import Priority, RequestId
 from jitney.core.rules.background import background_of
 from jitney.core.rules.cost import Fit
 from jitney.core.scheduler_settings import SchedulerSettings, Strategy
 from jitney.core.sequence import Sequence, SequenceState
-from jitney.core.sequences import LOOKAHEAD, LiveSequences
 
 WAITING_SHOWN_MAX = 256
 PREFIX_SHOWN_STRIDES = 8
@@ -147,15 +147,16 @@ class Detail:
     """The last characters of every live completion. The engine adds them."""
 
 
-def describe(live: LiveSequences, settings: SchedulerSettings, now: float) -> Detail:
+def describe(admission: Admission, settings: SchedulerSettings, now: float) -> Detail:
     """Which sequence holds what, and why others wait. Changes nothing."""
+    live = admission.live
     ledger = live.memory.ledger
     block = ledger.block_tokens
     stretches = tuple(
         Stretch(start * block, end * block, slots) for start, end, slots in ledger.segments()
     )
     slots = tuple(map(_slot_view, sorted(live.memory.holdings.items())))
-    return Detail(now, slots, stretches, tuple(_waiting(live, settings, now)))
+    return Detail(now, slots, stretches, tuple(_waiting(admission, settings, now)))
 
 
 def _slot_view(held: tuple[int, Holding]) -> SlotView:
@@ -178,12 +179,13 @@ def _slot_view(held: tuple[int, Holding]) -> SlotView:
     )
 
 
-def _waiting(live: LiveSequences, settings: SchedulerSettings, now: float) -> list[Waiting]:
+def _waiting(admission: Admission, settings: SchedulerSettings, now: float) -> list[Waiting]:
     """Looks a prefix up only where the next admission would. Others would be read at every look,
     and once more for each that runs meanwhile (invariant 11)."""
     shown: list[Waiting] = []
-    everyone = _reason_for_all(live, settings)
-    behind = _reason_behind(live, settings) or everyone
+    live = admission.live
+    everyone = _reason_for_all(admission, settings)
+    behind = _reason_behind(admission, settings) or everyone
     gathered = WaitReason.GROUP
     if settings.strategy is Strategy.CONTINUOUS:
         gathered = WaitReason.WINDOW
@@ -192,14 +194,14 @@ def _waiting(live: LiveSequences, settings: SchedulerSettings, now: float) -> li
     for sequence in islice(live.queue.ordered(now), WAITING_SHOWN_MAX):
         tenant = sequence.request.limited_tenant
         reason = behind if sequence.is_background else everyone
-        reason = reason or _reason_held(live, sequence, gathered)
+        reason = reason or _reason_held(admission, sequence, gathered)
         if reason is None and tenant in memory_full:
             reason = WaitReason.SHARE
         if reason is None and (is_blocked or looked_at >= LOOKAHEAD):
             reason = WaitReason.TURN
         if reason is None:
             looked_at += 1
-            reason = _reason_of_memory(live, sequence)
+            reason = _reason_of_memory(admission, sequence)
             is_blocked = reason is WaitReason.MEMORY
             if reason is WaitReason.SHARE:
                 memory_full.add(tenant)
@@ -221,31 +223,33 @@ def _make_waiting(sequence: Sequence, reason: WaitReason) -> Waiting:
     )
 
 
-def _reason_for_all(live: LiveSequences, settings: SchedulerSettings) -> WaitReason | None:
+def _reason_for_all(admission: Admission, settings: SchedulerSettings) -> WaitReason | None:
+    running = admission.live.running
     # Background sequences give their slots to live ones.
-    if len(live.running) - len(background_of(live.running)) >= settings.max_num_seqs:
+    if len(running) - len(background_of(running)) >= settings.max_num_seqs:
         return WaitReason.SLOT
-    if live.held_back is None:
+    if admission.held_back is None:
         return WaitReason.BUDGET
     return None
 
 
-def _reason_behind(live: LiveSequences, settings: SchedulerSettings) -> WaitReason | None:
+def _reason_behind(admission: Admission, settings: SchedulerSettings) -> WaitReason | None:
     """The reason for all background sequences, if there is one."""
-    if live.background.is_live_awaited:
+    if admission.background.is_live_awaited:
         return WaitReason.LIVE
-    if len(live.running) >= settings.max_num_seqs:
+    if len(admission.live.running) >= settings.max_num_seqs:
         return WaitReason.SLOT
-    return WaitReason.BUDGET if live.background.is_tick_full else None
+    return WaitReason.BUDGET if admission.background.is_tick_full else None
 
 
 def _reason_held(
-    live: LiveSequences, sequence: Sequence, gathered: WaitReason
+    admission: Admission, sequence: Sequence, gathered: WaitReason
 ) -> WaitReason | None:
     """Why admission passes it over without a look at its prefix; None if it does not."""
+    live = admission.live
     if not live.gate.may_join(sequence):
         return gathered
-    tenant, held_back = sequence.request.limited_tenant, live.held_back or frozenset()
+    tenant, held_back = sequence.request.limited_tenant, admission.held_back or frozenset()
     if tenant in live.queue.shares.full:
         return WaitReason.SHARE
     if tenant in held_back:
@@ -255,7 +259,8 @@ def _reason_held(
     return None
 
 
-def _reason_of_memory(live: LiveSequences, sequence: Sequence) -> WaitReason:
+def _reason_of_memory(admission: Admission, sequence: Sequence) -> WaitReason:
+    live = admission.live
     match = live.memory.find(sequence)
     if match.is_awaited:
         return WaitReason.PREFIX
@@ -263,4 +268,4 @@ def _reason_of_memory(live: LiveSequences, sequence: Sequence) -> WaitReason:
         sequence, match, live.running
     ):
         return WaitReason.SHARE
-    return WaitReason.NEXT if live.has_memory(sequence, match) else WaitReason.MEMORY
+    return WaitReason.NEXT if admission.has_memory(sequence, match) else WaitReason.MEMORY

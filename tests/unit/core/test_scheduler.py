@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from jitney.core.admission import LOOKAHEAD
 from jitney.core.backend import Traits
 from jitney.core.batch import Outcome, Sample
 from jitney.core.events import Event, FinishEvent, FinishReason, StartEvent
@@ -13,7 +14,6 @@ from jitney.core.request import Priority, Request, RequestId
 from jitney.core.rules.deadlines import ENDED_KEPT
 from jitney.core.scheduler import PlannedBatch, Scheduler
 from jitney.core.scheduler_settings import Policy, SchedulerSettings, Strategy
-from jitney.core.sequences import LOOKAHEAD
 from jitney.errors import Draining, QueueFull
 
 TRAITS = Traits(name="none", slots_max=8, kv_tokens=400, model_len_max=100, batch_invariant=True)

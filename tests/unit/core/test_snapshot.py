@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
+from jitney.core.admission import LOOKAHEAD
 from jitney.core.backend import Traits
 from jitney.core.batch import Batch, Outcome, Sample
 from jitney.core.params import SamplingParams
 from jitney.core.request import Request, RequestId
 from jitney.core.scheduler import Scheduler
 from jitney.core.scheduler_settings import SchedulerSettings, Strategy
-from jitney.core.sequences import LOOKAHEAD
 from jitney.core.snapshot import SlotState, WaitReason
 
 

@@ -88,7 +88,7 @@ class Background:
         return wanted >= self._settings.max_num_batched_tokens
 
     @property
-    def line_count(self) -> int:
+    def slots_wanted(self) -> int:
         """How many waiting sequences want the next free slot at once.
 
         While a live one runs, background ones do not: a tick later is soon enough for them.

@@ -1,0 +1,181 @@
+"""Who of the waiting may run now: one by one, as strategy, policy, shares and memory allow.
+
+The queue says whose turn it is, the gate whether newcomers may join, and the memory whether there
+is room. Nothing passes the sequence whose turn it is, or a large one would wait for ever. Called by
+the parts of the scheduler only.
+
+Tests: tests/simulation and tests/unit/core/test_scheduler.py.
+"""
+
+from collections.abc import Iterable, Set
+
+from jitney.core import limits
+from jitney.core.counters import Counters
+from jitney.core.preemption import Preemption
+from jitney.core.prefix import Match
+from jitney.core.rules.background import Background
+from jitney.core.rules.gate import Newcomers
+from jitney.core.scheduler_settings import SchedulerSettings
+from jitney.core.sequence import Sequence
+from jitney.core.sequences import LiveSequences
+
+LOOKAHEAD = 64
+"""Waiting sequences to look at before one is admitted. One that waits for a prefix lets others
+pass."""
+
+NOBODY = Newcomers(0, None, 0)
+
+
+class Admission:
+    """Lets waiting sequences run."""
+
+    def __init__(
+        self,
+        live: LiveSequences,
+        preemption: Preemption,
+        settings: SchedulerSettings,
+        counters: Counters,
+    ) -> None:
+        self.live = live
+        self._preemption = preemption
+        self._settings = settings
+        self._counters = counters
+        self.deferred_count = 0
+        """Sequences skipped at the last admission: they do not wait for room."""
+        self._memory_full: set[str] = set()
+        """Tenants whose share of the memory is used up, as found in this admission."""
+        self.background = Background(
+            settings, counters, live.running, live.queue, live.gate, live.paused, self._memory_full
+        )
+        self._gathered_order = 0
+
+    def admit(self, now: float, *, starts_now: bool) -> None:
+        """Let waiting sequences run, as far as strategy, policy, limits and memory allow."""
+        queue, gate = self.live.queue, self.live.gate
+        self._memory_full.clear()
+        if not queue.count:
+            gate.open(now, NOBODY, starts_now=starts_now)
+            gate.close()
+            return
+        newcomers = self.newcomers(held_back := self.held_back)
+        oldest = newcomers.oldest
+        is_gathered = oldest is not None and oldest.order <= self._gathered_order
+        gate.open(now, newcomers, starts_now=starts_now or is_gathered)
+        copied_max = self._counters["copied_tokens"] + limits.COPIED_TOKENS_MAX
+        while queue.count and self._admit_one(now, held_back):
+            if self._counters["copied_tokens"] >= copied_max:
+                break
+            held_back = self.held_back
+        # Sequences that a share holds back cannot join this group later.
+        held_back = (self.held_back or queue.shares.full) | self._memory_full
+        if queue.live.count == queue.shares.waiting_count(held_back):
+            gate.close()
+
+    def stop_gathering(self) -> None:
+        """Sequences that wait now need not wait for others to join them."""
+        self._gathered_order = self.live.last_order
+
+    def newcomers(self, held_back: Set[str] | None) -> Newcomers:
+        """The newcomers that could be admitted now, and how many sequences more may run."""
+        without, lane = held_back or frozenset(), self.live.queue.live
+        count, oldest = lane.newcomer_count(without), lane.oldest_newcomer(without)
+        running_count = sum([not sequence.is_background for sequence in self.live.running])
+        return Newcomers(count, oldest, self._settings.max_num_seqs - running_count)
+
+    @property
+    def held_back(self) -> Set[str] | None:
+        """Tenants of which nothing is admitted now; None: nothing is admitted at all.
+
+        These are tenants that run their full share. When running sequences fill a tick, it is
+        better to choose the next one later. Then tenants that already prefill are held back too;
+        other tenants still get their part of the tick. Background sequences do not fill it.
+        """
+        full, chunk = self.live.queue.shares.full, self._settings.prefill_chunk
+        if not self.live.queue.count:
+            return full  # nobody waits: what the running ones want need not be counted
+        live = [sequence for sequence in self.live.running if not sequence.is_background]
+        wanted = sum([min(sequence.wanted_count, chunk) for sequence in live])
+        if wanted < self._settings.max_num_batched_tokens:
+            return full
+        prefilling = {s.request.limited_tenant for s in live if s.wanted_count > 1}
+        named = {tenant for tenant in prefilling if tenant is not None}
+        return full | named if named == prefilling else None
+
+    def has_memory(self, sequence: Sequence, match: Match) -> bool:
+        """Whether there is room for its known tokens, beside the running sequences."""
+        memory, running = self.live.memory, self.live.running
+        room = memory.blocks_obtainable(running, match)
+        room -= memory.blocks_promised(running) + memory.blocks_wanted(sequence, match)
+        reserve = int(self._settings.watermark * memory.ledger.capacity) if running else 0
+        return room >= reserve
+
+    def _admit_one(self, now: float, held_back: Set[str] | None) -> bool:
+        """Admit one sequence, or make room for one; false if there is nothing more to do."""
+        self.deferred_count = 0
+        live = self.live
+        is_full = len(live.running) >= self._settings.max_num_seqs
+        # Background sequences are the last of the running ones.
+        if is_full and not self._preemption.displaces and not live.running[-1].is_background:
+            return False
+        if held_back is None:
+            return False
+        without = held_back | self._memory_full
+        if live.queue.shares.waiting_count(without):
+            self._counters.add("share_waits")
+        candidates, others_count = self._candidates(now, without)
+        looked_at = 0
+        for sequence in candidates:
+            tenant = sequence.request.limited_tenant
+            if tenant in self._memory_full:
+                continue
+            self.deferred_count = others_count + looked_at
+            if looked_at >= LOOKAHEAD:
+                return False
+            looked_at += 1
+            if self._waits_for_suspect(sequence, now):
+                continue
+            match = live.memory.find(sequence)
+            if match.is_awaited:
+                self._counters.add("prefix_waits")
+                continue
+            if tenant is not None and not live.occupancy.has_room(sequence, match, live.running):
+                # The tenant's other sequences wait too. Those of other tenants pass.
+                self._memory_full.add(tenant)
+                continue
+            return self._start(sequence, match, now)
+        self.deferred_count = live.queue.count
+        return False
+
+    def _candidates(self, now: float, without: Set[str]) -> tuple[Iterable[Sequence], int]:
+        """The sequences that may be admitted, the next first; and how many others wait.
+
+        The others wait for a group, or for their tenant's share.
+        """
+        queue, gate = self.live.queue, self.live.gate
+        waiting = self.background.in_order(now, without)
+        if gate.is_open:
+            return waiting, queue.shares.waiting_count(without)
+        newcomer_count = queue.live.newcomer_count()
+        # A sequence that ran before may be behind many newcomers.
+        found = filter(gate.may_join, waiting) if newcomer_count < queue.count else ()
+        return found, newcomer_count
+
+    def _start(self, sequence: Sequence, match: Match, now: float) -> bool:
+        """Let it run, or make room for it; false if it has to wait."""
+        if len(self.live.running) >= self._settings.max_num_seqs:
+            return self._preemption.make_room(sequence, now, needs_memory=False)
+        if not self.has_memory(sequence, match):
+            self._counters.add("kv_full")
+            return self._preemption.make_room(sequence, now, needs_memory=True)
+        return self.live.start(sequence, match, now)
+
+    def _waits_for_suspect(self, sequence: Sequence, now: float) -> bool:
+        """Whether it is a suspect and another suspect runs: they run one at a time."""
+        if not sequence.is_suspect:
+            return False
+        for other in [each for each in self.live.running if each.is_suspect]:
+            if sequence.is_background or not other.is_background or other.is_in_flight:
+                return True
+            self._preemption.displace(other, now, sequence)
+        self._counters.add("quarantined")
+        return False
