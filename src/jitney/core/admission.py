@@ -73,6 +73,7 @@ class Admission:
 
     def stop_gathering(self) -> None:
         """Sequences that wait now need not wait for others to join them."""
+        assert self._gathered_order <= self.live.last_order, self._gathered_order
         self._gathered_order = self.live.last_order
 
     def newcomers(self, held_back: Set[str] | None) -> Newcomers:
@@ -80,6 +81,7 @@ class Admission:
         without, lane = held_back or frozenset(), self.live.queue.live
         count, oldest = lane.newcomer_count(without), lane.oldest_newcomer(without)
         running_count = sum([not sequence.is_background for sequence in self.live.running])
+        assert running_count <= self._settings.max_num_seqs, running_count
         return Newcomers(count, oldest, self._settings.max_num_seqs - running_count)
 
     @property
@@ -106,6 +108,7 @@ class Admission:
         memory, running = self.live.memory, self.live.running
         room = memory.blocks_obtainable(running, match)
         room -= memory.blocks_promised(running) + memory.blocks_wanted(sequence, match)
+        assert room <= memory.ledger.capacity, room
         reserve = int(self._settings.watermark * memory.ledger.capacity) if running else 0
         return room >= reserve
 
@@ -143,6 +146,7 @@ class Admission:
                 self._memory_full.add(tenant)
                 continue
             return self._start(sequence, match, now)
+        assert looked_at <= LOOKAHEAD, looked_at
         self.deferred_count = live.queue.count
         return False
 
@@ -156,12 +160,14 @@ class Admission:
         if gate.is_open:
             return waiting, queue.shares.waiting_count(without)
         newcomer_count = queue.live.newcomer_count()
+        assert newcomer_count <= queue.count, newcomer_count
         # A sequence that ran before may be behind many newcomers.
         found = filter(gate.may_join, waiting) if newcomer_count < queue.count else ()
         return found, newcomer_count
 
     def _start(self, sequence: Sequence, match: Match, now: float) -> bool:
         """Let it run, or make room for it; false if it has to wait."""
+        assert sequence.slot is None, "a waiting sequence has no slot"
         if len(self.live.running) >= self._settings.max_num_seqs:
             return self._preemption.make_room(sequence, now, needs_memory=False)
         if not self.has_memory(sequence, match):

@@ -59,6 +59,7 @@ class BatchChoice:
         if not suspects:
             return self._apart(running, batch_number)
         others = [sequence for sequence in running if not sequence.is_suspect]
+        assert len(suspects) == 1, "suspects run one at a time"
         in_turn = [suspects, others] if batch_number % 2 else [others, suspects]
         # Each of the two gets every second batch.
         return [part for each in in_turn for part in self._apart(each, batch_number // 2)]
@@ -92,6 +93,7 @@ class BatchChoice:
     ) -> list[SpanWanted]:
         """The spans of a split, for those that have one."""
         decode_count = sum(want == 1 for _, want in wanted)
+        assert split.decode_count <= decode_count, split
         # When this tick has no room for every decode, they take turns.
         left_out = decode_count - split.decode_count
         first = self._decode_turns[is_background] % decode_count if left_out else 0
@@ -108,6 +110,7 @@ class BatchChoice:
                 if (decodes - first) % decode_count < split.decode_count:
                     chosen.append((sequence, 1))
                 decodes += 1
+        assert next(spans, None) is None, "every span has its prefill"
         return chosen
 
     def _apart(self, sequences: list[Sequence], turn: int) -> list[list[Sequence]]:
@@ -136,6 +139,7 @@ class BatchChoice:
         if sequence in self._live.paused:
             return 0
         want = sequence.wanted_count
+        assert want >= 0, want
         if want > 1 and self._decodes_differ:
             # Generated tokens are computed again as they were first: one by one (invariant 4).
             want = max(1, min(want, sequence.prompt_count - sequence.planned))

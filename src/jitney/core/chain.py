@@ -59,6 +59,7 @@ class Chain:
 
     def key(self, depth: int) -> int:
         """The key of the first `depth` strides."""
+        assert depth >= 1, depth
         return self.keys(depth)[depth - 1]
 
     def keys(self, depth: int) -> list[int]:
@@ -66,6 +67,7 @@ class Chain:
         keys, tokens = self._keys, self._tokens
         known = len(keys)
         if known < depth:
+            assert depth * PREFIX_STRIDE <= len(tokens), "only whole strides have keys"
             before = keys[-1] if known else self._root
             for at in range(known * PREFIX_STRIDE, depth * PREFIX_STRIDE, PREFIX_STRIDE):
                 before = hash((before, tuple(tokens[at : at + PREFIX_STRIDE])))
@@ -97,6 +99,7 @@ class Chain:
         Equal keys do not prove it. The result is remembered: known tokens never change. It holds
         for everybody who was found equal to either, so of many who wait one is read, not all.
         """
+        assert depth >= 1, "chains without a common key are not compared"
         ours, theirs = self._marked(depth), other._marked(depth)
         if ours[depth - 1] is theirs[depth - 1]:
             return True

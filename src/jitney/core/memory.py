@@ -86,6 +86,7 @@ class Memory:
 
     def blocks_wanted(self, sequence: Sequence, match: Match) -> int:
         """Blocks that the sequence needs to compute all its known tokens."""
+        assert match.length < sequence.known_count, "one token is left to compute"
         return self.ledger.blocks(sequence.known_count) - match.length // self._block
 
     def blocks_promised(self, running: list[Sequence]) -> int:
@@ -104,10 +105,12 @@ class Memory:
         obtainable = self.ledger.capacity - self.held_by(running)
         if match.holding is not None and match.holding.sequence is None:
             obtainable -= match.length // self._block
+        assert obtainable >= 0, obtainable
         return obtainable
 
     def give_slot(self, sequence: Sequence, match: Match) -> bool:
         """Give the sequence a slot with the matched or saved tokens; false if there is no room."""
+        assert sequence.slot is None, "it has a slot already"
         source = match.holding
         if source is None and sequence in self._saved:
             return self._give_restored(sequence)
@@ -127,6 +130,7 @@ class Memory:
     def grow(self, sequence: Sequence, length: int) -> bool:
         """Take room for the sequence's first `length` tokens; may evict cached prefixes."""
         assert sequence.slot is not None, "only a sequence with a slot grows"
+        assert length <= sequence.known_max, "it has no position after its last token"
         need = self.ledger.growth(sequence.slot, length)
         if need and need > self.ledger.free and not self._make_room(need):
             return False
@@ -136,6 +140,7 @@ class Memory:
     def confirm(self, sequence: Sequence) -> None:
         """More tokens of the sequence are computed: now others may share them."""
         assert sequence.slot is not None, "only a sequence with a slot computes"
+        assert sequence.computed <= self.ledger.length(sequence.slot), sequence.computed
         holding = self.holdings[sequence.slot]
         holding.length = sequence.computed
         self._index.extend(holding)
@@ -161,6 +166,7 @@ class Memory:
     def save(self, sequence: Sequence) -> bool:
         """Save the sequence's memory under a ticket, if the backend can and there is room."""
         assert sequence.slot is not None, "only a sequence with a slot can be saved"
+        assert sequence not in self._saved, "what runs has its memory in a slot"
         saved_count = sum(each.token_count for each in self._saved.values()) + sequence.computed
         saved_bytes = saved_count * self._traits.kv_bytes_per_token
         if not self._traits.can_save or saved_bytes > self._settings.saved_limit:
@@ -254,6 +260,7 @@ class Memory:
 
     def _give_restored(self, sequence: Sequence) -> bool:
         saved = self._saved[sequence]
+        assert saved.token_count < sequence.known_count, saved
         slot = self._take_slot(self.ledger.blocks(saved.token_count))
         if slot is None:
             return False
@@ -267,6 +274,7 @@ class Memory:
     def _give_copy(self, sequence: Sequence, match: Match) -> bool:
         """Give a new slot, with a copy of the matched prefix."""
         source = match.holding
+        assert source is None or match.length <= source.length, match.length
         slot = self._take_slot(self.ledger.blocks(match.length % self._block), source)
         if slot is None:
             return False
@@ -280,6 +288,8 @@ class Memory:
 
     def _take_over(self, sequence: Sequence, holding: Holding, length: int) -> None:
         """The slot of a cached prefix becomes the sequence's own, without a copy."""
+        assert holding.sequence is None, "only a cached prefix has no owner"
+        assert 0 <= length <= holding.length, (length, holding.length)
         del self._cached[holding.slot]
         if length < holding.length:
             self._operations.append(Truncate(holding.slot, length))
@@ -290,6 +300,8 @@ class Memory:
         self._counters.add("taken_over")
 
     def _own(self, sequence: Sequence, slot: int, computed: int) -> None:
+        assert slot not in self.holdings, "a slot has one owner"
+        assert computed < sequence.known_count, "one token is left to compute"
         holding = Holding(slot, self._chain(sequence), sequence)
         holding.length = computed
         self.holdings[slot] = holding
@@ -307,6 +319,7 @@ class Memory:
         return heapq.heappop(self._free)
 
     def _make_room(self, blocks: int, pinned: Holding | None = None) -> bool:
+        assert 0 <= blocks <= self.ledger.capacity, blocks
         while self.ledger.free < blocks:
             if not self._evict_oldest(pinned):
                 return False
@@ -322,6 +335,7 @@ class Memory:
         return False
 
     def _release(self, holding: Holding) -> None:
+        assert holding.sequence is None, "a running sequence needs its slot"
         self._index.trim(holding, 0)
         del self.holdings[holding.slot]
         self.ledger.release(holding.slot)

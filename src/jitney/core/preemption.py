@@ -42,6 +42,7 @@ class Preemption:
         Cached prefixes go first. Then running sequences do, as `_victim_for` says. The most senior
         sequence always gets its memory, so something ends, and then the next one does.
         """
+        assert span >= 1, span
         length = sequence.planned + span
         while not self._live.memory.grow(sequence, length):
             self._counters.add("kv_full")
@@ -59,6 +60,7 @@ class Preemption:
         if newcomer.is_background:
             return False
         running = self._live.running
+        assert newcomer not in running, "it has a place already"
         victim = choose_for_memory(background_of(running), by_class=False)
         if victim is None and needs_memory and self._take_from_share(newcomer, now):
             return True
@@ -100,6 +102,7 @@ class Preemption:
         """Preempt a sequence of a tenant above its share; false if there is none."""
         if newcomer.request.limited_tenant is None:
             return False
+        assert newcomer.slot is None, "only a waiting sequence takes from a share"
         above = _all_but_first(self._live.occupancy.over_share(self._live.running))
         victim = choose_for_memory(
             [each for each in above if each.has_progressed], by_class=self._live.by_class
@@ -111,6 +114,7 @@ class Preemption:
 
     def _free_memory_of(self, victim: Sequence, now: float, by: Sequence) -> None:
         """Preempt a sequence and free its memory. It is saved if possible."""
+        assert victim is not by, "nobody makes room for itself"
         saved = self._live.memory.save(victim)
         reason = PreemptReason.SAVED if saved else PreemptReason.RECOMPUTED
         self._preempt(victim, reason, now, by, keeps_memory=False)
@@ -130,6 +134,7 @@ class Preemption:
         live.memory.leave(sequence, keeps_memory=keeps_memory)
         live.wait_again(sequence)
         sequence.history.preempted_count += reason is not PreemptReason.PAUSED
+        assert sequence.slot is None, "its slot is free or a cached prefix"
         live.memory.trim_cache(live.running)
         if reason.is_of_memory:
             self._counters.add(f"preempted_{reason}")

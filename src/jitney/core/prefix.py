@@ -81,6 +81,7 @@ class PrefixIndex:
         known_before, computed_before = holding.known_depth, holding.computed_depth
         if known == known_before and computed == computed_before:
             return  # so it is after most tokens
+        assert computed_before <= computed <= known, (computed_before, computed, known)
         keys = holding.chain.keys(known)
         _take(self._promised, keys[computed_before : min(computed, known_before)], holding)
         _put(self._computed, keys[computed_before:computed], holding)
@@ -89,6 +90,7 @@ class PrefixIndex:
 
     def trim(self, holding: Holding, token_count: int) -> None:
         """Remove the holding from the index beyond so many tokens."""
+        assert 0 <= token_count <= holding.known_count, token_count
         kept, known = token_count // PREFIX_STRIDE, holding.known_depth
         computed = min(holding.computed_depth, kept)
         keys = holding.chain.keys(known)
@@ -111,6 +113,7 @@ class PrefixIndex:
         )
         if holding is not None and min(promised, holding.length) > length:
             best, length = holding, min(promised, holding.length)
+        assert length <= length_max, (length, length_max)
         return Match(best, length, max(length, promised))
 
     def check(self, holdings: list[Holding]) -> None:

@@ -149,6 +149,7 @@ class Scheduler:
         """From now on groups start without waiting to be full, and all pauses end."""
         self._ends_waits = True
         self._live.paused.end_all(now)
+        assert not self._live.paused, "nothing waits for its caller any more"
 
     def stop_gathering(self) -> None:
         """Let waiting requests start without waiting for others: no more will come."""
@@ -181,6 +182,7 @@ class Scheduler:
                 break
         if not entries:
             return None
+        assert len(entries) <= self._settings.max_num_seqs, len(entries)
         self._batch_number += 1
         operations = self._live.memory.take_operations()
         batch = Batch(self._batch_number, operations, tuple(entries))
@@ -237,6 +239,7 @@ class Scheduler:
         self.counters.add("backend_failures")
         self._returned_number = self._batch_number
         self._live.lose_memory()
+        assert self._live.memory.ledger.used == 0, "the memory is lost"
         for sequence in failed:
             if sequence.state is not SequenceState.WAITING:
                 continue
@@ -326,6 +329,8 @@ class Scheduler:
 
     def _apply_sample(self, sequence: Sequence, entry: Entry, sample: Sample, now: float) -> None:
         live, history = self._live, sequence.history
+        assert entry.start == sequence.computed, "spans are computed in order"
+        assert entry.end <= sequence.planned, "only what was planned is computed"
         sequence.computed = entry.end
         fair = live.queue.lane_of(sequence).fair
         if fair is not None and entry.wants_token:
@@ -344,6 +349,7 @@ class Scheduler:
             self._report_prompt_logprobs(sequence, entry, sample)
         if sample.token is not None and entry.wants_token:
             sequence.pending -= 1
+            assert sequence.pending >= 0, "a token that nobody planned"
             sequence.tokens.append(sample.token)
         live.memory.confirm(sequence)
         if sample.token is not None and entry.wants_token:
@@ -353,6 +359,7 @@ class Scheduler:
         self, sequence: Sequence, token: int, logprob: TokenLogprob | None, now: float
     ) -> None:
         """Report a token, and the end of the sequence if the token ends it."""
+        assert sequence.tokens[-1] == token, "it is known before it is reported"
         if token in sequence.sampling.end_tokens:
             stop_reason = None if token in self._eos_tokens else token
             self._live.end(sequence, FinishReason.STOP, now, stop_reason=stop_reason)
@@ -365,6 +372,7 @@ class Scheduler:
     def _report_prompt_logprobs(self, sequence: Sequence, entry: Entry, sample: Sample) -> None:
         """Report logprobs of the prompt. If a span was computed again, none is reported twice."""
         start, history = max(entry.start, 1), sequence.history
+        assert start <= history.scored_count, "no position is left out"
         fresh = sample.prompt_logprobs[max(0, history.scored_count - start) :]
         if fresh:
             start = history.scored_count
@@ -376,6 +384,7 @@ class Scheduler:
 def _entry(sequence: Sequence, span: int) -> Entry:
     """The entry for the sequence's next span. Counts the span as planned."""
     assert sequence.slot is not None, "only a sequence with a slot computes"
+    assert span >= 1, span
     start = sequence.planned
     tokens = tuple(sequence.tokens[start : start + span])
     continues = not tokens

@@ -95,6 +95,7 @@ class Sequence:
         self.priority = self.request.priority
         self.is_background = self.request.is_background
         self.tokens = [*self.request.prompt, *self.request.resumed_tokens[self.index]]
+        assert len(self.tokens) <= self.known_max, "a resumed one has no more than it may"
 
     @property
     def known_count(self) -> int:
@@ -152,6 +153,7 @@ class Sequence:
     @property
     def work_left(self) -> int:
         """Tokens to compute until its limit. The policy `sjf` sorts by it."""
+        assert self.known_max >= self.computed, (self.known_max, self.computed)
         return self.known_max - self.computed
 
     def move(self, state: SequenceState) -> None:
@@ -194,6 +196,7 @@ def make_sequences(
     known_max = model_len_max
     if params.max_tokens is not None:
         known_max = min(model_len_max, prompt_count + params.max_tokens)
+    assert known_max > prompt_count, "there is room for a token"
     # They share everything except the seed: a bias or a schema may be large.
     sampling = _make_sampling(request, eos_tokens)
     accepted_at = now - (request.waited_s or 0.0)

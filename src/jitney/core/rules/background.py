@@ -94,6 +94,7 @@ class Background:
         While a live one runs, background ones do not: a tick later is soon enough for them.
         """
         count = self._queue.live_count(frozenset(), newcomers=self._gate.is_open)
+        assert count >= 0, count
         is_live_running = self._running and not self._running[0].is_background
         return count if is_live_running else count + self._queue.behind.count
 
@@ -104,6 +105,7 @@ class Background:
         if not running or not running[-1].is_background or not self.is_live_awaited:
             return running
         self._counters.add("sat_out")
+        assert self._queue.live.count or not running[0].is_background, "a live one is awaited"
         return [sequence for sequence in running if not sequence.is_background]
 
 
@@ -118,10 +120,12 @@ def budget_behind(
     beside_s = STALL_FACTOR * cost.decodes_s(max(1, live_count))
     stall_s = max(STALL_PART * budget.stall_s, beside_s)
     tokens = budget.tokens - live_count
+    assert tokens >= 0, "live decodes are within the budget"
     decodes = min(decode_count, tokens)
     if budget.decode_batch_size is not None:
         decodes = min(decodes, max(0, budget.decode_batch_size - live_count))
     while decodes > 1 and cost.decodes_s(live_count + decodes) > stall_s:
         decodes -= 1
     prefill = max(cost.prefill_within(stall_s, live_count + decodes), PREFILL_MIN)
+    assert 0 <= decodes <= decode_count, decodes
     return decodes, replace(budget, tokens=min(tokens, decodes + prefill))

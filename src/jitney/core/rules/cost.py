@@ -57,6 +57,7 @@ class CostModel:
 
     def observe(self, decode_count: int, prefill_count: int, seconds: float) -> None:
         """A tick with so many tokens of each kind took so long."""
+        assert decode_count >= 0 <= prefill_count, (decode_count, prefill_count)
         if seconds <= 0.0:
             return
         if prefill_count:
@@ -80,9 +81,11 @@ class CostModel:
 
     def prefill_within(self, seconds: float, decode_count: int) -> int:
         """Prefill tokens that fit beside the decodes in so much time."""
+        assert decode_count >= 0, decode_count
         token_s = self.prefill_token_s
         if token_s is None:
             return SPAN_UNKNOWN
+        assert token_s > 0.0, token_s
         fitting = max(0, int((seconds - self.decodes_s(decode_count)) / token_s))
         # At most double: if decodes became faster unseen, prefill seems free.
         span = self._span if decode_count else self._span_alone

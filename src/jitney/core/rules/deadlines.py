@@ -36,6 +36,7 @@ class Deadlines:
         its first slot. The time until its end is what is left of it. A limit of infinity is none,
         whatever the settings say.
         """
+        assert sequence.state is SequenceState.WAITING, "limits begin when it is accepted"
         request, settings = sequence.request, self._settings
         wait_s, total_s = request.queue_timeout_s, request.request_timeout_s
         wait_s = settings.queue_timeout_s if wait_s is None else wait_s
@@ -46,10 +47,12 @@ class Deadlines:
             self._note(sequence, now + total_s, is_until_start=False)
 
     def _note(self, sequence: Sequence, due_at: float, *, is_until_start: bool) -> None:
+        assert not math.isnan(due_at), due_at
         heapq.heappush(self._due, (due_at, sequence.order, is_until_start, sequence))
 
     def passed(self, now: float, live_count: int) -> Iterator[Sequence]:
         """Sequences whose time is over. The caller ends each one before it takes the next."""
+        assert live_count >= 0, live_count
         self._forget_ended(live_count)
         while self._due and self._due[0][0] <= now:
             _, _, is_until_start, sequence = heapq.heappop(self._due)

@@ -34,6 +34,10 @@ class Newcomers:
     oldest: Sequence | None
     room: int
 
+    def __post_init__(self) -> None:
+        assert (self.count > 0) == (self.oldest is not None), self
+        assert self.room >= 0, self
+
 
 class Gate(Protocol):
     """Lets newcomers join, one by one, as the strategy allows.
@@ -98,6 +102,7 @@ class Window(Gate):
         self._wait_s = settings.wait_s
         self._size = settings.window_size or settings.max_num_seqs
         self._size = max(self._size, settings.min_batch_size)
+        assert self._size >= 1, self._size
         self._counters = counters
         self._is_open = True
 
@@ -143,6 +148,7 @@ class Groups(Gate):
     @property
     def is_open(self) -> bool:
         """Whether the group that starts has room left."""
+        assert self._room >= 0, self._room
         return self._room > 0
 
     @property
@@ -161,6 +167,7 @@ class Groups(Gate):
         least = max(size, self._settings.min_batch_size)
         if newcomers.count >= least or starts_now or self._is_over(newcomers.oldest, now):
             self._room = min(newcomers.count, least)
+            assert self._room >= 1, "a group has members"
             self._size_last = size
             self._counters.add("groups_departed")
         elif newcomers.count >= size:
@@ -186,6 +193,7 @@ class Groups(Gate):
 
     def observe(self, seconds: float) -> None:
         """A tick took this long. `adaptive` uses it."""
+        assert seconds >= 0.0, seconds
         self._latency_s += LATENCY_WEIGHT * (seconds - self._latency_s)
 
     def wake_at(self, newcomers: Newcomers) -> float | None:
@@ -203,6 +211,7 @@ class Groups(Gate):
         size_max = self._settings.max_num_seqs
         if self._settings.strategy is not Strategy.ADAPTIVE:
             return size_max
+        assert waiting_count >= 1, "a group has members"
         # A long queue needs large groups; slow ticks need small ones.
         last = self._size_last
         size = (last + waiting_count) // 2

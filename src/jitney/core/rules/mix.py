@@ -83,6 +83,7 @@ def split_budget(
 def within_stall(budget: Budget, cost: CostModel) -> Budget:
     """The budget of a tick of prefills while decodes wait for it."""
     tokens = max(cost.prefill_within(budget.stall_s, 0), PREFILL_MIN)
+    assert tokens >= 1, tokens
     return replace(budget, tokens=min(budget.tokens, tokens))
 
 
@@ -110,11 +111,13 @@ def _choose_in_turn(wanted: list[PrefillWanted], budget: Budget) -> list[int]:
         order.append((rounds[want.tenant], tenants.setdefault(want.tenant, len(tenants)), at))
         rounds[want.tenant] += 1
     order.sort(key=lambda each: (each[0], (each[1] - budget.turn) % len(tenants), each[2]))
+    assert len(order) == len(wanted), "every prefill has a turn"
     return sorted(at for _, _, at in order[: budget.prefill_batch_size])
 
 
 def _spans(wanted: list[PrefillWanted], tokens: int, chunk: int) -> tuple[int, ...]:
     """The span of each prefill: tenants get equal parts, and senior ones are first in a tenant."""
+    assert tokens >= 0, tokens
     left = _portions(wanted, tokens, chunk)
     spans = []
     for want in wanted:
@@ -122,6 +125,7 @@ def _spans(wanted: list[PrefillWanted], tokens: int, chunk: int) -> tuple[int, .
         spans.append(span)
         if span:
             left[want.tenant] -= span
+    assert sum(spans) <= tokens, (sum(spans), tokens)
     return tuple(spans)
 
 
@@ -136,4 +140,5 @@ def _portions(wanted: list[PrefillWanted], tokens: int, chunk: int) -> dict[str 
     for rank, (tenant, total) in enumerate(sorted(totals.items(), key=lambda each: each[1])):
         portions[tenant] = min(total, -(-tokens // (len(totals) - rank)))
         tokens -= portions[tenant]
+        assert portions[tenant] >= 0 <= tokens, (portions, tokens)
     return portions

@@ -23,6 +23,7 @@ class Occupancy:
 
     def has_room(self, sequence: Sequence, match: Match, running: list[Sequence]) -> bool:
         """Whether the tenant would stay within its share if this sequence ran too."""
+        assert sequence not in running, "it counts once"
         blocks_max = self._blocks_max(sequence.request)
         tenant = sequence.request.limited_tenant
         own = [each for each in running if each.request.limited_tenant == tenant]

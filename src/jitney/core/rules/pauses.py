@@ -59,6 +59,7 @@ class Pauses:
 
     def begin(self, sequences: list[Sequence], now: float) -> PauseOutcome:
         """Pause all sequences of a request, or none of them."""
+        assert len({each.request.id for each in sequences}) == 1, "sequences of one request"
         new = [each for each in sequences if each not in self._pauses]
         if not new:
             return PauseOutcome.WAS_PAUSED
@@ -70,6 +71,7 @@ class Pauses:
             self._counters.add("pauses_refused")
             return PauseOutcome.TOO_MANY
         for sequence in new:
+            assert sequence.state is not SequenceState.FINISHED, "what has ended cannot pause"
             self._pauses[sequence] = now
             self._queue.shares.count(sequence, paused=1)
             self._counters.add("paused")
@@ -98,9 +100,11 @@ class Pauses:
         """Resume all."""
         for sequence in list(self._pauses):
             self.end(sequence, now)
+        assert not self._pauses, "every pause has ended"
 
     def leave_queue(self, sequence: Sequence) -> None:
         """A paused sequence leaves the queue, and no group waits for it."""
+        assert sequence.state is SequenceState.WAITING, "only what waits is in the queue"
         self._queue.remove(sequence)
         self._gate.left(sequence)
 

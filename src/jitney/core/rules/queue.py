@@ -81,6 +81,7 @@ class PartedQueue:
     def remove(self, sequence: Sequence) -> None:
         """Take it out."""
         part = sequence.request.limited_tenant
+        assert part in self._parts, "nothing of this tenant waits here"
         self._parts[part].remove(sequence)
         if not self._parts[part].count:
             del self._parts[part]
@@ -135,6 +136,7 @@ class TenantQueues:
     def admit(self, sequence: Sequence) -> None:
         """The sequence runs: its tenant is present even if nothing of it waits."""
         tenant = sequence.request.tenant
+        assert tenant in self._served, "it waited here before"
         self._running[tenant] = self._running.get(tenant, 0) + 1
 
     def leave(self, sequence: Sequence) -> None:
@@ -158,6 +160,7 @@ class TenantQueues:
 
     def charge(self, tenant: str, token_count: int) -> None:
         """The tenant was served so many tokens."""
+        assert token_count >= 0, token_count
         self._served[tenant] = self._served.get(tenant, 0.0) + token_count
 
 
@@ -182,6 +185,7 @@ class Lane:
 
     def add(self, sequence: Sequence) -> None:
         """Let the sequence wait. A preempted one keeps its age."""
+        assert sequence.slot is None, "a waiting sequence has no slot"
         self._by_policy.add(sequence)
         self._arrivals.add(sequence)
         if not sequence.has_started:
@@ -199,6 +203,7 @@ class Lane:
         self.count -= 1
         self.token_count -= sequence.known_count
         self.work_count -= sequence.known_max
+        assert min(self.token_count, self.work_count) >= 0, (self.token_count, self.work_count)
         assert self.count >= 0, self.count
 
     def rank_again(self, sequence: Sequence) -> None:
@@ -273,6 +278,7 @@ class WaitQueue:
     def live_count(self, without: Set[str], *, newcomers: bool) -> int:
         """How many live ones wait, without those of these tenants, and newcomers only if asked."""
         count = self.live.count - self.shares.waiting_count(without)
+        assert count >= 0, count
         return count if newcomers else count - self.live.newcomer_count(without)
 
 
@@ -284,6 +290,8 @@ def check_room(
     retry_s: float,
 ) -> None:
     """Raise QueueFull if there is no room for the sequences of a new request."""
+    assert sequences, "a request has a sequence"
+    assert retry_s >= 0.0, retry_s
     queue.shares.check_room(sequences, counters, retry_s)
     # Background sequences take no room from live ones.
     before = queue if sequences[0].is_background else queue.live

@@ -15,6 +15,7 @@ from jitney.errors import QueueFull
 
 def paused_max(waiting_max: int) -> int:
     """How many may be paused, for a queue of this size."""
+    assert waiting_max >= 1, waiting_max
     return min(max(1, waiting_max // 4), limits.PAUSED_MAX)
 
 

@@ -47,6 +47,7 @@ def choose_for_class(
     their class themselves. So a tenant cannot displace another tenant that would then run fewer
     sequences, unless the victim's class is below normal.
     """
+    assert newcomer not in running, "only who waits displaces"
     counts = Counter(sequence.request.limited_tenant for sequence in running)
     mine = newcomer.request.limited_tenant
     lower = [
