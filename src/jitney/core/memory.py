@@ -102,11 +102,15 @@ class Memory:
 
     def blocks_obtainable(self, running: list[Sequence], match: Match) -> int:
         """Free blocks and blocks that only cached prefixes hold, without the matched ones."""
-        obtainable = self.ledger.capacity - self.held_by(running)
-        if match.holding is not None and match.holding.sequence is None:
-            obtainable -= match.length // self._block
-        assert obtainable >= 0, obtainable
-        return obtainable
+        held = self.held_by(running)
+        source = match.holding
+        if source is not None and source.sequence is None:
+            # Running sequences may share its blocks, which count once.
+            slots = [sequence.slot for sequence in running if sequence.slot is not None]
+            together = self.ledger.held_by([*slots, source.slot])
+            held = min(held + match.length // self._block, together)
+        assert held <= self.ledger.capacity, held
+        return self.ledger.capacity - held
 
     def give_slot(self, sequence: Sequence, match: Match) -> bool:
         """Give the sequence a slot with the matched or saved tokens; false if there is no room."""
