@@ -289,8 +289,10 @@ class Simulation:
             times.append(wake_at)
         waits_until_full = self._world.settings.wait_s is None and not self._is_draining
         if self._tick.has_work and not waits_until_full:
-            # A group may wait for those who come; what nobody comes to must go on by itself.
-            self._idle_turns = 0 if outside else self._idle_turns + 1
+            # A group may wait for those who come, and everybody for a backend that is started
+            # again; what waits for neither must go on by itself.
+            is_awaited = outside or not self._tick.is_backend_ready
+            self._idle_turns = 0 if is_awaited else self._idle_turns + 1
             if not times:
                 raise Violation("waiting", "somebody lives, and nothing is awaited")
             if self._idle_turns > IDLE_TURNS_MAX:
