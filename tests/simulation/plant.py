@@ -65,11 +65,13 @@ def catch(plant: Plant, seeds_max: int = SEEDS_MAX) -> Catch:
             file = copy / change.file
             text = file.read_text(encoding="utf-8")
             file.write_text(text.replace(change.old, change.new), encoding="utf-8")
+        # The copy is found first, before what this process was started with.
+        path = [folder, str(ROOT), os.environ.get("PYTHONPATH", "")]
         command = [sys.executable, "-m", "tests.simulation.plant", "--hunt", plant.checker]
         done = subprocess.run(
             [*command, "--in", plant.simulation, "--seeds-max", str(seeds_max)],
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
             capture_output=True,
             text=True,
             timeout=HUNT_S_MAX,
