@@ -25,7 +25,7 @@ from tests.simulation.simulator import Failure, run
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
-SEEDS_MAX = 120
+SEEDS_MAX = 200
 HUNT_S_MAX = 240
 FAILURE_OF: dict[str, Callable[[int], Failure | FleetFailure | None]] = {
     "engine": lambda seed: run(seed).failure,

@@ -98,6 +98,11 @@ OF_THE_PSEUDO_CODE = (
             "        if span:\n            left",
             "        if want.tenant in left:\n            left",
         ),
+        (
+            "jitney/core/rules/mix.py",
+            "    assert sum(spans) <= tokens, (sum(spans), tokens)\n",
+            "",
+        ),
         _BUDGET_ASSERT,
     ),
 )

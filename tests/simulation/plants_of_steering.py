@@ -98,7 +98,8 @@ OF_STEERING = (
         "joining",
         (
             _SCHEDULER,
-            "        self._live.paused.end_all(now)\n",
+            "        self._live.paused.end_all(now)\n"
+            '        assert not self._live.paused, "nothing waits for its caller any more"\n',
             "",
         ),
     ),
