@@ -44,7 +44,7 @@ class Box:
 def layers_of(root: Path) -> list[list[str]]:
     """Names of modules and packages, the highest layer first."""
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
-    contract = project["tool"]["importlinter"]["contracts"][0]
+    contract = project["tool"]["importlinter"]["contracts"][1]
     return [re.findall(r"jitney\.(\w+)", layer) for layer in contract["layers"]]
 
 

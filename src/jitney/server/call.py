@@ -12,7 +12,7 @@ from starlette.types import Scope
 
 from jitney.engine.answer import Usage
 from jitney.errors import DeadlineExceeded
-from jitney.server.admission.admission import Place
+from jitney.server.admission.call_places import Place
 from jitney.server.admission.keys import Caller
 
 

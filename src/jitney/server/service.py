@@ -18,7 +18,7 @@ from jitney.engine.engine import EngineState
 from jitney.engine.request_factory import RequestFactory
 from jitney.engine.served_engine import ServedEngine
 from jitney.server import limits
-from jitney.server.admission.admission import Admission
+from jitney.server.admission.call_places import CallPlaces
 from jitney.server.admission.keys import KeyRing
 from jitney.server.admission.live_calls import LiveCalls
 from jitney.server.admission.worker_threads import WorkerThreads
@@ -87,7 +87,7 @@ class Service:
         self.body_limit = settings.body_limit or body_limit_for(self.model_len_max)
         self.clock = clock or SystemClock()
         self.keys = KeyRing(keys, self.clock, engine.settings)
-        self.admission = Admission(engine, self.body_limit)
+        self.admission = CallPlaces(engine, self.body_limit)
         self.live_calls = LiveCalls(self.model_len_max)
         self.worker_threads = WorkerThreads(has_several_callers=len(keys) > 1)
         self.bodies = BodyReader(self.body_limit)

@@ -1,4 +1,4 @@
-"""How many calls are let in, and how many bytes of bodies are held: `Admission`. Event loop.
+"""How many calls are let in, and how many bytes of bodies are held: `CallPlaces`. Event loop.
 
 The engine refuses requests that can neither run nor wait, and knows best when to try again. The
 bounds here are for calls that have not reached it yet.
@@ -17,7 +17,7 @@ from jitney.server.error_object import Refusal, retry_headers
 class Place:
     """What one call takes: the bytes of its body and, when the body is complete, one place."""
 
-    def __init__(self, admission: "Admission", caller: Caller) -> None:
+    def __init__(self, admission: "CallPlaces", caller: Caller) -> None:
         self._admission = admission
         self._caller = caller
         self._is_counted = False
@@ -49,7 +49,7 @@ class Place:
         self._admission.held_bytes -= self._held_bytes
 
 
-class Admission:
+class CallPlaces:
     """The calls that bring work, and the bytes of their bodies."""
 
     def __init__(self, engine: ServedEngine, body_limit: int) -> None:
