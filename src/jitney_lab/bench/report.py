@@ -129,10 +129,6 @@ def _plain(value: object, show: Callable[[object], str]) -> object:
     return value if value is None or isinstance(value, bool | int | float) else show(value)
 
 
-FACTS = ("benchmark", "at", "seed", "commit", "machine", "versions")
-"""What `document` says of every result."""
-
-
 def document(
     result: Result, seed: int, setup: Mapping[str, object] | None = None
 ) -> dict[str, object]:
@@ -165,9 +161,9 @@ def show(result: Result) -> None:
         sys.stdout.write(note + "\n")
 
 
-def try_folder(folder: Path, flag: str = "-o") -> None:
+def try_folder(folder: Path) -> None:
     """Make a folder if necessary, and write to it as a trial. Raises a SetupError."""
-    with written_to(folder, flag):
+    with written_to(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as trial:
             trial.write(b"trial")

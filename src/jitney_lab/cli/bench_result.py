@@ -29,7 +29,10 @@ LENGTH_MAX = 1_000_000
 """Tokens of a prompt or an answer that a flag may ask for."""
 
 ARRIVALS_S_MAX = 3600.0
-"""Longer ones are told before they begin."""
+"""Longer ones are announced before they begin."""
+
+Draw = Callable[[Path], list[Path]]
+"""Draws a result into files of a folder."""
 
 EXTRA = "pip install 'jitney[bench]'"
 
@@ -61,34 +64,27 @@ def measure_and_finish(
     finish(result, seed_of(resolved), folder, setup_of(resolved, unused))
 
 
-Save = Callable[[dict[str, object]], Path]
-"""Writes the content of a result somewhere; where to."""
-
-
 def finish(
-    result: Result,
-    seed: int,
-    folder: Path | None,
-    setup: Mapping[str, object] | None = None,
-    save: Save | None = None,
+    result: Result, seed: int, folder: Path | None, setup: Mapping[str, object] | None = None
 ) -> None:
     """Give out a result of `jitney bench`, with what was measured as `report.setup_of` tells it."""
     content = document(result, seed, setup)
+    give_out(result, content, folder, draw_later("jitney_lab.bench.plots", content))
 
-    def draw(into: Path) -> list[Path]:
-        # It takes a second to load, and only this needs it.
-        paths: list[Path] = importlib.import_module("jitney_lab.bench.plots").draw(content, into)
+
+def draw_later(module: str, content: dict[str, object]) -> Draw:
+    """The function `draw` of a module, for a result. It takes a second to load, and only when a
+    folder is given."""
+
+    def draw(folder: Path) -> list[Path]:
+        paths: list[Path] = importlib.import_module(module).draw(content, folder)
         return paths
 
-    give_out(result, content, folder, draw, save)
+    return draw
 
 
 def give_out(
-    result: Result,
-    content: dict[str, object],
-    folder: Path | None,
-    draw: Callable[[Path], list[Path]] | None,
-    save: Save | None = None,
+    result: Result, content: dict[str, object], folder: Path | None, draw: Draw | None
 ) -> None:
     """Show a result, write and draw it if a folder is given, and end with one JSON line.
 
@@ -97,18 +93,14 @@ def give_out(
     show(result)
     line = json.dumps(content, allow_nan=False)
     try:
-        paths = []
         if folder is not None:
-            paths += [write_json(content, folder), *_drawn(draw, folder)]
-        if save is not None:
-            paths.append(save(content))
-        if paths:
+            paths = [write_json(content, folder), *_drawn(draw, folder)]
             say(f"Written: {', '.join(map(str, paths))}.")
     finally:
         sys.stdout.write(line + "\n")
 
 
-def _drawn(draw: Callable[[Path], list[Path]] | None, folder: Path) -> list[Path]:
+def _drawn(draw: Draw | None, folder: Path) -> list[Path]:
     """The files of the plots; none if they cannot be drawn."""
     if draw is None:
         return []
@@ -122,16 +114,16 @@ def _drawn(draw: Callable[[Path], list[Path]] | None, folder: Path) -> list[Path
         return []
 
 
-def check_folder(folder: Path | None, flag: str = "-o") -> None:
+def check_folder(folder: Path | None) -> None:
     """See before a long measurement that its result can be written. Raises a SetupError.
 
     A folder that is not there is made as a trial only: there may be no result to put into it.
     """
     if folder is None:
         return
-    with report.written_to(folder, flag):
+    with report.written_to(folder):
         missing = [each for each in (folder, *folder.parents) if not each.exists()]
-    report.try_folder(folder, flag)
+    report.try_folder(folder)
     with contextlib.suppress(OSError):  # somebody else has use for it already
         for each in missing:
             each.rmdir()

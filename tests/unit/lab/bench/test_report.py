@@ -44,13 +44,12 @@ def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
 
 
 MACHINE = {"processor": "made", "cores": 2}
-RESULT = Result(name="compare", title="t", columns=("a",), rows=(("1",),), figures={"x": 1})
+RESULT = Result(name="overhead", title="t", columns=("a",), rows=(("1",),), figures={"x": 1})
 
 
 def test_the_json_line_comes_though_drawing_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("matplotlib")
 
     def draw(content: object, folder: Path) -> list[Path]:
         raise RuntimeError("no font")
@@ -60,7 +59,7 @@ def test_the_json_line_comes_though_drawing_fails(
     shown = capsys.readouterr()
     assert json.loads(shown.out.splitlines()[-1])["x"] == 1
     assert "No plot was drawn: RuntimeError: no font" in shown.err
-    assert json.loads((tmp_path / "compare.json").read_text())["x"] == 1
+    assert json.loads((tmp_path / "overhead.json").read_text())["x"] == 1
 
 
 def test_the_json_line_comes_though_the_disk_is_full(
@@ -70,25 +69,6 @@ def test_the_json_line_comes_though_the_disk_is_full(
     with pytest.raises(SetupError):
         finish(RESULT, 0, tmp_path / "file")
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["x"] == 1
-
-
-def test_a_comparison_without_peers_can_be_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    rates = {"jitney serve": {"1": [3.0, 4.0], "4": [5.0]}, "jitney": {"4": [6.0]}}
-    content = {"benchmark": "compare", "machine": MACHINE, "tokens_per_s": rates}
-    paths = plots.draw({**content, "compared_with": {}}, tmp_path)
-    assert [path.suffix for path in paths] == [".png", ".svg"]
-
-
-def test_those_who_are_compared_are_drawn_side_by_side(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    # A peer may have failed at some of the numbers of clients.
-    rates = {"serve": {"1": [3.0], "4": [5.0]}, "theirs": {"4": [4.0]}, "ours": {"1": [6.0]}}
-    content = {"benchmark": "compare", "machine": MACHINE, "tokens_per_s": rates}
-    plots.draw({**content, "compared_with": {"theirs": "serve"}}, tmp_path)
-    drawn = (tmp_path / "compare.svg").read_text()
-    assert all(f"<!-- {name} -->" in drawn for name in rates)
-    assert drawn.index("<!-- theirs -->") < drawn.index("<!-- ours -->")
 
 
 def test_a_result_names_what_was_measured_and_nothing_secret(tmp_path: Path) -> None:
@@ -171,7 +151,6 @@ SCALED = {
 
 
 def test_claimed_rates_are_drawn_only_beside_the_rate_of_one(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     without = {**SCALED, "tokens_per_s": {"2": 20.0, "4": 26.0}, "claimed": {}}
     plots.draw(without, tmp_path)
     assert "claimed once" not in (tmp_path / "scaling.svg").read_text()
@@ -185,7 +164,6 @@ def test_claimed_rates_are_drawn_only_beside_the_rate_of_one(tmp_path: Path) -> 
 
 
 def test_the_times_of_a_load_are_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     content = {
         "benchmark": "serve",
         "model_id": "made",

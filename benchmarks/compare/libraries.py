@@ -1,7 +1,4 @@
-"""The libraries that `compare` knows and that are installed here, each loaded when it is asked for.
-
-Tests: tests/unit/lab/bench/test_peers.py and tests/unit/lab/bench/test_compare.py.
-"""
+"""The libraries that `benchmarks.compare` knows and that are installed here, each loaded late."""
 
 import importlib
 from collections.abc import Callable
@@ -49,12 +46,12 @@ def is_installed(name: str) -> bool:
 
 
 def _genai(model: Path, slots: int, tokens: int) -> Callable[[Workload], float]:
-    module = importlib.import_module("jitney_lab.bench.peers.genai")
+    module = importlib.import_module("benchmarks.compare.genai")
     rate: Callable[[Workload], float] = module.GenAi(model, slots, tokens).rate
     return rate
 
 
 def _transformers(model: Path, dtype: str) -> Callable[[Workload], float]:
-    module = importlib.import_module("jitney_lab.bench.peers.hf_transformers")
+    module = importlib.import_module("benchmarks.compare.hf_transformers")
     rate: Callable[[Workload], float] = module.HfTransformers(model, dtype).rate
     return rate

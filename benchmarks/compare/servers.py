@@ -1,26 +1,23 @@
-"""The servers that `compare` knows: how each is found here and started.
+"""The servers that `benchmarks.compare` knows: how each is found here and started.
 
 Each is given what makes it fastest on this work, as far as its documentation tells: as many slots
 as clients, the cores that we use, no cache of prefixes. Some settings of llama-server and of vLLM
 are searched.
-
-Tests: tests/unit/lab/bench/test_compare.py.
 """
 
 import itertools
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.compare.libraries import is_installed
+from benchmarks.compare.server_process import FOLDER, HOST, python_file
 from jitney.backends.machine.cores import usable_cores
-from jitney.config import environment, known_settings
-from jitney.config.definitions import variable_name
+from jitney.config import environment
 from jitney.errors import SetupError
-from jitney_lab.bench.peers import hf_folder
-from jitney_lab.bench.peers.libraries import is_installed
-from jitney_lab.bench.peers.server_process import HOST, python_module
 
 FLASH = ("on", "off")
 UBATCH = (512, 2048)
@@ -63,20 +60,24 @@ class Room:
         return self.slots * self.tokens_each
 
 
-def jitney_server(model: Path | None, given: Mapping[str, object]) -> ServerPlan:
+def jitney_server(model: Path | None, words: Mapping[str, str], slots: int) -> ServerPlan:
     """Ourselves, over HTTP like the others, with these settings of the engine and no others."""
     place = () if model is None else (str(model),)
     # An empty variable does not count. The user's own may hold keys or other settings of a server.
     variables = {name: "" for name in environment() if name.startswith("JITNEY_")}
-    forms = {each.name: each.form for each in known_settings()}
-    for name, value in given.items():
-        # Forms show numbers for people, with few digits.
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        variables[variable_name(name)] = repr(value) if is_number else forms[name].show(value)
+    ours = {
+        **words,
+        "max_num_seqs": str(slots),
+        "max_model_len": str(ROOM_TOKENS),
+        "enable_prefix_caching": "false",
+    }
     return ServerPlan(
         name="jitney serve",
-        command=tuple(python_module("jitney", "serve", *place, "--host", HOST, "--port", "PORT")),
-        environment=variables,
+        command=(
+            *(sys.executable, "-P", "-m", "jitney", "serve", *place),
+            *("--host", HOST, "--port", "PORT"),
+        ),
+        environment=variables | {f"JITNEY_{name.upper()}": value for name, value in ours.items()},
     )
 
 
@@ -105,11 +106,10 @@ def llama_servers(model: Path, room: Room, label: str = "") -> list[ServerPlan]:
         ]
     if is_installed("xllamacpp"):
         words = (str(model), "PORT", str(room.slots), str(room.context), str(usable_cores()))
-        module = "jitney_lab.bench.peers.xllamacpp_server"
         plans += [
             _llama_server(
                 f"llama-server (wheel){label}",
-                tuple(python_module(module, *words, flash, str(ubatch))),
+                (*python_file("xllamacpp_server"), *words, flash, str(ubatch)),
                 flash,
                 ubatch,
             )
@@ -133,7 +133,8 @@ def other_servers(model: Path, room: Room, eos_tokens: Iterable[int]) -> list[Se
             ServerPlan(
                 name="llama-cpp-python",
                 command=(
-                    *python_module("llama_cpp.server", "--model", str(model), "--host", HOST),
+                    *(sys.executable, "-P", "-m", "llama_cpp.server"),
+                    *("--model", str(model), "--host", HOST),
                     *("--port", "PORT", "--n_threads", str(usable_cores())),
                     *("--n_threads_batch", str(usable_cores()), "--n_batch", "2048"),
                     *("--n_ctx", str(room.tokens_each)),
@@ -193,7 +194,7 @@ def unpack_for_vllm(python: Path, model: Path, folder: Path) -> None:
 
     Raises SetupError.
     """
-    command = [str(python), hf_folder.__file__, str(model), str(folder)]
+    command = [str(python), str(FOLDER / "hf_folder.py"), str(model), str(folder)]
     try:
         done = subprocess.run(
             command,

@@ -2,8 +2,6 @@
 
 It has no queue of its own, so it gets as many prompts at once as there are clients, and the next
 ones when all of these are answered. The weights are unpacked to a number type while it loads.
-
-Tests: tests/unit/lab/bench/test_hf_transformers.py.
 """
 
 import importlib
@@ -11,8 +9,8 @@ import time
 from pathlib import Path
 from typing import Any  # Any: torch and transformers may not be installed
 
+from benchmarks.compare.libraries import text_tokens
 from jitney.backends.machine.cores import usable_cores
-from jitney_lab.bench.peers.libraries import text_tokens
 from jitney_lab.bench.workload import Job, Workload
 
 PADDING = 0
