@@ -9,7 +9,6 @@ import platform
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ PACKAGES = (
 )
 """What computes, ours and that of peers. `jitney-llama` is the llama.cpp of `make llama`."""
 
-TOLD_ELSEWHERE = ("model", "cache_dir")
+NOT_LISTED = ("model", "cache_dir")
 """Settings that are not listed: the model has a place of its own, and a folder of the user says
 nothing of speed."""
 
@@ -117,9 +116,7 @@ def setup_of(resolved: Resolved, unused: Collection[str] = frozenset()) -> dict[
         "settings": {
             each.name: _plain(given[each.name], each.form.show)
             for each in known_settings()
-            if each.name in given
-            and not each.is_secret
-            and each.name not in {*TOLD_ELSEWHERE, *unused}
+            if each.name in given and not each.is_secret and each.name not in {*NOT_LISTED, *unused}
         },
     }
 
@@ -159,14 +156,6 @@ def show(result: Result) -> None:
         Console(highlight=False).print(table)
     for note in result.notes:
         sys.stdout.write(note + "\n")
-
-
-def try_folder(folder: Path) -> None:
-    """Make a folder if necessary, and write to it as a trial. Raises a SetupError."""
-    with written_to(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder) as trial:
-            trial.write(b"trial")
 
 
 def write_json(content: dict[str, object], folder: Path) -> Path:

@@ -9,6 +9,7 @@ import contextlib
 import importlib
 import json
 import sys
+import tempfile
 from collections.abc import Callable, Collection, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,8 +17,7 @@ from pathlib import Path
 from jitney.cli.failures import say
 from jitney.config import Resolved
 from jitney.errors import ConfigError
-from jitney_lab.bench import report
-from jitney_lab.bench.report import Result, document, setup_of, show, write_json
+from jitney_lab.bench.report import Result, document, setup_of, show, write_json, written_to
 from jitney_lab.bench.steal import StealWatch, with_steal
 
 RUNS_MAX = 1000
@@ -121,15 +121,17 @@ def check_folder(folder: Path | None) -> None:
     """
     if folder is None:
         return
-    with report.written_to(folder):
+    with written_to(folder):
         missing = [each for each in (folder, *folder.parents) if not each.exists()]
-    report.try_folder(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as trial:
+            trial.write(b"trial")
     with contextlib.suppress(OSError):  # somebody else has use for it already
         for each in missing:
             each.rmdir()
 
 
-def tell_arrivals(seconds: float) -> None:
+def announce_arrivals(seconds: float) -> None:
     """Say before a measurement that it will take hours."""
     if seconds > ARRIVALS_S_MAX:
         say(

@@ -19,10 +19,10 @@ from jitney_lab.cli.bench_result import (
     LENGTH_MAX,
     PROMPTS_MAX,
     RATE_MIN,
+    announce_arrivals,
     check_folder,
     check_number,
     finish,
-    tell_arrivals,
 )
 from jitney_lab.cli.bench_verbs import INPUT_LEN, NUM_PROMPTS, OUTPUT_LEN, ServeLoadOptions
 
@@ -71,7 +71,7 @@ def workload_of(options: ServeLoadOptions) -> tuple[Workload, dict[str, object]]
         lengths = RandomLengths(input_len=input_len, output_len=output_len)
         workload = lengths.workload(count, per_s=rate, burstiness=1.0, seed=options.seed)
         load = {"input_len": input_len, "output_len": output_len}
-    tell_arrivals(workload.jobs[-1].at_s)
+    announce_arrivals(workload.jobs[-1].at_s)
     # JSON has no word for infinity; this is vLLM's. A rate that is None is that of the trace.
     return workload, {"request_rate": "inf" if rate == math.inf else rate, "load": load}
 

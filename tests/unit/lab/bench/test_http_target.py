@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import gzip
 import json
 from collections.abc import AsyncIterator, Callable
 
@@ -156,19 +155,6 @@ def test_fields_may_be_null() -> None:
     assert (times.prompt_count, times.completion_count) == (3, 1)
 
 
-def test_an_answer_may_be_compressed() -> None:
-    packed = gzip.compress(TEXT + TEXT + USAGE + DONE)
-    times = ask([packed[:20], packed[20:]], headers={"content-encoding": "gzip"})
-    assert times.error is None
-    assert len(times.token_times) == 2
-
-
-def test_a_wrong_address_fails_the_request_and_not_the_run() -> None:
-    times = ask([TEXT], base_url="http://x:port")
-    assert times.error is not None
-    assert "InvalidURL" in times.error
-
-
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
 def test_our_own_limit_of_files_is_not_the_servers_fault(number: int) -> None:
     """Guards the count of failures: the library hides the reason two errors deep."""
@@ -185,15 +171,6 @@ def test_our_own_limit_of_files_is_not_the_servers_fault(number: int) -> None:
     assert times.error is not None
     assert "raise `ulimit -n` or lower --max-concurrency" in times.error
     assert not times.is_sent
-
-
-def test_a_refused_connection_is_the_servers() -> None:
-    def refuse(request: httpx.Request) -> httpx.Response:
-        raise httpx.ConnectError("no") from OSError(errno.ECONNREFUSED, "refused")
-
-    times = answered(refuse)
-    assert times.error == "ConnectError: no"
-    assert times.is_sent
 
 
 @pytest.mark.parametrize(
@@ -214,30 +191,6 @@ def test_a_server_that_does_not_know_our_field_gets_a_hint(
     assert ("--no-ignore-eos leaves the field ignore_eos out" in error) is hints
     assert len(error) < 300
     assert "--no-ignore-eos" not in str(ask([body], status, ignores_eos=False).error)
-
-
-IDLE_S_LEAST = 2.0
-"""gunicorn closes idle connections after so long; uvicorn, llama-server and Node after 5 s."""
-
-
-def test_a_connection_that_a_server_may_close_is_not_used_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Guards against failures that are no server's: a request meets the end of its connection."""
-    given: dict[str, object] = {}
-
-    class Client(httpx.AsyncClient):
-        def __init__(self, **values: object) -> None:
-            given.update(values)
-
-    monkeypatch.setattr(httpx, "AsyncClient", Client)
-    HttpTarget(base_url="http://x", model="m", seed=1).client()
-    limits = given["limits"]
-    assert isinstance(limits, httpx.Limits)
-    assert limits.keepalive_expiry is not None
-    assert 0 < limits.keepalive_expiry < IDLE_S_LEAST
-    # Clients of a closed loop each keep theirs, however many they are.
-    assert (limits.max_connections, limits.max_keepalive_connections) == (None, None)
 
 
 @pytest.mark.parametrize("end", ["", "/", "/v1", "/v1/"])
@@ -286,12 +239,6 @@ def test_a_secret_in_the_address_is_refused_and_not_shown(url: str) -> None:
 def test_an_address_without_a_server_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="expected an address"):
         check_address(url, "/v1/completions")
-
-
-def test_a_path_begins_with_a_slash() -> None:
-    check_address("http://x:8000/deep", "/v1/completions")
-    with pytest.raises(ConfigError, match="--endpoint"):
-        check_address("http://x", "v1/completions")
 
 
 def test_bodies_of_both_kinds() -> None:

@@ -8,12 +8,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("matplotlib")
-
 from jitney.backends.llamacpp import library
 from jitney.config import resolve
 from jitney.errors import SetupError
-from jitney_lab.bench import plots
 from jitney_lab.bench.report import (
     PACKAGES,
     Result,
@@ -21,9 +18,9 @@ from jitney_lab.bench.report import (
     document,
     setup_of,
     spread,
-    try_folder,
 )
-from jitney_lab.cli.bench_result import finish
+from jitney_lab.cli import bench_result
+from jitney_lab.cli.bench_result import check_folder, finish, give_out
 
 
 def test_a_spread_has_the_median_of_even_counts() -> None:
@@ -31,31 +28,24 @@ def test_a_spread_has_the_median_of_even_counts() -> None:
     assert spread([1234.5], 1) == "1,234.5"
 
 
-def test_a_folder_is_made_and_left_empty(tmp_path: Path) -> None:
-    try_folder(tmp_path / "a" / "b")
-    assert list((tmp_path / "a" / "b").iterdir()) == []
-
-
 def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(SetupError, match=r"cannot be written .* a file .* -o"):
-            try_folder(folder)
+            check_folder(folder)
 
 
-MACHINE = {"processor": "made", "cores": 2}
 RESULT = Result(name="overhead", title="t", columns=("a",), rows=(("1",),), figures={"x": 1})
 
 
 def test_the_json_line_comes_though_drawing_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-
-    def draw(content: object, folder: Path) -> list[Path]:
+    def draw(folder: Path) -> list[Path]:
         raise RuntimeError("no font")
 
-    monkeypatch.setattr(plots, "draw", draw)
-    finish(RESULT, 0, tmp_path)
+    monkeypatch.setattr(bench_result, "find_spec", lambda name: name)
+    give_out(RESULT, document(RESULT, 0), tmp_path, draw)
     shown = capsys.readouterr()
     assert json.loads(shown.out.splitlines()[-1])["x"] == 1
     assert "No plot was drawn: RuntimeError: no font" in shown.err
@@ -111,11 +101,6 @@ def test_a_result_names_the_llama_cpp_that_was_used(monkeypatch: pytest.MonkeyPa
     assert versions["jitney-llama"] == "jitney-llama 1+compiled"
 
 
-def test_the_backend_that_was_chosen_is_stronger_than_the_setting() -> None:
-    chosen = Result(name="n", title="t", columns=(), rows=(), figures={"backend": "llamacpp"})
-    assert document(chosen, 0, {"backend": "auto"})["backend"] == "llamacpp"
-
-
 def git(folder: Path, *words: str) -> None:
     who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
     subprocess.run(["git", "-C", folder, *who, *words], check=True, capture_output=True)
@@ -140,38 +125,3 @@ def test_a_result_is_json_that_every_reader_takes(tmp_path: Path) -> None:
     odd = Result(name="odd", title="t", columns=(), rows=(), figures={"x": math.inf})
     with pytest.raises(ValueError, match="not JSON compliant"):
         finish(odd, 0, tmp_path)
-
-
-SCALED = {
-    "benchmark": "scaling",
-    "machine": MACHINE,
-    "tick_s": {"2": [0.1], "4": [0.15]},
-    "fit": {"fixed_s": 0.05, "sequence_s": 0.025},
-}
-
-
-def test_claimed_rates_are_drawn_only_beside_the_rate_of_one(tmp_path: Path) -> None:
-    without = {**SCALED, "tokens_per_s": {"2": 20.0, "4": 26.0}, "claimed": {}}
-    plots.draw(without, tmp_path)
-    assert "claimed once" not in (tmp_path / "scaling.svg").read_text()
-    ticks = {"1": [0.08], "2": [0.1]}
-    rates = {"1": 12.5, "2": 20.0}
-    plots.draw(
-        {**SCALED, "tick_s": ticks, "tokens_per_s": rates, "claimed": {"1": 1.0, "2": 1.8}},
-        tmp_path,
-    )
-    assert "claimed once" in (tmp_path / "scaling.svg").read_text()
-
-
-def test_the_times_of_a_load_are_drawn(tmp_path: Path) -> None:
-    content = {
-        "benchmark": "serve",
-        "model_id": "made",
-        "completed": 7,
-        "request_throughput": 2.0,
-        "percentile_curves_ms": {"ttft": [*map(float, range(101))], "e2el": [5.0] * 101},
-    }
-    assert [path.name for path in plots.draw(content, tmp_path)] == ["serve.png", "serve.svg"]
-    shown = (tmp_path / "serve.svg").read_text()
-    assert "p95: 95 ms" in shown
-    assert "E2EL" in shown

@@ -66,10 +66,10 @@ def test_without_a_server_no_folder_is_left(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.rglob("*")] == ["kept"]
 
 
-@pytest.mark.parametrize(("rate", "is_told"), [("0.000001", True), ("10", False), ("inf", False)])
-def test_a_load_of_hours_is_told_before_it_begins(
-    rate: str, capsys: pytest.CaptureFixture[str], *, is_told: bool
+@pytest.mark.parametrize(("rate", "is_long"), [("0.000001", True), ("10", False), ("inf", False)])
+def test_a_load_of_hours_is_announced_before_it_begins(
+    rate: str, capsys: pytest.CaptureFixture[str], *, is_long: bool
 ) -> None:
     """Guards patience: a rate with too many zeros took weeks without a word."""
     load("--num-prompts", "3", "--request-rate", rate)
-    assert ("hours; if that is too long" in capsys.readouterr().err) is is_told
+    assert ("hours; if that is too long" in capsys.readouterr().err) is is_long
