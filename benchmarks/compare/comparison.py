@@ -96,13 +96,13 @@ def files_of(settings: Settings, say: Say) -> dict[str, Path]:
     usual = Settings()
     formats = {"dtype": usual.dtype, "kv_cache_dtype": usual.kv_cache_dtype}
     found = located(replace(settings, backend="llamacpp", **formats))  # type: ignore[arg-type]
-    given = source_of(found)
+    source = source_of(found)
     try:
         ready = ready_model(found)
     except SetupError as error:
         say(f"Nobody is measured with a file that jitney converts for llama.cpp: {error}")
-        return {"": given}
-    return {"": given} if ready == given else {"": given, CONVERTED: ready}
+        return {"": source}
+    return {"": source} if ready == source else {"": source, CONVERTED: ready}
 
 
 def sizes_at(count: int) -> dict[str, object]:
@@ -160,12 +160,12 @@ class Comparison:
 
     def _result(self, clients: tuple[int, ...]) -> Result:
         rows = []
-        for shown in map(str, clients):
+        for count in map(str, clients):
             for name, rates in self._rates.items():
-                ratios = self._ratios.get(name, {}).get(shown)
-                if shown in rates:
+                ratios = self._ratios.get(name, {}).get(count)
+                if count in rates:
                     over = "" if ratios is None else spread(ratios)
-                    rows.append((name, shown, spread(rates[shown], 0), over))
+                    rows.append((name, count, spread(rates[count], 0), over))
         return Result(
             name="compare",
             title=f"{PROMPT_COUNT} tokens in, {COMPLETION_COUNT} out, median of {self._runs}",

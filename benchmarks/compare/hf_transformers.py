@@ -43,18 +43,18 @@ class HfTransformers:
         """One padded batch, to the longest of its answers. Raises RuntimeError."""
         prompts = [list(job.tokens(seed, self._vocabulary)) for job in jobs]
         longest = max(map(len, prompts))
-        wanted = max(job.completion_count for job in jobs)
+        length = max(job.completion_count for job in jobs)
         gaps = [longest - len(prompt) for prompt in prompts]
         rows = [[PADDING] * gap + prompt for gap, prompt in zip(gaps, prompts, strict=True)]
         mask = [[0] * gap + [1] * (longest - gap) for gap in gaps]
         # With the smallest length equal to the largest, no answer ends early.
-        made = self._model.generate(
+        output = self._model.generate(
             self._torch.tensor(rows),
             attention_mask=self._torch.tensor(mask),
-            max_new_tokens=wanted,
-            min_new_tokens=wanted,
+            max_new_tokens=length,
+            min_new_tokens=length,
             do_sample=False,
             pad_token_id=PADDING,
         )
-        if tuple(made.shape) != (len(jobs), longest + wanted):
-            raise RuntimeError(f"transformers made a batch of {tuple(made.shape)}")
+        if tuple(output.shape) != (len(jobs), longest + length):
+            raise RuntimeError(f"transformers made a batch of {tuple(output.shape)}")

@@ -9,13 +9,14 @@ import platform
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
 
@@ -108,22 +109,19 @@ def setup_of(resolved: Resolved, unused: Collection[str] = frozenset()) -> dict[
 
     A benchmark that knows which backend `auto` chose has its name in its figures.
     """
-    settings, given = resolved.settings, resolved.given()
+    settings = resolved.settings
+    secret = (each.name for each in known_settings() if each.is_secret)
+    hidden = {*secret, *NOT_LISTED, *unused}
     return {
         "model": name_of(settings),
         "backend": settings.backend,
         "threads": settings.threads or usable_cores(),
         "settings": {
-            each.name: _plain(given[each.name], each.form.show)
-            for each in known_settings()
-            if each.name in given and not each.is_secret and each.name not in {*NOT_LISTED, *unused}
+            name: msgspec.to_builtins(value, enc_hook=str)
+            for name, value in resolved.given().items()
+            if name not in hidden
         },
     }
-
-
-def _plain(value: object, show: Callable[[object], str]) -> object:
-    """A value for JSON: numbers and switches as they are, others as one writes them."""
-    return value if value is None or isinstance(value, bool | int | float) else show(value)
 
 
 def document(

@@ -1,7 +1,7 @@
 """How much of the processors' time the host of a virtual machine gave to other machines.
 
 It may be half of it in one minute and nothing in the next. So a part of a measurement that lost
-much of it is measured again, and a result tells the share that is left.
+much of it is measured again, and a result has the share that is left.
 """
 
 import time
@@ -109,8 +109,8 @@ def with_steal(result: Result, share: float | None) -> Result:
     Where a benchmark measured disturbed parts again, the share is that of the parts that count.
     """
     notes = result.notes
-    kept = result.figures.get("stolen_share")
-    share = kept if isinstance(kept, float) else share
+    own = result.figures.get("stolen_share")
+    share = own if isinstance(own, float) else share
     if share is not None and share >= SHARE_TOLD:
         notes += (
             f"Other machines on the same host took {100 * share:.0f} % of the processors' time "

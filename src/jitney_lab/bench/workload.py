@@ -132,10 +132,10 @@ def equal(count: int, *, seed: int) -> Workload:
     return _workload("equal", seed, [(32, 32)] * count, None, None)
 
 
-def twenty_clients(*, seed: int, rounds: int = 1) -> Workload:
+def twenty_clients(*, seed: int) -> Workload:
     """Twenty clients that want 50 to 200 tokens each, as in the seed documents."""
     lengths = random.Random(f"{seed} twenty")
-    pairs = [(32, lengths.randint(50, 200)) for _ in range(20 * rounds)]
+    pairs = [(32, lengths.randint(50, 200)) for _ in range(20)]
     return _workload("twenty", seed, pairs, None, 20)
 
 

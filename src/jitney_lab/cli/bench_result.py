@@ -48,15 +48,15 @@ def measure_and_finish(
     `unused` are settings that the benchmark sets itself. A flag for one is refused. A file or the
     environment may be there for other commands.
     """
-    given = [name for name in resolved.given() if name in unused]
-    for name in given:
+    ignored = [name for name in resolved.given() if name in unused]
+    for name in ignored:
         word, _, flag = resolved.sources[name].partition(" ")
         if word == "flag":
             raise ConfigError(
                 f"{flag} would not be used, because this benchmark sets it itself; leave it out."
             )
-    if given:
-        places = ", ".join(f"{name} ({resolved.sources[name]})" for name in given)
+    if ignored:
+        places = ", ".join(f"{name} ({resolved.sources[name]})" for name in ignored)
         say(f"Not used, because this benchmark sets it itself: {places}.")
     check_folder(folder)
     watch = StealWatch()
@@ -67,7 +67,7 @@ def measure_and_finish(
 def finish(
     result: Result, seed: int, folder: Path | None, setup: Mapping[str, object] | None = None
 ) -> None:
-    """Give out a result of `jitney bench`, with what was measured as `report.setup_of` tells it."""
+    """Give out a result of `jitney bench`, with `setup`, what was measured."""
     content = document(result, seed, setup)
     give_out(result, content, folder, draw_later("jitney_lab.bench.plots", content))
 
