@@ -19,7 +19,6 @@ from benchmarks.compare.libraries import library_peers
 from benchmarks.compare.server_process import free_port, running_server
 from benchmarks.compare.servers import (
     ROOM_TOKENS,
-    Room,
     ServerPlan,
     jitney_server,
     llama_servers,
@@ -73,8 +72,8 @@ SETS = frozenset(UNLIMITED) | {"max_num_seqs", "max_model_len"}
 Rate = Callable[[Workload], float]
 """Runs a workload; completion tokens per second."""
 
-Family = Callable[[Room], list[ServerPlan]]
-"""Every way to start one system, of which the fastest is measured."""
+Family = Callable[[int], list[ServerPlan]]
+"""Every way to start one system with so many slots, of which the fastest is measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +203,7 @@ class Comparison:
     def _search(self, family: Family, count: int) -> None:
         """Find the fastest build and settings of a system for so many clients, by a trial each."""
         best, best_speed, best_short = None, 0.0, 0.0
-        for plan in family(Room(slots=count)):
+        for plan in family(count):
             who = f"{plan.name}, {plan.settings}"
             say(f"Trying {who}")
             try:
@@ -247,13 +246,12 @@ class Comparison:
 
     def _peers(self, stack: ExitStack, families: list[Family], count: int) -> list[Contender]:
         """The others that start and run a short load, as they were fastest."""
-        room = Room(slots=count)
         best = {(plan.name, plan.settings) for plan in self._best}
-        plans = [plan for family in families for plan in family(room)]
+        plans = [plan for family in families for plan in family(count)]
         plans = [plan for plan in plans if (plan.name, plan.settings) in best]
         loaders: list[tuple[str, str, Callable[[], Rate]]] = [
             (plan.name, SERVED, partial(_server_rate, stack, plan))
-            for plan in plans + other_servers(self._model, room, self._eos_tokens)
+            for plan in plans + other_servers(self._model, self._eos_tokens)
         ]
         loaders += [(name, IN_PROCESS, load) for name, load in library_peers(self._model, count)]
         peers = []

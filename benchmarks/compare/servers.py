@@ -20,8 +20,10 @@ from jitney.config import environment
 from jitney.errors import SetupError
 
 FLASH = ("on", "off")
-UBATCH = (512, 2048)
+UBATCH = ("512", "2048")
 ROOM_TOKENS = 512
+"""Of each sequence."""
+
 DTYPES = ("bfloat16", "float32")
 FOREIGN_PYTHON = {"PYTHONPATH": "", "HF_HUB_OFFLINE": "1"}
 """Our packages are of no use to another environment, and nothing is fetched for it."""
@@ -47,19 +49,6 @@ class ServerPlan:
         return [str(port) if word == "PORT" else word for word in self.command]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """How many sequences a server should take, of how many tokens each."""
-
-    slots: int
-    tokens_each: int = ROOM_TOKENS
-
-    @property
-    def context(self) -> int:
-        """Tokens of all sequences together."""
-        return self.slots * self.tokens_each
-
-
 def jitney_server(model: Path | None, words: Mapping[str, str], slots: int) -> ServerPlan:
     """Ourselves, over HTTP like the others, with these settings of the engine and no others."""
     place = () if model is None else (str(model),)
@@ -81,80 +70,56 @@ def jitney_server(model: Path | None, words: Mapping[str, str], slots: int) -> S
     )
 
 
-def llama_servers(model: Path, room: Room, label: str = "") -> list[ServerPlan]:
+def llama_servers(model: Path, slots: int, label: str = "") -> list[ServerPlan]:
     """llama-server in every build that is here, with every setting worth a trial.
 
-    The compiled build comes first: it is usually the faster one. `label` is part of the names.
+    `label` is part of the names.
     """
-    compiled = compiled_llama_server()
-    searched = list(itertools.product(FLASH, UBATCH))
+    compiled = environment().get("LLAMA_SERVER") or shutil.which("llama-server")
+    context, cores = str(slots * ROOM_TOKENS), str(usable_cores())
     plans = []
-    if compiled is not None:
-        plans += [
-            _llama_server(
-                f"llama-server (compiled){label}",
-                (
-                    *(str(compiled), "--model", str(model), "--host", HOST, "--port", "PORT"),
-                    *("--parallel", str(room.slots), "--ctx-size", str(room.context)),
-                    *("--threads", str(usable_cores()), "--batch-size", "2048"),
-                    *("--ubatch-size", str(ubatch), "--flash-attn", flash, "--no-webui"),
-                ),
-                flash,
-                ubatch,
+    for flash, ubatch in itertools.product(FLASH, UBATCH):
+        builds: dict[str, tuple[str, ...]] = {}
+        if compiled is not None:
+            builds["compiled"] = (
+                *(compiled, "--model", str(model), "--host", HOST, "--port", "PORT"),
+                *("--parallel", str(slots), "--ctx-size", context, "--threads", cores),
+                *("--batch-size", "2048", "--ubatch-size", ubatch, "--flash-attn", flash),
+                "--no-webui",
             )
-            for flash, ubatch in searched
-        ]
-    if is_installed("xllamacpp"):
-        words = (str(model), "PORT", str(room.slots), str(room.context), str(usable_cores()))
+        if is_installed("xllamacpp"):
+            words = (str(model), "PORT", str(slots), context, cores, flash, ubatch)
+            builds["wheel"] = (*python_file("xllamacpp_server"), *words)
         plans += [
-            _llama_server(
-                f"llama-server (wheel){label}",
-                (*python_file("xllamacpp_server"), *words, flash, str(ubatch)),
-                flash,
-                ubatch,
-            )
-            for flash, ubatch in searched
-        ]
-    return plans
-
-
-def _llama_server(name: str, command: tuple[str, ...], flash: str, ubatch: int) -> ServerPlan:
-    settings = f"flash attention {flash}, ubatch {ubatch}"
-    return ServerPlan(
-        name=name, command=command, extra_body={"cache_prompt": False}, settings=settings
-    )
-
-
-def other_servers(model: Path, room: Room, eos_tokens: Iterable[int]) -> list[ServerPlan]:
-    """llama-cpp-python's server, if it is installed."""
-    plans = []
-    if is_installed("llama_cpp") and is_installed("llama_cpp.server"):
-        plans.append(
             ServerPlan(
-                name="llama-cpp-python",
-                command=(
-                    *(sys.executable, "-P", "-m", "llama_cpp.server"),
-                    *("--model", str(model), "--host", HOST),
-                    *("--port", "PORT", "--n_threads", str(usable_cores())),
-                    *("--n_threads_batch", str(usable_cores()), "--n_batch", "2048"),
-                    *("--n_ctx", str(room.tokens_each)),
-                    # It would end an answer as soon as another request waits.
-                    *("--interrupt_requests", "false"),
-                ),
-                # It does not know `ignore_eos`.
-                extra_body={"logit_bias": {str(token): -100 for token in eos_tokens}},
+                name=f"llama-server ({build}){label}",
+                command=command,
+                extra_body={"cache_prompt": False},
+                settings=f"flash attention {flash}, ubatch {ubatch}",
             )
-        )
+            for build, command in builds.items()
+        ]
     return plans
 
 
-def compiled_llama_server() -> Path | None:
-    """llama-server of this machine: named by LLAMA_SERVER, or on the PATH."""
-    found = environment().get("LLAMA_SERVER") or shutil.which("llama-server")
-    return None if found is None else Path(found)
+def other_servers(model: Path, eos_tokens: Iterable[int]) -> list[ServerPlan]:
+    """llama-cpp-python's server, if it is installed."""
+    if not (is_installed("llama_cpp") and is_installed("llama_cpp.server")):
+        return []
+    cores = str(usable_cores())
+    command = (
+        *(sys.executable, "-P", "-m", "llama_cpp.server", "--model", str(model)),
+        *("--host", HOST, "--port", "PORT", "--n_threads", cores, "--n_threads_batch", cores),
+        *("--n_batch", "2048", "--n_ctx", str(ROOM_TOKENS)),
+        # It would end an answer as soon as another request waits.
+        *("--interrupt_requests", "false"),
+    )
+    # It does not know `ignore_eos`.
+    bias = {str(token): -100 for token in eos_tokens}
+    return [ServerPlan(name="llama-cpp-python", command=command, extra_body={"logit_bias": bias})]
 
 
-def vllm_servers(python: Path, folder: Path, room: Room) -> list[ServerPlan]:
+def vllm_servers(python: Path, folder: Path, slots: int) -> list[ServerPlan]:
     """vLLM on a folder of `unpack_for_vllm`, in each number type: which is faster depends."""
     return [
         ServerPlan(
@@ -163,7 +128,7 @@ def vllm_servers(python: Path, folder: Path, room: Room) -> list[ServerPlan]:
                 # Its command asks for a package `vllm`, and builds for CPUs have other names.
                 *(str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)),
                 *("--host", HOST, "--port", "PORT"),
-                *("--max-num-seqs", str(room.slots), "--max-model-len", str(room.tokens_each)),
+                *("--max-num-seqs", str(slots), "--max-model-len", str(ROOM_TOKENS)),
                 *("--dtype", dtype, "--no-enable-prefix-caching"),
             ),
             environment={

@@ -15,7 +15,7 @@ import pytest
 from benchmarks.compare import comparison as compare
 from benchmarks.compare import libraries
 from benchmarks.compare.comparison import IN_PROCESS, SERVED, Comparison, Contender
-from benchmarks.compare.servers import Room, ServerPlan, jitney_server, llama_servers
+from benchmarks.compare.servers import ServerPlan, jitney_server, llama_servers
 from jitney.config import Settings, environment, resolve
 from jitney.errors import SetupError
 from jitney_lab.bench.workload import Workload, fixed
@@ -82,7 +82,7 @@ def test_the_fastest_settings_that_run_are_chosen(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(compare, "_server_rate", server_rate)
     comparison = make()
-    comparison._search(lambda room: plans, 16)
+    comparison._search(lambda slots: plans, 16)
     assert [plan.settings for plan in comparison._best] == ["fast"]
     assert comparison._notes[0] == "s, bad is left out: no such file"
     assert comparison._notes[-1] == "Tried s, slowest: 1 tokens/s on a short load"
@@ -145,7 +145,7 @@ def test_llama_server_of_the_wheel_answers(
 ) -> None:
     pytest.importorskip("xllamacpp")
     monkeypatch.delenv("LLAMA_SERVER", raising=False)
-    plans = llama_servers(tiny_gguf, Room(slots=2, tokens_each=64))
+    plans = llama_servers(tiny_gguf, 2)
     with ExitStack() as stack:
         rate = compare._server_rate(stack, next(each for each in plans if "wheel" in each.name))
         assert rate(LOAD) > 0
