@@ -1,6 +1,8 @@
 """`jitney bench` as people run it, with the fake backend and against a real server, in process."""
 
 import json
+import os
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any  # Any: results are JSON values
@@ -8,11 +10,19 @@ from typing import Any  # Any: results are JSON values
 import pytest
 
 from jitney.cli.main import main
-from jitney_lab.bench import strategies
+from jitney_lab.bench import stalls, strategies
 from jitney_lab.bench.workload import equal
+from tests.bench_for_tests import KV_TOKENS, outlast_pauses
 from tests.e2e.server.harness import World, running
 
 Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_the_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in os.environ:
+        if name.startswith("JITNEY_"):
+            monkeypatch.delenv(name)
 
 
 def bench(capsys: Capture, *words: str | Path) -> tuple[dict[str, Any], str]:
@@ -40,6 +50,11 @@ def bench(capsys: Capture, *words: str | Path) -> tuple[dict[str, Any], str]:
             {"slots": 2, "prompt_count": 32, "completion_count": 64},
         ),
         ("overhead", ("--sizes", "1,2"), {"prompt_count": 32, "completion_count": 96}),
+        (
+            "stalls",
+            ("--input-len", "100", "--runs", "1", "--kv-tokens", str(KV_TOKENS)),
+            {"streams": 8, "arrives_s": 0.01},
+        ),
     ],
 )
 def test_it_prints_a_table_writes_json_and_draws(
@@ -52,6 +67,9 @@ def test_it_prints_a_table_writes_json_and_draws(
 ) -> None:
     # Answers of 50 to 200 tokens take a second in each strategy, and prove nothing more.
     monkeypatch.setattr(strategies, "twenty_clients", lambda seed: equal(3, seed=seed))
+    if name == "stalls":
+        outlast_pauses(monkeypatch)
+        monkeypatch.setattr(stalls, "measure", partial(stalls.measure, arrives_s=0.01))
     found, said = bench(capsys, name, "--backend", "fake", *words, "-o", tmp_path / "out")
     assert {"machine", "versions", "commit", "seed", "at"} <= set(found)
     assert (found["benchmark"], found["model"], found["backend"]) == (name, "fake", "fake")
