@@ -51,7 +51,7 @@ bench: $(VENV)/.model $(VENV)/.every $(VENV)/.bench ## measure batch sizes, over
 	@$(BIN)/jitney bench overhead -o build/bench
 	@$(BIN)/jitney bench stalls --runs 1 --input-len 1000 -o build/bench
 	@$(BIN)/jitney bench strategies --runs 1 --num-prompts 32 -o build/bench
-	@$(BIN)/jitney bench compare --runs 1 --clients 8 -o build/bench
+	@$(BIN)/python -m benchmarks.compare --runs 1 --clients 8 -o build/bench
 
 docs: $(VENV)/.dev ## write the pages that are made from the source
 	@$(BIN)/python -m scripts.write_docs

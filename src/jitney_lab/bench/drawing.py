@@ -3,7 +3,9 @@
 Tests: tests/e2e/test_bench.py and tests/e2e/test_plan.py.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any  # Any: results are JSON values
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -37,3 +39,9 @@ def save_figure(figure: Figure, name: str, folder: Path) -> list[Path]:
             is_svg = path.suffix == ".svg"
             figure.savefig(path, dpi=DPI, metadata={"Date": None} if is_svg else None)
     return paths
+
+
+def machine_of(content: Mapping[str, Any]) -> str:
+    """The machine of a result, for a title."""
+    machine = content["machine"]
+    return f"{machine['processor']}, {machine['cores']} cores"

@@ -12,15 +12,13 @@ from jitney_lab.bench.workload import Job, Workload
 Ask = Callable[[Job], Awaitable[RequestTimes]]
 """Sends one job and waits for its end. Raises nothing that belongs to a single request."""
 
-Ended = Callable[[RequestTimes], None]
-
 
 async def drive(
     workload: Workload,
     ask: Ask,
     *,
     max_concurrency: int | None = None,
-    ended: Ended = lambda times: None,
+    ended: Callable[[RequestTimes], None] = lambda times: None,
 ) -> list[RequestTimes]:
     """Run a workload to its end; what each request took, in the order of the ends.
 

@@ -11,7 +11,7 @@ SATURATED = 1.1
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LinearFit:
     """T(B) = fixed_s + B * sequence_s, with the mean relative error of the fit."""
 
     fixed_s: float
@@ -23,7 +23,7 @@ class Line:
         return self.fixed_s + size * self.sequence_s
 
 
-def fit(seconds: Mapping[int, float]) -> Line:
+def fit(seconds: Mapping[int, float]) -> LinearFit:
     """Least squares of relative errors through times by batch size; at least two sizes."""
     weights = {size: 1.0 / value**2 for size, value in seconds.items()}
     total = sum(weights.values())
@@ -38,7 +38,7 @@ def fit(seconds: Mapping[int, float]) -> Line:
     error = statistics.fmean(
         abs(fixed_s + size * sequence_s - value) / value for size, value in seconds.items()
     )
-    return Line(fixed_s, sequence_s, error)
+    return LinearFit(fixed_s, sequence_s, error)
 
 
 def saturation(rates: Mapping[int, float]) -> int | None:

@@ -7,7 +7,6 @@ that this client could not send is marked, because the server has no part in it.
 import asyncio
 import errno
 import time
-from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -18,7 +17,7 @@ from jitney.errors import ConfigError, SetupError
 from jitney.text.printable import printable
 from jitney_lab.bench.answer_stream import BadAnswer, read_answer
 from jitney_lab.bench.timing import RequestTimes
-from jitney_lab.bench.workload import LENGTH_MAX, Job
+from jitney_lab.bench.workload import Job
 
 CONNECT_S = 30.0
 ANSWER_S = 600.0
@@ -43,13 +42,9 @@ REASON_CHARACTERS_MAX = 200
 BODY_BYTES_MAX = 4096
 """So much of a refusal is read for a hint."""
 
-OWN_LENGTHS = frozenset({"max_tokens", "max_completion_tokens", "n", "best_of"})
-"""Fields of --extra-body that change how many tokens are asked for."""
-
 REFUSED_FIELD = (400, 422)
 """What servers answer to a field that they do not know."""
 
-SECRET_CHARACTERS_MIN = 6
 SHOWN_KEY = "[key]"
 FAILURES = (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError)
 """What a request to a wrong or strange server raises; that of a decoder is a ValueError."""
@@ -86,19 +81,13 @@ class HttpTarget:
     seed: int
     api_key: str | None = field(default=None, repr=False)
     ignores_eos: bool = True
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """More headers of each request."""
-    is_checked: bool = True
-    """Whether the certificate of an https server must be good."""
-    temperature: float = 0.0
     extra_body: dict[str, object] = field(default_factory=dict)
     """More fields of each body, for servers with words of their own."""
 
     def client(self) -> httpx.AsyncClient:
         """A client without proxies and without a bound of connections."""
         return httpx.AsyncClient(
-            headers=_headers(self.api_key, self.headers),
-            verify=self.is_checked,
+            headers=_headers(self.api_key),
             limits=httpx.Limits(
                 max_connections=None, max_keepalive_connections=None, keepalive_expiry=REUSE_S
             ),
@@ -116,7 +105,7 @@ class HttpTarget:
             "model": self.model,
             **prompt,
             "max_tokens": job.completion_count,
-            "temperature": self.temperature,
+            "temperature": 0.0,
             "stream": True,
             "stream_options": {"include_usage": True},
             **ending,
@@ -131,22 +120,19 @@ class HttpTarget:
     async def ask(self, client: httpx.AsyncClient, job: Job) -> RequestTimes:
         """Send one job and read its answer to the end."""
         body = self.body(job)
-        asked_count = job.completion_count
-        if OWN_LENGTHS & self.extra_body.keys():
-            asked_count = max(LENGTH_MAX, asked_count)
         times = RequestTimes(sent_at=time.monotonic(), prompt_count=job.prompt_count)
         try:
             async with aclosing(await self._send(client, body)) as response:
                 if response.status_code != 200:
                     times.error = await self._refusal(response)
                 else:
-                    await read_answer(response, times, asked_count)
+                    await read_answer(response, times, job.completion_count)
         except BadAnswer as error:
-            times.error = _shown(str(error), self._secrets())
+            times.error = _shown(str(error), self.api_key)
         except FAILURES as error:
             times.is_sent = not is_out_of_files(error)
             reason = f"{type(error).__name__}: {error}" if times.is_sent else NO_MORE_FILES
-            times.error = _shown(reason, self._secrets())
+            times.error = _shown(reason, self.api_key)
         times.ended_at = time.monotonic()
         if times.error is None and not times.token_times:
             times.error = "the answer has no text"
@@ -177,14 +163,11 @@ class HttpTarget:
         """What the server said, with a hint where a flag of ours can help."""
         found = (await _beginning(response, BODY_BYTES_MAX)).decode("utf-8", "replace")
         status = response.status_code
-        sentence = f"status {status}: {_shown(found, self._secrets())}"
+        sentence = f"status {status}: {_shown(found, self.api_key)}"
         if self.ignores_eos and "ignore_eos" in found and status in REFUSED_FIELD:
             return sentence + EOS_HINT
-        has_none = self.api_key is None and not self.headers
-        return sentence + (KEY_HINT if has_none and status in NEEDS_KEY else "")
-
-    def _secrets(self) -> list[str]:
-        return _secrets_of(self.api_key, self.headers)
+        needs_key = self.api_key is None and status in NEEDS_KEY
+        return sentence + (KEY_HINT if needs_key else "")
 
 
 def url_of(base_url: str, path: str) -> str:
@@ -232,43 +215,25 @@ def check_key(api_key: str | None) -> None:
         )
 
 
-def check_header(name: str, value: str) -> None:
-    """Refuse a header that cannot be sent; its value is not shown. Raises ConfigError."""
-    if not (name.isascii() and name.replace("-", "").replace("_", "").isalnum()) or not (
-        value.isascii() and value.isprintable()
-    ):
-        raise ConfigError(
-            "--header has a name or a value that cannot be sent; give NAME=VALUE of plain letters, "
-            "digits and signs, such as x-tenant=blue."
-        )
-
-
-def served_model(
-    base_url: str,
-    api_key: str | None,
-    *,
-    headers: Mapping[str, str] | None = None,
-    is_checked: bool = True,
-) -> str:
+def served_model(base_url: str, api_key: str | None) -> str:
     """The first model that the server lists. Raises SetupError."""
-    url, more = url_of(base_url, MODELS), headers or {}
-    secrets = _secrets_of(api_key, more)
+    url = url_of(base_url, MODELS)
     try:
-        status, body = asyncio.run(_listed(url, _headers(api_key, more), is_checked=is_checked))
+        status, body = asyncio.run(_read_models(url, api_key))
         if not httpx.codes.is_success(status):
-            words = _shown(body.decode("utf-8", "replace"), secrets)
-            needs_key = status in NEEDS_KEY and api_key is None and not more
+            words = _shown(body.decode("utf-8", "replace"), api_key)
+            needs_key = status in NEEDS_KEY and api_key is None
             hint = KEY_HINT if needs_key else "; is --base-url right? Or name one with --model"
             raise SetupError(f"{url} gave no model (status {status}: {words}){hint}.")
         models = msgspec.json.decode(body, type=ModelList).data
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        reason = _shown(str(error), secrets)
+        reason = _shown(str(error), api_key)
         raise SetupError(
             f"{url} gave no model ({reason}); is a server running there? Or name one with --model."
         ) from None
     except (ValueError, RecursionError) as error:
         raise SetupError(
-            f"{url} gave no list of models ({_shown(str(error), secrets)}); is --base-url right? "
+            f"{url} gave no list of models ({_shown(str(error), api_key)}); is --base-url right? "
             "Or name a model with --model."
         ) from None
     if not models:
@@ -278,13 +243,13 @@ def served_model(
     return models[0].id
 
 
-async def _listed(url: str, headers: Mapping[str, str], *, is_checked: bool) -> tuple[int, bytes]:
+async def _read_models(url: str, api_key: str | None) -> tuple[int, bytes]:
     """The status and the body of a list of models. Raises BadAnswer."""
     try:
         async with (
             asyncio.timeout(MODELS_S),
             httpx.AsyncClient(
-                headers=headers, timeout=CONNECT_S, trust_env=False, verify=is_checked
+                headers=_headers(api_key), timeout=CONNECT_S, trust_env=False
             ) as client,
             client.stream("GET", url) as response,
         ):
@@ -297,27 +262,17 @@ async def _listed(url: str, headers: Mapping[str, str], *, is_checked: bool) -> 
     return response.status_code, body
 
 
-def _secrets_of(api_key: str | None, headers: Mapping[str, str]) -> list[str]:
-    """The key, and the last word of every header that is long enough to be one."""
-    words = [value.split()[-1] for value in headers.values() if value.split()]
-    long = [word for word in words if len(word) >= SECRET_CHARACTERS_MIN]
-    return [*([api_key] if api_key else []), *long]
-
-
-def _shown(text: str, secrets: Sequence[str]) -> str:
-    """The words of a server in one short line that can do no harm, without our secrets.
+def _shown(text: str, api_key: str | None) -> str:
+    """The words of a server in one short line that can do no harm, without our key.
 
     Some servers repeat the key that they refuse.
     """
     line = " ".join(printable(text).split())
-    for secret in secrets:
-        line = line.replace(secret, SHOWN_KEY)
-    return line[:REASON_CHARACTERS_MAX]
+    return (line.replace(api_key, SHOWN_KEY) if api_key else line)[:REASON_CHARACTERS_MAX]
 
 
-def _headers(api_key: str | None, more: Mapping[str, str]) -> dict[str, str]:
-    key = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
-    return {**key, **more}
+def _headers(api_key: str | None) -> dict[str, str]:
+    return {} if api_key is None else {"authorization": f"Bearer {api_key}"}
 
 
 async def _beginning(response: httpx.Response, bytes_max: int) -> bytes:

@@ -10,9 +10,8 @@ from typing import Any  # Any: results are JSON values
 
 from matplotlib.figure import Figure
 
-from jitney_lab.bench.drawing import GREY, OTHER, OURS, empty_figure, save_figure
+from jitney_lab.bench.drawing import GREY, OTHER, OURS, empty_figure, machine_of, save_figure
 
-SHADES = (OURS, GREY, OTHER, "#dd8452", "#ccb974", "#64b5cd", "#8172b3")
 COLOURS = {
     "sequential": GREY,
     "static": OTHER,
@@ -25,20 +24,12 @@ COLOURS = {
 
 def draw(content: Mapping[str, Any], folder: Path) -> list[Path]:
     """Draw the result of a benchmark into files NAME.png and NAME.svg; which were written."""
-    painter = PAINTERS.get(content["benchmark"])
-    if painter is None:
-        return []
-    return save_figure(painter(content), content["benchmark"], folder)
-
-
-def _machine(content: Mapping[str, Any]) -> str:
-    machine = content["machine"]
-    return f"{machine['processor']}, {machine['cores']} cores"
+    return save_figure(PAINTERS[content["benchmark"]](content), content["benchmark"], folder)
 
 
 def _strategies(content: Mapping[str, Any]) -> Figure:
     """p95 latency and throughput of each strategy, workload by workload."""
-    title = f"One workload, six ways of batching, {_machine(content)}"
+    title = f"One workload, six ways of batching, {machine_of(content)}"
     figure, (latency, rate) = empty_figure(2, title)
     workloads = content["workloads"]
     for axes, key, scale, label in (
@@ -60,7 +51,7 @@ def _strategies(content: Mapping[str, Any]) -> Figure:
 
 def _scaling(content: Mapping[str, Any]) -> Figure:
     """Throughput against batch size, and the fit."""
-    figure, (rate, tick) = empty_figure(2, f"Batch size, {_machine(content)}")
+    figure, (rate, tick) = empty_figure(2, f"Batch size, {machine_of(content)}")
     sizes = [int(size) for size in content["tokens_per_s"]]
     rates = list(content["tokens_per_s"].values())
     claimed = {int(size): gain for size, gain in content["claimed"].items()}
@@ -88,7 +79,7 @@ def _scaling(content: Mapping[str, Any]) -> Figure:
 def _stalls(content: Mapping[str, Any]) -> Figure:
     """The gaps of one stream from when the long prompt came, both ways."""
     prompt = f"{content['prompt_count']:,} tokens"
-    title = f"A stream while a prompt of {prompt} is computed, {_machine(content)}"
+    title = f"A stream while a prompt of {prompt} is computed, {machine_of(content)}"
     figure, (axes,) = empty_figure(1, title)
     for (name, runs), colour in zip(content["ways"].items(), (OTHER, OURS), strict=True):
         # A gap is drawn as long as it lasted.
@@ -109,7 +100,7 @@ def _stalls(content: Mapping[str, Any]) -> Figure:
 
 def _overhead(content: Mapping[str, Any]) -> Figure:
     """The parts of a tick, stacked, as a share."""
-    figure, (axes,) = empty_figure(1, f"Where a tick spends its time, {_machine(content)}")
+    figure, (axes,) = empty_figure(1, f"Where a tick spends its time, {machine_of(content)}")
     sizes = list(content["seconds"])
     below = [0.0] * len(sizes)
     parts = ("pass", "plan", "apply", "rest")
@@ -125,38 +116,9 @@ def _overhead(content: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def _compare(content: Mapping[str, Any]) -> Figure:
-    """Tokens per second by the number of clients: each of ours beside those it is compared with."""
-    rates, compared_with = content["tokens_per_s"], content["compared_with"]
-    groups = {
-        name: [name, *(peer for peer, ours in compared_with.items() if ours == name)]
-        for name in rates
-        if name not in compared_with
-    }
-    clients = sorted({int(count) for each in rates.values() for count in each})
-    title = f"Tokens per second, {_machine(content)}"
-    figure, panels = empty_figure(len(groups), title)
-    for axes, names in zip(panels, groups.values(), strict=True):
-        width = 0.8 / len(names)
-        for number, name in enumerate(names):
-            first = -0.4 + (number + 0.5) * width
-            known = [
-                (place + first, statistics.median(rates[name][str(count)]))
-                for place, count in enumerate(clients)
-                if str(count) in rates[name]
-            ]
-            places, values = zip(*known, strict=True)
-            colour = SHADES[number % len(SHADES)]
-            axes.bar(places, values, width=0.9 * width, color=colour, label=name)
-        axes.set_xticks(range(len(clients)), [str(count) for count in clients])
-        axes.set(xlabel="clients at once", ylabel="tokens per second")
-        axes.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.15))
-    return figure
-
-
 def _serve(content: Mapping[str, Any]) -> Figure:
     """The sorted times of all requests, one panel for each metric."""
-    curves = content["percentile_curves_ms"]
+    curves = {name: each for name, each in content["percentile_curves_ms"].items() if each}
     rate = f"{content['request_throughput']:.2f} requests/s"
     title = f"{content['model_id']}: {content['completed']:,} requests, {rate}"
     figure, panels = empty_figure(len(curves), title)
@@ -181,6 +143,5 @@ PAINTERS = {
     "scaling": _scaling,
     "stalls": _stalls,
     "overhead": _overhead,
-    "compare": _compare,
     "serve": _serve,
 }

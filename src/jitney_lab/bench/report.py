@@ -9,14 +9,14 @@ import platform
 import statistics
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
 
@@ -32,7 +32,7 @@ PACKAGES = (
 )
 """What computes, ours and that of peers. `jitney-llama` is the llama.cpp of `make llama`."""
 
-TOLD_ELSEWHERE = ("model", "cache_dir")
+NOT_LISTED = ("model", "cache_dir")
 """Settings that are not listed: the model has a place of its own, and a folder of the user says
 nothing of speed."""
 
@@ -109,28 +109,19 @@ def setup_of(resolved: Resolved, unused: Collection[str] = frozenset()) -> dict[
 
     A benchmark that knows which backend `auto` chose has its name in its figures.
     """
-    settings, given = resolved.settings, resolved.given()
+    settings = resolved.settings
+    secret = (each.name for each in known_settings() if each.is_secret)
+    hidden = {*secret, *NOT_LISTED, *unused}
     return {
         "model": name_of(settings),
         "backend": settings.backend,
         "threads": settings.threads or usable_cores(),
         "settings": {
-            each.name: _plain(given[each.name], each.form.show)
-            for each in known_settings()
-            if each.name in given
-            and not each.is_secret
-            and each.name not in {*TOLD_ELSEWHERE, *unused}
+            name: msgspec.to_builtins(value, enc_hook=str)
+            for name, value in resolved.given().items()
+            if name not in hidden
         },
     }
-
-
-def _plain(value: object, show: Callable[[object], str]) -> object:
-    """A value for JSON: numbers and switches as they are, others as one writes them."""
-    return value if value is None or isinstance(value, bool | int | float) else show(value)
-
-
-FACTS = ("benchmark", "at", "seed", "commit", "machine", "versions")
-"""What `document` says of every result."""
 
 
 def document(
@@ -163,14 +154,6 @@ def show(result: Result) -> None:
         Console(highlight=False).print(table)
     for note in result.notes:
         sys.stdout.write(note + "\n")
-
-
-def try_folder(folder: Path, flag: str = "-o") -> None:
-    """Make a folder if necessary, and write to it as a trial. Raises a SetupError."""
-    with written_to(folder, flag):
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder) as trial:
-            trial.write(b"trial")
 
 
 def write_json(content: dict[str, object], folder: Path) -> Path:

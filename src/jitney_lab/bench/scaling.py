@@ -54,13 +54,13 @@ def measure(
                 tick_s[size].append(_tick_s(run, size))
     medians = {size: statistics.median(values) for size, values in tick_s.items()}
     rates = {size: size / seconds for size, seconds in medians.items()}
-    line = fit(medians)
+    fitted = fit(medians)
     stops = saturation(rates)
     rows = tuple(
         (
             str(size),
             spread([1e3 * value for value in tick_s[size]]),
-            f"{1e3 * line.seconds(size):.2f}",
+            f"{1e3 * fitted.seconds(size):.2f}",
             f"{rates[size]:,.0f}",
             *_gains(size, rates),
         )
@@ -68,8 +68,8 @@ def measure(
     )
     found = "still rises" if stops is None else f"saturates at about {stops}"
     note = (
-        f"T(B) = {1e3 * line.fixed_s:.2f} ms + B * {1e3 * line.sequence_s:.3f} ms, mean error "
-        f"{100 * line.error:.0f} %; throughput {found}."
+        f"T(B) = {1e3 * fitted.fixed_s:.2f} ms + B * {1e3 * fitted.sequence_s:.3f} ms, mean error "
+        f"{100 * fitted.error:.0f} %; throughput {found}."
     )
     return Result(
         name="scaling",
@@ -88,7 +88,7 @@ def measure(
             },
             "tick_s": {str(size): values for size, values in tick_s.items()},
             "tokens_per_s": {str(size): rate for size, rate in rates.items()},
-            "fit": asdict(line),
+            "fit": asdict(fitted),
             "saturates_at": stops,
             "claimed": {str(size): gain for size, gain in SEED_GAINS.items() if 1 in rates},
         },

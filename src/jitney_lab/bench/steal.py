@@ -1,7 +1,7 @@
 """How much of the processors' time the host of a virtual machine gave to other machines.
 
 It may be half of it in one minute and nothing in the next. So a part of a measurement that lost
-much of it is measured again, and a result tells the share that is left.
+much of it is measured again, and a result has the share that is left.
 """
 
 import time
@@ -13,7 +13,7 @@ from typing import TypeVar
 from jitney_lab.bench.report import Result
 from jitney_lab.bench.workload import Say
 
-Made = TypeVar("Made")
+Measured = TypeVar("Measured")
 
 STAT = Path("/proc/stat")
 STOLEN_COLUMN = 7
@@ -80,27 +80,27 @@ class CalmParts:
         say."""
         return self._stolen_s / self._whole_s if self._whole_s else None
 
-    def measure(self, part: Callable[[], Made]) -> Made:
+    def measure(self, part: Callable[[], Measured]) -> Measured:
         """What `part` measures. While others take too much it is tried again, TRIES_MAX times in
         all if there is time, and the calmest counts: the choice does not look at the figures."""
-        tries: list[tuple[float, float, Made]] = []
+        tries: list[tuple[float, float, Measured]] = []
         while True:
             watch, started_at = StealWatch(self._stat), time.monotonic()
-            made = part()
+            measured = part()
             share, seconds = watch.share(), time.monotonic() - started_at
             if share is None or seconds < self._part_s_min:
-                return made
+                return measured
             self._again_s += -seconds if tries else AGAIN_SHARE * seconds
-            tries.append((share, seconds, made))
+            tries.append((share, seconds, measured))
             if share < SHARE_TOLD:
                 break
             if len(tries) == TRIES_MAX or self._again_s < seconds:
                 break
             self._say(f"others took {100 * share:.0f} % of the processors: once more")
-        share, seconds, made = min(tries, key=lambda each: each[0])
+        share, seconds, measured = min(tries, key=lambda each: each[0])
         self._stolen_s += share * seconds
         self._whole_s += seconds
-        return made
+        return measured
 
 
 def with_steal(result: Result, share: float | None) -> Result:
@@ -109,8 +109,8 @@ def with_steal(result: Result, share: float | None) -> Result:
     Where a benchmark measured disturbed parts again, the share is that of the parts that count.
     """
     notes = result.notes
-    kept = result.figures.get("stolen_share")
-    share = kept if isinstance(kept, float) else share
+    own = result.figures.get("stolen_share")
+    share = own if isinstance(own, float) else share
     if share is not None and share >= SHARE_TOLD:
         notes += (
             f"Other machines on the same host took {100 * share:.0f} % of the processors' time "

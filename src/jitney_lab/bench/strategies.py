@@ -65,7 +65,7 @@ def fitting_rate(settings: Settings, seed: int, say: Say) -> float:
 def workloads(count: int, per_s: float, *, seed: int, slots: int) -> list[Workload]:
     """Mixed lengths as a Poisson stream and in a closed loop, equal lengths, twenty clients.
 
-    The equal ones are full batches: four, or two where few requests are wanted.
+    The equal ones are full batches: four, or two where there are few requests.
     """
     batch_count = 2 if count < 4 * slots else 4
     return [

@@ -66,12 +66,12 @@ def summary(
     duration_s: float,
     *,
     percentiles: Sequence[float] = PERCENTILES,
-    metrics: Sequence[str] = METRICS,
     goodput: Mapping[str, float] | None = None,
 ) -> dict[str, object]:
     """Counts, rates and latencies of a run.
 
-    `goodput` has limits in milliseconds by metric; requests within all of them are counted.
+    `goodput` has limits in milliseconds by metric; requests within all of them are counted. The
+    names are always the same: whether an answer came in one chunk must not change them.
     """
     good = [each for each in requests if each.error is None]
     output_count = sum(each.completion_count for each in good)
@@ -87,10 +87,9 @@ def summary(
         "total_token_throughput": (input_count + output_count) / duration_s,
         "max_concurrent_requests": most_at_once(requests),
     }
-    if goodput:
-        within = sum(is_within(each, goodput) for each in good)
-        result["request_goodput"] = within / duration_s
-    for metric in metrics:
+    within = sum(is_within(each, goodput or {}) for each in good)
+    result["request_goodput"] = within / duration_s if goodput else None
+    for metric in METRICS:
         values = [value * 1e3 for each in good for value in values_of(each, metric)]
         result |= statistics_of(metric, values, percentiles)
     return result
@@ -135,10 +134,7 @@ def read_goodput(
 def statistics_of(
     metric: str, values: Sequence[float], percentiles: Sequence[float]
 ) -> dict[str, object]:
-    """Mean, median, deviation and percentiles of one metric; each is None without values.
-
-    The names are always the same: whether an answer came in one chunk must not change them.
-    """
+    """Mean, median, deviation and percentiles of one metric; each is None without values."""
     ordered = sorted(values)
     result: dict[str, object] = {
         f"mean_{metric}_ms": statistics.fmean(ordered) if ordered else None,

@@ -1,8 +1,7 @@
 """Workloads: which requests arrive when, and how long they are. Seeded, and the same everywhere.
 
-A job has lengths only, except where a file has its text. Its prompt is made from the seed when it
-is sent, as token ids for an engine or as text for a server, so one workload serves engines, servers
-and simulations.
+A job has lengths only. Its prompt is made from the seed when it is sent, as token ids for an engine
+or as text for a server, so one workload serves engines, servers and simulations.
 """
 
 import codecs
@@ -45,7 +44,7 @@ Each reaches up to a hundred times that number. In milliseconds, these days are 
 EPOCH_RATIO = 100.0
 
 Say = Callable[[str], None]
-"""Tells people what is measured now, and what was made of their files."""
+"""Shows people a sentence: what is measured now, how their files are understood."""
 
 Choice = TypeVar("Choice")
 
@@ -62,8 +61,6 @@ class Job:
     prefix_count: int = 0
     """How many of its first tokens it shares with the others of its group."""
     prefix_group: int = 0
-    given_text: str | None = None
-    """Its prompt, where a file has it."""
 
     def tokens(self, seed: int, vocabulary: Sequence[int]) -> tuple[int, ...]:
         """Its prompt as token ids, of those that are text."""
@@ -71,7 +68,7 @@ class Job:
 
     def text(self, seed: int) -> str:
         """Its prompt as words, about one token each."""
-        return self.given_text or " ".join(self._draw(seed, WORDS))
+        return " ".join(self._draw(seed, WORDS))
 
     def _draw(self, seed: int, choices: Sequence[Choice]) -> list[Choice]:
         prefix = random.Random(f"{seed} prefix {self.prefix_group}")
@@ -114,7 +111,7 @@ def mixed(
 ) -> Workload:
     """Answers of very different length: what static batches are bad at."""
     lengths = random.Random(f"{seed} mixed")
-    return _made(
+    return _workload(
         "mixed",
         seed,
         [
@@ -132,21 +129,21 @@ def equal(count: int, *, seed: int) -> Workload:
     If `count` is a multiple of the slots, full groups follow each other and waste nothing. In a
     closed loop a group would have to wait for the last client of the group before it.
     """
-    return _made("equal", seed, [(32, 32)] * count, None, None)
+    return _workload("equal", seed, [(32, 32)] * count, None, None)
 
 
-def twenty_clients(*, seed: int, rounds: int = 1) -> Workload:
+def twenty_clients(*, seed: int) -> Workload:
     """Twenty clients that want 50 to 200 tokens each, as in the seed documents."""
     lengths = random.Random(f"{seed} twenty")
-    pairs = [(32, lengths.randint(50, 200)) for _ in range(20 * rounds)]
-    return _made("twenty", seed, pairs, None, 20)
+    pairs = [(32, lengths.randint(50, 200)) for _ in range(20)]
+    return _workload("twenty", seed, pairs, None, 20)
 
 
 def fixed(
     count: int, prompt_count: int, completion_count: int, *, seed: int, clients: int
 ) -> Workload:
     """All jobs alike, with so many clients."""
-    return _made("fixed", seed, [(prompt_count, completion_count)] * count, None, clients)
+    return _workload("fixed", seed, [(prompt_count, completion_count)] * count, None, clients)
 
 
 def arrival_times(count: int, per_s: float, *, burstiness: float, seed: int) -> list[float]:
@@ -170,8 +167,6 @@ class RandomLengths:
     input_len: int
     output_len: int
     range_ratio: float = 0.0
-    prefix_len: int = 0
-    prefix_groups: int = 1
 
     def workload(self, count: int, *, per_s: float, burstiness: float, seed: int) -> Workload:
         """So many jobs that arrive at this rate; an infinite rate is all at once."""
@@ -180,10 +175,8 @@ class RandomLengths:
             Job(
                 number=number,
                 at_s=at_s,
-                prompt_count=self.prefix_len + self._drawn(source, self.input_len),
-                completion_count=self._drawn(source, self.output_len),
-                prefix_count=self.prefix_len,
-                prefix_group=source.randrange(self.prefix_groups),
+                prompt_count=self._draw(source, self.input_len),
+                completion_count=self._draw(source, self.output_len),
             )
             for number, at_s in enumerate(
                 arrival_times(count, per_s, burstiness=burstiness, seed=seed)
@@ -191,36 +184,31 @@ class RandomLengths:
         )
         return Workload(name="random", seed=seed, jobs=jobs)
 
-    def _drawn(self, source: random.Random, length: int) -> int:
+    def _draw(self, source: random.Random, length: int) -> int:
         low = max(1, math.floor(length * (1 - self.range_ratio)))
         return source.randint(low, math.ceil(length * (1 + self.range_ratio)))
 
 
 def read_trace(
-    path: Path,
-    *,
-    seed: int,
-    per_s: float | None = None,
-    burstiness: float | None = None,
-    say: Say = lambda text: None,
+    path: Path, *, seed: int, per_s: float | None = None, say: Say = lambda text: None
 ) -> Workload:
     """A workload from a JSONL file: one object a line, as `TraceLine` names its fields.
 
     All lines have a time or none has. Without times the arrivals are drawn, as for random lengths;
-    with them, `per_s` and `burstiness` are refused. Times count from the first; those of a clock
-    since 1970 that are not in milliseconds are told and converted. Raises ConfigError.
+    with them, `per_s` is refused. Times count from the first; those of a clock since 1970 that are
+    not in milliseconds are converted, with a sentence. Raises ConfigError.
     """
     jobs, is_timed = _read_jobs(path)
     if not is_timed:
-        times = arrival_times(len(jobs), per_s or math.inf, burstiness=burstiness or 1.0, seed=seed)
+        times = arrival_times(len(jobs), per_s or math.inf, burstiness=1.0, seed=seed)
         # In place: two lists of all jobs need not fit into memory.
         for place, at_s in enumerate(times):
             jobs[place] = replace(jobs[place], at_s=at_s)
         return Workload(name=path.stem, seed=seed, jobs=tuple(jobs))
-    if per_s is not None or burstiness is not None:
+    if per_s is not None:
         raise ConfigError(
-            f"{path} says when each request arrives, so --request-rate and --burstiness would not "
-            "be used; leave them out, or take the timestamps out of the file."
+            f"{path} says when each request arrives, so --request-rate would not be used; leave it "
+            "out, or take the timestamps out of the file."
         )
     jobs.sort(key=lambda job: job.at_s)
     first_s, factor = jobs[0].at_s, 1.0
@@ -306,7 +294,7 @@ class TraceLine(msgspec.Struct):
         )
 
 
-def _made(
+def _workload(
     name: str,
     seed: int,
     lengths: Sequence[tuple[int, int]],

@@ -17,11 +17,11 @@ from jitney_lab.cli.bench_result import (
     RATE_MAX,
     RATE_MIN,
     RUNS_MAX,
+    announce_arrivals,
     check_number,
     measure_and_finish,
     read_counts,
     seed_of,
-    tell_arrivals,
 )
 from jitney_lab.cli.bench_verbs import (
     OverheadOptions,
@@ -56,10 +56,10 @@ def run_strategies(options: StrategiesOptions, resolved: Resolved) -> None:
 
 
 def loads_of(options: StrategiesOptions, per_s: float, *, seed: int, slots: int) -> list[Workload]:
-    """The loads of `jitney bench strategies`; very long ones are told."""
+    """The loads of `jitney bench strategies`; very long ones are announced."""
     loads = strategies.workloads(options.num_prompts, per_s, seed=seed, slots=slots)
     once_s = sum(load.jobs[-1].at_s for load in loads)
-    tell_arrivals(options.runs * len(strategies.CHANGES) * once_s)
+    announce_arrivals(options.runs * len(strategies.CHANGES) * once_s)
     return loads
 
 

@@ -9,6 +9,7 @@ import contextlib
 import importlib
 import json
 import sys
+import tempfile
 from collections.abc import Callable, Collection, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,8 +17,7 @@ from pathlib import Path
 from jitney.cli.failures import say
 from jitney.config import Resolved
 from jitney.errors import ConfigError
-from jitney_lab.bench import report
-from jitney_lab.bench.report import Result, document, setup_of, show, write_json
+from jitney_lab.bench.report import Result, document, setup_of, show, write_json, written_to
 from jitney_lab.bench.steal import StealWatch, with_steal
 
 RUNS_MAX = 1000
@@ -29,7 +29,10 @@ LENGTH_MAX = 1_000_000
 """Tokens of a prompt or an answer that a flag may ask for."""
 
 ARRIVALS_S_MAX = 3600.0
-"""Longer ones are told before they begin."""
+"""Longer ones are announced before they begin."""
+
+Draw = Callable[[Path], list[Path]]
+"""Draws a result into files of a folder."""
 
 EXTRA = "pip install 'jitney[bench]'"
 
@@ -45,15 +48,15 @@ def measure_and_finish(
     `unused` are settings that the benchmark sets itself. A flag for one is refused. A file or the
     environment may be there for other commands.
     """
-    given = [name for name in resolved.given() if name in unused]
-    for name in given:
+    ignored = [name for name in resolved.given() if name in unused]
+    for name in ignored:
         word, _, flag = resolved.sources[name].partition(" ")
         if word == "flag":
             raise ConfigError(
                 f"{flag} would not be used, because this benchmark sets it itself; leave it out."
             )
-    if given:
-        places = ", ".join(f"{name} ({resolved.sources[name]})" for name in given)
+    if ignored:
+        places = ", ".join(f"{name} ({resolved.sources[name]})" for name in ignored)
         say(f"Not used, because this benchmark sets it itself: {places}.")
     check_folder(folder)
     watch = StealWatch()
@@ -61,34 +64,27 @@ def measure_and_finish(
     finish(result, seed_of(resolved), folder, setup_of(resolved, unused))
 
 
-Save = Callable[[dict[str, object]], Path]
-"""Writes the content of a result somewhere; where to."""
-
-
 def finish(
-    result: Result,
-    seed: int,
-    folder: Path | None,
-    setup: Mapping[str, object] | None = None,
-    save: Save | None = None,
+    result: Result, seed: int, folder: Path | None, setup: Mapping[str, object] | None = None
 ) -> None:
-    """Give out a result of `jitney bench`, with what was measured as `report.setup_of` tells it."""
+    """Give out a result of `jitney bench`, with `setup`, what was measured."""
     content = document(result, seed, setup)
+    give_out(result, content, folder, draw_later("jitney_lab.bench.plots", content))
 
-    def draw(into: Path) -> list[Path]:
-        # It takes a second to load, and only this needs it.
-        paths: list[Path] = importlib.import_module("jitney_lab.bench.plots").draw(content, into)
+
+def draw_later(module: str, content: dict[str, object]) -> Draw:
+    """The function `draw` of a module, for a result. It takes a second to load, and only when a
+    folder is given."""
+
+    def draw(folder: Path) -> list[Path]:
+        paths: list[Path] = importlib.import_module(module).draw(content, folder)
         return paths
 
-    give_out(result, content, folder, draw, save)
+    return draw
 
 
 def give_out(
-    result: Result,
-    content: dict[str, object],
-    folder: Path | None,
-    draw: Callable[[Path], list[Path]] | None,
-    save: Save | None = None,
+    result: Result, content: dict[str, object], folder: Path | None, draw: Draw | None
 ) -> None:
     """Show a result, write and draw it if a folder is given, and end with one JSON line.
 
@@ -97,18 +93,14 @@ def give_out(
     show(result)
     line = json.dumps(content, allow_nan=False)
     try:
-        paths = []
         if folder is not None:
-            paths += [write_json(content, folder), *_drawn(draw, folder)]
-        if save is not None:
-            paths.append(save(content))
-        if paths:
+            paths = [write_json(content, folder), *_drawn(draw, folder)]
             say(f"Written: {', '.join(map(str, paths))}.")
     finally:
         sys.stdout.write(line + "\n")
 
 
-def _drawn(draw: Callable[[Path], list[Path]] | None, folder: Path) -> list[Path]:
+def _drawn(draw: Draw | None, folder: Path) -> list[Path]:
     """The files of the plots; none if they cannot be drawn."""
     if draw is None:
         return []
@@ -122,22 +114,24 @@ def _drawn(draw: Callable[[Path], list[Path]] | None, folder: Path) -> list[Path
         return []
 
 
-def check_folder(folder: Path | None, flag: str = "-o") -> None:
+def check_folder(folder: Path | None) -> None:
     """See before a long measurement that its result can be written. Raises a SetupError.
 
     A folder that is not there is made as a trial only: there may be no result to put into it.
     """
     if folder is None:
         return
-    with report.written_to(folder, flag):
+    with written_to(folder):
         missing = [each for each in (folder, *folder.parents) if not each.exists()]
-    report.try_folder(folder, flag)
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as trial:
+            trial.write(b"trial")
     with contextlib.suppress(OSError):  # somebody else has use for it already
         for each in missing:
             each.rmdir()
 
 
-def tell_arrivals(seconds: float) -> None:
+def announce_arrivals(seconds: float) -> None:
     """Say before a measurement that it will take hours."""
     if seconds > ARRIVALS_S_MAX:
         say(

@@ -1,6 +1,4 @@
-"""The commands of `jitney bench` and their options, as in `verbs`.
-
-Those of `serve` are in `serve_load_verb`. Imports nothing heavy.
+"""The commands of `jitney bench` and their options, as in `verbs`. Imports nothing heavy.
 
 Tests: tests/unit/cli/test_flags.py and tests/e2e/test_bench.py.
 """
@@ -8,11 +6,11 @@ Tests: tests/unit/cli/test_flags.py and tests/e2e/test_bench.py.
 from dataclasses import dataclass
 from pathlib import Path
 
-from jitney.cli.flags import COMMAND, Verb, option
-from jitney_lab.cli.serve_load_verb import SERVE_LOAD_VERB
+from jitney.cli.flags import COMMAND, SERVER_URL, Verb, option
 
 LOAD = "Load"
 OUTPUT = "Output"
+NUM_PROMPTS, INPUT_LEN, OUTPUT_LEN = 100, 128, 64
 
 RUNS = option(COMMAND, "How often everything is measured, in turn.", 3)
 FOLDER = option(
@@ -88,19 +86,63 @@ class OverheadOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompareOptions:
-    """Compare with other systems that are installed, in one interleaved run.
+class ServeLoadOptions:
+    """Put load on a running server that speaks OpenAI's HTTP interface.
 
-    Known are llama-server (from the wheel xllamacpp, and the one that LLAMA_SERVER names or
-    that is on the PATH), vLLM in an environment of its own (the Python that VLLM_PYTHON names, or
-    with vllm on the PATH), llama-cpp-python's server, OpenVINO GenAI and transformers. Servers are
-    compared with jitney serve, libraries with jitney in process.
+    Results have the names of `vllm bench serve`: times to the first token (ttft), per token after
+    it (tpot), between chunks of the stream (itl), of one token or several, and to the end (e2el).
+    For other datasets and kinds of load, `vllm bench serve` and `guidellm` work with any such
+    server.
     """
 
-    clients: str = option(
-        LOAD, "Clients at once, with commas. Default: 1,4,16,64.", "1,4,16,64", metavar="N,..."
+    base_url: str = option(
+        COMMAND, f"Where the server is. Default: {SERVER_URL}.", SERVER_URL, metavar="URL"
     )
-    runs: int = RUNS
+    endpoint: str = option(
+        COMMAND,
+        "The path of the requests; with `chat` in it they are chats. Default: /v1/completions.",
+        "/v1/completions",
+        metavar="PATH",
+    )
+    model_name: str | None = option(
+        COMMAND,
+        "The name of the model. Default: the first one that the server lists.",
+        spelled=("--model",),
+        metavar="NAME",
+    )
+    api_key: str | None = option(
+        COMMAND, "A key of the server; others on this machine can see it in `ps`."
+    )
+    seed: int = option(COMMAND, "Prompts and arrivals come from it.", 0)
+    num_prompts: int | None = option(LOAD, f"How many requests. Default: {NUM_PROMPTS}.")
+    input_len: int | None = option(LOAD, f"Tokens of a prompt, about. Default: {INPUT_LEN}.")
+    output_len: int | None = option(LOAD, f"Tokens of an answer. Default: {OUTPUT_LEN}.")
+    dataset_path: Path | None = option(
+        LOAD,
+        "A JSONL trace in place of these: timestamp (ms), input_length and output_length in each "
+        "line. Without timestamps, the requests arrive at --request-rate.",
+    )
+    request_rate: float | None = option(
+        LOAD,
+        "Requests per second, as a Poisson process. Default: inf, all at once; with a trace, its "
+        "timestamps.",
+    )
+    max_concurrency: int | None = option(
+        LOAD, "The most requests that are under way at once.", metavar="N"
+    )
+    ignore_eos: bool = option(
+        LOAD,
+        "Ask for answers of the whole length, if the server can. Default: yes.",
+        True,
+        spelled=("--ignore-eos/--no-ignore-eos",),
+    )
+    goodput: tuple[str, ...] = option(
+        OUTPUT,
+        "Count requests within all these limits in ms, as ttft:500, tpot:50, e2el:2000, or itl:200 "
+        "for each gap. May be given several times.",
+        (),
+        metavar="METRIC:MS",
+    )
     output: Path | None = FOLDER
 
 
@@ -134,12 +176,15 @@ BENCH_VERBS = (
         examples=("jitney bench overhead",),
     ),
     Verb(
-        path=("bench", "compare"),
-        module="jitney_lab.cli.bench_compare",
-        call="run_compare",
-        options=CompareOptions,
-        examples=("jitney bench compare --clients 1,16 -o results",),
+        path=("bench", "serve"),
+        module="jitney_lab.cli.bench_serve",
+        call="run_serve",
+        options=ServeLoadOptions,
+        examples=(
+            "jitney bench serve --num-prompts 200 --request-rate 4",
+            "jitney bench serve --dataset-path day.jsonl --goodput ttft:500 --goodput tpot:50",
+        ),
+        settings=(),
     ),
-    SERVE_LOAD_VERB,
 )
 """All commands of the group, in the order of the help."""

@@ -1,14 +1,9 @@
 """Tests of what `benchmarks.cluster` counts: what it would miss, it would not tell."""
 
-import threading
-from pathlib import Path
-
 import pytest
 
-from benchmarks.cluster import cost, kills, routing
-from benchmarks.cluster.sampling import sample
+from benchmarks.cluster import routing
 from benchmarks.cluster.streams import (
-    KINDS,
     Stream,
     asked_case,
     count,
@@ -30,16 +25,6 @@ def ended(case: Case, **changes: object) -> Stream:
     for name, value in changes.items():
         setattr(stream, name, value)
     return stream
-
-
-def test_streams_of_all_kinds_have_a_text_and_differ() -> None:
-    """Guards the proof: a stream without a text of its own is right by chance."""
-    cases = [fake_case(number, 48, seed=1) for number in range(2 * len(KINDS))]
-    assert len({case.text for case in cases}) == len(cases)
-    assert all(40 < case.completion_count <= 48 for case in cases)
-    constrained = [case for case in cases if "structured_outputs" in case.body]
-    assert all(set(case.text) <= set("abcdefghijklmnopqrstuvwxyz ") for case in constrained)
-    assert len(constrained) == 2
 
 
 @pytest.mark.parametrize(
@@ -93,33 +78,6 @@ def test_a_known_answer_is_expected_of_every_later_stream() -> None:
         known_case(ended(asked, trouble="reset"))
 
 
-@pytest.mark.parametrize("streams", [300, 12, 61, 5])
-def test_every_stream_is_started_once(streams: int) -> None:
-    """Guards the number of streams: the last ones start after the last kill but one."""
-    cases = [asked_case(number, "a", 8) for number in range(streams)]
-    groups = list(kills.portions(cases, 60, 10))
-    assert len(groups) == 11
-    assert [case for group in groups for case in group] == cases
-
-
-def test_sizes_depend_on_the_model_and_kinds_are_known() -> None:
-    """Guards the command line: a kind that does not exist would kill nothing."""
-    assert kills.parse([]).streams == 300
-    assert kills.parse(["--model", "smollm2"]).streams == 32
-    assert kills.parse(["--action", "scale"]).replicas == 1
-    scaled = kills.parse(["--action", "autoscale"])
-    assert (scaled.replicas, scaled.at_once) == (1, kills.MANY)
-    assert kills.parse(["--action", "autoscale", "--at-once", "33"]).at_once == 33
-    with pytest.raises(SystemExit):
-        kills.parse(["--kinds", "replica,machine"])
-    assert "tokenizer" in kills.parse([]).kinds
-    assert kills.parse(["--model", "smollm2"]).kinds == ["replica", "node"]
-    with pytest.raises(SystemExit):
-        kills.parse(["--model", "smollm2", "--kinds", "tokenizer"])
-    with pytest.raises(SystemExit):
-        routing.parse(["--routers", "random"])
-
-
 def test_prompts_share_what_they_should() -> None:
     """Guards the two loads: the second one must have nothing for a cache."""
     options = routing.parse(["--requests", "40", "--system-tokens", "30", "--systems", "3"])
@@ -139,39 +97,3 @@ def test_a_failed_request_is_counted_and_not_timed() -> None:
     bad = ended(case, trouble="429", sent_s=1.0, beats=[1.001])
     assert routing.found_of([good, bad]) == routing.Found(100, 10, 500.0, 500.0, 1)
     assert routing.found_of([bad]).failed == 1
-
-
-def test_a_busy_thread_is_seen_where_it_is() -> None:
-    """Guards the list of what the ingress spends its time on; one that waits is not in it."""
-    over = threading.Event()
-
-    def turn_in_circles() -> None:
-        while not over.is_set():
-            sum(range(1000))
-
-    threads = [
-        threading.Thread(target=turn_in_circles, name="busy"),
-        threading.Thread(target=over.wait, name="waiting"),
-    ]
-    for thread in threads:
-        thread.start()
-    seen = sample(0.3)
-    over.set()
-    for thread in threads:
-        thread.join()
-    assert max(seen["functions"], key=seen["functions"].get).endswith("turn_in_circles")
-    assert "busy" in seen["threads"]
-    assert seen["threads"].get("waiting", 0.0) < seen["threads"]["busy"]
-
-
-def test_the_bound_is_the_side_that_has_nothing_left(tmp_path: Path) -> None:
-    """Guards what is said of the ingress."""
-    assert cost.bound_of(cost.Speed(1, 1, 1, 0.99, 0.5)) == "the ingress"
-    assert cost.bound_of(cost.Speed(1, 1, 1, 0.5, 0.99)) == "replicas and callers"
-    assert cost.bound_of(cost.Speed(1, 1, 1, 0.5, 0.5)).startswith("neither")
-    stat = tmp_path / "stat"
-    stat.write_text("cpu 9 9 9 9 9 9 9 9\ncpu0 100 100 100 5000 7 0 100 3\ncpu1 1 1 1 1 1 1 1 1\n")
-    ticks = cost.busy_s({0}, stat) / cost.busy_s({1}, stat)
-    assert ticks == 400 / 5
-    rows = cost.top_rows({"functions": {"a": 1.0, "b": 3.0}}, "functions")
-    assert rows == [("function b", "75.0%"), ("function a", "25.0%")]

@@ -7,30 +7,14 @@ import pytest
 from benchmarks.http.arrivals import Answer, answer_status
 from benchmarks.http.kills_exact import Outage, miscounted, outages
 from benchmarks.http.ledger import Account, make_cases
-from benchmarks.http.options import Options, parse
 from benchmarks.http.overload import goodput
 from benchmarks.http.soak import slope_per_minute
-from benchmarks.http.stalled import pace, queues_of
+from benchmarks.http.stalled import queues_of
 from benchmarks.http.tenants import auc, auc_error
-from benchmarks.http.wire import request_bytes
 
 ROOT = Path(__file__).parents[3]
 STREAM = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 REFUSED = b"HTTP/1.1 429 X\r\nRetry-After: 3\r\nContent-Length: 2\r\nConnection: close\r\n\r\n"
-
-
-def test_options_are_those_of_the_goals_until_they_are_given() -> None:
-    """Guards a run by hand against sizes that nobody asked for."""
-    assert parse(["soak"], ["soak"]) == (["soak"], Options())
-    names, options = parse(["kills", "--kills", "200", "--backend", "fake"], ["kills", "soak"])
-    assert (names, options.kills, options.backend) == (["kills"], 200, "fake")
-
-
-@pytest.mark.parametrize("arguments", [["sook"], ["soak", "--minutes", "0"]])
-def test_mistakes_end_the_program(arguments: list[str]) -> None:
-    """Guards half an hour against a typing mistake."""
-    with pytest.raises(SystemExit):
-        parse(arguments, ["soak"])
 
 
 @pytest.mark.parametrize(
@@ -105,12 +89,6 @@ def test_the_table_of_connections_is_read_from_the_side_of_the_server() -> None:
     assert queues_of(table, 8080) == {40_000: 512}
 
 
-def test_the_pace_is_that_of_an_ordinary_second() -> None:
-    """Guards the comparison against one stall of the machine."""
-    times = [second + number / 10 for second in (0, 1, 3) for number in range(10)]
-    assert pace(times, 0.0, 4.0) == 10
-
-
 def test_the_area_is_one_half_where_nothing_is_told() -> None:
     """Guards the statistic: certainty, a coin, and the other way round."""
     assert auc([3.0, 4.0], [1.0, 2.0]) == 1.0
@@ -124,18 +102,3 @@ def test_a_slope_is_in_minutes() -> None:
     """Guards the goal of the soak: one MiB every thirty seconds is two a minute."""
     assert slope_per_minute([(0.0, 5.0), (30.0, 6.0), (60.0, 7.0)]) == pytest.approx(2.0)
     assert slope_per_minute([(0.0, 5.0)]) == 0.0
-
-
-def test_a_key_is_sent_where_there_is_one() -> None:
-    """Guards the other sections: without a key there is no header for it."""
-    assert b"Authorization: Bearer secret\r\n" in request_bytes("GET / HTTP/1.1", b"", "secret")
-    assert b"Authorization" not in request_bytes("GET / HTTP/1.1", b"")
-
-
-def test_every_section_is_told_of() -> None:
-    """Guards the page of help: a section that it does not name is never run."""
-    text = (ROOT / "benchmarks/http/__main__.py").read_text(encoding="utf-8")
-    about, _, code = text.partition('"""\n\nimport')
-    names = code.split("SECTIONS:", 1)[1].split("}", 1)[0].split('"')[1::2]
-    assert names
-    assert [name for name in names if f"\n    {name} " not in about] == []

@@ -1,40 +1,63 @@
 """Tests of `benchmarks.http hostile`: that it sees what disturbs a bystander, and only that."""
 
-import asyncio
+import contextlib
 import dataclasses
 from collections import Counter
-from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from benchmarks.http.hostile import aggressor, confine
-from benchmarks.http.hostile.attack import Attack, Bounds, Target, crowd, status_of
+from benchmarks.http.hostile import judge
+from benchmarks.http.hostile.attack import Bounds
 from benchmarks.http.hostile.bystander import Tally
-from benchmarks.http.hostile.command import Runner, main
-from benchmarks.http.hostile.judge import OK, OVER, SKIPPED, left
+from benchmarks.http.hostile.command import Runner
+from benchmarks.http.hostile.judge import OK, OVER, SKIPPED, Row, left
 from benchmarks.http.hostile.processes import Taken
-from benchmarks.http.hostile.registry import ATTACKS, chosen, named
+from benchmarks.http.hostile.registry import ATTACKS, named
 from benchmarks.http.hostile.table import line
-from benchmarks.http.served import missing_here
+from benchmarks.http.hostile.watched import Watched
 
 FLAGS = ("--backend", "fake")
-NOT_HERE = missing_here()
-PATIENT = Bounds(gap_ms=60_000.0, health_ms=60_000.0, chat_ms=60_000.0)
-"""A test machine may be busy: what is asserted of a calm server is not how fast it is."""
+AT_REST = Taken(100.0, 1000.0, 20, 10, 2)
 
 
-@pytest.mark.skipif(NOT_HERE is not None, reason=str(NOT_HERE))
-def test_a_server_that_stands_still_is_over_and_one_left_alone_is_ok() -> None:
+def beside(worst_ms: float, failures: dict[str, int], told: dict[str, int]) -> Row:
+    """The row of an attack during which a new chat and a stream stood still for so long."""
+    calm = {"worst_ms": 10.0, "count": 9, "failures": {}}
+    slow = {**calm, "worst_ms": 10.0 + worst_ms, "failures": failures}
+    tallies = iter([None, {"stream": slow, "chat": slow, "health": calm, "late": calm}])
+    server = SimpleNamespace(
+        pid=1,
+        is_alive=True,
+        warm=AT_REST,
+        calm={"stream": calm, "chat": calm, "health": calm},
+        bystander=SimpleNamespace(take=lambda: next(tallies)),
+        attack=lambda attack, seconds: SimpleNamespace(faults=[], told=told),
+    )
+    return judge.run_beside(cast(Watched, server), named("nothing"), 1.0)
+
+
+def test_a_caller_who_waits_too_long_or_fails_makes_it_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Guards the table: a harness that sees nothing would call every server well."""
-    with Runner(FLAGS, print, calm_s=0.5) as runner:
-        alone = dataclasses.replace(named("nothing"), bounds=PATIENT)
-        row = runner.run(alone, 0.5)
-        assert (row.verdict, row.why) == (OK, [])
-        stopped = runner.run(named("server-stopped"), 5.0)
-    assert stopped.verdict == OVER
-    assert any(why.startswith(("gap", "/health")) for why in stopped.why), stopped.why
-    assert "server-stopped" in line(stopped)
-    assert stopped.json()["verdict"] == OVER
+    peak = SimpleNamespace(server_mib=0.0, children_mib=0.0)
+    monkeypatch.setattr(judge, "taken", lambda pid: AT_REST)
+    monkeypatch.setattr(judge, "Peak", lambda pid: contextlib.nullcontext(peak))
+    monkeypatch.setattr(judge, "LOOK_S", 0.0)
+    bounds = named("nothing").bounds
+    row = beside(bounds.gap_ms, {}, {"200": 3})
+    assert (row.verdict, row.why) == (OK, [])
+    over = beside(60_000.0, {}, {})
+    assert over.verdict == over.json()["verdict"] == OVER
+    assert [why.split()[0] for why in over.why] == ["gap", "new"]
+    assert "nothing" in line(over)
+    assert beside(0.0, {"reset": 2}, {}).why == [
+        "stream failed: reset x 2",
+        "chat failed: reset x 2",
+    ]
+    assert beside(0.0, {}, {"500": 1}).why == ["status 500 was told"]
 
 
 def test_what_is_missing_is_skipped_with_its_reason() -> None:
@@ -54,16 +77,6 @@ def test_every_attack_is_named_once_and_says_why_its_bounds_are_wider() -> None:
     usual = Bounds()
     assert [each.name for each in ATTACKS if each.bounds != usual and not each.bounds.because] == []
     assert all(each.text and each.run.__doc__ for each in ATTACKS)
-
-
-def test_attacks_are_chosen_by_name(capsys: pytest.CaptureFixture[str]) -> None:
-    """Guards `--only` and `--list`."""
-    assert [each.name for each in chosen(["burn", "nothing"])] == ["burn", "nothing"]
-    assert "server-stopped" not in [each.name for each in chosen(None)]
-    with pytest.raises(LookupError, match="no attack nonsense"):
-        named("nonsense")
-    assert main(["--list"]) == 0
-    assert "chunks-after-401" in capsys.readouterr().out
 
 
 def test_what_is_under_way_counts() -> None:
@@ -89,38 +102,3 @@ def test_what_is_left_is_told() -> None:
         "threads 10 to 17",
         "processes 2 to 3",
     ]
-
-
-def test_an_attack_ends_with_its_time_and_a_lost_connection_is_told() -> None:
-    """Guards the run: one attack must not hang it or end it."""
-
-    async def endless(target: Target) -> None:
-        await asyncio.Event().wait()
-
-    async def cut(target: Target) -> None:
-        async def one(number: int) -> None:
-            raise ConnectionResetError
-
-        await crowd(2, one)
-
-    target = Target(port=1, pid=1, key="")
-    for run, seconds in ((endless, 0.01), (cut, 10.0)):
-        attack = Attack(name="a", text="a", run=run)
-        asyncio.run(aggressor.attack_for(attack, target, seconds))
-    assert target.told == {"ConnectionResetError": 1}
-
-
-@pytest.mark.parametrize(
-    ("answer", "told"),
-    [(b"HTTP/1.1 401 Unauthorized\r\n", "401"), (b"", "closed"), (b"\x15\x03", "no HTTP")],
-)
-def test_an_answer_is_told_by_its_status(answer: bytes, told: str) -> None:
-    """Guards the last column."""
-    assert status_of(answer) == told
-
-
-def test_without_cgroups_there_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Guards machines where no limit can be set."""
-    monkeypatch.setattr(confine, "_VERSIONS", ((tmp_path / "no", "a"), (tmp_path, "memory.max")))
-    assert "no memory cgroup" in str(confine.missing())
-    assert list(tmp_path.iterdir()) == []

@@ -41,7 +41,7 @@ def test_run_serve_chat_demo_and_show_take_all_settings() -> None:
         ("chat",),
         ("demo",),
         ("plan",),
-        *(("bench", name) for name in ("strategies", "scaling", "stalls", "overhead", "compare")),
+        *(("bench", name) for name in ("strategies", "scaling", "stalls", "overhead")),
         ("config", "show"),
     }
 
@@ -111,7 +111,7 @@ def test_the_words_after_a_list_option_belong_to_it() -> None:
     parsed = parse(serve, words)
     assert parsed.options.goodput == ("a:1", "b:2", "c:3", "d:4")
     assert (parsed.options.seed, parsed.options.ignore_eos) == (3, False)
-    assert parse(serve, []).options.ignore_eos is None
+    assert parse(serve, []).options.ignore_eos is True
     for wrong in (["--seed", "3", "4"], ["--goodput", "a:1", "--", "b"]):
         with pytest.raises(ConfigError, match="does not take"):
             parse(serve, wrong)
@@ -120,12 +120,12 @@ def test_the_words_after_a_list_option_belong_to_it() -> None:
 def test_a_flag_in_the_place_of_a_value_gets_a_sentence() -> None:
     """Guards a forgotten value: the next flag was taken for it, and its own value was left over."""
     serve = next(verb for verb in VERBS if verb.path == ("bench", "serve"))
-    for flag in ("--goodput", "--label"):
+    for flag in ("--goodput", "--endpoint"):
         with pytest.raises(ConfigError, match=f"{flag} needs a value, and --num-prompts is"):
             parse(serve, [flag, "--num-prompts", "2"])
-    assert parse(serve, ["--label=--seed", "--seed", "2"]).options.label == "--seed"
-    assert parse(serve, ["--save-result", "--seed", "2"]).options.seed == 2
-    assert parse(serve, ["--temperature", "-1", "--label", "--x"]).options.label == "--x"
+    assert parse(serve, ["--endpoint=--seed", "--seed", "2"]).options.endpoint == "--seed"
+    assert parse(serve, ["--no-ignore-eos", "--seed", "2"]).options.seed == 2
+    assert parse(serve, ["--seed", "-1", "--endpoint", "--x"]).options.endpoint == "--x"
     assert parse(VERBS[0], ["--", "--stop", "--seed"]).options.prompts == ("--stop", "--seed")
 
 

@@ -21,3 +21,17 @@ def test_a_small_time_has_digits(value: float, shown: str) -> None:
     (axes,) = plots.PAINTERS["serve"](content).axes
     words = [text.get_text() for text in axes.get_legend().get_texts()]
     assert words == [f"p{share}: {shown} ms" for share in (50, 95, 99)]
+
+
+@pytest.mark.parametrize("sizes", [("1", "2"), ("2", "4")])
+def test_claimed_rates_are_drawn_only_beside_the_rate_of_one(sizes: tuple[str, str]) -> None:
+    content = {
+        "machine": {"processor": "made", "cores": 2},
+        "tick_s": {size: [0.1] for size in sizes},
+        "fit": {"fixed_s": 0.05, "sequence_s": 0.025},
+        "tokens_per_s": dict.fromkeys(sizes, 10.0),
+        "claimed": {"1": 1.0, "2": 1.8} if "1" in sizes else {},
+    }
+    rates, _ = plots.PAINTERS["scaling"](content).axes
+    words = [text.get_text() for text in rates.get_legend().get_texts()]
+    assert ("claimed once" in words) is ("1" in sizes)

@@ -8,12 +8,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("matplotlib")
-
 from jitney.backends.llamacpp import library
 from jitney.config import resolve
 from jitney.errors import SetupError
-from jitney_lab.bench import plots
 from jitney_lab.bench.report import (
     PACKAGES,
     Result,
@@ -21,9 +18,9 @@ from jitney_lab.bench.report import (
     document,
     setup_of,
     spread,
-    try_folder,
 )
-from jitney_lab.cli.bench_result import finish
+from jitney_lab.cli import bench_result
+from jitney_lab.cli.bench_result import check_folder, finish, give_out
 
 
 def test_a_spread_has_the_median_of_even_counts() -> None:
@@ -31,36 +28,28 @@ def test_a_spread_has_the_median_of_even_counts() -> None:
     assert spread([1234.5], 1) == "1,234.5"
 
 
-def test_a_folder_is_made_and_left_empty(tmp_path: Path) -> None:
-    try_folder(tmp_path / "a" / "b")
-    assert list((tmp_path / "a" / "b").iterdir()) == []
-
-
 def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(SetupError, match=r"cannot be written .* a file .* -o"):
-            try_folder(folder)
+            check_folder(folder)
 
 
-MACHINE = {"processor": "made", "cores": 2}
-RESULT = Result(name="compare", title="t", columns=("a",), rows=(("1",),), figures={"x": 1})
+RESULT = Result(name="overhead", title="t", columns=("a",), rows=(("1",),), figures={"x": 1})
 
 
 def test_the_json_line_comes_though_drawing_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("matplotlib")
-
-    def draw(content: object, folder: Path) -> list[Path]:
+    def draw(folder: Path) -> list[Path]:
         raise RuntimeError("no font")
 
-    monkeypatch.setattr(plots, "draw", draw)
-    finish(RESULT, 0, tmp_path)
+    monkeypatch.setattr(bench_result, "find_spec", lambda name: name)
+    give_out(RESULT, document(RESULT, 0), tmp_path, draw)
     shown = capsys.readouterr()
     assert json.loads(shown.out.splitlines()[-1])["x"] == 1
     assert "No plot was drawn: RuntimeError: no font" in shown.err
-    assert json.loads((tmp_path / "compare.json").read_text())["x"] == 1
+    assert json.loads((tmp_path / "overhead.json").read_text())["x"] == 1
 
 
 def test_the_json_line_comes_though_the_disk_is_full(
@@ -70,25 +59,6 @@ def test_the_json_line_comes_though_the_disk_is_full(
     with pytest.raises(SetupError):
         finish(RESULT, 0, tmp_path / "file")
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["x"] == 1
-
-
-def test_a_comparison_without_peers_can_be_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    rates = {"jitney serve": {"1": [3.0, 4.0], "4": [5.0]}, "jitney": {"4": [6.0]}}
-    content = {"benchmark": "compare", "machine": MACHINE, "tokens_per_s": rates}
-    paths = plots.draw({**content, "compared_with": {}}, tmp_path)
-    assert [path.suffix for path in paths] == [".png", ".svg"]
-
-
-def test_those_who_are_compared_are_drawn_side_by_side(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    # A peer may have failed at some of the numbers of clients.
-    rates = {"serve": {"1": [3.0], "4": [5.0]}, "theirs": {"4": [4.0]}, "ours": {"1": [6.0]}}
-    content = {"benchmark": "compare", "machine": MACHINE, "tokens_per_s": rates}
-    plots.draw({**content, "compared_with": {"theirs": "serve"}}, tmp_path)
-    drawn = (tmp_path / "compare.svg").read_text()
-    assert all(f"<!-- {name} -->" in drawn for name in rates)
-    assert drawn.index("<!-- theirs -->") < drawn.index("<!-- ours -->")
 
 
 def test_a_result_names_what_was_measured_and_nothing_secret(tmp_path: Path) -> None:
@@ -131,11 +101,6 @@ def test_a_result_names_the_llama_cpp_that_was_used(monkeypatch: pytest.MonkeyPa
     assert versions["jitney-llama"] == "jitney-llama 1+compiled"
 
 
-def test_the_backend_that_was_chosen_is_stronger_than_the_setting() -> None:
-    chosen = Result(name="n", title="t", columns=(), rows=(), figures={"backend": "llamacpp"})
-    assert document(chosen, 0, {"backend": "auto"})["backend"] == "llamacpp"
-
-
 def git(folder: Path, *words: str) -> None:
     who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
     subprocess.run(["git", "-C", folder, *who, *words], check=True, capture_output=True)
@@ -160,40 +125,3 @@ def test_a_result_is_json_that_every_reader_takes(tmp_path: Path) -> None:
     odd = Result(name="odd", title="t", columns=(), rows=(), figures={"x": math.inf})
     with pytest.raises(ValueError, match="not JSON compliant"):
         finish(odd, 0, tmp_path)
-
-
-SCALED = {
-    "benchmark": "scaling",
-    "machine": MACHINE,
-    "tick_s": {"2": [0.1], "4": [0.15]},
-    "fit": {"fixed_s": 0.05, "sequence_s": 0.025},
-}
-
-
-def test_claimed_rates_are_drawn_only_beside_the_rate_of_one(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    without = {**SCALED, "tokens_per_s": {"2": 20.0, "4": 26.0}, "claimed": {}}
-    plots.draw(without, tmp_path)
-    assert "claimed once" not in (tmp_path / "scaling.svg").read_text()
-    ticks = {"1": [0.08], "2": [0.1]}
-    rates = {"1": 12.5, "2": 20.0}
-    plots.draw(
-        {**SCALED, "tick_s": ticks, "tokens_per_s": rates, "claimed": {"1": 1.0, "2": 1.8}},
-        tmp_path,
-    )
-    assert "claimed once" in (tmp_path / "scaling.svg").read_text()
-
-
-def test_the_times_of_a_load_are_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    content = {
-        "benchmark": "serve",
-        "model_id": "made",
-        "completed": 7,
-        "request_throughput": 2.0,
-        "percentile_curves_ms": {"ttft": [*map(float, range(101))], "e2el": [5.0] * 101},
-    }
-    assert [path.name for path in plots.draw(content, tmp_path)] == ["serve.png", "serve.svg"]
-    shown = (tmp_path / "serve.svg").read_text()
-    assert "p95: 95 ms" in shown
-    assert "E2EL" in shown

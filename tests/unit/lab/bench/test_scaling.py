@@ -65,20 +65,6 @@ def test_a_size_that_no_two_ticks_had_is_one_sentence() -> None:
         _tick_s(EngineRun([failed], [], 1.0, 4), 4)
 
 
-def test_there_is_a_figure_for_each_size_and_what_is_needed_to_repeat_it() -> None:
-    result = measure(FAKE, sizes=(1, 4), runs=1, seed=1, say=lambda text: None)
-    assert [row[0] for row in result.rows] == ["1", "4"]
-    assert result.columns[-2:] == GAIN_COLUMNS
-    assert result.rows[0][-2:] == ("1.00", "1.0")
-    rates = result.figures["tokens_per_s"]
-    assert isinstance(rates, dict)
-    assert set(rates) == {"1", "4"}
-    assert result.figures["backend"] == "fake"
-    load = result.figures["load"]
-    assert isinstance(load, dict)
-    assert load["slots"] == 4
-
-
 def test_without_one_sequence_nothing_is_a_multiple_of_it() -> None:
     result = measure(FAKE, sizes=(2, 4), runs=1, seed=1, say=lambda text: None)
     assert not set(GAIN_COLUMNS) & set(result.columns)

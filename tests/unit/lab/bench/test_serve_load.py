@@ -1,11 +1,13 @@
 """What a load is summed up to: the server's failures apart from ours."""
 
+from dataclasses import replace
+
 import pytest
 
 from jitney.errors import SetupError
 from jitney_lab.bench.http_target import NO_MORE_FILES, HttpTarget
 from jitney_lab.bench.report import Result
-from jitney_lab.bench.serve_load import Reporting, _result, details
+from jitney_lab.bench.serve_load import result_of
 from jitney_lab.bench.timing import RequestTimes
 
 TARGET = HttpTarget(base_url="http://x", endpoint="/v1/completions?key=hidden", model="m", seed=0)
@@ -15,7 +17,7 @@ UNSENT = RequestTimes(sent_at=1.0, ended_at=1.0, error=NO_MORE_FILES, is_sent=Fa
 
 
 def summed(*requests: RequestTimes) -> Result:
-    return _result(TARGET, list(requests), 2.0, Reporting())
+    return result_of(TARGET, list(requests), 2.0, {})
 
 
 def test_what_was_not_sent_is_no_failure_of_the_server() -> None:
@@ -25,7 +27,7 @@ def test_what_was_not_sent_is_no_failure_of_the_server() -> None:
     assert counts == {"completed": 1, "failed": 1, "unsent": 2}
     assert ("Requests that this client could not send", "2") in result.rows
     assert "ulimit -n" in result.notes[0]
-    assert "unsent" not in summed(GOOD, BAD).figures
+    assert summed(GOOD, BAD).figures.keys() == result.figures.keys()
     assert "hidden" not in result.title
 
 
@@ -34,8 +36,12 @@ def test_a_run_without_an_answer_ends_with_its_reason() -> None:
         summed(BAD, UNSENT)
 
 
-def test_details_have_a_place_for_each_request() -> None:
-    found = details([GOOD, BAD])
-    assert found["ttfts"] == [1.0, 0.0]
-    assert found["itls"] == [[0.5], []]
-    assert found["errors"] == ["", "ConnectError: refused"]
+def test_the_names_of_a_result_do_not_depend_on_how_tokens_came() -> None:
+    """Guards scripts that read a result: tokens of one chunk have no gaps between them."""
+    together = replace(GOOD, token_times=[2.0], completion_count=1)
+    found = summed(together).figures
+    assert found.keys() == summed(GOOD).figures.keys()
+    assert (found["p99_itl_ms"], found["request_goodput"]) == (None, None)
+    curves = found["percentile_curves_ms"]
+    assert isinstance(curves, dict)
+    assert curves["tpot"] is None

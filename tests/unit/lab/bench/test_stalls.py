@@ -8,14 +8,13 @@ from jitney_lab.bench import stalls
 from jitney_lab.bench.in_process import EngineRun
 from jitney_lab.bench.stalls import BOUNDED, LARGE, STREAM_COUNT, STREAM_PROMPT_COUNT, measure
 from jitney_lab.bench.timing import RequestTimes
+from tests.bench_for_tests import KV_TOKENS, outlast_pauses
 
 PROMPT_COUNT = 2000
 CHUNK = 64
-STREAM_TOKENS = 200_000
-"""So many take longer than any pause of the machine. Streams are cancelled long before."""
-
-ROOM = (STREAM_COUNT + 1) * (STREAM_TOKENS + 100)
-FAKE = Settings(backend="fake", max_num_batched_tokens=4096, prefill_chunk=CHUNK, kv_tokens=ROOM)
+FAKE = Settings(
+    backend="fake", max_num_batched_tokens=4096, prefill_chunk=CHUNK, kv_tokens=KV_TOKENS
+)
 
 
 def prompt_spans(run: EngineRun) -> list[int]:
@@ -40,7 +39,7 @@ def test_both_ways_have_gaps_and_a_first_token(monkeypatch: pytest.MonkeyPatch) 
         return figures(run)
 
     monkeypatch.setattr(stalls, "_figures", noted)
-    monkeypatch.setattr(stalls, "STREAM_TOKENS", STREAM_TOKENS)
+    outlast_pauses(monkeypatch)
     result = measure(
         FAKE, prompt_count=PROMPT_COUNT, arrives_s=0.01, runs=1, seed=1, say=lambda text: None
     )
@@ -52,8 +51,7 @@ def test_both_ways_have_gaps_and_a_first_token(monkeypatch: pytest.MonkeyPatch) 
         gaps = [gap for _, gap in found["gaps_of_one_stream"]]
         assert 0 < max(gaps) == found["worst_gap_ms"]
     whole, sliced = map(prompt_spans, runs)
-    # Streams that come in the same tick take a part of it.
-    assert len(whole) <= 2
+    assert len(whole) == 1
     assert max(sliced) <= CHUNK
     assert f"{STREAM_COUNT} streams" in result.title
 

@@ -20,7 +20,6 @@ from jitney_lab.bench.strategies import (
     STATIC,
     fitting_rate,
     measure,
-    workloads,
 )
 from jitney_lab.bench.workload import Job, Workload, equal, mixed
 
@@ -160,11 +159,6 @@ def test_a_size_that_no_tick_had_is_one_sentence(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(overhead, "COMPLETION_COUNT", 1)
     with pytest.raises(SetupError, match="No tick had 4 sequences"):
         measure_overhead(FAKE, sizes=(4,), seed=1, say=lambda text: None)
-
-
-def test_the_four_workloads() -> None:
-    names = [load.name for load in workloads(10, 5.0, seed=0, slots=4)]
-    assert names == ["mixed", "mixed closed", "equal", "twenty"]
 
 
 def test_the_parts_of_a_tick_add_up() -> None:

@@ -90,10 +90,9 @@ def test_shapes_of_the_known_workloads() -> None:
 
 
 def test_random_lengths_stay_in_their_range() -> None:
-    lengths = RandomLengths(input_len=100, output_len=10, range_ratio=0.5, prefix_len=7)
+    lengths = RandomLengths(input_len=100, output_len=10, range_ratio=0.5)
     load = lengths.workload(200, per_s=math.inf, burstiness=1.0, seed=1)
-    assert {job.prefix_count for job in load.jobs} == {7}
-    assert all(57 <= job.prompt_count <= 157 for job in load.jobs)
+    assert all(50 <= job.prompt_count <= 150 for job in load.jobs)
     assert all(5 <= job.completion_count <= 15 for job in load.jobs)
     assert len({job.prompt_count for job in load.jobs}) > 20
 
@@ -178,18 +177,16 @@ def test_a_trace_may_begin_with_the_mark_of_some_editors(tmp_path: Path) -> None
 def test_a_trace_without_times_arrives_at_a_rate(tmp_path: Path) -> None:
     path = tmp_path / "lengths.jsonl"
     path.write_text(TIMELESS * 5)
-    drawn = [job.at_s for job in read_trace(path, seed=1, per_s=2.0, burstiness=0.5).jobs]
-    assert drawn == arrival_times(5, 2.0, burstiness=0.5, seed=1)
+    drawn = [job.at_s for job in read_trace(path, seed=1, per_s=2.0).jobs]
+    assert drawn == arrival_times(5, 2.0, burstiness=1.0, seed=1)
     assert [job.at_s for job in read_trace(path, seed=1).jobs] == [0.0] * 5
 
 
 def test_a_trace_with_times_takes_no_rate(tmp_path: Path) -> None:
     path = tmp_path / "day.jsonl"
     path.write_text(TIMED)
-    with pytest.raises(ConfigError, match="--request-rate and --burstiness would not be used"):
+    with pytest.raises(ConfigError, match="--request-rate would not be used"):
         read_trace(path, seed=1, per_s=2.0)
-    with pytest.raises(ConfigError, match="--request-rate and --burstiness would not be used"):
-        read_trace(path, seed=1, burstiness=2.0)
 
 
 @pytest.mark.parametrize(
@@ -215,8 +212,3 @@ def test_a_trace_has_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(workload, "LINE_BYTES_MAX", len(line))
     with pytest.raises(ConfigError, match=f"line 1 has above {len(line)} bytes"):
         read_trace(path, seed=1)
-
-
-def test_a_trace_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read: No such file"):
-        read_trace(tmp_path / "none.jsonl", seed=1)

@@ -7,7 +7,7 @@ from jitney_lab.cli.bench import loads_of
 from jitney_lab.cli.bench_verbs import StrategiesOptions
 
 
-def test_loads_of_hours_are_told_before_they_begin(capsys: pytest.CaptureFixture[str]) -> None:
+def test_loads_of_hours_are_announced_before_they_begin(capsys: pytest.CaptureFixture[str]) -> None:
     """Guards patience: a rate with too many zeros took weeks without a word."""
     options = StrategiesOptions(num_prompts=3, runs=2)
     (stream, *others) = loads_of(options, 1e-6, seed=0, slots=4)

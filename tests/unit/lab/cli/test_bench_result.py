@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jitney.config import resolve
 from jitney.errors import SetupError
-from jitney_lab.bench.compare import IN_PROCESS, SERVED, Comparison, Contender
 from jitney_lab.bench.in_process import EngineRun
 from jitney_lab.bench.report import Result
 from jitney_lab.bench.stalls import BOUNDED, LARGE, STREAM_COUNT, _figures, _result
@@ -65,29 +63,3 @@ def test_stalls_tells_and_draws_the_stream_with_the_worst_gap(
 def test_streams_that_had_not_begun_are_one_sentence() -> None:
     with pytest.raises(SetupError, match="No stream had begun"):
         _figures(stalled(0.0, first_at=0.0))
-
-
-def test_compare_tells_and_draws_everybody_beside_ours(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said: list[str] = []
-    files = {"": Path("m")}
-    comparison = Comparison(resolve({}, None, {}), files, runs=2, seed=3, say=said.append)
-    peers = [
-        Contender("llama-server", lambda load: 50.0, SERVED),
-        Contender("a library", lambda load: 80.0, IN_PROCESS),
-    ]
-    for count in (1, 4):
-        ours = {SERVED: lambda load: 100.0, IN_PROCESS: lambda load: 120.0}
-        comparison._measure(ours, peers, count)
-    found = written(comparison._result((1, 4)), tmp_path, capsys)
-    assert found["jitney_over"] == {
-        "llama-server": {"1": [2.0, 2.0], "4": [2.0, 2.0]},
-        "a library": {"1": [1.5, 1.5], "4": [1.5, 1.5]},
-    }
-    assert found["compared_with"] == {"llama-server": SERVED, "a library": IN_PROCESS}
-    rates = found["tokens_per_s"]
-    assert isinstance(rates, dict)
-    assert {name for name, each in rates.items() if "4" in each} == {
-        *("llama-server", "a library", SERVED, IN_PROCESS)
-    }

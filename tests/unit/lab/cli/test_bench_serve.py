@@ -1,4 +1,4 @@
-"""What `jitney bench serve` refuses before it sends anything."""
+"""`jitney bench serve`: the load that its flags describe, and what is refused before it is sent."""
 
 from pathlib import Path
 
@@ -7,49 +7,50 @@ import pytest
 from jitney.cli.flags import parse
 from jitney.config import resolve
 from jitney.errors import ConfigError, SetupError
-from jitney_lab.cli.bench_serve import run_serve
-from jitney_lab.cli.serve_load_verb import SERVE_LOAD_VERB
+from jitney_lab.bench.workload import Workload
+from jitney_lab.cli.bench_serve import run_serve, workload_of
+from jitney_lab.cli.bench_verbs import BENCH_VERBS, ServeLoadOptions
 
+VERB = BENCH_VERBS[-1]
 NOBODY = ("--base-url", "http://127.0.0.1:9", "--model", "m")
 
 
-def run(*words: str) -> None:
-    run_serve(parse(SERVE_LOAD_VERB, list(words)).options, resolve({}, None, {}))
+def options(*words: str) -> ServeLoadOptions:
+    found = parse(VERB, list(words)).options
+    assert isinstance(found, ServeLoadOptions)
+    return found
+
+
+def load(*words: str) -> Workload:
+    return workload_of(options(*words))[0]
+
+
+def test_a_load_has_its_lengths_and_says_so() -> None:
+    workload, described = workload_of(options("--num-prompts", "3", "--input-len", "7"))
+    assert [(job.prompt_count, job.completion_count) for job in workload.jobs] == [(7, 64)] * 3
+    assert described == {"request_rate": "inf", "load": {"input_len": 7, "output_len": 64}}
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ((*NOBODY, "--host", "x"), "--host would not be used with --base-url"),
-        ((*NOBODY, "--port", "80"), "--port would not be used with --base-url"),
-        (("--port", "0"), "--port is 0"),
-        (("--host", "http://x"), "--host is only a name"),
-        (("--host", "me:hidden@x"), "--host is only a name"),
-        ((*NOBODY, "--insecure"), "--insecure would not be used without https"),
-        ((*NOBODY, "--backend", "tgi"), "--backend tgi is not taken here; there are openai, vllm"),
-        (
-            (*NOBODY, "--backend", "openai-chat", "--endpoint", "/v1/completions?key=hidden"),
-            "does not go with --endpoint /v1/completions;",
-        ),
-        ((*NOBODY, "--backend", "openai", "--endpoint", "/v1/chat/completions"), "does not go"),
-        ((*NOBODY, "--header", "hidden"), "--header has no = in it"),
-        ((*NOBODY, "--header", "a=1", "b c=hidden"), "--header has a name or a value"),
-        ((*NOBODY, "--api-key", "k", "--header", "Authorization=hidden"), "both set authorization"),
-        ((*NOBODY, "--extra-body", "[1]"), "--extra-body is not a JSON object"),
-        ((*NOBODY, "--extra-body", '{"a": NaN}'), "--extra-body is not a JSON object"),
-        ((*NOBODY, "--extra-body", "{"), "--extra-body is not a JSON object"),
-        ((*NOBODY, "--temperature", "nan"), "--temperature is nan"),
-        ((*NOBODY, "--top-p", "inf"), "--top-p is inf"),
-        ((*NOBODY, "--percentile-metrics", "ttft,speed"), "--percentile-metrics ttft,speed is not"),
-        ((*NOBODY, "--metric-percentiles", "50,101"), "--metric-percentiles 50,101 is not"),
-        ((*NOBODY, "--metadata", "version"), "--metadata version is not KEY=VALUE"),
-        ((*NOBODY, "--goodput", "ttft:5", "speed:5"), "--goodput speed:5 is not METRIC:MS"),
-        ((*NOBODY, "--result-dir", "x"), "--result-dir would not be used without --save-result"),
+        (("--base-url", "ftp://x"), "expected an address"),
+        (("--base-url", "http://me:hidden@127.0.0.1:9"), "--base-url"),
+        ((*NOBODY, "--api-key", "hidden\n"), "--api-key"),
+        ((*NOBODY, "--endpoint", "v1/completions"), "--endpoint"),
+        ((*NOBODY, "--goodput", "ttft"), "METRIC:MS"),
+        ((*NOBODY, "--goodput", "speed:5"), "--goodput speed:5 is not METRIC:MS"),
+        ((*NOBODY, "--request-rate", "0"), "--request-rate"),
+        ((*NOBODY, "--max-concurrency", "0"), "--max-concurrency is 0"),
+        ((*NOBODY, "--output-len", "0"), "--output-len is 0"),
+        ((*NOBODY, "--num-prompts", "1000000", "--input-len", "1000"), "lower --num-prompts"),
+        ((*NOBODY, "--dataset-path", "none.jsonl"), "cannot be read"),
+        ((*NOBODY, "--dataset-path", "x", "--num-prompts", "5"), "--num-prompts would not be used"),
     ],
 )
 def test_a_wrong_or_useless_flag_gets_a_sentence(words: tuple[str, ...], sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        run(*words)
+        run_serve(options(*words), resolve({}, None, {}))
     assert sentence in str(caught.value)
     assert "hidden" not in str(caught.value)
 
@@ -58,8 +59,17 @@ def test_without_a_server_no_folder_is_left(tmp_path: Path) -> None:
     """Guards the disk: a run without a result made the folders for it."""
     (tmp_path / "kept").mkdir()
     for folder in (tmp_path / "new" / "deep", tmp_path / "kept"):
-        saved = ("--save-result", "--result-dir", str(folder), "-o", str(folder))
         for words in (NOBODY, NOBODY[:2]):
+            found = options(*words, "--num-prompts", "1", "-o", str(folder))
             with pytest.raises(SetupError, match=r"failed|is a server running"):
-                run(*words, "--num-prompts", "1", *saved)
+                run_serve(found, resolve({}, None, {}))
     assert [each.name for each in tmp_path.rglob("*")] == ["kept"]
+
+
+@pytest.mark.parametrize(("rate", "is_long"), [("0.000001", True), ("10", False), ("inf", False)])
+def test_a_load_of_hours_is_announced_before_it_begins(
+    rate: str, capsys: pytest.CaptureFixture[str], *, is_long: bool
+) -> None:
+    """Guards patience: a rate with too many zeros took weeks without a word."""
+    load("--num-prompts", "3", "--request-rate", rate)
+    assert ("hours; if that is too long" in capsys.readouterr().err) is is_long

@@ -1,8 +1,6 @@
 """A server of another system in a process of its own, on a free port of this machine.
 
 It never outlives this process: `group_keeper` ends it when we end in any way.
-
-Tests: tests/unit/lab/bench/test_server_process.py.
 """
 
 import os
@@ -21,6 +19,7 @@ import httpx
 from jitney.config import environment
 from jitney.errors import SetupError
 
+FOLDER = Path(__file__).resolve().parent
 HOST = "127.0.0.1"
 START_S = 300.0
 STOP_S = 10.0
@@ -53,7 +52,7 @@ def running_server(
     address = f"http://{HOST}:{port}"
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
-            python_module("jitney_lab.bench.peers.group_keeper", *command),
+            [*python_file("group_keeper"), *command],
             # Never written to: it closes when we end, and then the server is killed.
             stdin=subprocess.PIPE,
             stdout=log,
@@ -74,9 +73,9 @@ def running_server(
             _stop(process, grace_s)
 
 
-def python_module(name: str, *arguments: str) -> list[str]:
-    """The command that runs a module with this interpreter."""
-    return [sys.executable, "-P", "-m", name, *arguments]
+def python_file(name: str) -> list[str]:
+    """The beginning of a command that runs a file beside this one. It imports nothing of ours."""
+    return [sys.executable, "-P", str(FOLDER / f"{name}.py")]
 
 
 def _is_up(process: subprocess.Popen[bytes], address: str, start_s: float) -> bool:

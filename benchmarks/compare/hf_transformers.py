@@ -2,8 +2,6 @@
 
 It has no queue of its own, so it gets as many prompts at once as there are clients, and the next
 ones when all of these are answered. The weights are unpacked to a number type while it loads.
-
-Tests: tests/unit/lab/bench/test_hf_transformers.py.
 """
 
 import importlib
@@ -11,8 +9,8 @@ import time
 from pathlib import Path
 from typing import Any  # Any: torch and transformers may not be installed
 
+from benchmarks.compare.libraries import text_tokens
 from jitney.backends.machine.cores import usable_cores
-from jitney_lab.bench.peers.libraries import text_tokens
 from jitney_lab.bench.workload import Job, Workload
 
 PADDING = 0
@@ -45,18 +43,18 @@ class HfTransformers:
         """One padded batch, to the longest of its answers. Raises RuntimeError."""
         prompts = [list(job.tokens(seed, self._vocabulary)) for job in jobs]
         longest = max(map(len, prompts))
-        wanted = max(job.completion_count for job in jobs)
+        length = max(job.completion_count for job in jobs)
         gaps = [longest - len(prompt) for prompt in prompts]
         rows = [[PADDING] * gap + prompt for gap, prompt in zip(gaps, prompts, strict=True)]
         mask = [[0] * gap + [1] * (longest - gap) for gap in gaps]
         # With the smallest length equal to the largest, no answer ends early.
-        made = self._model.generate(
+        output = self._model.generate(
             self._torch.tensor(rows),
             attention_mask=self._torch.tensor(mask),
-            max_new_tokens=wanted,
-            min_new_tokens=wanted,
+            max_new_tokens=length,
+            min_new_tokens=length,
             do_sample=False,
             pad_token_id=PADDING,
         )
-        if tuple(made.shape) != (len(jobs), longest + wanted):
-            raise RuntimeError(f"transformers made a batch of {tuple(made.shape)}")
+        if tuple(output.shape) != (len(jobs), longest + length):
+            raise RuntimeError(f"transformers made a batch of {tuple(output.shape)}")

@@ -1,10 +1,8 @@
-"""`python -m ...group_keeper COMMAND...`: runs a command that ends with its caller.
+"""`python group_keeper.py COMMAND...`: runs a command that ends with its caller.
 
 The caller holds the other end of standard input. When that closes, also because the caller was
 killed, the whole process group is killed: the command, what it started, and this process. The same
 happens when the command ends, so that nothing of it is left.
-
-Tests: tests/unit/lab/bench/test_server_process.py.
 """
 
 import os

@@ -2,8 +2,6 @@
 
 A program for the Python of vLLM's own environment: its packages clash with those of jitney. So it
 imports nothing of jitney: `python hf_folder.py FILE.gguf FOLDER`.
-
-Tests: tests/unit/lab/bench/test_hf_transformers.py.
 """
 
 import importlib

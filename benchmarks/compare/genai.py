@@ -3,8 +3,6 @@
 It gets what makes it fastest on this work: prompts in spans that share a pass with decodes, no
 cache of prefixes, and the engine's threads and number formats. Requests are handed in as tokens,
 and every step is a call into the library, as it is within its own `generate`.
-
-Tests: tests/unit/lab/bench/test_peers.py.
 """
 
 import tempfile
@@ -16,11 +14,11 @@ import numpy as np
 import openvino as ov
 import openvino_genai as genai
 
+from benchmarks.compare.libraries import text_tokens
 from jitney.backends.machine.cores import usable_cores
 from jitney.backends.openvino import families
 from jitney.backends.openvino.convert import write_model
 from jitney.models.gguf_vocabulary import read_vocabulary
-from jitney_lab.bench.peers.libraries import text_tokens
 from jitney_lab.bench.workload import Job, Workload
 
 CACHE_GB = 2

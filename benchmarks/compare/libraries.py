@@ -1,7 +1,4 @@
-"""The libraries that `compare` knows and that are installed here, each loaded when it is asked for.
-
-Tests: tests/unit/lab/bench/test_peers.py and tests/unit/lab/bench/test_compare.py.
-"""
+"""The libraries that `benchmarks.compare` knows and that are installed here, each loaded late."""
 
 import importlib
 from collections.abc import Callable
@@ -24,12 +21,18 @@ def library_peers(model: Path, slots: int) -> list[tuple[str, Load]]:
     if is_installed("openvino_genai"):
         # 256 tokens is its default, 2048 the engine's: which is faster depends on the machine.
         found += [
-            (f"OpenVINO GenAI ({tokens} tokens a pass)", partial(_genai, model, slots, tokens))
+            (
+                f"OpenVINO GenAI ({tokens} tokens a pass)",
+                partial(_load, "genai", "GenAi", model, slots, tokens),
+            )
             for tokens in (256, 2048)
         ]
     if is_installed("transformers") and is_installed("torch"):
         found += [
-            (f"transformers ({dtype})", partial(_transformers, model, dtype))
+            (
+                f"transformers ({dtype})",
+                partial(_load, "hf_transformers", "HfTransformers", model, dtype),
+            )
             for dtype in ("float32", "bfloat16")
         ]
     return found
@@ -48,13 +51,7 @@ def is_installed(name: str) -> bool:
         return False
 
 
-def _genai(model: Path, slots: int, tokens: int) -> Callable[[Workload], float]:
-    module = importlib.import_module("jitney_lab.bench.peers.genai")
-    rate: Callable[[Workload], float] = module.GenAi(model, slots, tokens).rate
-    return rate
-
-
-def _transformers(model: Path, dtype: str) -> Callable[[Workload], float]:
-    module = importlib.import_module("jitney_lab.bench.peers.hf_transformers")
-    rate: Callable[[Workload], float] = module.HfTransformers(model, dtype).rate
+def _load(module: str, kind: str, *arguments: object) -> Callable[[Workload], float]:
+    found = getattr(importlib.import_module(f"benchmarks.compare.{module}"), kind)
+    rate: Callable[[Workload], float] = found(*arguments).rate
     return rate

@@ -1,8 +1,6 @@
-"""`python -m ...xllamacpp_server MODEL PORT SLOTS CONTEXT THREADS FLASH UBATCH`.
+"""`python xllamacpp_server.py MODEL PORT SLOTS CONTEXT THREADS FLASH UBATCH`.
 
 llama-server as the wheel `xllamacpp` brings it. Serves until it is stopped.
-
-Tests: tests/unit/lab/bench/test_peers.py.
 """
 
 import signal
