@@ -2,10 +2,9 @@
 
 A day of a thousand requests a second has too many requests to simulate one by one. So:
 
-    cells     A fleet is simulated as a few replicas with their part of the arrivals. The router of
-              `simulate`, which counts exactly, would find a free replica a little more often in
-              the whole fleet: against it, latencies are slightly too high. How far those of
-              production's router are from both is not known.
+    cells     A fleet is simulated as a few replicas with their part of the arrivals. The router
+              would find a free replica a little more often in the whole fleet: latencies are
+              slightly too high.
     windows   Of every hour a short window is simulated, at the rate of that hour. What arrives
               while the window warms up does not count. After its end, arrivals go on for as long
               as it was, so that its last requests have company too.

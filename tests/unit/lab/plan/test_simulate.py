@@ -1,11 +1,13 @@
 """Simulations small enough to be computed by hand; the scheduler in them is the real one."""
 
+from dataclasses import replace
+
 import pytest
 
 from jitney.core.scheduler import Scheduler
 from jitney_lab.bench.workload import Job, Workload, mixed
 from jitney_lab.plan.replica import Replica, make_request, refusal_of
-from jitney_lab.plan.simulate import CLIENT_S, Router, SimulatedRun, simulate
+from jitney_lab.plan.simulate import CLIENT_S, SimulatedRun, simulate
 from jitney_lab.plan.tick_cost import TickCost
 from tests.plan_for_tests import make_configuration, make_cost
 
@@ -29,7 +31,7 @@ def test_only_the_first_time_of_tokens_is_kept_unless_asked_for() -> None:
     assert found.requests[0].completion_count == 3
 
 
-def test_a_prompt_beyond_the_model_is_refused_without_being_made() -> None:
+def test_a_prompt_beyond_the_model_is_refused_without_being_built() -> None:
     (times,) = run(job(0, 0.0, 10**12, 3)).requests
     assert times.error is not None
 
@@ -159,18 +161,19 @@ def test_a_shared_prefix_is_computed_once() -> None:
     assert found.requests[1].ttft_s == pytest.approx(0.005)
 
 
-def test_the_router_takes_the_least_loaded_and_equals_in_turn() -> None:
-    replicas = [Replica(make_configuration(), TickCost(make_cost())) for _ in range(3)]
-    router = Router(replicas)
-    assert [router.choose() for _ in range(4)] == [0, 1, 2, 0]
-    counts = {0: 2, 1: 1, 2: 2}
+@pytest.mark.parametrize(("group", "ttft_s"), [(0, 0.03), (1, 0.54)])
+def test_the_router_is_that_of_a_cluster(group: int, ttft_s: float) -> None:
+    """A prompt goes to the replica that has its beginning, though another one is as idle."""
+    first = Job(number=0, prompt_count=540, completion_count=1, prefix_count=512)
+    second = replace(first, number=1, at_s=3.0, prefix_group=group)
+    found = run(first, second, replicas=4)
+    assert found.requests[1].ttft_s == pytest.approx(ttft_s, abs=0.01)
 
-    class Loaded:
-        def __init__(self, index: int) -> None:
-            self.live_count = counts[index]
 
-    loaded = Router([Loaded(index) for index in range(3)])  # type: ignore[misc]
-    assert [loaded.choose() for _ in range(3)] == [1, 1, 1]
+def test_a_request_is_refused_only_if_every_replica_is_full() -> None:
+    jobs = tuple(job(number, 0.0, 10, 2) for number in range(9))
+    found = run(*jobs, replicas=3, max_num_seqs=1, max_num_queued_reqs=2)
+    assert found.crowded_out_count == 3
 
 
 def test_the_same_workload_gives_the_same_times() -> None:
