@@ -4,8 +4,8 @@ import msgspec
 
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney_lab.bench.workload import Job
-from jitney_lab.plan.recommend import PlanQuestion
 from jitney_lab.plan.replica import Configuration
+from jitney_lab.plan.search import PlanQuestion
 from jitney_lab.plan.tick_cost import BackendTraits, Cost
 from jitney_lab.plan.traffic import Traffic
 
@@ -28,7 +28,7 @@ def make_cost(
     spans: tuple[tuple[int, float], ...] = ((1, 0.001), (1000, 1.0)),
     **terms: object,
 ) -> Cost:
-    """Decodes take 10 ms and a token of a prompt 1 ms, unless told otherwise; nothing else."""
+    """Decodes take 10 ms and a token of a prompt 1 ms, unless others are given; nothing else."""
     return msgspec.structs.replace(_cost(decodes, spans), **terms)
 
 
@@ -53,14 +53,14 @@ def _cost(decodes: tuple[tuple[int, float], ...], spans: tuple[tuple[int, float]
 
 
 def make_configuration(replicas: int = 1, **settings: object) -> Configuration:
-    """Four slots unless told otherwise."""
+    """Four slots unless others are given."""
     values = {"model_len_max": 1024, "max_num_seqs": 4} | settings
     made = SchedulerSettings(**values)  # type: ignore[arg-type]
     return Configuration(made, TRAITS.at(made.max_num_seqs, None), replicas)
 
 
 COST = make_cost(
-    decodes=((1, 0.01), (8, 0.017), (16, 0.2)), spans=((1, 0.001), (100, 0.1)), host_s=0.001
+    decodes=((1, 0.01), (4, 0.017), (8, 0.2)), spans=((1, 0.001), (100, 0.1)), host_s=0.001
 )
 LENGTHS = Traffic(
     "made",

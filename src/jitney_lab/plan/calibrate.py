@@ -16,8 +16,6 @@ Tests: tests/e2e/test_plan.py.
 from dataclasses import replace
 from datetime import UTC, datetime
 
-import msgspec
-
 from jitney.config import Settings
 from jitney.core.backend import Traits
 from jitney.core.scheduler_settings import Mix, Policy
@@ -28,7 +26,7 @@ from jitney_lab.bench.in_process import JOINING, EngineTarget, engine_target, fo
 from jitney_lab.bench.report import machine
 from jitney_lab.bench.steal import StealWatch
 from jitney_lab.bench.workload import Job, Say, Workload, mixed
-from jitney_lab.plan.fitting import DECODE_KNOTS, MeasuredOn, MeasuredTick, fit_cost, measured
+from jitney_lab.plan.fitting import DECODE_KNOTS, MeasuredTick, fit_cost, measured
 from jitney_lab.plan.tick_cost import Cost, traits_of
 
 SIZE_TICKS = 5
@@ -88,15 +86,16 @@ def calibrate(settings: Settings, *, seed: int, say: Say) -> Cost:
             say(f"measuring {load.name}")
             ticks += _ticks(target, load)
     stolen_share = watch.share()
-    shown = machine()
-    stamp = MeasuredOn(
+    here = machine()
+    return fit_cost(
+        ticks,
         model=name_of(settings),
-        machine=f"{shown['processor']}, {shown['cores']} cores",
+        machine=f"{here['processor']}, {here['cores']} cores",
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
         traits=traits_of(traits, slots),
         backend_process=settings.backend_process,
+        stolen_share=stolen_share,
     )
-    return msgspec.structs.replace(fit_cost(ticks, stamp), stolen_share=stolen_share)
 
 
 def measuring_settings(settings: Settings, slots: int) -> Settings:

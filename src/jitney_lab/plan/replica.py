@@ -61,8 +61,6 @@ class Live:
     times: RequestTimes
     number: int = 0
     """The router counts what it sends."""
-    is_crowded_out: bool = False
-    """Whether it was refused because the queue was full."""
 
 
 def make_request(job: Job, prompt_max: int = PROMPT_MAX) -> Request:
@@ -200,8 +198,8 @@ class Replica:
             if type(event) is TokenEvent:
                 each = live[event.request_id]
                 if not each.times.token_times:
+                    each.times.token_times.append(now)
                     self.begun.append(each)
-                each.times.token_times.append(now)
             elif type(event) is FinishEvent:
                 each = live.pop(event.request_id)
                 each.times.ended_at = ended_at

@@ -1,14 +1,13 @@
 """Runs a workload through production schedulers on virtual time; nothing is computed.
 
 One replica or several, and before them the router of a cluster. A tick takes what the cost says,
-and every request gets exactly the tokens of its job. Not simulated: HTTP, tokenising, callers that leave, and
-the choice of tokens. The policy `sjf` sees the true length of every answer here, and only its limit
-in production: see `recommend.py`.
+and every request gets exactly the tokens of its job. Not simulated: HTTP, tokenising, callers that
+leave, and the choice of tokens. The policy `sjf` sees the true length of every answer here, and
+only its limit in production: see `recommend.py`.
 """
 
 import heapq
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from jitney.errors import JitneyError, QueueFull
@@ -34,8 +33,6 @@ class SimulatedRun:
     tick_count: int
     entry_count: int
     """Sequences of all batches, added up."""
-    crowded_out_count: int
-    """Requests that were refused because the queue was full."""
 
     @property
     def mean_batch(self) -> float:
@@ -88,7 +85,6 @@ class Router:
                 self._changed.add(index)
                 return index
         live.times.error, live.times.ended_at = str(refusal), now
-        live.is_crowded_out = isinstance(refusal, QueueFull)
         return None
 
     def note(self, index: int, ended: list[Live]) -> None:
@@ -102,21 +98,22 @@ class Router:
         self._changed.add(index)
 
 
-def simulate(
-    workload: Workload,
-    configuration: Configuration,
-    cost: Cost,
-    counted: Callable[[Job], bool] = lambda job: True,
-    *,
-    keeps_tokens: bool = False,
-) -> SimulatedRun:
-    """Run a workload until every counted job has ended; the times of those only.
+def simulate(workload: Workload, configuration: Configuration, cost: Cost) -> SimulatedRun:
+    """Run a workload to its end. Of the times of tokens only the first is kept.
 
-    Of the times of tokens only the first is kept unless asked for: a long trace has very many.
     Groups that wait until they are full start anyhow when nothing else can happen any more, as they
     do when a server drains.
     """
-    return _Fleet(workload, configuration, cost).run(counted, keeps_tokens=keeps_tokens)
+    fleet = _Fleet(workload, configuration, cost)
+    times: list[RequestTimes] = []
+    while len(times) < len(workload.jobs):
+        times += [each.times for each in fleet.turn()]
+    return SimulatedRun(
+        times,
+        max((each.ended_at for each in times), default=0.0),
+        sum(each.tick_count for each in fleet.replicas),
+        sum(each.entry_count for each in fleet.replicas),
+    )
 
 
 class _Fleet:
@@ -124,8 +121,8 @@ class _Fleet:
 
     def __init__(self, workload: Workload, configuration: Configuration, cost: Cost) -> None:
         ticks = TickCost(cost)
-        self._replicas = [Replica(configuration, ticks) for _ in range(configuration.replicas)]
-        self._router = Router(self._replicas)
+        self.replicas = [Replica(configuration, ticks) for _ in range(configuration.replicas)]
+        self._router = Router(self.replicas)
         self._prompt_max = max(configuration.settings.model_len_max + 1, PROMPT_MAX)
         self._due: list[tuple[float, int]] = []
         self._now = 0.0
@@ -139,28 +136,7 @@ class _Fleet:
             self._next = min(workload.clients, len(workload.jobs))
             self._arrivals = [(0.0, at) for at in range(self._next)]
 
-    def run(self, counted: Callable[[Job], bool], *, keeps_tokens: bool) -> SimulatedRun:
-        """Go on until every counted job has ended."""
-        left = sum(map(counted, self._jobs))
-        times: list[RequestTimes] = []
-        crowded_out_count = 0
-        while left:
-            for each in self._turn():
-                if not keeps_tokens:
-                    del each.times.token_times[1:]
-                if counted(each.job):
-                    times.append(each.times)
-                    left -= 1
-                    crowded_out_count += each.is_crowded_out
-        return SimulatedRun(
-            times,
-            max((each.ended_at for each in times), default=0.0),
-            sum(each.tick_count for each in self._replicas),
-            sum(each.entry_count for each in self._replicas),
-            crowded_out_count,
-        )
-
-    def _turn(self) -> list[Live]:
+    def turn(self) -> list[Live]:
         """Let the next thing happen, an arrival before a tick; the requests that ended."""
         if not self._arrivals and not self._due:
             self._end_waits()
@@ -170,7 +146,7 @@ class _Fleet:
             ended = self._arrive(self._jobs[at], now)
         else:
             now, index = heapq.heappop(self._due)
-            replica = self._replicas[index]
+            replica = self.replicas[index]
             if replica.due_at != now:
                 return []
             self._router.look(now)
@@ -190,7 +166,7 @@ class _Fleet:
         index = self._router.send(live, now)
         if index is None:
             return [live]
-        if self._replicas[index].due_at == now:
+        if self.replicas[index].due_at == now:
             self._note_due(index)
         return []
 
@@ -198,11 +174,11 @@ class _Fleet:
         """Requests are left, and only more arrivals could start them: none will come."""
         assert not self._has_ended_waits, "no replica has anything to do, and requests are left"
         self._has_ended_waits = True
-        for index, replica in enumerate(self._replicas):
+        for index, replica in enumerate(self.replicas):
             replica.end_waits(self._now)
             self._note_due(index)
 
     def _note_due(self, index: int) -> None:
-        due_at = self._replicas[index].due_at
+        due_at = self.replicas[index].due_at
         if due_at is not None:
             heapq.heappush(self._due, (due_at, index))

@@ -11,7 +11,6 @@ from jitney.errors import SetupError
 from jitney.records import Member, TickRecord
 from jitney_lab.plan.fitting import (
     BatchShape,
-    MeasuredOn,
     MeasuredTick,
     fit_cost,
     measured,
@@ -20,7 +19,7 @@ from jitney_lab.plan.fitting import (
 from jitney_lab.plan.tick_cost import Cost, TickCost
 from tests.plan_for_tests import TRAITS, make_cost
 
-STAMP = MeasuredOn("made", "none", "never", TRAITS)
+MEASURED_ON = {"model": "made", "machine": "none", "measured_at": "never", "traits": TRAITS}
 KNOWN = make_cost(
     decodes=((1, 0.010), (2, 0.012), (4, 0.02), (8, 0.03), (16, 0.07)),
     spans=((16, 0.02), (64, 0.05), (256, 0.3), (512, 0.5)),
@@ -73,7 +72,7 @@ def ticks_of(cost: Cost, source: random.Random) -> list[MeasuredTick]:
 
 
 def test_a_fit_finds_a_known_cost() -> None:
-    found = fit_cost(ticks_of(KNOWN, random.Random(1)), STAMP)
+    found = fit_cost(ticks_of(KNOWN, random.Random(1)), **MEASURED_ON)
     assert found.error < 0.002
     fitted, known = TickCost(found), TickCost(KNOWN)
     for batch in batches(random.Random(2)):
@@ -87,7 +86,7 @@ def test_a_fit_is_not_led_astray_by_disturbed_ticks() -> None:
         MeasuredTick(each.shape, each.pass_s * (5.0 if source.random() < 0.05 else 1.0), None)
         for each in ticks_of(KNOWN, source)
     ]
-    fitted, known = TickCost(fit_cost(ticks, STAMP)), TickCost(KNOWN)
+    fitted, known = TickCost(fit_cost(ticks, **MEASURED_ON)), TickCost(KNOWN)
     for batch in batches(random.Random(4)):
         assert fitted.pass_s(batch) == pytest.approx(known.pass_s(batch), rel=0.1)
 
@@ -110,7 +109,7 @@ def test_a_fit_finds_how_slots_are_computed_together(group: int, gap: int | None
     points = ((1, 0.010), (3, 0.02), (4, 0.015), (8, 0.03), (32, 0.11))
     cost = msgspec.structs.replace(KNOWN, decodes=points, group=group, gap=gap)
     ticks = [*ticks_of(cost, random.Random(6)), *scattered(cost, random.Random(7))]
-    found = fit_cost(ticks, STAMP)
+    found = fit_cost(ticks, **MEASURED_ON)
     assert (found.group, found.gap) == (group, gap)
     assert found.error < 0.01
     fitted = TickCost(found)
@@ -125,7 +124,7 @@ def test_no_term_is_below_zero() -> None:
         MeasuredTick(each.shape, each.pass_s * source.uniform(0.7, 1.3), each.host_s)
         for each in ticks_of(make_cost(), source)
     ]
-    found = fit_cost(ticks, STAMP)
+    found = fit_cost(ticks, **MEASURED_ON)
     terms = [found.prompt_s, found.first_s, found.prompt_context_s]
     terms += [
         seconds
@@ -136,7 +135,7 @@ def test_no_term_is_below_zero() -> None:
 
 def test_ticks_of_one_kind_are_not_enough() -> None:
     with pytest.raises(SetupError, match="too few to fit a cost"):
-        fit_cost([MeasuredTick(BatchShape(contexts=(1,)), 0.01)], STAMP)
+        fit_cost([MeasuredTick(BatchShape(contexts=(1,)), 0.01)], **MEASURED_ON)
 
 
 def tick(
