@@ -1,8 +1,10 @@
-"""A cost in round numbers, for the tests of `jitney_lab.plan`."""
+"""A cost in round numbers, and ticks, for the tests of `jitney_lab.plan`."""
 
 import msgspec
 
+from jitney.core.request import RequestId
 from jitney.core.scheduler_settings import SchedulerSettings
+from jitney.records import Member, TickRecord
 from jitney_lab.bench.workload import Job
 from jitney_lab.plan.replica import Configuration
 from jitney_lab.plan.search import PlanQuestion
@@ -57,6 +59,33 @@ def make_configuration(replicas: int = 1, **settings: object) -> Configuration:
     values = {"model_len_max": 1024, "max_num_seqs": 4} | settings
     made = SchedulerSettings(**values)  # type: ignore[arg-type]
     return Configuration(made, TRAITS.at(made.max_num_seqs, None), replicas)
+
+
+def tick(
+    at: float, tick_ms: float, *members: Member, active: int = 1, ended: int = 0
+) -> TickRecord:
+    """A tick with these members, and with so many more that ended while its pass ran."""
+    return TickRecord(
+        at=at,
+        number=1,
+        batch_size=len(members) + ended,
+        decode_tokens=0,
+        prefill_tokens=0,
+        active_slots=active,
+        queue_depth=0,
+        kv_used=0,
+        kv_cached=0,
+        sampled_tokens=0,
+        preempted_count=0,
+        forward_ms=tick_ms,
+        decode_ms=0.0,
+        tick_ms=tick_ms,
+        members=members,
+    )
+
+
+def member(start: int, length: int, *, samples: bool) -> Member:
+    return Member(RequestId("a"), 0, 0, start, length, samples)
 
 
 COST = make_cost(

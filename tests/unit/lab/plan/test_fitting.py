@@ -6,9 +6,7 @@ import msgspec
 import pytest
 
 from jitney.core.batch import Batch, Entry
-from jitney.core.request import RequestId
 from jitney.errors import SetupError
-from jitney.records import Member, TickRecord
 from jitney_lab.plan.fitting import (
     BatchShape,
     MeasuredTick,
@@ -17,7 +15,7 @@ from jitney_lab.plan.fitting import (
     shape_of,
 )
 from jitney_lab.plan.tick_cost import Cost, TickCost
-from tests.plan_for_tests import TRAITS, make_cost
+from tests.plan_for_tests import TRAITS, make_cost, member, tick
 
 MEASURED_ON = {"model": "made", "machine": "none", "measured_at": "never", "traits": TRAITS}
 KNOWN = make_cost(
@@ -113,9 +111,9 @@ def test_a_fit_finds_how_slots_are_computed_together(group: int, gap: int | None
     assert (found.group, found.gap) == (group, gap)
     assert found.error < 0.01
     fitted = TickCost(found)
-    for tick in scattered(cost, random.Random(8)):
-        entries = [Entry(slot, 20, (1,), wants_token=True) for slot in tick.shape.slots]
-        assert fitted.pass_s(Batch(0, (), tuple(entries))) == pytest.approx(tick.pass_s, rel=0.05)
+    for each in scattered(cost, random.Random(8)):
+        entries = [Entry(slot, 20, (1,), wants_token=True) for slot in each.shape.slots]
+        assert fitted.pass_s(Batch(0, (), tuple(entries))) == pytest.approx(each.pass_s, rel=0.05)
 
 
 def test_no_term_is_below_zero() -> None:
@@ -136,33 +134,6 @@ def test_no_term_is_below_zero() -> None:
 def test_ticks_of_one_kind_are_not_enough() -> None:
     with pytest.raises(SetupError, match="too few to fit a cost"):
         fit_cost([MeasuredTick(BatchShape(contexts=(1,)), 0.01)], **MEASURED_ON)
-
-
-def tick(
-    at: float, tick_ms: float, *members: Member, active: int = 1, ended: int = 0
-) -> TickRecord:
-    """A tick with these members, and with so many more that ended while its pass ran."""
-    return TickRecord(
-        at=at,
-        number=1,
-        batch_size=len(members) + ended,
-        decode_tokens=0,
-        prefill_tokens=0,
-        active_slots=active,
-        queue_depth=0,
-        kv_used=0,
-        kv_cached=0,
-        sampled_tokens=0,
-        preempted_count=0,
-        forward_ms=tick_ms,
-        decode_ms=0.0,
-        tick_ms=tick_ms,
-        members=members,
-    )
-
-
-def member(start: int, length: int, *, samples: bool) -> Member:
-    return Member(RequestId("a"), 0, 0, start, length, samples)
 
 
 def test_the_shape_of_a_tick_is_counted_from_its_members() -> None:

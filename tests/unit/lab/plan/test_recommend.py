@@ -72,11 +72,8 @@ def test_what_is_recommended_meets_the_limits(found: Recommendation) -> None:
     )
     assert run_load(checked).share == best.figures.share
     assert QUESTION.per_s <= found.knee_per_s <= found.curve[-1].per_s
-
-
-def test_it_is_no_worse_than_the_present_settings(found: Recommendation) -> None:
-    assert (found.best.replicas or 0) <= (found.present.replicas or 0)
-    assert found.best.capacity.per_s >= found.present.capacity.per_s
+    assert best.replicas <= (found.present.replicas or 0)
+    assert best.capacity.per_s >= found.present.capacity.per_s
 
 
 def test_the_slots_follow_the_cost(found: Recommendation) -> None:
@@ -241,10 +238,6 @@ def test_an_open_load_is_judged_when_its_slots_have_filled() -> None:
     found = run_load(case(question((10, 101), cost=cost, limits={"tpot": 15.0}), per_s=6.0))
     assert found.share == 0.0
     assert found.per_s == pytest.approx(6.0, rel=0.05)
-
-
-def test_a_run_is_long_enough_for_its_slots() -> None:
-    assert run_load(case(question((10, 5), count=10), per_s=50.0)).count == (8 - 2 - 1) * 16
 
 
 def test_a_load_of_which_all_is_refused_has_no_throughput_and_no_overload() -> None:
