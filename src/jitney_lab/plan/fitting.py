@@ -231,15 +231,15 @@ def _solve(rows: Array, seconds: Array) -> Array:
 def _nonnegative(rows: Array, values: Array) -> Array:
     """Least squares; terms that come out below zero are left out, the lowest first."""
     scale = np.maximum(np.linalg.norm(rows, axis=0), 1e-300)
-    kept = [at for at in range(rows.shape[1]) if np.any(rows[:, at])]
+    used = [at for at in range(rows.shape[1]) if np.any(rows[:, at])]
     found = np.zeros(rows.shape[1])
-    while kept:
-        part = np.linalg.lstsq(rows[:, kept] / scale[kept], values, rcond=None)[0]
+    while used:
+        part = np.linalg.lstsq(rows[:, used] / scale[used], values, rcond=None)[0]
         lowest = int(np.argmin(part))
         if part[lowest] >= -1e-12:
-            found[kept] = np.maximum(0.0, part / scale[kept])
+            found[used] = np.maximum(0.0, part / scale[used])
             break
-        del kept[lowest]
+        del used[lowest]
     return found
 
 

@@ -181,7 +181,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     gap: Annotated[int, msgspec.Meta(ge=0, le=256)] | None = None
     """Slots farther apart are computed one after the other; None: all together."""
     backend_process: bool | None = None
-    """Whether the backend ran in a process of its own; None: the file does not tell."""
+    """Whether the backend ran in a process of its own; None: the file does not say."""
     stolen_share: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
     """The part of the processors that other machines took meanwhile; None: that is not known."""
 

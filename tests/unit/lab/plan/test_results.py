@@ -104,7 +104,7 @@ def test_a_fleet_at_the_edge_is_said() -> None:
     ],
 )
 def test_a_cost_says_where_it_was_measured_and_how_good_it_is(
-    changes: dict[str, object], words: str
+    changes: dict[str, Any], words: str
 ) -> None:
     assert words in cost_note(make_cost(**changes))
 
