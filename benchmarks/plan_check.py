@@ -44,7 +44,7 @@ CHANGES: dict[str, dict[str, object]] = {
     "16 slots, chunks of 32": {"prefill_chunk": 32},
     "32 slots, prefill first": {"max_num_seqs": 32, "mix": Mix.PREFILL_FIRST},
 }
-SHOWN = {"per_s": "requests/s", "p95_ms": "p95 ms", "ttft_p95_ms": "ttft p95"}
+COLUMNS = {"per_s": "requests/s", "p95_ms": "p95 ms", "ttft_p95_ms": "ttft p95"}
 OPEN_SHARE = 0.8
 COUNT = 128
 
@@ -75,7 +75,7 @@ def predict(settings: Settings, cost: Cost, workload: Workload) -> Figures:
 
 
 def loads(settings: Settings, cost: Cost, count: int, seed: int) -> list[Workload]:
-    """A closed loop, and an open load below the most that is bearable."""
+    """A closed loop, and an open load below the most that is sustainable."""
     closed = mixed(count, seed=seed, clients=2 * settings.max_num_seqs)
     most_per_s = predict(settings, cost, closed).per_s
     opened = mixed(count, seed=seed, per_s=OPEN_SHARE * most_per_s)
@@ -104,7 +104,7 @@ def check(
 def show(row: Row) -> None:
     """One line."""
     cells = [f"{row.name:26} {row.load:7}"]
-    for key, title in SHOWN.items():
+    for key, title in COLUMNS.items():
         predicted, measured = getattr(row.predicted, key), getattr(row.measured, key)
         cells.append(f"{title} {predicted:8.4g} {measured:8.4g} {100 * row.error(key):+6.1f} %")
     print("  ".join(cells), flush=True)
@@ -140,7 +140,7 @@ def result_of(rows: Sequence[Row], count: int, stolen_share: float | None) -> Re
                     "cost": costs.index(row.cost),
                     "predicted": finite(asdict(row.predicted)),
                     "measured": finite(asdict(row.measured)),
-                    "error": finite({key: row.error(key) for key in SHOWN}),
+                    "error": finite({key: row.error(key) for key in COLUMNS}),
                 }
                 for row in rows
             ],

@@ -1,11 +1,13 @@
-"""A cost in round numbers, for the tests of `jitney_lab.plan`."""
+"""A cost in round numbers, and ticks, for the tests of `jitney_lab.plan`."""
 
 import msgspec
 
+from jitney.core.request import RequestId
 from jitney.core.scheduler_settings import SchedulerSettings
+from jitney.records import Member, TickRecord
 from jitney_lab.bench.workload import Job
-from jitney_lab.plan.recommend import PlanQuestion
 from jitney_lab.plan.replica import Configuration
+from jitney_lab.plan.search import PlanQuestion
 from jitney_lab.plan.tick_cost import BackendTraits, Cost
 from jitney_lab.plan.traffic import Traffic
 
@@ -28,7 +30,7 @@ def make_cost(
     spans: tuple[tuple[int, float], ...] = ((1, 0.001), (1000, 1.0)),
     **terms: object,
 ) -> Cost:
-    """Decodes take 10 ms and a token of a prompt 1 ms, unless told otherwise; nothing else."""
+    """Decodes take 10 ms and a token of a prompt 1 ms, unless others are given; nothing else."""
     return msgspec.structs.replace(_cost(decodes, spans), **terms)
 
 
@@ -53,14 +55,41 @@ def _cost(decodes: tuple[tuple[int, float], ...], spans: tuple[tuple[int, float]
 
 
 def make_configuration(replicas: int = 1, **settings: object) -> Configuration:
-    """Four slots unless told otherwise."""
+    """Four slots unless others are given."""
     values = {"model_len_max": 1024, "max_num_seqs": 4} | settings
     made = SchedulerSettings(**values)  # type: ignore[arg-type]
     return Configuration(made, TRAITS.at(made.max_num_seqs, None), replicas)
 
 
+def tick(
+    at: float, tick_ms: float, *members: Member, active: int = 1, ended: int = 0
+) -> TickRecord:
+    """A tick with these members, and with so many more that ended while its pass ran."""
+    return TickRecord(
+        at=at,
+        number=1,
+        batch_size=len(members) + ended,
+        decode_tokens=0,
+        prefill_tokens=0,
+        active_slots=active,
+        queue_depth=0,
+        kv_used=0,
+        kv_cached=0,
+        sampled_tokens=0,
+        preempted_count=0,
+        forward_ms=tick_ms,
+        decode_ms=0.0,
+        tick_ms=tick_ms,
+        members=members,
+    )
+
+
+def member(start: int, length: int, *, samples: bool) -> Member:
+    return Member(RequestId("a"), 0, 0, start, length, samples)
+
+
 COST = make_cost(
-    decodes=((1, 0.01), (8, 0.017), (16, 0.2)), spans=((1, 0.001), (100, 0.1)), host_s=0.001
+    decodes=((1, 0.01), (4, 0.017), (8, 0.2)), spans=((1, 0.001), (100, 0.1)), host_s=0.001
 )
 LENGTHS = Traffic(
     "made",

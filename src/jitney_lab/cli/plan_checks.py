@@ -3,9 +3,6 @@
 Tests: tests/unit/lab/plan/test_checks.py.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 from jitney.cli.flags import own_flags
 from jitney.config import Resolved
 from jitney.errors import ConfigError
@@ -15,62 +12,7 @@ from jitney_lab.plan.what_if import NAMES, WHOLE_MAX
 
 LENGTH_MAX = 1_000_000
 RATE_MIN = 1e-6
-
-
-@dataclass(frozen=True, slots=True)
-class Unused:
-    """Options that nothing uses in some case, and the end of the sentence that says so."""
-
-    names: tuple[str, ...]
-    case: Callable[[PlanOptions, bool], bool]
-    """Is given the options, and whether there is a trace with times."""
-    reason: str
-
-
-UNUSED = (
-    Unused(
-        ("day",),
-        lambda options, timed: bool(options.what_if),
-        "with --what-if, which replays one load; leave one of the two out",
-    ),
-    Unused(
-        ("replicas",),
-        lambda options, timed: not options.day and not options.what_if,
-        "without --day or --what-if, because the number of replicas is searched; leave it out",
-    ),
-    Unused(
-        ("day_peak",),
-        lambda options, timed: not options.day,
-        "without --day; add that, or leave it out",
-    ),
-    Unused(
-        ("input_len", "output_len", "range_ratio"),
-        lambda options, timed: options.trace is not None,
-        "with --trace, whose requests have their lengths; leave one of the two out",
-    ),
-    Unused(
-        ("range_ratio",),
-        lambda options, timed: options.input_len is None and options.output_len is None,
-        "without --input-len or --output-len; add one of them, or leave it out",
-    ),
-    Unused(
-        ("share",),
-        lambda options, timed: options.day or bool(options.what_if),
-        "with --day or --what-if, which say the share and search nothing; leave it out",
-    ),
-    Unused(
-        ("burstiness",),
-        lambda options, timed: timed and bool(options.what_if),
-        "with --what-if and a trace that says when its requests arrive; leave it out, or take "
-        "the timestamps out of the file",
-    ),
-    Unused(
-        ("save_cost",),
-        lambda options, timed: options.cost is not None,
-        "with --cost, because nothing is measured; leave one of the two out",
-    ),
-)
-"""Every option that another one makes useless; the first that fits is told."""
+WITH_TRACE = "with --trace, whose requests have their lengths; leave one of the two out"
 
 SIMULATED = NAMES | {"seed"}
 """The settings that count where the cost comes from a file; it has the others in it."""
@@ -99,14 +41,52 @@ def check_numbers(options: PlanOptions) -> None:
 
 
 def check_used(options: PlanOptions, *, is_timed: bool = False) -> None:
-    """Refuse an option that nothing would use. Raises ConfigError."""
+    """Refuse an option that nothing would use. Raises ConfigError.
+
+    `is_timed`: there is a trace that says when its requests arrive.
+    """
+    has_changes, has_trace = bool(options.what_if), options.trace is not None
+    searches = not options.day and not has_changes
+    has_lengths = options.input_len is not None or options.output_len is not None
+    unused = (
+        (has_changes, "day", "with --what-if, which replays one load; leave one of the two out"),
+        (
+            searches,
+            "replicas",
+            "without --day or --what-if, because the number of replicas is searched; leave it out",
+        ),
+        (not options.day, "day_peak", "without --day; add that, or leave it out"),
+        (has_trace, "input_len", WITH_TRACE),
+        (has_trace, "output_len", WITH_TRACE),
+        (has_trace, "range_ratio", WITH_TRACE),
+        (
+            not has_lengths,
+            "range_ratio",
+            "without --input-len or --output-len; add one of them, or leave it out",
+        ),
+        (
+            not searches,
+            "share",
+            "with --day or --what-if, which say the share and search nothing; leave it out",
+        ),
+        (
+            is_timed and has_changes,
+            "burstiness",
+            "with --what-if and a trace that says when its requests arrive; leave it out, or take "
+            "the timestamps out of the file",
+        ),
+        (
+            options.cost is not None,
+            "save_cost",
+            "with --cost, because nothing is measured; leave one of the two out",
+        ),
+    )
     spelled = {flag.name: flag.spelled[0] for flag in own_flags(PlanOptions)}
-    for rule in UNUSED:
+    for is_unused, name, reason in unused:
+        value = getattr(options, name)
         # By identity: 0 is a number that was given, and equals False.
-        values = {name: getattr(options, name) for name in rule.names}
-        given = [name for name, value in values.items() if value is not None and value is not False]
-        if given and rule.case(options, is_timed):
-            raise ConfigError(f"{spelled[given[0]]} would not be used {rule.reason}.")
+        if is_unused and value is not None and value is not False:
+            raise ConfigError(f"{spelled[name]} would not be used {reason}.")
 
 
 def unused_settings(options: PlanOptions, resolved: Resolved) -> str | None:

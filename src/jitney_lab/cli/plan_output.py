@@ -7,9 +7,7 @@ import importlib
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any  # Any: the module of pictures is loaded only to draw
 
 from rich.console import Console
 
@@ -24,18 +22,8 @@ from jitney_lab.cli.bench_result import check_folder, give_out
 from jitney_lab.cli.plan_verb import PlanOptions
 from jitney_lab.plan.pool import Pool, Progress
 
-TELL_S = 10.0
+PROGRESS_S = 10.0
 """How often progress is said where there is no terminal for a bar."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """A result, and what paints its picture with `jitney_lab.plan.pictures`, if there is one."""
-
-    result: Result
-    policies: tuple[object, ...] = ()
-    """Those that were simulated for the figures of its table."""
-    paint: Callable[[Any], Any] | None = None
 
 
 def check_output(options: PlanOptions) -> None:
@@ -51,51 +39,44 @@ def check_output(options: PlanOptions) -> None:
             pass
 
 
-def finish(
-    shown: Shown, seed: int, folder: Path | None, setup: Mapping[str, object] | None = None
-) -> None:
+def finish(result: Result, seed: int, folder: Path | None, setup: Mapping[str, object]) -> None:
     """Give out a result, as `bench_result.give_out` does."""
-    paint = shown.paint
+    content = document(result, seed, setup)
 
     def draw(into: Path) -> list[Path]:
-        assert paint is not None, "Called only with a picture"
-        # They take a second to load, and only this needs them.
-        figure = paint(importlib.import_module("jitney_lab.plan.pictures"))
-        drawing = importlib.import_module("jitney_lab.bench.drawing")
-        paths: list[Path] = drawing.save_figure(figure, shown.result.name, into)
+        # It takes a second to load, and only this needs it.
+        paths: list[Path] = importlib.import_module("jitney_lab.plan.pictures").draw(content, into)
         return paths
 
-    content = document(shown.result, seed, setup)
-    give_out(shown.result, content, folder, None if paint is None else draw)
+    give_out(result, content, folder, draw)
 
 
 @contextmanager
 def simulators() -> Iterator[Pool]:
     """Processes on all cores. A bar on a terminal, and now and then a line elsewhere."""
     console = Console(stderr=True)
-    if not console.is_terminal:
-        with Pool(usable_cores(), tell_now_and_then()) as pool:
-            yield pool
-        return
     bar = progress_bar(console)
-    line = bar.add_task("simulating", total=None)
+    task = bar.add_task("simulating", total=None)
+    say_progress = progress_lines()
 
     def progress(done: int, count: int) -> None:
-        bar.update(line, completed=done, total=count)
+        bar.update(task, completed=done, total=count)
+        if not console.is_terminal:
+            say_progress(done, count)
 
     with bar, Pool(usable_cores(), progress) as pool:
         yield pool
 
 
-def tell_now_and_then(now: Callable[[], float] | None = None) -> Progress:
+def progress_lines(now: Callable[[], float] | None = None) -> Progress:
     """Says how many simulations are done, at most every few seconds."""
     read = now or SystemClock().now
-    told_at = read()
+    said_at = read()
 
     def progress(done: int, count: int) -> None:
-        nonlocal told_at
-        if read() >= told_at + TELL_S:
-            told_at = read()
+        nonlocal said_at
+        if read() >= said_at + PROGRESS_S:
+            said_at = read()
             say(f"simulated {done:,} of {count:,} cases")
 
     return progress
@@ -109,4 +90,4 @@ def status() -> Iterator[Callable[[str], None]]:
         yield lambda text: None
         return
     with console.status("loading the model") as line:
-        yield lambda text: line.update(text)
+        yield line.update

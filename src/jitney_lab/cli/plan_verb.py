@@ -29,7 +29,7 @@ class PlanOptions:
     that keeps enough requests within the limits. Measuring takes about a minute with a small model,
     and longer with a large one or with many slots. With --what-if it replays a load
     under other settings, side by side; with --day it simulates a day of a large fleet. Without
-    options it plans for mixed lengths, at as much load as one replica bears within the limits.
+    options it plans for mixed lengths, at as much load as one replica sustains within the limits.
 
     The policy sjf is simulated as if max_tokens of every request were the length of its answer. So
     it is not recommended: the result says what it would gain.
@@ -54,7 +54,7 @@ class PlanOptions:
         LOAD,
         "Requests per second of the whole fleet; a trace without timestamps needs it. Default: "
         "that of the busiest minute of the trace, and with --what-if and --day its own; without a "
-        "trace, as many as one replica bears within the limits with the present settings.",
+        "trace, as many as one replica sustains within the limits with the present settings.",
     )
     trace: Path | None = option(
         LOAD,

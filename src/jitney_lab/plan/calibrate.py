@@ -7,7 +7,7 @@ time.
 Clients ask an engine, so that its ticks have chosen shapes: generating sequences at several
 numbers, in neighbouring and in scattered slots, with short and long contexts, prompts of several
 lengths alone, and prompts beside generating sequences. A second engine computes prompts in pieces,
-which tells the time of a piece from that of a first token. Every tick is used for the fit. The
+which separates the time of a piece from that of a first token. Every tick is used for the fit. The
 backend has a process of its own if the settings say so: what the pipe costs is measured too.
 
 Tests: tests/e2e/test_plan.py.
@@ -15,8 +15,6 @@ Tests: tests/e2e/test_plan.py.
 
 from dataclasses import replace
 from datetime import UTC, datetime
-
-import msgspec
 
 from jitney.config import Settings
 from jitney.core.backend import Traits
@@ -28,7 +26,7 @@ from jitney_lab.bench.in_process import JOINING, EngineTarget, engine_target, fo
 from jitney_lab.bench.report import machine
 from jitney_lab.bench.steal import StealWatch
 from jitney_lab.bench.workload import Job, Say, Workload, mixed
-from jitney_lab.plan.fitting import DECODE_KNOTS, MeasuredOn, MeasuredTick, fit_cost, measured
+from jitney_lab.plan.fitting import DECODE_KNOTS, MeasuredTick, fit_cost, measured
 from jitney_lab.plan.tick_cost import Cost, traits_of
 
 SIZE_TICKS = 5
@@ -88,15 +86,16 @@ def calibrate(settings: Settings, *, seed: int, say: Say) -> Cost:
             say(f"measuring {load.name}")
             ticks += _ticks(target, load)
     stolen_share = watch.share()
-    shown = machine()
-    stamp = MeasuredOn(
+    here = machine()
+    return fit_cost(
+        ticks,
         model=name_of(settings),
-        machine=f"{shown['processor']}, {shown['cores']} cores",
+        machine=f"{here['processor']}, {here['cores']} cores",
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
         traits=traits_of(traits, slots),
         backend_process=settings.backend_process,
+        stolen_share=stolen_share,
     )
-    return msgspec.structs.replace(fit_cost(ticks, stamp), stolen_share=stolen_share)
 
 
 def measuring_settings(settings: Settings, slots: int) -> Settings:
@@ -145,9 +144,9 @@ def workloads(slots: int, budget: int, length_max: int, *, seed: int) -> list[Wo
         ]
         pairs = [(SHORT, 2 * len(prompts) + 2)] * size + prompts
         found.append(_load(f"prompts beside {size}", seed + 2000 + size, pairs, size + 1))
-    for kept in (1, 2, 3):
-        pairs = _scattered(slots, kept)
-        found.append(_load(f"{kept} of 5 slots", seed + 5000 + kept, pairs, len(pairs)))
+    for lasting in (1, 2, 3):
+        pairs = _scattered(slots, lasting)
+        found.append(_load(f"{lasting} of 5 slots", seed + 5000 + lasting, pairs, len(pairs)))
     size = min(LONG_SIZE, slots)
     pairs = [(min(LONG, length_max // 4), 2 * SIZE_TICKS)] * size
     found.append(_load("long contexts", seed + 3000, pairs, size))
@@ -180,13 +179,13 @@ def _shortened(load: Workload, length_max: int) -> Workload:
     return replace(load, jobs=tuple(jobs))
 
 
-def _scattered(slots: int, kept: int) -> list[tuple[int, int]]:
-    """Lengths with which, of every 5 slots, the first `kept` go on after the others have ended.
+def _scattered(slots: int, lasting: int) -> list[tuple[int, int]]:
+    """Lengths with which, of every 5 slots, the first `lasting` go on after the others have ended.
 
     With 1 or 2 of them, the gap is wider than what any backend fills.
     """
     return [
-        (SHORT, SCATTERED_LONG if slot % 5 < kept else SCATTERED_SHORT)
+        (SHORT, SCATTERED_LONG if slot % 5 < lasting else SCATTERED_SHORT)
         for slot in range(min(slots, SCATTERED))
     ]
 

@@ -1,6 +1,6 @@
 """What a simulated or measured run comes to, for tables and for choosing.
 
-Tests: tests/unit/lab/plan/test_recommend.py and test_what_if.py.
+Tests: tests/unit/lab/plan/test_results.py.
 """
 
 import math
@@ -12,6 +12,17 @@ from jitney_lab.bench.timing import RequestTimes, is_within, summary
 
 Limits = Mapping[str, float]
 """The most milliseconds by metric: ttft, tpot, e2el. Empty: there is no limit."""
+
+METRICS = {
+    "per_s": ("request_throughput", "requests/s"),
+    "tokens_per_s": ("output_throughput", "tokens/s"),
+    "p50_ms": ("p50_e2el_ms", "p50 latency ms"),
+    "p95_ms": ("p95_e2el_ms", "p95 latency ms"),
+    "ttft_p50_ms": ("p50_ttft_ms", "p50 first token ms"),
+    "ttft_p95_ms": ("p95_ttft_ms", "p95 first token ms"),
+    "tpot_p95_ms": ("p95_tpot_ms", "p95 per token ms"),
+}
+"""Figures by name: the key in the summary of a run, and the title in tables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +45,7 @@ class Figures:
     tpot_p95_ms: float
     mean_batch: float
     failure: str | None = None
-    """What most of the requests that failed were told; None where none failed."""
+    """The most common reason of failures; None where none failed."""
 
 
 def figures_of(
@@ -43,24 +54,17 @@ def figures_of(
     """Sum up a run."""
     # Where every request is refused at once, no time goes by, and no rate is above 0.
     found = summary(requests, duration_s or math.inf, percentiles=(50.0, 95.0))
+    known = {name: found[key] for name, (key, _) in METRICS.items()}
+    values = {name: float(str(math.nan if each is None else each)) for name, each in known.items()}
     errors = Counter(each.error for each in requests if each.error is not None)
     within = sum(each.error is None and is_within(each, limits) for each in requests)
-
-    def number(key: str) -> float:
-        value = found[key]
-        return math.nan if value is None else float(str(value))
-
     return Figures(
         count=len(requests),
         failed=errors.total(),
-        per_s=number("request_throughput"),
-        tokens_per_s=number("output_throughput"),
         share=within / max(1, len(requests)),
-        p50_ms=number("p50_e2el_ms"),
-        p95_ms=number("p95_e2el_ms"),
-        ttft_p50_ms=number("p50_ttft_ms"),
-        ttft_p95_ms=number("p95_ttft_ms"),
-        tpot_p95_ms=number("p95_tpot_ms"),
         mean_batch=mean_batch,
         failure=max(errors, key=lambda each: errors[each], default=None),
+        **{
+            name: math.nan if value is None else float(str(value)) for name, value in values.items()
+        },
     )

@@ -11,14 +11,16 @@ How slots are computed together is not known. Each of `LAYOUTS` is fitted, and t
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate, islice, pairwise
+from typing import Any  # Any: fields of a cost are of several types
 
 import numpy as np
 from numpy.typing import NDArray
 
 from jitney.errors import SetupError
 from jitney.records import TickRecord
-from jitney_lab.plan.tick_cost import BackendTraits, Cost, runs_of
+from jitney_lab.plan.tick_cost import Cost, runs_of
 
 Array = NDArray[np.float64]
 
@@ -79,17 +81,6 @@ class MeasuredTick:
     """None if the engine had nothing to do then."""
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredOn:
-    """What the cost was measured with."""
-
-    model: str
-    machine: str
-    measured_at: str
-    traits: BackendTraits
-    backend_process: bool = False
-
-
 def measured(ticks: Sequence[TickRecord]) -> list[MeasuredTick]:
     """The ticks of one run, in their order."""
     found = []
@@ -116,14 +107,17 @@ def shape_of(tick: TickRecord) -> BatchShape:
     )
 
 
-def fit_cost(ticks: Sequence[MeasuredTick], stamp: MeasuredOn) -> Cost:
-    """The cost that is nearest to these ticks. Raises SetupError without ticks of every kind."""
-    found = [_fit(ticks, stamp, layout) for layout in LAYOUTS]
+def fit_cost(ticks: Sequence[MeasuredTick], **measured_on: Any) -> Cost:
+    """The cost that is nearest to these ticks. Raises SetupError without ticks of every kind.
+
+    `measured_on` are the fields of a `Cost` that say what it was measured with.
+    """
+    found = [_fit(ticks, measured_on, layout) for layout in LAYOUTS]
     return min(found, key=lambda each: each[1])[0]
 
 
 def _fit(
-    ticks: Sequence[MeasuredTick], stamp: MeasuredOn, layout: tuple[int, int | None]
+    ticks: Sequence[MeasuredTick], measured_on: dict[str, Any], layout: tuple[int, int | None]
 ) -> tuple[Cost, float]:
     """The cost with this layout, and its mean error, in which no tick counts for much."""
     shapes = [tick.shape for tick in ticks]
@@ -142,26 +136,17 @@ def _fit(
     seconds = np.array([tick.pass_s for tick in ticks])
     found = _solve(rows, seconds)
     terms = iter(found.tolist())
-    decodes = tuple(zip(knots["decodes"], islice(terms, len(knots["decodes"])), strict=True))
-    curves = {
-        name: tuple(zip(knots[name], accumulate(islice(terms, len(knots[name]))), strict=True))
-        for name in RISING
-    }
+    values = {name: list(islice(terms, len(sizes))) for name, sizes in knots.items()}
+    for name in RISING:
+        values[name] = list(accumulate(values[name]))
     prompt_s, first_s, prompt_context_s = terms
     host_s, host_sequence_s = _fit_host(ticks)
     errors = np.abs(rows @ found - seconds) / seconds
+    curves = {name: tuple(zip(knots[name], values[name], strict=True)) for name in knots}
     cost = Cost(
-        model=stamp.model,
-        machine=stamp.machine,
-        measured_at=stamp.measured_at,
-        traits=stamp.traits,
-        backend_process=stamp.backend_process,
-        decodes=decodes,
-        spans_alone=curves["spans_alone"],
-        spans_beside=curves["spans_beside"],
+        **(measured_on | curves),
         prompt_s=prompt_s,
         first_s=first_s,
-        contexts=curves["contexts"],
         prompt_context_s=prompt_context_s,
         host_s=host_s,
         host_sequence_s=host_sequence_s,
@@ -196,28 +181,29 @@ def _knots(sizes: Sequence[int], offered: Sequence[int]) -> tuple[int, ...]:
 def _row(
     shape: BatchShape, layout: tuple[int, int | None], knots: dict[str, tuple[int, ...]]
 ) -> list[float]:
-    runs = [_parts(rows, knots["decodes"]) for rows in shape.runs(layout)]
-    row = [sum(parts) for parts in zip(*runs, strict=True)] or [0.0] * len(knots["decodes"])
-    row += _rises(0 if shape.decodes else shape.span_tokens, knots["spans_alone"])
-    row += _rises(shape.span_tokens if shape.decodes else 0, knots["spans_beside"])
-    contexts = [_rises(each, knots["contexts"]) for each in shape.contexts]
-    row += [sum(parts) for parts in zip(*contexts, strict=True)] or [0.0] * len(knots["contexts"])
+    """How much of each term a tick has."""
+    decodes = np.zeros(len(knots["decodes"]))
+    for rows in shape.runs(layout):
+        decodes += _parts(rows, knots["decodes"])
+    contexts = np.zeros(len(knots["contexts"]))
+    for context in shape.contexts:
+        contexts += _rises(context, knots["contexts"])
     # The shortest context is part of the time of a decode.
-    row[-len(knots["contexts"])] = 0.0
-    return [*row, shape.prompts, shape.firsts, shape.pairs]
+    contexts[0] = 0.0
+    spans = [shape.span_tokens, 0] if shape.decodes == 0 else [0, shape.span_tokens]
+    return [
+        *decodes,
+        *_rises(spans[0], knots["spans_alone"]),
+        *_rises(spans[1], knots["spans_beside"]),
+        *contexts,
+        *(shape.prompts, shape.firsts, shape.pairs),
+    ]
 
 
-def _parts(size: int, knots: tuple[int, ...]) -> list[float]:
+@lru_cache(maxsize=4096)
+def _parts(size: int, knots: tuple[int, ...]) -> Array:
     """How much of the value at each knot this size has: straight between the two beside it."""
-    found = [0.0] * len(knots)
-    above = min(at for at, knot in enumerate(knots) if knot >= size)
-    part = 1.0
-    if knots[above] > size:
-        low, high = knots[above - 1], knots[above]
-        part = (size - low) / (high - low)
-        found[above - 1] = 1.0 - part
-    found[above] = part
-    return found
+    return np.array([np.interp(size, knots, each) for each in np.eye(len(knots))])
 
 
 def _rises(size: int, knots: tuple[int, ...]) -> list[float]:
@@ -227,12 +213,8 @@ def _rises(size: int, knots: tuple[int, ...]) -> list[float]:
     """
     if size == 0:
         return [0.0] * len(knots)
-    parts = [1.0]
-    for low, high in pairwise(knots):
-        part = (size - low) / (high - low)
-        # Beyond the ends it goes on as between the nearest knots.
-        parts.append(part if high == knots[-1] and part > 0 else min(1.0, max(0.0, part)))
-    return parts
+    parts = [(size - low) / (high - low) for low, high in pairwise(knots)]
+    return [1.0, *(min(1.0, max(0.0, part)) for part in parts)]
 
 
 def _solve(rows: Array, seconds: Array) -> Array:
@@ -249,15 +231,15 @@ def _solve(rows: Array, seconds: Array) -> Array:
 def _nonnegative(rows: Array, values: Array) -> Array:
     """Least squares; terms that come out below zero are left out, the lowest first."""
     scale = np.maximum(np.linalg.norm(rows, axis=0), 1e-300)
-    kept = [at for at in range(rows.shape[1]) if np.any(rows[:, at])]
+    used = [at for at in range(rows.shape[1]) if np.any(rows[:, at])]
     found = np.zeros(rows.shape[1])
-    while kept:
-        part = np.linalg.lstsq(rows[:, kept] / scale[kept], values, rcond=None)[0]
+    while used:
+        part = np.linalg.lstsq(rows[:, used] / scale[used], values, rcond=None)[0]
         lowest = int(np.argmin(part))
         if part[lowest] >= -1e-12:
-            found[kept] = np.maximum(0.0, part / scale[kept])
+            found[used] = np.maximum(0.0, part / scale[used])
             break
-        del kept[lowest]
+        del used[lowest]
     return found
 
 

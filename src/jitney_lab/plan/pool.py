@@ -25,11 +25,11 @@ from jitney.sandbox.interrupts import interrupts_held
 _PROCESSES = get_context("spawn")
 """A fork would copy the threads' locks, and whatever a model holds."""
 
-Case = TypeVar("Case")
-Found = TypeVar("Found")
+CaseT = TypeVar("CaseT")
+ResultT = TypeVar("ResultT")
 
 Progress = Callable[[int, int], None]
-"""Is told how many simulations are done, and of how many."""
+"""Gets how many simulations are done, and of how many."""
 
 
 class Pool(AbstractContextManager["Pool"]):
@@ -46,20 +46,20 @@ class Pool(AbstractContextManager["Pool"]):
         self._done = 0
         self._count = 0
 
-    def map(self, run: Callable[[Case], Found], cases: Sequence[Case]) -> list[Found]:
+    def map(self, run: Callable[[CaseT], ResultT], cases: Sequence[CaseT]) -> list[ResultT]:
         """The results of all cases, in their order. `run` is a function of a module.
 
         Raises SetupError if the system ends a worker.
         """
         self._count += len(cases)
         self._progress(self._done, self._count)
-        if self._cores == 1 or len(cases) == 1:
+        if self._cores == 1 or len(cases) <= 1:
             return [self._noted(run(case)) for case in cases]
         executor = self._executor or self._open()
         try:
-            with interrupts_held(), _deaf_processes():
+            with interrupts_held(), _sigint_blocked():
                 # Processes start in here.
-                futures: list[Future[Found]] = [executor.submit(run, case) for case in cases]
+                futures: list[Future[ResultT]] = [executor.submit(run, case) for case in cases]
             self._may_begin.set()
             return [self._noted(each.result()) for each in futures]
         except BrokenProcessPool:
@@ -109,17 +109,17 @@ class Pool(AbstractContextManager["Pool"]):
         ):
             calls._reader.close()
 
-    def _noted(self, found: Found) -> Found:
+    def _noted(self, found: ResultT) -> ResultT:
         self._done += 1
         self._progress(self._done, self._count)
         return found
 
 
 @contextmanager
-def _deaf_processes() -> Iterator[None]:
-    """A process that starts in here has Ctrl-C held back from its first moment.
+def _sigint_blocked() -> Iterator[None]:
+    """A process that starts in here has Ctrl-C blocked from its first moment.
 
-    It holds nothing back from us: the system gives it to another thread, and Python raises it here.
+    This process still gets it: the system gives it to another thread, and Python raises it here.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

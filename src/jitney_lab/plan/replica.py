@@ -14,7 +14,8 @@ from jitney.core.params import SamplingParams
 from jitney.core.request import Request, RequestId
 from jitney.core.scheduler import PlannedBatch, Scheduler
 from jitney.core.scheduler_settings import SchedulerSettings
-from jitney.errors import JitneyError, QueueFull
+from jitney.errors import JitneyError
+from jitney_cluster.routing import HEAD_STRIDES, HEADS_MAX, Report
 from jitney_lab.bench.timing import RequestTimes
 from jitney_lab.bench.workload import Job
 from jitney_lab.plan.tick_cost import TickCost
@@ -22,8 +23,10 @@ from jitney_lab.plan.tick_cost import TickCost
 _TOKEN = Sample(token=0)
 _NO_TOKEN = Sample()
 _FILLING = 0
-"""The token that prompts and completions are made of. The first of a prompt is its own."""
+"""The token of prompts and completions. Only the first one of a prompt is its own."""
 
+INGRESS = "plan"
+"""The name under which the router knows itself."""
 
 CELL = 4
 """A larger fleet is simulated as so many replicas with their part of the load."""
@@ -31,8 +34,8 @@ CELL = 4
 REPLICAS_MAX = 100_000
 """Of a fleet that is simulated as a cell."""
 
-MADE_MAX = 100_000
-"""A longer prompt that is refused anyhow is not made at its full length."""
+PROMPT_MAX = 100_000
+"""A longer prompt is refused anyhow, and is not built at its full length."""
 
 
 def replicas_text(count: int) -> str:
@@ -54,13 +57,19 @@ class Live:
     """A request that has not ended."""
 
     job: Job
+    request: Request
     times: RequestTimes
-    is_crowded_out: bool = False
-    """Whether it was refused because the queue was full."""
+    number: int = 0
+    """The router counts what it sends."""
 
 
-def make_request(job: Job) -> Request:
-    """The request of a job. Prompts differ in their first token after what they share."""
+def make_request(job: Job, prompt_max: int = PROMPT_MAX) -> Request:
+    """The request of a job. Prompts differ in their first token after what they share.
+
+    A longer prompt than `prompt_max` is cut: it is refused anyhow.
+    """
+    if job.prompt_count > prompt_max:
+        job = replace(job, prompt_count=prompt_max, prefix_count=0)
     group = (-1 - job.prefix_group,)
     own = (job.number + 1,) if job.prompt_count > job.prefix_count else ()
     filling = (_FILLING,) * (job.prompt_count - job.prefix_count - len(own))
@@ -95,7 +104,6 @@ class Replica:
         settings = configuration.settings
         self.scheduler = Scheduler(settings, configuration.traits, ())
         self._cost = cost
-        self._prompt_max = max(settings.model_len_max + 1, MADE_MAX)
         self._has_deadlines = (
             settings.queue_timeout_s is not None or settings.request_timeout_s is not None
         )
@@ -104,34 +112,44 @@ class Replica:
         self._sleeps = True
         self._live: dict[RequestId, Live] = {}
         self._held: list[Live] = []
+        self.begun: list[Live] = []
+        """Requests that got their first token; the router takes them from here."""
+        self._seen = 0
+        self._ended_count = 0
+        self._busy_s = 0.0
+        self._busy_since = 0.0
         self.due_at: float | None = None
         """When `advance` has something to do; None: when something arrives."""
         self.tick_count = 0
         self.entry_count = 0
 
-    @property
-    def live_count(self) -> int:
-        """Requests that have not ended."""
-        return len(self._live)
-
-    def submit(self, live: Live, now: float) -> bool:
-        """Take a request; false if it is refused."""
-        job = live.job
-        if job.prompt_count > self._prompt_max:
-            # It is refused, and need not have all its tokens for that.
-            job = replace(job, prompt_count=self._prompt_max, prefix_count=0)
-        request = make_request(job)
-        try:
-            self.scheduler.submit(request, now)
-        except JitneyError as error:
-            live.times.error = str(error)
-            live.times.ended_at = now
-            live.is_crowded_out = isinstance(error, QueueFull)
-            return False
-        self._live[request.id] = live
+    def submit(self, live: Live, now: float) -> None:
+        """Take a request. Raises the refusal of the scheduler."""
+        self._seen = live.number
+        self.scheduler.submit(live.request, now)
+        if not self._live:
+            self._busy_since = now
+        self._live[live.request.id] = live
         if self._sleeps:
             self.due_at = now
-        return True
+
+    def report(self, now: float) -> Report:
+        """The state for the router, as `jitney_cluster.replica_engine` reports it."""
+        snapshot = self.scheduler.snapshot()
+        fit = snapshot.fit
+        busy_s = self._busy_s + (now - self._busy_since if self._live else 0.0)
+        return Report(
+            slot_count=snapshot.slot_count,
+            running_count=snapshot.running_count,
+            waiting_count=snapshot.waiting_count,
+            prefill_tokens=snapshot.waiting_tokens + snapshot.prefill_left,
+            kv_free=snapshot.kv_tokens - snapshot.kv_used + snapshot.kv_cached,
+            tick_s=0.0 if fit is None else fit.seconds(snapshot.running_count),
+            prefill_token_s=snapshot.prefill_token_s,
+            ends_per_s=self._ended_count / busy_s if busy_s else 0.0,
+            heads=frozenset(sorted(self.scheduler.heads(HEAD_STRIDES))[:HEADS_MAX]),
+            seen={INGRESS: self._seen},
+        )
 
     def end_waits(self, now: float) -> None:
         """Let a group start that is not full: nobody will fill it."""
@@ -172,17 +190,25 @@ class Replica:
         self.due_at = now + self._cost.host_s(batch)
         self._take(events, now, self.due_at, ended)
 
-    def _take(self, events: Iterable[Event], now: float, told_at: float, ended: list[Live]) -> None:
+    def _take(
+        self, events: Iterable[Event], now: float, ended_at: float, ended: list[Live]
+    ) -> None:
         live = self._live
         for event in events:
             if type(event) is TokenEvent:
-                live[event.request_id].times.token_times.append(now)
+                each = live[event.request_id]
+                if not each.times.token_times:
+                    each.times.token_times.append(now)
+                    self.begun.append(each)
             elif type(event) is FinishEvent:
                 each = live.pop(event.request_id)
-                each.times.ended_at = told_at
+                each.times.ended_at = ended_at
                 each.times.completion_count = event.completion_count
                 if event.reason is not FinishReason.LENGTH:
                     each.times.error = event.message or event.reason.value
+                self._ended_count += 1
+                if not live:
+                    self._busy_s += now - self._busy_since
                 (self._held if self.scheduler.holds_answers else ended).append(each)
 
     def _give_out(self, now: float, ended: list[Live]) -> None:

@@ -1,190 +1,203 @@
-"""Tables, sentences and figures of what was simulated, for `jitney_lab.bench.report`.
+"""Tables, sentences and figures of plans, what-ifs and days, as `Result` for people and programs.
 
-Tests: tests/unit/lab/plan/test_recommend.py, test_day.py and test_what_if.py.
+Each result also says its load and its cost, which `result_of` adds.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 
-from jitney.core.scheduler_settings import SchedulerSettings
+from jitney.core.scheduler_settings import Policy, SchedulerSettings
 from jitney_lab.bench.report import Result
 from jitney_lab.bench.steal import SHARE_TOLD
 from jitney_lab.plan.day import DayFigures, Estimate
-from jitney_lab.plan.figures import Figures, Limits
-from jitney_lab.plan.recommend import GAIN, Fleet, PlanQuestion, Recommendation
+from jitney_lab.plan.figures import METRICS, Figures
+from jitney_lab.plan.planned_load import PlannedLoad, load_note, number_text
+from jitney_lab.plan.recommend import GAIN, Fleet, Recommendation
 from jitney_lab.plan.replica import CELL, REPLICAS_MAX, replicas_text
+from jitney_lab.plan.search import PlanQuestion
 from jitney_lab.plan.tick_cost import DOUBTED, Cost
 
 CHOSEN = ("max_num_seqs", "max_num_batched_tokens", "prefill_chunk", "mix", "policy")
 """The settings that are searched."""
 
-UNKNOWN = "-"
+WITHIN = "within the limits"
+COST = (
+    *("model", "machine", "measured_at", "backend_process", "error", "tick_count"),
+    "stolen_share",
+)
+"""What a result has of its cost, beside the backend."""
 
-_PLACES = {
+MAX_TOKENS = "the length of each answer"
+"""What callers write as `max_tokens`, in every simulation."""
+
+SJF_NOTE = (
+    "The policy sjf was simulated as if max_tokens of every request were the length of its answer. "
+    "Where callers write more it gains less, and where chats have none it is as fifo."
+)
+PLACES = {
     None: "",
     True: " The backend ran in a process of its own, as under jitney serve.",
     False: " The backend ran in the engine's process, which jitney serve does only if told so.",
 }
-"""What the result says of where a cost was measured; nothing for a file that does not tell."""
+"""Where the backend ran while a cost was measured; nothing for a file that does not say."""
 
-TITLES = {
-    "per_s": "requests/s",
-    "tokens_per_s": "tokens/s",
-    "p50_ms": "p50 latency ms",
-    "p95_ms": "p95 latency ms",
-    "ttft_p50_ms": "p50 first token ms",
-    "ttft_p95_ms": "p95 first token ms",
-    "tpot_p95_ms": "p95 per token ms",
-}
+
+def result_of(found: Result, question: PlanQuestion, load: PlannedLoad) -> Result:
+    """The result with its load and its cost, for people and for programs."""
+    cost = question.cost
+    figures = {
+        "limits_ms": dict(question.limits),
+        "cost": {"backend": cost.traits.name, **{name: getattr(cost, name) for name in COST}},
+        "rate": load.per_s,
+        "load": load.as_json(),
+        "max_tokens": MAX_TOKENS,
+        **found.figures,
+    }
+    return replace(
+        found,
+        notes=(load_note(load), cost_note(cost), *found.notes),
+        figures={name: finite(value) for name, value in figures.items()},
+    )
 
 
 def recommended(question: PlanQuestion, found: Recommendation) -> Result:
     """What to set, beside what is set now."""
-    present, best = found.present, found.best
-    rows: list[tuple[str, ...]] = [
-        (name, str(getattr(present.settings, name)), str(getattr(best.settings, name)))
-        for name in CHOSEN
+    pair = (found.present, found.best)
+    rows: list[tuple[object, ...]] = [
+        (name, *(str(getattr(each.settings, name)) for each in pair)) for name in CHOSEN
     ]
-    rows.append(("replicas", *(_replicas(each) for each in (present, best))))
-    bears = [shown(each.capacity.per_s) for each in (present, best)]
-    rows.append(("one bears requests/s", *bears))
-    rows += [
-        (title, *(shown(getattr(each.figures, name)) for each in (present, best)))
-        for name, title in TITLES.items()
-    ]
-    rows.append(("within the limits", *(_percent(each.figures.share) for each in (present, best))))
+    rows.append(("replicas", *(each.replicas or "no number" for each in pair)))
+    rows.append(("one sustains requests/s", *(each.capacity.per_s for each in pair)))
+    for name, (_, title) in METRICS.items():
+        rows.append((title, *(getattr(each.figures, name) for each in pair)))
+    rows.append((WITHIN, *(_percent(each.figures.share) for each in pair)))
+    limits = ", ".join(f"{metric} {limit:g} ms" for metric, limit in question.limits.items())
+    limits_note = f"Limits: {limits}, for {_percent(question.share)} of the requests."
+    policies = [each.settings.policy for each in pair]
     return Result(
         name="plan",
-        title=f"{question.traffic.name}, {shown(question.per_s)} requests/s",
+        title=f"{question.traffic.name}, {number_text(question.per_s)} requests/s",
         columns=("", "present", "recommended"),
-        rows=tuple(rows),
-        notes=(cost_note(question.cost), _asked(question), *_advice(question, found)),
-        figures=_figures(
-            rate=question.per_s,
-            limits_ms=dict(question.limits),
-            share=question.share,
-            cost=_plain_cost(question.cost),
-            present=_fleet_figures(present),
-            recommended=_fleet_figures(best),
-            knee_per_s=found.knee_per_s,
-            sjf_bears_per_s=found.sjf_per_s,
-            curve=[asdict(each) for each in found.curve],
-            present_curve=[asdict(each) for each in found.present_curve],
-            tried=[
-                {**settings_shown(each.settings), "bears_per_s": each.capacity.per_s}
-                for each in found.tried
+        rows=table(rows),
+        notes=(limits_note, *_advice(question, found), *_sjf_notes(policies)),
+        figures={
+            "share": question.share,
+            "present": _fleet_figures(found.present),
+            "recommended": _fleet_figures(found.best),
+            "knee_per_s": found.knee_per_s,
+            "sjf_bears_per_s": found.sjf_per_s,
+            "curve": [asdict(each) for each in found.curve],
+            "present_curve": [asdict(each) for each in found.present_curve],
+            "tried": [
+                {**_chosen(settings), "bears_per_s": capacity.per_s}
+                for settings, capacity in found.tried.items()
             ],
-        ),
+        },
     )
 
 
-def replayed(
-    cost: Cost,
-    workload_name: str,
-    limits: Limits,
-    rows: Sequence[tuple[str, int, Figures]],
-    overloaded: Sequence[str] | None = None,
-) -> Result:
-    """One workload under several settings, side by side.
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """One workload under some settings; `is_overloaded` is None where that is not known."""
 
-    `overloaded` are names of rows; None where that is not known.
-    """
-    first = rows[0][2]
-    table = tuple(
-        (
-            name,
-            str(replicas),
-            *(_beside(getattr(figures, key), getattr(first, key)) for key in TITLES),
-            _percent(figures.share),
-            f"{figures.failed:,}",
-        )
-        for name, replicas, figures in rows
-    )
-    notes = [cost_note(cost)]
-    notes += [_failures(name, figures) for name, _, figures in rows if figures.failed]
+    settings: str
+    replicas: int
+    figures: Figures
+    is_overloaded: bool | None = None
+
+
+def replayed(question: PlanQuestion, rows: Sequence[Replay], policies: Iterable[object]) -> Result:
+    """One workload under several settings, side by side."""
+    first = rows[0].figures
+    notes = [_failures(each) for each in rows if each.figures.failed]
+    overloaded = "; ".join(each.settings for each in rows if each.is_overloaded)
     if overloaded:
         notes.append(
-            f"More arrives than the replicas bear under these settings: {'; '.join(overloaded)}. "
-            "Latencies there grow as long as that lasts, or requests are refused; the latencies "
-            "and shares above are those of the first requests only, and too good."
+            f"More arrives than the replicas sustain under these settings: {overloaded}. Latencies "
+            "there grow as long as that lasts, or requests are refused; the latencies and shares "
+            "above are those of the first requests only, and too good."
         )
     return Result(
         name="plan-what-if",
-        title=f"{workload_name}: {first.count:,} requests",
-        columns=("settings", "replicas", *TITLES.values(), "within the limits", "failed"),
-        rows=table,
-        notes=tuple(notes),
-        figures=_figures(
-            limits_ms=dict(limits),
-            cost=_plain_cost(cost),
-            runs=[
-                {
-                    "settings": name,
-                    "replicas": replicas,
-                    **asdict(figures),
-                    "overloaded": None if overloaded is None else name in overloaded,
-                }
-                for name, replicas, figures in rows
-            ],
+        title=f"{question.traffic.name}: {first.count:,} requests",
+        columns=("settings", "replicas", *(name for _, name in METRICS.values()), WITHIN, "failed"),
+        rows=table(
+            (
+                *(each.settings, str(each.replicas)),
+                *(_beside(getattr(each.figures, key), getattr(first, key)) for key in METRICS),
+                *(_percent(each.figures.share), each.figures.failed),
+            )
+            for each in rows
         ),
+        notes=(*notes, *_sjf_notes(policies)),
+        figures={
+            "runs": [
+                {
+                    "settings": each.settings,
+                    "replicas": each.replicas,
+                    **asdict(each.figures),
+                    "overloaded": each.is_overloaded,
+                }
+                for each in rows
+            ]
+        },
     )
 
 
-def _failures(name: str, figures: Figures) -> str:
-    """How many requests failed under some settings, and what they were told."""
+def _failures(row: Replay) -> str:
+    """How many requests failed under some settings, and why."""
+    figures = row.figures
     number = "All" if figures.failed == figures.count else f"{figures.failed:,} of"
-    told = "" if figures.failure is None else f", for example: {figures.failure.rstrip('.')}"
-    return f"{number} {figures.count:,} requests were refused or failed under {name}{told}."
+    why = "" if figures.failure is None else f", for example: {figures.failure.rstrip('.')}"
+    return f"{number} {figures.count:,} requests were refused or failed under {row.settings}{why}."
 
 
 def day_result(question: PlanQuestion, replicas: int, found: DayFigures, seconds: float) -> Result:
     """A day on a fleet, with the errors of its sample."""
-    rows = [
-        ("requests of the day", f"{found.requests:,.0f}", ""),
-        ("within the limits", _percent(found.share.value), f"± {100 * found.share.error:.2f}"),
-        ("goodput requests/s", *_estimated(found.goodput_per_s)),
-        ("p50 latency ms", *_estimated(found.p50_ms)),
-        ("p95 latency ms", *_estimated(found.p95_ms)),
-        ("p95 first token ms", *_estimated(found.ttft_p95_ms)),
-    ]
+    fleet = replicas_text(replicas)
     notes = [
-        cost_note(question.cost),
         f"A sample: {found.simulated:,} of {found.requests:,.0f} requests were simulated, in "
-        f"windows of every hour and cells of up to {CELL} of {replicas_text(replicas)}, in "
+        f"windows of every hour and cells of up to {CELL} of {fleet}, in "
         f"{seconds:.0f} s. The errors are those of the sample, with 95 % certainty; that of the "
-        "cost comes on top.",
+        "cost comes on top."
     ]
     if found.overloaded:
         hours = ", ".join(map(str, found.overloaded))
         notes.append(
-            f"More arrives than {replicas_text(replicas)} can bear in these hours: {hours}. "
+            f"More arrives than {fleet} can sustain in these hours: {hours}. "
             "Latencies there grow as long as that lasts, or requests are refused; the latencies "
             "above are too low."
         )
+
+    def row(title: str, estimate: Estimate) -> tuple[object, ...]:
+        return title, estimate.value, f"± {cell_text(estimate.error)}"
+
     return Result(
         name="plan-day",
-        title=f"A day: {question.per_s:,.4g} requests/s in the mean, {replicas_text(replicas)}",
+        title=f"A day: {question.per_s:,.4g} requests/s in the mean, {fleet}",
         columns=("what", "value", "error"),
-        rows=tuple(rows),
-        notes=tuple(notes),
-        figures=_figures(
-            rate=question.per_s,
-            replicas=replicas,
-            limits_ms=dict(question.limits),
-            cost=_plain_cost(question.cost),
-            wall_s=seconds,
-            **asdict(found),
+        rows=table(
+            [
+                ("requests of the day", f"{found.requests:,.0f}", ""),
+                (WITHIN, _percent(found.share.value), f"± {100 * found.share.error:.2f}"),
+                row("goodput requests/s", found.goodput_per_s),
+                row("p50 latency ms", found.p50_ms),
+                row("p95 latency ms", found.p95_ms),
+                row("p95 first token ms", found.ttft_p95_ms),
+            ]
         ),
+        notes=(*notes, *_sjf_notes([question.settings.policy])),
+        figures={"replicas": replicas, "wall_s": seconds, **asdict(found)},
     )
 
 
-def settings_shown(settings: SchedulerSettings) -> dict[str, object]:
-    """The searched settings by name."""
-    return {name: value for name, value in scheduler_shown(settings).items() if name in CHOSEN}
+def _sjf_notes(policies: Iterable[object]) -> tuple[str, ...]:
+    """A sentence about `sjf`, if it is one of the policies of a table."""
+    return (SJF_NOTE,) if Policy.SJF in policies else ()
 
 
-def scheduler_shown(settings: SchedulerSettings) -> dict[str, object]:
+def settings_json(settings: SchedulerSettings) -> dict[str, object]:
     """All settings of the scheduler by name, for JSON."""
     values = {each.name: getattr(settings, each.name) for each in fields(settings)}
     return {
@@ -193,69 +206,68 @@ def scheduler_shown(settings: SchedulerSettings) -> dict[str, object]:
     }
 
 
+def _chosen(settings: SchedulerSettings) -> dict[str, object]:
+    return {name: value for name, value in settings_json(settings).items() if name in CHOSEN}
+
+
+def _fleet_figures(fleet: Fleet) -> dict[str, object]:
+    return {
+        **_chosen(fleet.settings),
+        "replicas": fleet.replicas,
+        "replica_bears_per_s": fleet.capacity.per_s,
+        "replica_most_per_s": fleet.capacity.most_per_s,
+        **asdict(fleet.figures),
+    }
+
+
 def cost_note(cost: Cost) -> str:
     """Which cost was used, and how good it is."""
+    doubt = ""
+    if cost.stolen_share is not None and cost.stolen_share > SHARE_TOLD:
+        doubt = (
+            f" Other machines on the same host took {100 * cost.stolen_share:.0f} % of the "
+            "processors while it was measured: measure again at another time."
+        )
+    elif cost.error > DOUBTED:
+        doubt = " With so large an error it says little: measure again on a quiet machine."
     return (
         f"Cost: {cost.model} with {cost.traits.name} on {cost.machine}, {cost.measured_at}; fitted "
         f"to {cost.tick_count:,} ticks with a mean error of {100 * cost.error:.0f} % each. "
         f"It holds for --backend {cost.traits.name}: auto may take another for other slots."
-        f"{_PLACES[cost.backend_process]}{_doubt(cost)}"
-    )
-
-
-def _doubt(cost: Cost) -> str:
-    """Why a cost should be measured again, if it should."""
-    if cost.stolen_share is not None and cost.stolen_share > SHARE_TOLD:
-        return (
-            f" Other machines on the same host took {100 * cost.stolen_share:.0f} % of the "
-            "processors while it was measured: measure again at another time."
-        )
-    if cost.error > DOUBTED:
-        return " With so large an error it says little: measure again on a quiet machine."
-    return ""
-
-
-def limits_text(limits: Limits) -> str:
-    """The limits in words."""
-    return ", ".join(f"{metric} {limit:g} ms" for metric, limit in limits.items())
-
-
-def _asked(question: PlanQuestion) -> str:
-    return (
-        f"Limits: {limits_text(question.limits)}, for {_percent(question.share)} of the requests."
+        f"{PLACES[cost.backend_process]}{doubt}"
     )
 
 
 def _advice(question: PlanQuestion, found: Recommendation) -> list[str]:
-    best = found.best
+    best, figures = found.best, found.best.figures
     if best.replicas is None:
-        figures = best.figures
         known = {"first token": figures.ttft_p95_ms, "per token": figures.tpot_p95_ms}
-        p95s = [f"{name} {shown(value)} ms" for name, value in known.items() if value == value]
+        p95s = [f"{name} {cell_text(ms)} ms" for name, ms in known.items() if not math.isnan(ms)]
         return [
             f"No setting meets these limits, whatever the number of replicas: with nearly nothing "
             f"else to do, {_percent(figures.share)} of the requests are within them (p95: "
             f"{', '.join(p95s) or 'no request ended'}). "
             "Raise the limits, or take a faster machine or a smaller model."
         ]
-    number = replicas_text(best.replicas)
-    lines = [f"Recommended: {number} with {_flags(question, best)}."]
-    if best.figures.share < question.share and best.replicas == REPLICAS_MAX:
+    if figures.share < question.share and best.replicas == REPLICAS_MAX:
         return [
             f"This load needs more than {REPLICAS_MAX:,} replicas, the most that is planned; give "
             "a lower --request-rate."
         ]
-    if best.figures.share < question.share:
+    lines = [f"Recommended: {replicas_text(best.replicas)} with {_flags(question, best)}."]
+    if figures.share < question.share:
         lines.append(
-            f"At this load {_percent(best.figures.share)} of the requests are within the limits, "
+            f"At this load {_percent(figures.share)} of the requests are within the limits, "
             f"not {_percent(question.share)}: it is at the edge; take one replica more."
         )
-    lines.append(f"The fleet bears {shown(found.knee_per_s)} requests/s within the limits.")
-    bears_per_s = best.capacity.per_s
-    if found.sjf_per_s is not None and found.sjf_per_s > GAIN * bears_per_s:
+    knee = number_text(found.knee_per_s)
+    lines.append(f"The fleet sustains {knee} requests/s within the limits.")
+    per_s = best.capacity.per_s
+    if found.sjf_per_s is not None and found.sjf_per_s > GAIN * per_s:
         lines.append(
-            f"With --policy sjf one replica would bear {shown(found.sjf_per_s)} requests/s and not "
-            f"{shown(bears_per_s)}, if max_tokens of every request were the length of its answer. "
+            f"With --policy sjf one replica would sustain {number_text(found.sjf_per_s)} "
+            f"requests/s and not {number_text(per_s)}, if max_tokens of every request were the "
+            "length of its answer. "
             "Callers who write more, or nothing, take from that gain; so it is not recommended."
         )
     return lines
@@ -269,14 +281,10 @@ def _flags(question: PlanQuestion, best: Fleet) -> str:
         if getattr(best.settings, name) != getattr(question.settings, name)
     ]
     backend = question.cost.traits.name
-    named = [] if backend == question.backend else [f"--backend {backend}"]
+    flags = [] if backend == question.backend else [f"--backend {backend}"]
     if changed:
-        return " ".join([*named, *changed])
-    return " and ".join([*named, "the present settings: no others are better"])
-
-
-def _figures(**values: object) -> dict[str, object]:
-    return {name: finite(value) for name, value in values.items()}
+        return " ".join([*flags, *changed])
+    return " and ".join([*flags, "the present settings: no others are better"])
 
 
 def finite(value: object) -> object:
@@ -290,49 +298,23 @@ def finite(value: object) -> object:
     return value
 
 
-def _replicas(fleet: Fleet) -> str:
-    return "no number" if fleet.replicas is None else f"{fleet.replicas:,}"
+def table(rows: Iterable[Sequence[object]]) -> tuple[tuple[str, ...], ...]:
+    """The rows of a table as text."""
+    return tuple(tuple(map(cell_text, row)) for row in rows)
 
 
-def _fleet_figures(fleet: Fleet) -> dict[str, object]:
-    return {
-        **settings_shown(fleet.settings),
-        "replicas": fleet.replicas,
-        "replica_bears_per_s": fleet.capacity.per_s,
-        "replica_most_per_s": fleet.capacity.most_per_s,
-        **asdict(fleet.figures),
-    }
-
-
-def _plain_cost(cost: Cost) -> dict[str, object]:
-    return {
-        "model": cost.model,
-        "backend": cost.traits.name,
-        "backend_process": cost.backend_process,
-        "machine": cost.machine,
-        "measured_at": cost.measured_at,
-        "error": cost.error,
-        "tick_count": cost.tick_count,
-        "stolen_share": cost.stolen_share,
-    }
-
-
-def _estimated(found: Estimate) -> tuple[str, str]:
-    return shown(found.value), f"± {shown(found.error)}"
+def cell_text(value: object) -> str:
+    """A cell of a table: a dash for a number that is not known."""
+    if isinstance(value, float):
+        return number_text(value) if math.isfinite(value) else "-"
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _beside(value: float, first: float) -> str:
     """A value, with its change from the first row."""
     if value == first or not first > 0 or not math.isfinite(value):
-        return shown(value)
-    return f"{shown(value)} ({100 * (value / first - 1):+.0f} %)"
-
-
-def shown(value: float) -> str:
-    """A number for people; a dash if there is none."""
-    if not math.isfinite(value):
-        return UNKNOWN
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.3g}"
+        return cell_text(value)
+    return f"{cell_text(value)} ({100 * (value / first - 1):+.0f} %)"
 
 
 def _percent(share: float) -> str:

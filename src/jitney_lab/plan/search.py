@@ -1,4 +1,4 @@
-"""The load that one replica bears within limits, and how a fleet does at a load: simulations.
+"""The load that one replica sustains within limits, and how a fleet does at a load: simulations.
 
 Each is one function of one frozen case, so that a pool of processes can run it.
 
@@ -12,12 +12,16 @@ import math
 from dataclasses import dataclass, replace
 
 from jitney.core import limits as core_limits
+from jitney.core.scheduler_settings import SchedulerSettings
 from jitney_lab.bench.workload import Workload
 from jitney_lab.plan.figures import Figures, Limits, figures_of
-from jitney_lab.plan.replica import Configuration
+from jitney_lab.plan.replica import CELL, Configuration
 from jitney_lab.plan.simulate import SimulatedRun, simulate
 from jitney_lab.plan.tick_cost import Cost
 from jitney_lab.plan.traffic import Traffic
+
+SLOTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+"""The numbers of slots that are tried first."""
 
 ENTRIES = 8_000
 COUNT_MIN, COUNT_MAX = 150, 600
@@ -39,35 +43,52 @@ BISECTIONS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadCase:
-    """One load on one configuration."""
+class PlanQuestion:
+    """A load, its limits, and the settings with which the search begins."""
 
-    configuration: Configuration
     cost: Cost
     traffic: Traffic
-    limits: Limits
     per_s: float
-    """0: as much as it bears, from clients that ask again and again."""
+    limits: Limits
+    share: float
+    settings: SchedulerSettings
+    kv_tokens: int | None
+    """The memory of a replica, if the user gave it."""
     seed: int
+    backend: str
+    """What the settings say. The cost is that of one backend, and `auto` may take another."""
     count: int | None = None
-    slots: int | None = None
-    """It has as many requests, and as many of them count, as so many slots need; None: as its own
-    slots need. So settings that are compared get the same requests."""
+    """Requests of each simulation for one replica; None: as many as are good."""
+
+    def configuration(self, settings: SchedulerSettings, replicas: int = 1) -> Configuration:
+        """So many replicas with these settings."""
+        traits = self.cost.traits.at(settings.max_num_seqs, self.kv_tokens, settings.model_len_max)
+        return Configuration(settings, traits, replicas)
+
+    @property
+    def slots_max(self) -> int:
+        """The most slots that are tried."""
+        return max(self.settings.max_num_seqs, min(SLOTS[-1], max(self.cost.decodes)[0]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayCase:
-    """One workload, as it was, on one configuration."""
+class LoadCase:
+    """A load on a fleet; a large fleet is simulated as a cell with its part of the load.
 
-    configuration: Configuration
-    cost: Cost
-    workload: Workload
-    limits: Limits
+    All settings get the same requests, and so does a fleet of `like` replicas if it is larger.
+    """
+
+    question: PlanQuestion
+    settings: SchedulerSettings
+    per_s: float = 0.0
+    """0: as much as possible, from clients that ask again and again."""
+    replicas: int = 1
+    like: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """What one replica bears: the highest load within the limits, and how it does there."""
+    """What one replica sustains: the highest load within the limits, and how it does there."""
 
     most_per_s: float
     """The throughput with requests always waiting, limits aside."""
@@ -85,29 +106,30 @@ def count_for(traffic: Traffic, replicas: int = 1) -> int:
 
 def run_load(case: LoadCase) -> Figures:
     """Simulate one load."""
-    configuration, traffic = case.configuration, case.traffic
-    count = case.count or count_for(traffic, configuration.replicas)
-    slots = configuration.settings.max_num_seqs * configuration.replicas
-    sized = max(slots, case.slots or 0)
-    count = max(count, COUNT_SLOTS * sized)
-    warm = WARM * sized
+    question, cell = case.question, min(case.replicas, CELL)
+    configuration = question.configuration(case.settings, cell)
+    like = max(cell, min(case.like, CELL))
+    slots = like * question.slots_max
+    count = max(like * (question.count or count_for(question.traffic)), COUNT_SLOTS * slots)
+    warm = WARM * slots
     if case.per_s:
-        workload = traffic.workload(count, case.per_s, seed=case.seed)
+        per_s = case.per_s * cell / case.replicas
+        workload = question.traffic.workload(count, per_s, seed=question.seed)
     else:
         # Its clients all ask at once, and from then on each asks when it has its answer. Twice as
         # many requests: the lengths that happen to end in its time make its rate vary.
-        clients = 2 * slots
+        clients = 2 * cell * case.settings.max_num_seqs
         warm += clients
         # A client that is refused would ask again at once, and all of them would be used up.
         settings = replace(
-            configuration.settings,
+            case.settings,
             max_num_queued_reqs=clients,
             max_num_queued_tokens=core_limits.TOKENS_MAX,
         )
         configuration = replace(configuration, settings=settings)
-        workload = traffic.closed(2 * count + clients, clients, seed=case.seed)
-    run = simulate(workload, configuration, case.cost)
-    return settled(run, case.limits, warm, TAIL * sized)
+        workload = question.traffic.closed(2 * count + clients, clients, seed=question.seed)
+    run = simulate(workload, configuration, question.cost)
+    return settled(run, question.limits, warm, TAIL * slots)
 
 
 def settled(run: SimulatedRun, limits: Limits, warm: int, tail: int) -> Figures:
@@ -129,36 +151,35 @@ def settled(run: SimulatedRun, limits: Limits, warm: int, tail: int) -> Figures:
     )
 
 
-def most_per_s(case: LoadCase) -> float:
-    """The throughput with requests always waiting, limits aside."""
-    return run_load(replace(case, per_s=0.0, limits={})).per_s
+def sustained_per_s(case: LoadCase) -> float:
+    """The rate above which the queue of the replicas grows without end; a short run may not show
+    it. Infinite where every request is refused."""
+    most = run_load(replace(case, replicas=1, per_s=0.0))
+    # Those that are refused arrive too.
+    answered = (most.count - most.failed) / max(1, most.count)
+    return HIGHEST * case.replicas * most.per_s / answered if answered else math.inf
 
 
-def run_replay(case: ReplayCase) -> Figures:
-    """Simulate one workload, from its first request to its last."""
-    run = simulate(case.workload, case.configuration, case.cost)
-    return figures_of(run.requests, run.duration_s, case.limits, run.mean_batch)
+def run_replay(workload: Workload, case: LoadCase) -> Figures:
+    """Simulate one workload on all replicas, from its first request to its last."""
+    question = case.question
+    configuration = question.configuration(case.settings, case.replicas)
+    run = simulate(workload, configuration, question.cost)
+    return figures_of(run.requests, run.duration_s, question.limits, run.mean_batch)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CapacityCase:
-    """A load without a rate, and the share of requests that must be within the limits."""
-
-    load: LoadCase
-    share: float
-
-
-def find_capacity(case: CapacityCase) -> Capacity:
+def find_capacity(case: LoadCase) -> Capacity:
     """The highest load within the limits, to a few percent."""
-    most = most_per_s(case.load)
+    share = case.question.share
+    most = run_load(replace(case, per_s=0.0)).per_s
     low, high = LOWEST * most, HIGHEST * most
-    best = run_load(replace(case.load, per_s=low))
-    if best.share < case.share:
+    best = run_load(replace(case, per_s=low))
+    if best.share < share:
         return Capacity(most_per_s=most, per_s=0.0, figures=best)
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
-        found = run_load(replace(case.load, per_s=middle))
-        if found.share >= case.share:
+        found = run_load(replace(case, per_s=middle))
+        if found.share >= share:
             low, best = middle, found
         else:
             high = middle

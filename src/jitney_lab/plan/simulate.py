@@ -1,22 +1,27 @@
 """Runs a workload through production schedulers on virtual time; nothing is computed.
 
-One replica or several, and a router before them. A tick takes what the cost says, and every request
-gets exactly the tokens that its job wants. Not simulated: HTTP, tokenising, callers that leave, and
-the choice of tokens. The policy `sjf` sees the true length of every answer here, and only its limit
-in production: see `recommend.py`.
+One replica or several, and before them the router of a cluster. A tick takes what the cost says,
+and every request gets exactly the tokens of its job. Not simulated: HTTP, tokenising, callers that
+leave, and the choice of tokens. The policy `sjf` sees the true length of every answer here, and
+only its limit in production: see `recommend.py`.
 """
 
 import heapq
-from collections.abc import Callable
+import math
 from dataclasses import dataclass
 
+from jitney.errors import JitneyError, QueueFull
+from jitney_cluster.routing import RouteTable, head_of
 from jitney_lab.bench.timing import RequestTimes
 from jitney_lab.bench.workload import Job, Workload
-from jitney_lab.plan.replica import Configuration, Live, Replica
+from jitney_lab.plan.replica import INGRESS, PROMPT_MAX, Configuration, Live, Replica, make_request
 from jitney_lab.plan.tick_cost import Cost, TickCost
 
 CLIENT_S = 0.0005
 """How long a client of a closed loop takes to ask again. It misses the tick that begins then."""
+
+REPORT_S = 1.0
+"""Replicas report to the router this often, as on a cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +33,6 @@ class SimulatedRun:
     tick_count: int
     entry_count: int
     """Sequences of all batches, added up."""
-    crowded_out_count: int
-    """Requests that were refused because the queue was full."""
 
     @property
     def mean_batch(self) -> float:
@@ -38,36 +41,79 @@ class SimulatedRun:
 
 
 class Router:
-    """Sends a request to the replica with the fewest; among equals, in turn."""
+    """The router of a cluster before simulated replicas. They report once a second, at once.
+
+    Only a replica that has done something since its last report has another one.
+    """
 
     def __init__(self, replicas: list[Replica]) -> None:
         self._replicas = replicas
-        self._turn = 0
+        self._names = {str(index): index for index in range(len(replicas))}
+        self._table = RouteTable(INGRESS)
+        self._table.keep(self._names)
+        self._sent_count = 0
+        self._changed = set(self._names.values())
+        self._report_at = 0.0
 
-    def choose(self) -> int:
-        """The index of the replica for the next request."""
-        count = len(self._replicas)
-        order = [(self._turn + place) % count for place in range(count)]
-        chosen = min(order, key=lambda index: self._replicas[index].live_count)
-        self._turn = (chosen + 1) % count
-        return chosen
+    def look(self, now: float) -> None:
+        """Take the reports that are due. Nothing has changed since that moment."""
+        if now >= self._report_at:
+            for index in self._changed:
+                self._table.report(str(index), self._replicas[index].report(now))
+            self._changed.clear()
+            self._report_at = math.floor(now / REPORT_S + 1) * REPORT_S
+
+    def send(self, live: Live, now: float) -> int | None:
+        """Send a request to a replica, or to another one if that is full; None if it is refused."""
+        head = head_of(live.request.prompt, live.request.scope)
+        full: list[str] = []
+        refusal: JitneyError | None = None
+        while (name := self._table.choose(head, full)) is not None:
+            index = self._names[name]
+            self._sent_count += 1
+            live.number = self._sent_count
+            try:
+                self._replicas[index].submit(live, now)
+            except QueueFull as error:
+                refusal = error
+                full.append(name)
+            except JitneyError as error:
+                refusal = error
+                break
+            else:
+                self._table.sent(name, live.request.id, live.number, head)
+                self._changed.add(index)
+                return index
+        live.times.error, live.times.ended_at = str(refusal), now
+        return None
+
+    def note(self, index: int, ended: list[Live]) -> None:
+        """A replica has ended a pass or begun one, and with it these requests."""
+        replica = self._replicas[index]
+        for live in replica.begun:
+            self._table.began(str(index), live.number)
+        replica.begun.clear()
+        for live in ended:
+            self._table.ended(str(index), live.request.id)
+        self._changed.add(index)
 
 
-def simulate(
-    workload: Workload,
-    configuration: Configuration,
-    cost: Cost,
-    counted: Callable[[Job], bool] = lambda job: True,
-    *,
-    keeps_tokens: bool = False,
-) -> SimulatedRun:
-    """Run a workload until every counted job has ended; the times of those only.
+def simulate(workload: Workload, configuration: Configuration, cost: Cost) -> SimulatedRun:
+    """Run a workload to its end. Of the times of tokens only the first is kept.
 
-    Of the times of tokens only the first is kept unless asked for: a long trace has very many.
     Groups that wait until they are full start anyhow when nothing else can happen any more, as they
     do when a server drains.
     """
-    return _Fleet(workload, configuration, cost).run(counted, keeps_tokens=keeps_tokens)
+    fleet = _Fleet(workload, configuration, cost)
+    times: list[RequestTimes] = []
+    while len(times) < len(workload.jobs):
+        times += [each.times for each in fleet.turn()]
+    return SimulatedRun(
+        times,
+        max((each.ended_at for each in times), default=0.0),
+        sum(each.tick_count for each in fleet.replicas),
+        sum(each.entry_count for each in fleet.replicas),
+    )
 
 
 class _Fleet:
@@ -75,8 +121,9 @@ class _Fleet:
 
     def __init__(self, workload: Workload, configuration: Configuration, cost: Cost) -> None:
         ticks = TickCost(cost)
-        self._replicas = [Replica(configuration, ticks) for _ in range(configuration.replicas)]
-        self._router = Router(self._replicas)
+        self.replicas = [Replica(configuration, ticks) for _ in range(configuration.replicas)]
+        self._router = Router(self.replicas)
+        self._prompt_max = max(configuration.settings.model_len_max + 1, PROMPT_MAX)
         self._due: list[tuple[float, int]] = []
         self._now = 0.0
         self._has_ended_waits = False
@@ -89,40 +136,22 @@ class _Fleet:
             self._next = min(workload.clients, len(workload.jobs))
             self._arrivals = [(0.0, at) for at in range(self._next)]
 
-    def run(self, counted: Callable[[Job], bool], *, keeps_tokens: bool) -> SimulatedRun:
-        """Go on until every counted job has ended."""
-        left = sum(map(counted, self._jobs))
-        times: list[RequestTimes] = []
-        crowded_out_count = 0
-        while left:
-            for each in self._turn():
-                if not keeps_tokens:
-                    del each.times.token_times[1:]
-                if counted(each.job):
-                    times.append(each.times)
-                    left -= 1
-                    crowded_out_count += each.is_crowded_out
-        return SimulatedRun(
-            times,
-            max((each.ended_at for each in times), default=0.0),
-            sum(each.tick_count for each in self._replicas),
-            sum(each.entry_count for each in self._replicas),
-            crowded_out_count,
-        )
-
-    def _turn(self) -> list[Live]:
+    def turn(self) -> list[Live]:
         """Let the next thing happen, an arrival before a tick; the requests that ended."""
         if not self._arrivals and not self._due:
             self._end_waits()
         if self._arrivals and not (self._due and self._due[0][0] < self._arrivals[0][0]):
             now, at = heapq.heappop(self._arrivals)
+            self._router.look(now)
             ended = self._arrive(self._jobs[at], now)
         else:
             now, index = heapq.heappop(self._due)
-            replica = self._replicas[index]
+            replica = self.replicas[index]
             if replica.due_at != now:
                 return []
+            self._router.look(now)
             ended = replica.advance(now)
+            self._router.note(index, ended)
             self._note_due(index)
         self._now = now
         if self._clients is not None:
@@ -132,12 +161,12 @@ class _Fleet:
         return ended
 
     def _arrive(self, job: Job, now: float) -> list[Live]:
-        live = Live(job, RequestTimes(sent_at=now, prompt_count=job.prompt_count))
-        index = self._router.choose()
-        due_at = self._replicas[index].due_at
-        if not self._replicas[index].submit(live, now):
+        times = RequestTimes(sent_at=now, prompt_count=job.prompt_count)
+        live = Live(job, make_request(job, self._prompt_max), times)
+        index = self._router.send(live, now)
+        if index is None:
             return [live]
-        if self._replicas[index].due_at != due_at:
+        if self.replicas[index].due_at == now:
             self._note_due(index)
         return []
 
@@ -145,11 +174,11 @@ class _Fleet:
         """Requests are left, and only more arrivals could start them: none will come."""
         assert not self._has_ended_waits, "no replica has anything to do, and requests are left"
         self._has_ended_waits = True
-        for index, replica in enumerate(self._replicas):
+        for index, replica in enumerate(self.replicas):
             replica.end_waits(self._now)
             self._note_due(index)
 
     def _note_due(self, index: int) -> None:
-        due_at = self._replicas[index].due_at
+        due_at = self.replicas[index].due_at
         if due_at is not None:
             heapq.heappush(self._due, (due_at, index))

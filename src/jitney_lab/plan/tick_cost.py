@@ -16,6 +16,7 @@ sequences in scattered slots can take twice the time of sixteen in a row. `Cost.
 
 import codecs
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -132,33 +133,17 @@ class BackendTraits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         # Spare slots are for cached prefixes. There are fewer of them where there are fewer slots.
         spare = self.slots_max - self.slots
         spare = max(min(spare, SPARE_MIN), spare * min(slots, self.slots) // self.slots)
-        return Traits(
-            name=self.name,
-            slots_max=slots + max(0, spare),
-            kv_tokens=kv_tokens - kv_tokens % self.block_tokens,
-            model_len_max=self.model_len_max,
-            block_tokens=self.block_tokens,
-            can_save=self.can_save,
-            kv_bytes_per_token=self.kv_bytes_per_token,
-            batch_invariant=self.batch_invariant,
-            decodes_differ=self.decodes_differ,
-        )
+        values = msgspec.structs.asdict(self) | {
+            "slots_max": slots + max(0, spare),
+            "kv_tokens": kv_tokens - kv_tokens % self.block_tokens,
+        }
+        del values["slots"]
+        return Traits(**values)
 
 
 def traits_of(traits: Traits, slots: int) -> BackendTraits:
     """The traits of a backend that was loaded for so many slots."""
-    return BackendTraits(
-        name=traits.name,
-        slots=slots,
-        slots_max=traits.slots_max,
-        kv_tokens=traits.kv_tokens,
-        model_len_max=traits.model_len_max,
-        block_tokens=traits.block_tokens,
-        can_save=traits.can_save,
-        kv_bytes_per_token=traits.kv_bytes_per_token,
-        batch_invariant=traits.batch_invariant,
-        decodes_differ=traits.decodes_differ,
-    )
+    return msgspec.convert({**asdict(traits), "slots": slots}, BackendTraits)
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -196,7 +181,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     gap: Annotated[int, msgspec.Meta(ge=0, le=256)] | None = None
     """Slots farther apart are computed one after the other; None: all together."""
     backend_process: bool | None = None
-    """Whether the backend ran in a process of its own; None: the file does not tell."""
+    """Whether the backend ran in a process of its own; None: the file does not say."""
     stolen_share: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
     """The part of the processors that other machines took meanwhile; None: that is not known."""
 

@@ -8,6 +8,7 @@ import codecs
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +18,6 @@ from jitney.errors import ConfigError
 from jitney_lab.bench.workload import LENGTH_MAX, Job, Say, Workload, arrival_times, read_trace
 
 HEAD_BYTES = 4096
-PART_BYTES = 2**20
 BYTES_MAX = 2**30
 REQUESTS_MAX = 1_000_000
 """Of a recording. They are simulated in each process, with about a kilobyte each."""
@@ -91,6 +91,16 @@ class Busiest:
     """Whether it is the whole recording, which is too short to have parts."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """The rates of a recording with times, as it was."""
+
+    count: int
+    span_s: float
+    mean_per_s: float
+    busiest: Busiest
+
+
 def read_recording(path: Path, *, seed: int, say: Say) -> Workload:
     """The requests of a JSONL trace, or of a file that `jitney trace` saved. Raises ConfigError.
 
@@ -99,25 +109,16 @@ def read_recording(path: Path, *, seed: int, say: Say) -> Workload:
     try:
         with path.open("rb") as file:
             head = file.read(HEAD_BYTES)
-            content = head + file.read(BYTES_MAX) if b'"traceEvents"' in head else None
-            if content is None:
-                # Counted first: a line is much shorter than what is made of it.
-                lines = head.count(b"\n")
-                while part := file.read(PART_BYTES):
-                    lines += part.count(b"\n")
+            is_trace = b'"traceEvents"' in head
+            content = head + file.read(BYTES_MAX) if is_trace else b""
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
-    if content is None:
-        _check_count(path, lines - 1)
-        return _checked(path, read_trace(path, seed=seed, say=say), say)
     if len(content) > BYTES_MAX:
         raise ConfigError(f"{path} has above {BYTES_MAX:,} bytes; record for a shorter time.")
-    return _checked(path, _read_events(path, content, seed, say), say)
-
-
-def _checked(path: Path, workload: Workload, say: Say) -> Workload:
-    """The workload, if a simulation of it is bounded. Raises ConfigError."""
-    _check_count(path, len(workload.jobs))
+    read = partial(_read_events, content=content) if is_trace else read_trace
+    workload = read(path, seed=seed, say=say)
+    if len(workload.jobs) > REQUESTS_MAX:
+        raise ConfigError(f"{path} has above {REQUESTS_MAX:,} requests; use a part of it.")
     span_s = workload.jobs[-1].at_s
     if span_s > SPAN_S_MAX:
         raise ConfigError(
@@ -132,12 +133,7 @@ def _checked(path: Path, workload: Workload, say: Say) -> Workload:
     return workload
 
 
-def _check_count(path: Path, count: int) -> None:
-    if count > REQUESTS_MAX:
-        raise ConfigError(f"{path} has above {REQUESTS_MAX:,} requests; use a part of it.")
-
-
-def _read_events(path: Path, content: bytes, seed: int, say: Say) -> Workload:
+def _read_events(path: Path, *, content: bytes, seed: int, say: Say) -> Workload:
     """The requests in what `jitney trace` saved that have their whole answer. Raises ConfigError.
 
     How long the other answers would have been is not known.
@@ -204,6 +200,16 @@ def rate_of(workload: Workload) -> float:
     span_s = workload.jobs[-1].at_s - workload.jobs[0].at_s
     assert span_s > 0, "the requests of a recording without times have no rate"
     return len(workload.jobs) / span_s
+
+
+def recorded_of(workload: Workload) -> Recorded:
+    """The rates of a recording with times."""
+    return Recorded(
+        count=len(workload.jobs),
+        span_s=workload.jobs[-1].at_s - workload.jobs[0].at_s,
+        mean_per_s=rate_of(workload),
+        busiest=busiest(workload),
+    )
 
 
 def busiest(workload: Workload) -> Busiest:

@@ -39,8 +39,8 @@ def named(change: Change) -> Iterator[None]:
         yield
     except ConfigError as error:
         # The settings as they are have no words of a change.
-        told = f"--what-if {change.text}: {error}" if change.words else str(error)
-        raise ConfigError(told) from None
+        change_text = f"--what-if {change.text}: " if change.words else ""
+        raise ConfigError(f"{change_text}{error}") from None
 
 
 def read_change(text: str) -> Change:

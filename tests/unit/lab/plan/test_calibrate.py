@@ -1,16 +1,24 @@
 """What is measured: shapes of every kind, within what the model takes."""
 
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 import pytest
 
 from jitney.config import Settings
+from jitney.core.backend import Traits
+from jitney.core.batch import Batch, Entry
 from jitney.core.rules.policy import SchedulingPolicy
 from jitney.core.scheduler_settings import Mix, Strategy
 from jitney.errors import ConfigError, SetupError
+from jitney_lab.bench.in_process import EngineRun
 from jitney_lab.bench.steal import StealWatch
+from jitney_lab.bench.timing import RequestTimes
+from jitney_lab.bench.workload import Workload
 from jitney_lab.plan import calibrate as calibration
 from jitney_lab.plan.calibrate import (
+    PIECE,
     SIZE_TICKS,
     calibrate,
     measuring_settings,
@@ -18,6 +26,7 @@ from jitney_lab.plan.calibrate import (
     workloads,
 )
 from jitney_lab.plan.tick_cost import TickCost
+from tests.plan_for_tests import TRAITS, member, tick
 
 
 def test_staircases_have_every_number_of_sequences_for_a_few_ticks() -> None:
@@ -72,17 +81,59 @@ def test_none_of_the_users_settings_refuses_or_holds_back_a_request() -> None:
     assert measuring_settings(Settings(), 32).max_model_len is None
 
 
-def test_a_failed_request_ends_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+@dataclass
+class Target:
+    """An engine that takes no time: too long a prompt fails, and ticks are of all kinds."""
+
+    traits: Traits
+
+    def run(self, load: Workload) -> EngineRun:
+        longest = max(job.prompt_count for job in load.jobs)
+        error = "It is too long." if longest >= self.traits.model_len_max else None
+        decode, prompt = member(5, 1, samples=True), member(0, 16, samples=True)
+        ticks = [tick(1.0, 10.0, decode), tick(2.0, 20.0, prompt), tick(3.0, 25.0, decode, prompt)]
+        return EngineRun([RequestTimes(sent_at=0.0, error=error) for _ in load.jobs], ticks, 1.0, 4)
+
+
+@pytest.fixture
+def engines(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+    """The settings of the engines that were made."""
+    made: list[Settings] = []
+
+    @contextmanager
+    def target(settings: Settings) -> Iterator[Target]:
+        made.append(settings)
+        traits = TRAITS.at(settings.max_num_seqs, None)
+        yield Target(replace(traits, model_len_max=settings.max_model_len or 1024))
+
+    monkeypatch.setattr(calibration, "engine_target", target)
+    # What the system says of its host depends on the machine.
+    monkeypatch.setattr(StealWatch, "share", lambda self: 0.25)
+    return made
+
+
+def test_a_failed_request_ends_the_measurement(
+    monkeypatch: pytest.MonkeyPatch, engines: list[Settings]
+) -> None:
     """What is left would have other shapes than those that are to be measured."""
     monkeypatch.setattr(calibration, "_shortened", lambda load, length_max: load)
     small = Settings(backend="fake", max_num_seqs=4, max_model_len=40)
-    with pytest.raises(SetupError, match=r"^\d+ of 40 requests failed while measuring mixed"):
+    with pytest.raises(SetupError, match=r"^40 of 40 requests failed while measuring mixed"):
         calibrate(small, seed=0, say=lambda text: None)
 
 
-def test_a_small_model_can_be_measured() -> None:
-    small = Settings(backend="fake", max_num_seqs=4, max_model_len=40)
-    assert calibrate(small, seed=0, say=lambda text: None).tick_count > 100
+@pytest.mark.parametrize("length", [40, None])
+def test_ticks_of_all_loads_become_a_cost(engines: list[Settings], length: int | None) -> None:
+    """Also those of a small model."""
+    said: list[str] = []
+    settings = Settings(backend="fake", max_num_seqs=4, max_model_len=length)
+    cost = calibrate(settings, seed=0, say=said.append)
+    assert said[:2] == ["measuring prompts in pieces", "measuring prompts alone"]
+    assert cost.tick_count == 3 * len(said)
+    assert [each.prefill_chunk for each in engines] == [PIECE, 2048]
+    assert (cost.model, cost.traits.name, cost.traits.slots) == ("fake", "made", 32)
+    assert (cost.backend_process, cost.stolen_share) == (False, 0.25)
+    assert TickCost(cost).pass_s(Batch(1, (), (Entry(0, 5, (7,), wants_token=True),))) > 0
 
 
 def test_some_sequences_generate_in_slots_that_are_apart() -> None:
@@ -99,16 +150,3 @@ def test_an_own_policy_is_refused() -> None:
 
     with pytest.raises(ConfigError, match="fifo, priority, sjf and fair only"):
         measuring_settings(replace(Settings(), policy=Mine()), 32)
-
-
-def test_the_fake_backend_can_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    # What the system says of its host depends on the machine.
-    monkeypatch.setattr(StealWatch, "share", lambda self: 0.25)
-    cost = calibrate(Settings(backend="fake", max_num_seqs=4), seed=0, say=said.append)
-    assert cost.traits.name == "fake"
-    assert cost.tick_count > 100
-    assert cost.backend_process is False
-    assert cost.stolen_share == 0.25
-    assert said[:2] == ["measuring prompts in pieces", "measuring prompts alone"]
-    assert TickCost(cost) is not None

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from jitney.cli.flags import own_flags
 from jitney.config import resolve
 from jitney.errors import ConfigError
-from jitney_lab.cli.plan_checks import UNUSED, check_numbers, check_used, unused_settings
+from jitney_lab.cli.plan_checks import check_numbers, check_used, unused_settings
 from jitney_lab.cli.plan_verb import PlanOptions
 
 TRACE = Path("monday.jsonl")
@@ -58,11 +57,6 @@ def test_burstiness_is_refused_where_a_trace_is_replayed() -> None:
 def test_what_is_used_is_taken(options: PlanOptions) -> None:
     check_numbers(options)
     check_used(options, is_timed=True)
-
-
-def test_the_table_names_options() -> None:
-    known = {flag.name for flag in own_flags(PlanOptions)}
-    assert {name for rule in UNUSED for name in rule.names} <= known
 
 
 @pytest.mark.parametrize(

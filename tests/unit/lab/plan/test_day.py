@@ -5,11 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from jitney.errors import ConfigError
 from jitney_lab.bench.workload import Job, Workload
 from jitney_lab.plan.day import (
     DayCase,
-    WindowCase,
+    DayFigures,
     estimate,
     hours_of,
     run_window,
@@ -17,114 +16,72 @@ from jitney_lab.plan.day import (
     sinusoid,
 )
 from jitney_lab.plan.pool import Pool
-from jitney_lab.plan.results import day_result
+from jitney_lab.plan.results import day_result, finite
 from jitney_lab.plan.traffic import Traffic
-from tests.plan_for_tests import QUESTION, make_configuration, make_cost
+from tests.plan_for_tests import QUESTION, make_cost
 
-TRAFFIC = Traffic("made", (Job(number=0, prompt_count=10, completion_count=5),))
-CASE = DayCase(
-    configuration=make_configuration(replicas=20),
+ASKED = replace(
+    QUESTION,
     cost=make_cost(decodes=((1, 0.1),)),
-    traffic=TRAFFIC,
+    traffic=Traffic("made", (Job(number=0, prompt_count=10, completion_count=5),)),
     per_s=50.0,
-    hours=(0.5, 1.5),
     limits={"ttft": 150.0},
-    seed=0,
-    passes=2,
 )
+DAY = DayCase(question=ASKED, replicas=20, hours=(0.5, 1.5, 0.0), passes=2)
 
 
-def window(case: DayCase, hour: int = 0) -> WindowCase:
-    return WindowCase(case=case, hour=hour, number=0, warm_s=2.0, window_s=10.0)
-
-
-def test_a_window_counts_what_arrives_after_its_warm_up() -> None:
-    found = run_window(window(CASE))
-    # Four of twenty replicas at half of 50 requests a second: 5 a second for ten seconds.
-    assert 30 <= found.simulated <= 70
-    assert len(found.e2el_ms) == found.simulated
-    assert found.within <= found.simulated
-
-
-def test_a_small_fleet_is_simulated_whole() -> None:
-    small = replace(CASE, configuration=make_configuration(replicas=2), per_s=10.0)
-    assert 30 <= run_window(window(small)).simulated <= 70
-
-
-def test_too_much_load_is_noticed() -> None:
-    assert run_window(window(replace(CASE, per_s=400.0), hour=1)).is_late
-    assert not run_window(window(replace(CASE, per_s=20.0), hour=1)).is_late
-
-
-def test_a_full_queue_is_too_much_load_even_if_it_is_full_from_the_start() -> None:
-    """Most are refused in all parts of the window: nothing gets later and later."""
-    small = make_configuration(replicas=20, max_num_queued_reqs=1)
-    found = run_window(window(replace(CASE, configuration=small, per_s=2000.0), hour=1))
-    assert len(found.e2el_ms) < found.simulated / 2
-    assert found.is_late
-
-
-def test_a_few_refused_requests_are_named_too() -> None:
-    small = make_configuration(replicas=20, max_num_queued_reqs=1)
-    found = run_window(window(replace(CASE, configuration=small, per_s=150.0), hour=1))
-    assert found.simulated / 2 < len(found.e2el_ms) < found.simulated
-    assert found.is_late
-
-
-def test_requests_that_wait_beyond_their_time_are_too_much_load() -> None:
-    small = make_configuration(replicas=20, queue_timeout_s=0.2)
-    found = run_window(window(replace(CASE, configuration=small, per_s=1000.0), hour=1))
-    assert len(found.e2el_ms) < found.simulated / 3
-    assert found.is_late
-
-
-def test_requests_that_do_not_fit_the_model_are_no_load() -> None:
-    kinds = (*TRAFFIC.kinds, *[Job(number=0, prompt_count=5000, completion_count=5)] * 3)
-    case = replace(CASE, traffic=Traffic("long", kinds), per_s=40.0)
-    found = run_window(window(case, hour=1))
-    assert len(found.e2el_ms) < found.simulated / 2
-    assert not found.is_late
-
-
-def test_a_day_has_estimates_with_errors() -> None:
+def simulated(day: DayCase) -> DayFigures:
     with Pool(1) as pool:
-        found = simulate_day(CASE, pool)
-        again = simulate_day(CASE, pool)
-    assert found == again
-    assert found.requests == pytest.approx(50.0 * 86_400)
+        return simulate_day(day, pool)
+
+
+@pytest.fixture(scope="module")
+def found() -> DayFigures:
+    return simulated(DAY)
+
+
+@pytest.mark.parametrize(("replicas", "cell"), [(20, 4), (2, 2)])
+def test_a_window_has_requests_in_proportion_to_its_hour(replicas: int, cell: int) -> None:
+    day = replace(DAY, replicas=replicas)
+    counts = [len(run_window(day, (hour, 0)).requests) for hour in (0, 1)]
+    assert counts == [0.5 * 60 * cell, 1.5 * 60 * cell]
+
+
+def test_a_day_has_estimates_with_errors(found: DayFigures) -> None:
+    # As text, because NaN is not equal to itself.
+    assert repr(simulated(DAY)) == repr(found)
+    assert found.requests == pytest.approx(50.0 * 2 / 3 * 86_400)
+    assert found.simulated == 2 * 480
     assert 0.0 < found.share.value <= 1.0
     assert 0.0 <= found.p95_ms.error < found.p95_ms.value
     assert found.p50_ms.value <= found.p95_ms.value
-    assert 0 not in found.overloaded
+    assert found.overloaded == ()
 
 
-def test_every_hour_has_its_figures() -> None:
-    with Pool(1) as pool:
-        found = simulate_day(CASE, pool)
-    assert [each.per_s for each in found.hours] == [25.0, 75.0]
-    assert all(0.0 < each.share <= 1.0 and each.p95_ms > 0.0 for each in found.hours)
+def test_every_hour_has_its_figures(found: DayFigures) -> None:
+    assert [each.per_s for each in found.hours] == [25.0, 75.0, 0.0]
+    assert all(0.0 < each.share <= 1.0 and each.p95_ms > 0.0 for each in found.hours[:2])
+    assert math.isnan(found.hours[2].p95_ms)
 
 
-def test_a_window_with_more_requests_than_memory_is_refused() -> None:
-    with pytest.raises(ConfigError, match="give more --replicas"), Pool(1) as pool:
-        simulate_day(replace(CASE, per_s=1e6), pool)
+@pytest.mark.parametrize("replicas", [1, 20])
+def test_hours_with_more_than_the_fleet_sustains_are_named(replicas: int) -> None:
+    asked = replace(ASKED, per_s=10.0 * replicas)
+    found = simulated(replace(DAY, question=asked, replicas=replicas))
+    assert found.overloaded == (1,)
+    result = day_result(asked, replicas, found, 1.0)
+    fleet = "1 replica" if replicas == 1 else "20 replicas"
+    assert result.title.endswith(f", {fleet}")
+    assert any(each.startswith("A sample: ") for each in result.notes)
+    assert any(f"More arrives than {fleet} can sustain in" in each for each in result.notes)
 
 
 def test_a_day_in_which_all_is_refused_has_no_latency() -> None:
     traffic = Traffic("long", (Job(number=0, prompt_count=5000, completion_count=5),))
-    with Pool(1) as pool:
-        found = simulate_day(replace(CASE, traffic=traffic), pool)
-    assert found.share.value == 0.0
-    figures = day_result(QUESTION, 20, found, 1.0).figures
-    assert figures["p95_ms"] == {"value": None, "error": None}
-
-
-def test_the_result_says_that_it_is_a_sample() -> None:
-    with Pool(1) as pool:
-        found = simulate_day(replace(CASE, per_s=250.0), pool)
-    notes = day_result(QUESTION, 20, found, 1.0).notes
-    assert any(each.startswith("A sample: ") for each in notes)
-    assert any("More arrives than 20 replicas can bear" in each for each in notes)
+    found = simulated(replace(DAY, question=replace(ASKED, traffic=traffic)))
+    assert (found.share.value, found.overloaded) == (0.0, ())
+    figures = day_result(ASKED, 20, found, 1.0).figures
+    assert finite(figures["p95_ms"]) == {"value": None, "error": None}
 
 
 def test_a_sinusoid_has_its_peak_and_its_mean() -> None:
@@ -140,23 +97,12 @@ def test_the_hours_of_a_recording_are_its_counts() -> None:
         for number, at_s in enumerate((0.0, 0.1, 0.2, 24.0))
     )
     hours = hours_of(Workload(name="made", seed=0, jobs=jobs))
-    assert hours[0] == 18.0
-    assert hours[-1] == 6.0
-    assert sum(hours) == 24.0
+    assert (hours[0], hours[-1], sum(hours)) == (18.0, 6.0, 24.0)
 
 
 def test_an_estimate_has_the_error_of_its_passes() -> None:
     found = estimate([1.0, 2.0, 3.0])
     assert found.value == 2.0
     assert found.error == pytest.approx(4.30 / math.sqrt(3))
-    assert estimate([1.0]).error == math.inf
+    assert estimate([1.0, math.nan]).error == math.inf
     assert math.isnan(estimate([]).value)
-
-
-def test_one_replica_is_not_several() -> None:
-    with Pool(1) as pool:
-        found = simulate_day(replace(CASE, per_s=250.0), pool)
-    result = day_result(QUESTION, 1, found, 1.0)
-    assert result.title.endswith(", 1 replica")
-    assert not any("1 replicas" in each for each in result.notes)
-    assert any("1 replica can bear" in each for each in result.notes)

@@ -6,21 +6,18 @@ import msgspec
 import pytest
 
 from jitney.core.batch import Batch, Entry
-from jitney.core.request import RequestId
 from jitney.errors import SetupError
-from jitney.records import Member, TickRecord
 from jitney_lab.plan.fitting import (
     BatchShape,
-    MeasuredOn,
     MeasuredTick,
     fit_cost,
     measured,
     shape_of,
 )
 from jitney_lab.plan.tick_cost import Cost, TickCost
-from tests.plan_for_tests import TRAITS, make_cost
+from tests.plan_for_tests import TRAITS, make_cost, member, tick
 
-STAMP = MeasuredOn("made", "none", "never", TRAITS)
+MEASURED_ON = {"model": "made", "machine": "none", "measured_at": "never", "traits": TRAITS}
 KNOWN = make_cost(
     decodes=((1, 0.010), (2, 0.012), (4, 0.02), (8, 0.03), (16, 0.07)),
     spans=((16, 0.02), (64, 0.05), (256, 0.3), (512, 0.5)),
@@ -73,7 +70,7 @@ def ticks_of(cost: Cost, source: random.Random) -> list[MeasuredTick]:
 
 
 def test_a_fit_finds_a_known_cost() -> None:
-    found = fit_cost(ticks_of(KNOWN, random.Random(1)), STAMP)
+    found = fit_cost(ticks_of(KNOWN, random.Random(1)), **MEASURED_ON)
     assert found.error < 0.002
     fitted, known = TickCost(found), TickCost(KNOWN)
     for batch in batches(random.Random(2)):
@@ -87,7 +84,7 @@ def test_a_fit_is_not_led_astray_by_disturbed_ticks() -> None:
         MeasuredTick(each.shape, each.pass_s * (5.0 if source.random() < 0.05 else 1.0), None)
         for each in ticks_of(KNOWN, source)
     ]
-    fitted, known = TickCost(fit_cost(ticks, STAMP)), TickCost(KNOWN)
+    fitted, known = TickCost(fit_cost(ticks, **MEASURED_ON)), TickCost(KNOWN)
     for batch in batches(random.Random(4)):
         assert fitted.pass_s(batch) == pytest.approx(known.pass_s(batch), rel=0.1)
 
@@ -110,13 +107,13 @@ def test_a_fit_finds_how_slots_are_computed_together(group: int, gap: int | None
     points = ((1, 0.010), (3, 0.02), (4, 0.015), (8, 0.03), (32, 0.11))
     cost = msgspec.structs.replace(KNOWN, decodes=points, group=group, gap=gap)
     ticks = [*ticks_of(cost, random.Random(6)), *scattered(cost, random.Random(7))]
-    found = fit_cost(ticks, STAMP)
+    found = fit_cost(ticks, **MEASURED_ON)
     assert (found.group, found.gap) == (group, gap)
     assert found.error < 0.01
     fitted = TickCost(found)
-    for tick in scattered(cost, random.Random(8)):
-        entries = [Entry(slot, 20, (1,), wants_token=True) for slot in tick.shape.slots]
-        assert fitted.pass_s(Batch(0, (), tuple(entries))) == pytest.approx(tick.pass_s, rel=0.05)
+    for each in scattered(cost, random.Random(8)):
+        entries = [Entry(slot, 20, (1,), wants_token=True) for slot in each.shape.slots]
+        assert fitted.pass_s(Batch(0, (), tuple(entries))) == pytest.approx(each.pass_s, rel=0.05)
 
 
 def test_no_term_is_below_zero() -> None:
@@ -125,7 +122,7 @@ def test_no_term_is_below_zero() -> None:
         MeasuredTick(each.shape, each.pass_s * source.uniform(0.7, 1.3), each.host_s)
         for each in ticks_of(make_cost(), source)
     ]
-    found = fit_cost(ticks, STAMP)
+    found = fit_cost(ticks, **MEASURED_ON)
     terms = [found.prompt_s, found.first_s, found.prompt_context_s]
     terms += [
         seconds
@@ -136,34 +133,7 @@ def test_no_term_is_below_zero() -> None:
 
 def test_ticks_of_one_kind_are_not_enough() -> None:
     with pytest.raises(SetupError, match="too few to fit a cost"):
-        fit_cost([MeasuredTick(BatchShape(contexts=(1,)), 0.01)], STAMP)
-
-
-def tick(
-    at: float, tick_ms: float, *members: Member, active: int = 1, ended: int = 0
-) -> TickRecord:
-    """A tick with these members, and with so many more that ended while its pass ran."""
-    return TickRecord(
-        at=at,
-        number=1,
-        batch_size=len(members) + ended,
-        decode_tokens=0,
-        prefill_tokens=0,
-        active_slots=active,
-        queue_depth=0,
-        kv_used=0,
-        kv_cached=0,
-        sampled_tokens=0,
-        preempted_count=0,
-        forward_ms=tick_ms,
-        decode_ms=0.0,
-        tick_ms=tick_ms,
-        members=members,
-    )
-
-
-def member(start: int, length: int, *, samples: bool) -> Member:
-    return Member(RequestId("a"), 0, 0, start, length, samples)
+        fit_cost([MeasuredTick(BatchShape(contexts=(1,)), 0.01)], **MEASURED_ON)
 
 
 def test_the_shape_of_a_tick_is_counted_from_its_members() -> None:

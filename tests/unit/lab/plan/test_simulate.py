@@ -1,11 +1,13 @@
 """Simulations small enough to be computed by hand; the scheduler in them is the real one."""
 
+from dataclasses import replace
+
 import pytest
 
 from jitney.core.scheduler import Scheduler
 from jitney_lab.bench.workload import Job, Workload, mixed
 from jitney_lab.plan.replica import Replica, make_request, refusal_of
-from jitney_lab.plan.simulate import CLIENT_S, Router, SimulatedRun, simulate
+from jitney_lab.plan.simulate import CLIENT_S, SimulatedRun, simulate
 from jitney_lab.plan.tick_cost import TickCost
 from tests.plan_for_tests import make_configuration, make_cost
 
@@ -19,17 +21,10 @@ def run(
 ) -> SimulatedRun:
     workload = Workload(name="hand", seed=0, jobs=jobs, clients=clients)
     configuration = make_configuration(replicas, **settings)
-    return simulate(workload, configuration, make_cost(), keeps_tokens=True)
+    return simulate(workload, configuration, make_cost())
 
 
-def test_only_the_first_time_of_tokens_is_kept_unless_asked_for() -> None:
-    workload = Workload(name="hand", seed=0, jobs=(job(0, 0.0, 20, 3),))
-    found = simulate(workload, make_configuration(), make_cost())
-    assert found.requests[0].token_times == pytest.approx([0.02])
-    assert found.requests[0].completion_count == 3
-
-
-def test_a_prompt_beyond_the_model_is_refused_without_being_made() -> None:
+def test_a_prompt_beyond_the_model_is_refused_without_being_built() -> None:
     (times,) = run(job(0, 0.0, 10**12, 3)).requests
     assert times.error is not None
 
@@ -47,7 +42,7 @@ def test_one_request_takes_its_prompt_and_its_tokens() -> None:
     found = run(job(0, 1.0, 20, 3))
     (times,) = found.requests
     assert times.sent_at == 1.0
-    assert times.token_times == pytest.approx([1.02, 1.03, 1.04])
+    assert times.token_times == pytest.approx([1.02])
     assert times.ended_at == pytest.approx(1.04)
     assert (times.prompt_count, times.completion_count) == (20, 3)
     assert (found.tick_count, found.entry_count) == (3, 3)
@@ -57,14 +52,14 @@ def test_one_that_arrives_during_a_tick_joins_the_next() -> None:
     found = run(job(0, 0.0, 20, 3), job(1, 0.005, 10, 2), mix="decode-first")
     first, second = sorted(found.requests, key=lambda each: each.sent_at)
     # 20 ms of prompt; then 10 ms of decode and 10 ms of the other's prompt; then both.
-    assert first.token_times == pytest.approx([0.02, 0.04, 0.05])
-    assert second.token_times == pytest.approx([0.04, 0.05])
+    assert [*first.token_times, first.ended_at] == pytest.approx([0.02, 0.05])
+    assert [*second.token_times, second.ended_at] == pytest.approx([0.04, 0.05])
 
 
 def test_what_the_host_does_delays_the_next_tick_and_not_this_token() -> None:
     workload = Workload(name="hand", seed=0, jobs=(job(0, 0.0, 20, 2),))
-    found = simulate(workload, make_configuration(), make_cost(host_s=0.004), keeps_tokens=True)
-    assert found.requests[0].token_times == pytest.approx([0.02, 0.034])
+    found = simulate(workload, make_configuration(), make_cost(host_s=0.004))
+    assert found.requests[0].token_times == pytest.approx([0.02])
     assert found.requests[0].ended_at == pytest.approx(0.038)
 
 
@@ -119,20 +114,6 @@ def test_clients_that_fill_no_group_get_their_answers() -> None:
     assert [each.error for each in found.requests] == [None] * 5
 
 
-def test_requests_that_found_the_queue_full_are_counted() -> None:
-    jobs = tuple(job(number, 0.0, 10, 2) for number in range(5))
-    found = run(*jobs, job(5, 0.0, 2000, 2), max_num_seqs=1, max_num_queued_reqs=2)
-    assert sum(each.error is not None for each in found.requests) == 4
-    assert found.crowded_out_count == 3
-
-
-def test_only_counted_requests_are_reported() -> None:
-    jobs = tuple(job(number, 0.1 * number, 10, 2) for number in range(10))
-    workload = Workload(name="hand", seed=0, jobs=jobs)
-    found = simulate(workload, make_configuration(), make_cost(), lambda each: 3 <= each.number < 6)
-    assert [each.sent_at for each in found.requests] == pytest.approx([0.3, 0.4, 0.5])
-
-
 def test_the_scheduler_is_the_production_class() -> None:
     replica = Replica(make_configuration(), TickCost(make_cost()))
     assert type(replica.scheduler) is Scheduler
@@ -159,18 +140,19 @@ def test_a_shared_prefix_is_computed_once() -> None:
     assert found.requests[1].ttft_s == pytest.approx(0.005)
 
 
-def test_the_router_takes_the_least_loaded_and_equals_in_turn() -> None:
-    replicas = [Replica(make_configuration(), TickCost(make_cost())) for _ in range(3)]
-    router = Router(replicas)
-    assert [router.choose() for _ in range(4)] == [0, 1, 2, 0]
-    counts = {0: 2, 1: 1, 2: 2}
+@pytest.mark.parametrize(("group", "ttft_s"), [(0, 0.03), (1, 0.54)])
+def test_the_router_is_that_of_a_cluster(group: int, ttft_s: float) -> None:
+    """A prompt goes to the replica that has its beginning, though another one is as idle."""
+    first = Job(number=0, prompt_count=540, completion_count=1, prefix_count=512)
+    second = replace(first, number=1, at_s=3.0, prefix_group=group)
+    found = run(first, second, replicas=4)
+    assert found.requests[1].ttft_s == pytest.approx(ttft_s, abs=0.01)
 
-    class Loaded:
-        def __init__(self, index: int) -> None:
-            self.live_count = counts[index]
 
-    loaded = Router([Loaded(index) for index in range(3)])  # type: ignore[misc]
-    assert [loaded.choose() for _ in range(3)] == [1, 1, 1]
+def test_a_request_is_refused_only_if_every_replica_is_full() -> None:
+    jobs = tuple(job(number, 0.0, 10, 2) for number in range(9))
+    found = run(*jobs, replicas=3, max_num_seqs=1, max_num_queued_reqs=2)
+    assert sum(each.error is not None for each in found.requests) == 3
 
 
 def test_the_same_workload_gives_the_same_times() -> None:

@@ -61,12 +61,6 @@ def test_figures_of_the_kinds() -> None:
     assert (made.completion_max, made.prompt_max, made.length_max) == (6, 30, 36)
 
 
-def test_a_closed_loop_has_its_clients() -> None:
-    workload = Traffic("made", KINDS).closed(9, 3, seed=0)
-    assert workload.clients == 3
-    assert len(workload.jobs) == 9
-
-
 def test_a_recording_gives_arrivals_and_lengths(tmp_path: Path) -> None:
     path = recording(
         tmp_path / "day.json",
@@ -99,12 +93,6 @@ def test_requests_without_a_whole_answer_are_left_out_and_counted(tmp_path: Path
     assert told.startswith("4 of 6 requests of ")
 
 
-def test_a_recording_without_a_whole_answer_is_refused(tmp_path: Path) -> None:
-    path = recording(tmp_path / "day.json", row(0.0, prompt_tokens=10, ending=None))
-    with pytest.raises(ConfigError, match="no requests with a whole answer"):
-        read(path)
-
-
 def test_a_trace_without_timestamps_gets_arrivals(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     lines = [{"input_length": 5 + number, "output_length": 2} for number in range(200)]
@@ -124,19 +112,12 @@ def test_several_completions_are_several_jobs(tmp_path: Path) -> None:
     assert [each.completion_count for each in read(path).jobs] == [4, 4]
 
 
-def test_a_trace_of_lines_is_read_too(tmp_path: Path) -> None:
-    path = tmp_path / "trace.jsonl"
-    path.write_text('{"timestamp": 500, "input_length": 5, "output_length": 2}\n')
-    found = read(path)
-    assert [(each.prompt_count, each.completion_count) for each in found.jobs] == [(5, 2)]
-
-
 @pytest.mark.parametrize(
     ("content", "told"),
     [
         ('{"traceEvents": 3}', "is not a trace that jitney trace saved: Expected `array`"),
         ('{"traceEvents": [', "is not a trace that jitney trace saved"),
-        ('{"traceEvents": []}', "has no requests"),
+        ('{"traceEvents": []}', "has no requests with a whole answer"),
         ('{"traceEvents": [{"pid": 2, "args": {"prompt_tokens": -1}}]}', "Expected `int` >= 0"),
         ('{"input_length": 0, "output_length": 1}', "line 1"),
         ("", "has no requests"),
@@ -157,10 +138,9 @@ def test_a_recording_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     line = '{"input_length": 5, "output_length": 2}\n'
     path.write_text(2 * line)
     assert len(read(path).jobs) == 2
-    for count in (3, 5000):
-        path.write_text(count * line)
-        with pytest.raises(ConfigError, match="above 2 requests; use a part"):
-            read(path)
+    path.write_text(3 * line)
+    with pytest.raises(ConfigError, match="above 2 requests; use a part"):
+        read(path)
     many = recording(tmp_path / "many.json", *[row(0.0, prompt_tokens=10)] * 3)
     with pytest.raises(ConfigError, match="above 2 requests; use a part"):
         read(many)
@@ -187,17 +167,6 @@ def test_a_recording_of_many_days_is_doubted(tmp_path: Path) -> None:
     assert read_recording(path, seed=0, say=said.append).jobs[-1].at_s == 86_400_000
     (told,) = said
     assert told.startswith(f"{path} goes over 1,000 days; if it should not")
-
-
-def test_the_seconds_of_a_clock_are_told(tmp_path: Path) -> None:
-    path = tmp_path / "trace.jsonl"
-    times = (1_763_000_000.5, 1_763_000_060.5)
-    lines = [{"timestamp": at, "input_length": 5, "output_length": 2} for at in times]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    said: list[str] = []
-    found = read_recording(path, seed=0, say=said.append)
-    assert [each.at_s for each in found.jobs] == [0.0, pytest.approx(60.0, abs=1e-3)]
-    assert said[0].startswith(f"The timestamps of {path} are taken as seconds since 1970; ")
 
 
 def at_times(*times: float) -> Workload:
@@ -238,11 +207,6 @@ def test_of_a_long_recording_kinds_are_drawn(monkeypatch: pytest.MonkeyPatch) ->
     assert drawn_from(long, 1.0) == drawn_from(long, 1.0)
     short = Traffic("made", KINDS).workload(2, 1.0, seed=0)
     assert drawn_from(short, 2.0) == Traffic("made", short.jobs, 2.0)
-
-
-def test_a_missing_file_gives_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read: No such file"):
-        read(tmp_path / "none.json")
 
 
 @pytest.mark.parametrize(
