@@ -123,6 +123,36 @@ FOREIGN_NAMES: tuple[ForeignName, ...] = (
             "metrics are always counted; leave it out",
         ),
     ),
+    ForeignName("target_tick_ms", "target_stall_ms", OLDER),
+    ForeignName(
+        "cache_tokens",
+        None,
+        OLDER,
+        Meaning(
+            whole_number(0, 2**31 - 1),
+            advice="unused prefixes hold all memory that nobody else needs; leave it out, or set "
+            "enable_prefix_caching to false for none",
+        ),
+    ),
+    ForeignName(
+        "sse_ping_interval",
+        None,
+        OLDER,
+        Meaning(
+            number(0.0, 3600.0),
+            advice="a stream that waits always has a comment every 15 seconds; leave it out",
+        ),
+    ),
+    ForeignName(
+        "enable_jobs",
+        None,
+        OLDER,
+        Meaning(
+            SWITCH,
+            ((True, None),),
+            "jobs_dir says it now; leave it out, and set jobs_dir to none for no files and batches",
+        ),
+    ),
     ForeignName("cache", "cache_dir", OLDER),
     ForeignName("alias", "served_model_name", LLAMACPP),
     ForeignName("max_body_size", "body_limit", OLDER),

@@ -79,9 +79,9 @@ def _reason(error: BaseException) -> str:
     return text[:REASON_CHARACTERS_MAX]
 
 
-_WORD = one_of(Policy, synonyms=SYNONYMS["policy"])
+_WORD = one_of(Policy, Policy, synonyms=SYNONYMS["policy"])
 POLICY = Form(
-    read=_read_policy,
+    plain=_read_policy,
     expected=f"{_WORD.expected}, or one of your own: package.module:Name, or in Python an object "
     "with rank(candidate)",
     placeholder=f"{_WORD.placeholder}|MODULE:NAME",

@@ -32,6 +32,7 @@ GIVEN: dict[str, object] = {
     "prefill_batch_size": 2,
     "decode_batch_size": 2,
     "max_num_queued_reqs": 9,
+    "target_stall_ms": 5,
     "cache_dir": "a",
     "served_model_name": "a",
     "body_limit": 2048,

@@ -284,7 +284,6 @@ def test_our_server_gets_the_settings_of_the_user(monkeypatch: pytest.MonkeyPatc
         "saved_limit": "1000001",
         "queue_timeout_s": 1.0,
         "policy": "priority",
-        "cache_tokens": 77,
     }
     comparison = made([], flags=flags)
     changed = for_bench(comparison._resolved.settings, max_num_seqs=4)
