@@ -25,7 +25,7 @@ def bench(*words: str | Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("strategies", ("--num-prompts", "8", "--runs", "1", "--max-num-seqs", "4")),
+        ("strategies", ("--num-prompts", "8", "--runs", "1", "--set", "max_num_seqs=4")),
         ("scaling", ("--sizes", "1,4", "--runs", "1")),
         ("overhead", ("--sizes", "1,4")),
     ],
@@ -53,7 +53,7 @@ def test_it_prints_a_table_writes_json_and_draws(
 def test_what_was_asked_for_is_in_the_result() -> None:
     done = bench(
         *("strategies", "--backend", "fake", "--num-prompts", "6", "--runs", "1"),
-        *("--max-num-seqs", "3", "--request-rate", "50"),
+        *("--set", "max_num_seqs=3", "--request-rate", "50"),
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
@@ -123,7 +123,14 @@ def test_a_command_line_of_vllm_works_and_its_result_has_their_names(tmp_path: P
             *("--host", host, "--port", port, "--model", "fake", "--dataset-name", "random"),
             *("--random-input-len", "8", "--random-output-len", "4", "--num-prompts", "6"),
             *("--num-warmups", "2", "--max-concurrency", "3", "--disable-tqdm"),
-            *("--goodput", "ttft:60000", "itl:60000", "--percentile-metrics", "ttft,itl"),
+            *(
+                "--goodput",
+                "ttft:60000",
+                "--goodput",
+                "itl:60000",
+                "--percentile-metrics",
+                "ttft,itl",
+            ),
             *("--metric-percentiles", "90", "--temperature", "0.5", "--top-p", "0.9"),
             *("--extra-body", '{"presence_penalty": 0.1}', "--header", "x-tenant=blue"),
             *("--save-result", "--save-detailed", "--result-dir", tmp_path, "--label", "mine"),
@@ -170,10 +177,10 @@ def test_a_command_line_of_vllm_works_and_its_result_has_their_names(tmp_path: P
         (("compare", "--clients", "many"), "--clients"),
         (("compare", "--backend", "fake"), "computes nothing"),
         (("compare", "--model", "README.md"), "README.md is not a GGUF"),
-        (("scaling", "--backend", "fake", "--max-num-seqs", "2"), "--max-num-seqs would not be"),
-        (("stalls", "--backend", "fake", "--mix", "separate"), "--mix would not be used"),
-        (("overhead", "--backend", "fake", "--request-timeout-s", "1"), "would not be used"),
-        (("strategies", "--backend", "fake", "--strategy", "static"), "would not be used"),
+        (("scaling", "--backend", "fake", "--set", "max_num_seqs=2"), "--set max_num_seqs would"),
+        (("stalls", "--backend", "fake", "--set", "mix=separate"), "--set mix would not be used"),
+        (("overhead", "--backend", "fake", "--set", "request_timeout_s=1"), "would not be used"),
+        (("strategies", "--backend", "fake", "--set", "strategy=static"), "would not be used"),
         (("strategies", "--backend", "fake", "--runs", "0"), "--runs"),
         (("strategies", "--backend", "fake", "--num-prompts", "0"), "--num-prompts"),
         (("strategies", "--backend", "fake", "--request-rate", "inf"), "--request-rate"),

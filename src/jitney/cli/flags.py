@@ -8,7 +8,6 @@ import inspect
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints  # Any: options are of every type
 
@@ -69,9 +68,8 @@ class Verb:
 
     `call` is the function of `module` that runs it. `settings` names those that it uses; None is
     all of the engine's. With `serves` it also takes the settings of the server. `shorts` are short
-    flags that another system has for a setting. `refused` are flags of another system without a
-    meaning here, each with the reason; a star at the end stands for any ending. `is_default` marks
-    the command that a group's name alone means.
+    flags that another system has for a setting. With `sets` all settings of the engine can be given
+    with --set. `is_default` marks the command that a group's name alone means.
     """
 
     path: tuple[str, ...]
@@ -82,7 +80,7 @@ class Verb:
     settings: tuple[str, ...] | None = None
     serves: bool = False
     shorts: tuple[tuple[str, str], ...] = ()
-    refused: tuple[tuple[str, str], ...] = ()
+    sets: bool = False
     is_default: bool = False
 
     @property
@@ -95,10 +93,14 @@ class Verb:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """What followed a command: its own options, and settings as flags; None means not given."""
+    """What followed a command: its own options, and settings as flags; None means not given.
+
+    `assigned` are the values of --set, as `name=value`.
+    """
 
     options: Any
     flags: Mapping[str, object]
+    assigned: tuple[str, ...] = ()
     config: Path | None = None
     wants_help: bool = False
 
@@ -111,7 +113,7 @@ class Parsed:
                     "The model is given twice, with --model and without; leave one out."
                 )
             flags = {**flags, "model": model}
-        return resolve(flags, self.config, environment())
+        return resolve(flags, self.config, environment(), assigned=self.assigned)
 
 
 def option(
@@ -146,6 +148,19 @@ class CommonOptions:
     )
     debug: bool = option(COMMAND, "Show the traceback of a failure.", False)
     help: bool = option(COMMAND, "Show this help and exit.", False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetOption:
+    """The option of commands with `sets`."""
+
+    set: tuple[str, ...] = option(
+        COMMAND,
+        "Give a setting a value, as max_num_seqs=32; may be given several times. `jitney config "
+        "show` lists all settings.",
+        (),
+        metavar="NAME=VALUE",
+    )
 
 
 def own_flags(kind: type[Any]) -> list[Flag]:
@@ -197,7 +212,8 @@ def setting_flags(
 def verb_flags(verb: Verb) -> list[Flag]:
     """All flags of a command, in the order of its help."""
     settings = setting_flags(verb.settings, serves=verb.serves, shorts=verb.shorts)
-    return [*own_flags(verb.options), *own_flags(CommonOptions), *settings]
+    common = (SetOption, CommonOptions) if verb.sets else (CommonOptions,)
+    return [flag for kind in (verb.options, *common) for flag in own_flags(kind)] + settings
 
 
 def parse(verb: Verb, words: list[str]) -> Parsed:
@@ -207,13 +223,10 @@ def parse(verb: Verb, words: list[str]) -> Parsed:
     _check_values(words, flags)
     command = click.Command(place, params=[flag.parameter for flag in flags], add_help_option=False)
     try:
-        context = command.make_context(place, _spread(words, flags), allow_extra_args=True)
+        context = command.make_context(place, words, allow_extra_args=True)
     except click.NoSuchOption as error:
-        for pattern, reason in verb.refused:
-            if fnmatchcase(error.option_name, pattern):
-                raise ConfigError(f"{place} does not take {error.option_name}: {reason}.") from None
         known = [name for flag in flags for name in flag.spelled if name.startswith("--")]
-        raise no_option(error.option_name, place, known) from None
+        raise no_option(error.option_name, place, known, sets=verb.sets) from None
     if context.args:
         extra = " ".join(context.args)
         raise ConfigError(
@@ -224,12 +237,13 @@ def parse(verb: Verb, words: list[str]) -> Parsed:
         kind(**{each.name: values.pop(each.name) for each in fields(kind)})
         for kind in (verb.options, CommonOptions)
     )
+    assigned = values.pop("set", ())
     # Click gives an empty tuple for a repeatable option that was not given.
     given = {
         name: (list(value) or None) if isinstance(value, tuple) else value
         for name, value in values.items()
     }
-    return Parsed(options, given, common.config, common.help)
+    return Parsed(options, given, assigned, common.config, common.help)
 
 
 def _check_values(words: list[str], flags: list[Flag]) -> None:
@@ -246,34 +260,13 @@ def _check_values(words: list[str], flags: list[Flag]) -> None:
             )
 
 
-def _spread(words: list[str], flags: list[Flag]) -> list[str]:
-    """`--goodput a b` as `--goodput a --goodput b`, as vLLM has it, for options that are lists.
-
-    A command with arguments by position is left alone: the second word would be one of those.
-    """
-    if any(isinstance(flag.parameter, click.Argument) for flag in flags):
-        return words
-    lists = {name for flag in flags if flag.parameter.multiple for name in flag.spelled}
-    spread: list[str] = []
-    current, has_value = None, False
-    for place, word in enumerate(words):
-        if word == "--":
-            return spread + words[place:]
-        if word.startswith("-"):
-            name, has_value = word.partition("=")[0], "=" in word
-            current = name if name in lists else None
-        elif current is not None:
-            if has_value:
-                spread.append(current)
-            has_value = True
-        spread.append(word)
-    return spread
-
-
-def no_option(word: str, place: str, known: Iterable[str]) -> ConfigError:
+def no_option(word: str, place: str, known: Iterable[str], *, sets: bool = False) -> ConfigError:
     """The error for an unknown option, with the nearest known one."""
     close = nearest(word, known)
     hint = f"{place} --help lists them" if close is None else f"the nearest is {close}"
+    settings = {flag_name(each.name): each.name for each in known_settings()}
+    if sets and word in settings:
+        hint = f"give the setting as --set {settings[word]}=VALUE"
     return ConfigError(f"There is no option {word} of {place}; {hint}.")
 
 

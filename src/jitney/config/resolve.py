@@ -5,7 +5,7 @@ Called at start-up, from one thread; reads one file and nothing else.
 """
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -68,18 +68,19 @@ def resolve(
     environ: Mapping[str, str],
     *,
     given_as: Literal["flag", "argument", "key"] = "flag",
+    assigned: Sequence[str] = (),
 ) -> Resolved:
     """The settings in force. A flag that is None and an empty variable do not count.
 
     `given_as` is what messages call the flags: arguments of Python, which set the engine only, or
-    keys of an application on Ray Serve.
+    keys of an application on Ray Serve. `assigned` are `name=value` words of --set.
     """
     written = {} if file is None else settings_file.load(file)
     # All names are checked before any value.
     layers = (
         list(_from_table(written, f"file {file}", (), TABLES)),
         list(_from_environment(environ)),
-        list(_from_flags(flags, given_as)),
+        [*_from_flags(flags, given_as), *_from_assigned(assigned)],
     )
     server = {each.name: each for each in known_serve_settings()}
     known = {each.name: each for each in known_settings()} | server
@@ -168,6 +169,16 @@ def _from_flags(flags: Mapping[str, object], given_as: str) -> Iterator[_GivenVa
         if value is not None:
             name = _known_name(_normalise(key), spell(key), f"the {given_as}s", names, spell=spell)
             yield _GivenValue(name, value, f"{given_as} {spell(key)}")
+
+
+def _from_assigned(assigned: Sequence[str]) -> Iterator[_GivenValue]:
+    names = _known_names("argument")
+    for word in assigned:
+        key, separator, value = word.partition("=")
+        if not separator:
+            raise ConfigError(f"--set {word[:SPELLED_MAX]} has no value; expected NAME=VALUE.")
+        name = _known_name(_normalise(key), key, "--set", names)
+        yield _GivenValue(name, value, f"flag --set {key}")
 
 
 def _known_name(

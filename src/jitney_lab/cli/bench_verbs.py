@@ -104,6 +104,9 @@ class CompareOptions:
     output: Path | None = FOLDER
 
 
+SETTINGS = ("model", "backend", "seed")
+"""The settings with a flag of their own; the others are given with --set."""
+
 BENCH_VERBS = (
     Verb(
         path=("bench", "strategies"),
@@ -111,6 +114,8 @@ BENCH_VERBS = (
         call="run_strategies",
         options=StrategiesOptions,
         examples=("jitney bench strategies", "jitney bench strategies --runs 1 -o results"),
+        settings=SETTINGS,
+        sets=True,
     ),
     Verb(
         path=("bench", "scaling"),
@@ -118,6 +123,8 @@ BENCH_VERBS = (
         call="run_scaling",
         options=ScalingOptions,
         examples=("jitney bench scaling --sizes 1,4,16,64 -o results",),
+        settings=SETTINGS,
+        sets=True,
     ),
     Verb(
         path=("bench", "stalls"),
@@ -125,6 +132,8 @@ BENCH_VERBS = (
         call="run_stalls",
         options=StallsOptions,
         examples=("jitney bench stalls --input-len 1000 --runs 1",),
+        settings=SETTINGS,
+        sets=True,
     ),
     Verb(
         path=("bench", "overhead"),
@@ -132,6 +141,8 @@ BENCH_VERBS = (
         call="run_overhead",
         options=OverheadOptions,
         examples=("jitney bench overhead",),
+        settings=SETTINGS,
+        sets=True,
     ),
     Verb(
         path=("bench", "compare"),
@@ -139,6 +150,8 @@ BENCH_VERBS = (
         call="run_compare",
         options=CompareOptions,
         examples=("jitney bench compare --clients 1,16 -o results",),
+        settings=SETTINGS,
+        sets=True,
     ),
     SERVE_LOAD_VERB,
 )

@@ -120,5 +120,7 @@ PLAN_VERBS = (
             "jitney plan --cost cost.json --trace monday.jsonl --what-if max_num_seqs=32",
             "jitney plan --cost cost.json --day --request-rate 1000 --replicas 100",
         ),
+        settings=("model", "backend", "seed"),
+        sets=True,
     ),
 )

@@ -1,6 +1,6 @@
 """The command `jitney bench serve` and its options, with the names of `vllm bench serve`.
 
-What has no meaning here is refused with its reason, in `refused_flags`. Imports nothing heavy.
+Imports nothing heavy.
 
 Tests: tests/unit/cli/test_flags.py and tests/e2e/test_bench.py.
 """
@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jitney.cli.flags import COMMAND, SERVER_URL, Verb, option
-from jitney_lab.cli.refused_flags import REFUSED_FLAGS
 
 LOAD = "Load"
 DATASET = "Load of other datasets"
@@ -28,7 +27,7 @@ class ServeLoadOptions:
 
     Flags and results have the names of `vllm bench serve`: times to the first token (ttft), per
     token after it (tpot), between chunks of the stream (itl), of one token or several, and to the
-    end (e2el). Options with several values take them after one flag, or with the flag before each.
+    end (e2el).
     """
 
     base_url: str | None = option(
@@ -204,9 +203,8 @@ SERVE_LOAD_VERB = Verb(
     options=ServeLoadOptions,
     examples=(
         "jitney bench serve --num-prompts 200 --request-rate 4",
-        "jitney bench serve --dataset-path day.jsonl --goodput ttft:500 tpot:50",
+        "jitney bench serve --dataset-path day.jsonl --goodput ttft:500 --goodput tpot:50",
         "jitney bench serve --dataset-name random --random-input-len 512 --random-output-len 64",
     ),
     settings=(),
-    refused=REFUSED_FLAGS,
 )

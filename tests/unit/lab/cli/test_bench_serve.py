@@ -33,7 +33,7 @@ def run(*words: str) -> None:
         ),
         ((*NOBODY, "--backend", "openai", "--endpoint", "/v1/chat/completions"), "does not go"),
         ((*NOBODY, "--header", "hidden"), "--header has no = in it"),
-        ((*NOBODY, "--header", "a=1", "b c=hidden"), "--header has a name or a value"),
+        ((*NOBODY, "--header", "a=1", "--header", "b c=hidden"), "--header has a name or a value"),
         ((*NOBODY, "--api-key", "k", "--header", "Authorization=hidden"), "both set authorization"),
         ((*NOBODY, "--extra-body", "[1]"), "--extra-body is not a JSON object"),
         ((*NOBODY, "--extra-body", '{"a": NaN}'), "--extra-body is not a JSON object"),
@@ -43,7 +43,10 @@ def run(*words: str) -> None:
         ((*NOBODY, "--percentile-metrics", "ttft,speed"), "--percentile-metrics ttft,speed is not"),
         ((*NOBODY, "--metric-percentiles", "50,101"), "--metric-percentiles 50,101 is not"),
         ((*NOBODY, "--metadata", "version"), "--metadata version is not KEY=VALUE"),
-        ((*NOBODY, "--goodput", "ttft:5", "speed:5"), "--goodput speed:5 is not METRIC:MS"),
+        (
+            (*NOBODY, "--goodput", "ttft:5", "--goodput", "speed:5"),
+            "--goodput speed:5 is not METRIC:MS",
+        ),
         ((*NOBODY, "--result-dir", "x"), "--result-dir would not be used without --save-result"),
     ],
 )
