@@ -1,46 +1,27 @@
-"""The program as people run it: real processes, real files, what they print and how they exit."""
+"""The program as people use it: what it prints, and how it ends.
+
+Called in this process; `test_cli_model` and `test_cli_terminal` start it as a program.
+"""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-WAIT_S = 240
+from tests.e2e.program import expect_sentence, jitney
+
 FAKE = ("--backend", "fake")
 
 
-def jitney(
-    *words: str | Path, stdin: bytes = b"", environ: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Run the program to its end; its output is text, or the test fails."""
-    command = [sys.executable, "-m", "jitney", *map(str, words)]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("JITNEY_")}
-    if "JITNEY_CACHE" in os.environ:
-        kept["JITNEY_CACHE"] = os.environ["JITNEY_CACHE"]
-    done = subprocess.run(
-        command,
-        input=stdin,
-        capture_output=True,
-        timeout=WAIT_S,
-        check=False,
-        env=kept | (environ or {}),
-    )
-    return subprocess.CompletedProcess(
-        command, done.returncode, done.stdout.decode(), done.stderr.decode()
-    )
-
-
-def expect_sentence(done: subprocess.CompletedProcess[str], code: int, *told: str) -> None:
-    """One line on standard error, nothing on standard output, and the exit code."""
-    assert done.returncode == code, done.stderr
-    assert done.stdout == ""
-    assert done.stderr.startswith("jitney: ")
-    assert done.stderr.count("\n") == 1, done.stderr
-    for word in told:
-        assert word in done.stderr
+def test_it_is_a_program() -> None:
+    """Guards the entry point, its standard streams and its exit code."""
+    command = [sys.executable, "-m", "jitney", "run", *FAKE, "--greedy", "--max-tokens", "12"]
+    done = subprocess.run(command, input=b"hello\n", capture_output=True, timeout=240, check=False)
+    given = ("run", *FAKE, "--greedy", "--max-tokens", "12", "hello")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.decode() == jitney(*given).stdout
 
 
 def test_help_and_version_say_what_there_is() -> None:
