@@ -282,8 +282,7 @@ def _setting_flag(setting: Setting, short: str | None) -> Flag:
 def _foreign_flag(word: ForeignName) -> Flag:
     """A word of another system: it is on the reference page, not in the help."""
     forms = {each.name: each.form for each in (*known_settings(), *known_serve_settings())}
-    form = word.meaning.form if word.meaning else forms[word.setting or ""]
-    return Flag(_parameter(word.name, form))
+    return Flag(_parameter(word.name, word.form or forms[word.setting or ""]))
 
 
 def _parameter(

@@ -212,7 +212,7 @@ def _translate(layer: list[_GivenValue]) -> Iterator[_GivenValue]:
         word = words.get(given.name)
         if word is None:
             yield given
-        elif word.meaning is not None:
+        elif word.form is not None:
             yield from _meaning_of(word, given)
         else:
             assert word.setting is not None, f"{word.name} names a setting"
@@ -221,12 +221,12 @@ def _translate(layer: list[_GivenValue]) -> Iterator[_GivenValue]:
 
 def _meaning_of(word: ForeignName, given: _GivenValue) -> Iterator[_GivenValue]:
     """The setting that a word and its value mean. Raises ConfigError if they mean none."""
-    assert word.meaning is not None, f"{word.name} has a meaning"
-    value = read_named(word.meaning.form, word.name, given.value, f" in {given.source}")
-    values = dict(word.meaning.values)
+    assert word.form is not None, f"{word.name} has values of its own"
+    value = read_named(word.form, word.name, given.value, f" in {given.source}")
+    values = dict(word.values)
     if value not in values:
         found = f"{word.name} is {value_text(given.value)} in {given.source}"
-        raise ConfigError(f"{found}, and {word.meaning.advice}.")
+        raise ConfigError(f"{found}, and {word.advice}.")
     if word.setting is not None:
         yield _GivenValue(word.setting, values[value], given.source, is_meaning=True)
 

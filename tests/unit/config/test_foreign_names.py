@@ -11,8 +11,8 @@ from jitney.errors import ConfigError
 
 KNOWN = {known.name: known for known in (*known_settings(), *known_serve_settings())}
 SERVED = {known.name for known in known_serve_settings()}
-RENAMED = [word for word in FOREIGN_NAMES if word.meaning is None]
-PUT_DIFFERENTLY = [word for word in FOREIGN_NAMES if word.meaning is not None]
+RENAMED = [word for word in FOREIGN_NAMES if word.form is None]
+PUT_DIFFERENTLY = [word for word in FOREIGN_NAMES if word.form is not None]
 
 # A value of each setting that has another name, not its default, with what it needs beside it.
 GIVEN: dict[str, object] = {
@@ -118,18 +118,17 @@ def test_a_word_put_differently_is_translated_or_refused_in_a_sentence(
     word: ForeignName, tmp_path: Path
 ) -> None:
     """Guards the rest of the table: each value means something or is refused; none is ignored."""
-    meaning = word.meaning
-    assert meaning is not None
-    candidates = {None: (True, False), "N": (1, 2), "X": (0, 5)}[meaning.form.placeholder]
-    values = dict(meaning.values)
+    assert word.form is not None
+    candidates = {None: (True, False), "N": (1, 2), "X": (0, 5)}[word.form.placeholder]
+    values = dict(word.values)
     for value in candidates:
         text = f"{word.name.upper()}: {str(value).lower()}\n"
         if value not in values:
             with pytest.raises(ConfigError) as refused:
                 read(tmp_path, text)
             assert str(refused.value).startswith(f"{word.name} is {value} in file ")
-            assert str(refused.value).endswith(f": {word.name.upper()}, and {meaning.advice}.")
-            assert "leave it out" in meaning.advice
+            assert str(refused.value).endswith(f": {word.name.upper()}, and {word.advice}.")
+            assert "leave it out" in word.advice
         elif word.setting is None:
             assert read(tmp_path, text).settings == resolve({}, None, {}).settings
         else:
