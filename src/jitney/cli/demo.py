@@ -9,13 +9,15 @@ from statistics import median
 from rich.console import Console
 
 from jitney.api.llm import LLM
+from jitney.api.outputs import RequestOutput
 from jitney.cli.opening import has_template, make_prompt, opened
 from jitney.cli.verbs import DemoOptions
-from jitney.cli.watch import Question, Watched, watch
+from jitney.cli.watch import Watched, watch
 from jitney.config import Resolved
 from jitney.core.params import SamplingParams
 from jitney.engine.clock import SystemClock
 from jitney.engine.stats import rate
+from jitney.errors import JitneyError
 
 PROMPTS = (
     ("Why is the sky blue?", "Explain to a curious child why the sky is blue."),
@@ -41,14 +43,15 @@ def call(options: DemoOptions, resolved: Resolved) -> None:
     with opened(resolved) as llm:
         clock = SystemClock()
         started_at = clock.now()
-        watched = watch(llm, _questions(llm, options), console, leaves=True)
+        watched = _prompts(llm, options)
+        watch(llm, watched, console, leaves=True)
         elapsed_s = clock.now() - started_at
     if not console.is_terminal:
         sys.stdout.write(plain_text(watched))
     sys.stdout.write(summary(watched, elapsed_s) + "\n")
-    failed = [each.error for each in watched if each.error is not None]
-    if failed:
-        raise failed[0]
+    for each in watched:
+        if isinstance(each.outcome, JitneyError):
+            raise each.outcome
 
 
 def plain_text(watched: list[Watched]) -> str:
@@ -59,7 +62,8 @@ def plain_text(watched: list[Watched]) -> str:
 
 def summary(watched: list[Watched], elapsed_s: float) -> str:
     """One line of measured numbers."""
-    metrics = [each.answer.metrics for each in watched if each.answer is not None]
+    outcomes = [each.outcome for each in watched]
+    metrics = [each.metrics for each in outcomes if isinstance(each, RequestOutput)]
     made = sum(each.completion_tokens for each in metrics)
     firsts = [each.time_to_first_token for each in metrics if each.time_to_first_token is not None]
     line = (
@@ -69,10 +73,10 @@ def summary(watched: list[Watched], elapsed_s: float) -> str:
     return f"{line}, first token after {median(firsts):.2f} s (median)." if firsts else f"{line}."
 
 
-def _questions(llm: LLM, options: DemoOptions) -> list[Question]:
+def _prompts(llm: LLM, options: DemoOptions) -> list[Watched]:
     chats = has_template(llm)
     return [
-        Question(
+        Watched(
             title,
             make_prompt(llm, text, chats=chats),
             SamplingParams(

@@ -24,7 +24,7 @@ from jitney.cli.result_lines import answer_line, error_line, run_lines
 from jitney.cli.sampling import sampling
 from jitney.cli.terminal import AnswerWriter, write
 from jitney.cli.verbs import RunOptions
-from jitney.cli.watch import Question, watch
+from jitney.cli.watch import Watched, watch
 from jitney.config import Resolved
 from jitney.core.params import SamplingParams
 from jitney.core.request import Request
@@ -165,11 +165,10 @@ def _write_json(index: int, outcome: RequestOutput | JitneyError, report: _Repor
 
 
 def _watch(llm: LLM, prompts: list[Prompt], params: SamplingParams, report: _Report) -> None:
-    questions = [
-        Question(text, prompt, params) for text, prompt in zip(report.texts, prompts, strict=True)
+    watched = [
+        Watched(text, prompt, params) for text, prompt in zip(report.texts, prompts, strict=True)
     ]
-    console = Console(file=sys.stdout, highlight=False)
-    for index, each in enumerate(watch(llm, questions, console, leaves=False)):
-        outcome = each.answer or each.error
-        assert outcome is not None, "Every question has ended"
-        _write_text(index, outcome, report)
+    watch(llm, watched, Console(file=sys.stdout, highlight=False), leaves=False)
+    for index, each in enumerate(watched):
+        assert each.outcome is not None, "Every prompt has ended"
+        _write_text(index, each.outcome, report)
