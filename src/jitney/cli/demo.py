@@ -4,19 +4,18 @@ Tests: tests/e2e/test_cli.py.
 """
 
 import sys
-from statistics import median
 
 from rich.console import Console
 
 from jitney.api.llm import LLM
 from jitney.api.outputs import RequestOutput
 from jitney.cli.opening import has_template, make_prompt, opened
+from jitney.cli.result_lines import run_lines
 from jitney.cli.verbs import DemoOptions
 from jitney.cli.watch import Watched, watch
 from jitney.config import Resolved
 from jitney.core.params import SamplingParams
 from jitney.engine.clock import SystemClock
-from jitney.engine.stats import rate
 from jitney.errors import JitneyError
 
 PROMPTS = (
@@ -45,10 +44,11 @@ def call(options: DemoOptions, resolved: Resolved) -> None:
         started_at = clock.now()
         watched = _prompts(llm, options)
         watch(llm, watched, console, leaves=True)
-        elapsed_s = clock.now() - started_at
+        answers = [each.outcome for each in watched if isinstance(each.outcome, RequestOutput)]
+        figures = run_lines(answers, llm.stats(), clock.now() - started_at)[:2]
     if not console.is_terminal:
         sys.stdout.write(plain_text(watched))
-    sys.stdout.write(summary(watched, elapsed_s) + "\n")
+    sys.stdout.write(", ".join(figures) + ".\n")
     for each in watched:
         if isinstance(each.outcome, JitneyError):
             raise each.outcome
@@ -58,19 +58,6 @@ def plain_text(watched: list[Watched]) -> str:
     """All answers as plain text."""
     parts = [f"== {each.pane.title} ==\n{each.pane.text.strip()}\n" for each in watched]
     return "\n".join(parts) + "\n"
-
-
-def summary(watched: list[Watched], elapsed_s: float) -> str:
-    """One line of measured numbers."""
-    outcomes = [each.outcome for each in watched]
-    metrics = [each.metrics for each in outcomes if isinstance(each, RequestOutput)]
-    made = sum(each.completion_tokens for each in metrics)
-    firsts = [each.time_to_first_token for each in metrics if each.time_to_first_token is not None]
-    line = (
-        f"{len(metrics)} answers, {made:,} tokens in {elapsed_s:.1f} s: "
-        f"{rate(made, elapsed_s):,.0f} tokens/s together"
-    )
-    return f"{line}, first token after {median(firsts):.2f} s (median)." if firsts else f"{line}."
 
 
 def _prompts(llm: LLM, options: DemoOptions) -> list[Watched]:

@@ -33,6 +33,8 @@ SERVER_URL = "http://127.0.0.1:8000"
 METAVARS = {int: "N", float: "X", str: "TEXT", Path: "FILE"}
 """The placeholders of values of each type in the help."""
 
+SET = "--set"
+
 MODEL_ARGUMENT = "model_argument"
 """The option of a command that takes a model by position too. It is the same as --model."""
 
@@ -68,8 +70,8 @@ class Verb:
 
     `call` is the function of `module` that runs it. `settings` names those that it uses; None is
     all of the engine's. With `serves` it also takes the settings of the server. `shorts` are short
-    flags that another system has for a setting. With `sets` all settings of the engine can be given
-    with --set. `is_default` marks the command that a group's name alone means.
+    flags that another system has for a setting. `is_default` marks the command that a group's name
+    alone means.
     """
 
     path: tuple[str, ...]
@@ -80,7 +82,6 @@ class Verb:
     settings: tuple[str, ...] | None = None
     serves: bool = False
     shorts: tuple[tuple[str, str], ...] = ()
-    sets: bool = False
     is_default: bool = False
 
     @property
@@ -93,14 +94,10 @@ class Verb:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """What followed a command: its own options, and settings as flags; None means not given.
-
-    `assigned` are the values of --set, as `name=value`.
-    """
+    """What followed a command: its own options, and settings as flags; None means not given."""
 
     options: Any
     flags: Mapping[str, object]
-    assigned: tuple[str, ...] = ()
     config: Path | None = None
     wants_help: bool = False
 
@@ -113,7 +110,8 @@ class Parsed:
                     "The model is given twice, with --model and without; leave one out."
                 )
             flags = {**flags, "model": model}
-        return resolve(flags, self.config, environment(), assigned=self.assigned)
+        assigned = getattr(self.options, "assigned", ())
+        return resolve(flags, self.config, environment(), assigned=assigned)
 
 
 def option(
@@ -150,17 +148,15 @@ class CommonOptions:
     help: bool = option(COMMAND, "Show this help and exit.", False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetOption:
-    """The option of commands with `sets`."""
-
-    set: tuple[str, ...] = option(
-        COMMAND,
-        "Give a setting a value, as max_num_seqs=32; may be given several times. `jitney config "
-        "show` lists all settings.",
-        (),
-        metavar="NAME=VALUE",
-    )
+ASSIGNED = option(
+    COMMAND,
+    "Give a setting a value, as max_num_seqs=32; may be given several times. `jitney config show` "
+    "lists all settings.",
+    (),
+    spelled=(SET,),
+    metavar="NAME=VALUE",
+)
+"""The field `assigned` of a command whose settings have no flags of their own."""
 
 
 def own_flags(kind: type[Any]) -> list[Flag]:
@@ -212,8 +208,7 @@ def setting_flags(
 def verb_flags(verb: Verb) -> list[Flag]:
     """All flags of a command, in the order of its help."""
     settings = setting_flags(verb.settings, serves=verb.serves, shorts=verb.shorts)
-    common = (SetOption, CommonOptions) if verb.sets else (CommonOptions,)
-    return [flag for kind in (verb.options, *common) for flag in own_flags(kind)] + settings
+    return [*own_flags(verb.options), *own_flags(CommonOptions), *settings]
 
 
 def parse(verb: Verb, words: list[str]) -> Parsed:
@@ -226,7 +221,7 @@ def parse(verb: Verb, words: list[str]) -> Parsed:
         context = command.make_context(place, words, allow_extra_args=True)
     except click.NoSuchOption as error:
         known = [name for flag in flags for name in flag.spelled if name.startswith("--")]
-        raise no_option(error.option_name, place, known, sets=verb.sets) from None
+        raise no_option(error.option_name, place, known) from None
     if context.args:
         extra = " ".join(context.args)
         raise ConfigError(
@@ -237,13 +232,12 @@ def parse(verb: Verb, words: list[str]) -> Parsed:
         kind(**{each.name: values.pop(each.name) for each in fields(kind)})
         for kind in (verb.options, CommonOptions)
     )
-    assigned = values.pop("set", ())
     # Click gives an empty tuple for a repeatable option that was not given.
     given = {
         name: (list(value) or None) if isinstance(value, tuple) else value
         for name, value in values.items()
     }
-    return Parsed(options, given, assigned, common.config, common.help)
+    return Parsed(options, given, common.config, common.help)
 
 
 def _check_values(words: list[str], flags: list[Flag]) -> None:
@@ -260,13 +254,13 @@ def _check_values(words: list[str], flags: list[Flag]) -> None:
             )
 
 
-def no_option(word: str, place: str, known: Iterable[str], *, sets: bool = False) -> ConfigError:
-    """The error for an unknown option, with the nearest known one."""
+def no_option(word: str, place: str, known: Iterable[str]) -> ConfigError:
+    """The error for an unknown option, with the nearest known one, or how to give the setting."""
     close = nearest(word, known)
     hint = f"{place} --help lists them" if close is None else f"the nearest is {close}"
     settings = {flag_name(each.name): each.name for each in known_settings()}
-    if sets and word in settings:
-        hint = f"give the setting as --set {settings[word]}=VALUE"
+    if SET in known and word in settings:
+        hint = f"give the setting as {SET} {settings[word]}=VALUE"
     return ConfigError(f"There is no option {word} of {place}; {hint}.")
 
 

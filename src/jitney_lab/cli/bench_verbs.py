@@ -8,7 +8,7 @@ Tests: tests/unit/cli/test_flags.py and tests/e2e/test_bench.py.
 from dataclasses import dataclass
 from pathlib import Path
 
-from jitney.cli.flags import COMMAND, Verb, option
+from jitney.cli.flags import ASSIGNED, COMMAND, Verb, option
 from jitney_lab.cli.serve_load_verb import SERVE_LOAD_VERB
 
 LOAD = "Load"
@@ -39,6 +39,7 @@ class StrategiesOptions:
         "possible here.",
     )
     runs: int = RUNS
+    assigned: tuple[str, ...] = ASSIGNED
     output: Path | None = FOLDER
 
 
@@ -58,6 +59,7 @@ class ScalingOptions:
         metavar="N,...",
     )
     runs: int = RUNS
+    assigned: tuple[str, ...] = ASSIGNED
     output: Path | None = FOLDER
 
 
@@ -71,6 +73,7 @@ class StallsOptions:
 
     input_len: int = option(LOAD, "Tokens of the long prompt.", 4000)
     runs: int = RUNS
+    assigned: tuple[str, ...] = ASSIGNED
     output: Path | None = FOLDER
 
 
@@ -84,6 +87,7 @@ class OverheadOptions:
     sizes: str = option(
         LOAD, "Batch sizes, with commas. Default: 1,16,64.", "1,16,64", metavar="N,..."
     )
+    assigned: tuple[str, ...] = ASSIGNED
     output: Path | None = FOLDER
 
 
@@ -101,6 +105,7 @@ class CompareOptions:
         LOAD, "Clients at once, with commas. Default: 1,4,16,64.", "1,4,16,64", metavar="N,..."
     )
     runs: int = RUNS
+    assigned: tuple[str, ...] = ASSIGNED
     output: Path | None = FOLDER
 
 
@@ -115,7 +120,6 @@ BENCH_VERBS = (
         options=StrategiesOptions,
         examples=("jitney bench strategies", "jitney bench strategies --runs 1 -o results"),
         settings=SETTINGS,
-        sets=True,
     ),
     Verb(
         path=("bench", "scaling"),
@@ -124,7 +128,6 @@ BENCH_VERBS = (
         options=ScalingOptions,
         examples=("jitney bench scaling --sizes 1,4,16,64 -o results",),
         settings=SETTINGS,
-        sets=True,
     ),
     Verb(
         path=("bench", "stalls"),
@@ -133,7 +136,6 @@ BENCH_VERBS = (
         options=StallsOptions,
         examples=("jitney bench stalls --input-len 1000 --runs 1",),
         settings=SETTINGS,
-        sets=True,
     ),
     Verb(
         path=("bench", "overhead"),
@@ -142,7 +144,6 @@ BENCH_VERBS = (
         options=OverheadOptions,
         examples=("jitney bench overhead",),
         settings=SETTINGS,
-        sets=True,
     ),
     Verb(
         path=("bench", "compare"),
@@ -151,7 +152,6 @@ BENCH_VERBS = (
         options=CompareOptions,
         examples=("jitney bench compare --clients 1,16 -o results",),
         settings=SETTINGS,
-        sets=True,
     ),
     SERVE_LOAD_VERB,
 )
