@@ -205,10 +205,11 @@ def test_a_conversion_outlives_its_source_until_it_is_pruned(place: Place) -> No
         numbers = ("--threads", "1", "--dtype", "float32", "--max-tokens", "1")
         words = ("--model", REPOSITORY, "--backend", "openvino", *numbers, "--raw", "the")
         done = place.jitney("run", *words)
+        assert done.returncode == 0, done.stderr
     else:
         # What a run would do first, where it may go on.
-        done = place.python("-c", CONVERT, REPOSITORY)
-    assert done.returncode == 0, done.stderr
+        converted = place.python("-c", CONVERT, REPOSITORY)
+        assert converted.returncode == 0, converted.stderr
     source, conversion = place.listed()
     assert source["name"] == f"{REPOSITORY}:Q4_K_M"
     assert conversion["kind"] == "converted"

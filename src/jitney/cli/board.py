@@ -125,12 +125,14 @@ def _status_lines(status: Status, width: int) -> list[Text]:
     rows = (
         (
             "slots",
-            _bar("■□", slot_cells, status.slots_max, running + cached, cached),
+            _bar(("■", "□"), slot_cells, status.slots_max, running + cached, cached),
             f"  {running} running  {cached} cached  {idle} idle",
         ),
         (
             "kv",
-            _bar("█░", memory_cells, snapshot.kv_tokens, snapshot.kv_used, snapshot.kv_cached),
+            _bar(
+                ("█", "░"), memory_cells, snapshot.kv_tokens, snapshot.kv_used, snapshot.kv_cached
+            ),
             f"  {snapshot.kv_used:,} of {snapshot.kv_tokens:,} tokens",
         ),
         (
@@ -153,7 +155,7 @@ def _status_lines(status: Status, width: int) -> list[Text]:
     return lines
 
 
-def _bar(signs: str, cells: int, total: int, used: int, cached: int) -> Text:
+def _bar(signs: tuple[str, str], cells: int, total: int, used: int, cached: int) -> Text:
     """A bar of two signs, full and empty; a part of the used cells is cached."""
     full, empty = signs
     share = cells / max(total, 1)

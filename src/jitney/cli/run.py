@@ -133,9 +133,10 @@ def _answer_all(
         waiting[place] = outcome
         while following in waiting:
             known = waiting.pop(following)
-            if not isinstance(known, JitneyError):
-                known = make_output(known, prompts[following].text, vocabulary)
-            write_one(following, known)
+            if isinstance(known, JitneyError):
+                write_one(following, known)
+            else:
+                write_one(following, make_output(known, prompts[following].text, vocabulary))
             following += 1
 
     run_each(llm.engine, requests(), take)

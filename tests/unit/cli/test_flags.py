@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jitney.cli.flags import Parsed, parse, setting_flags, verb_flags
+from jitney.cli.flags import parse, setting_flags, verb_flags
 from jitney.cli.verbs import RUN_TOKENS_MAX, all_verbs
 from jitney.config import Setting, known_settings
 from jitney.config.definitions import flag_name
@@ -72,17 +72,6 @@ def test_a_setting_may_come_several_times_or_not_at_all() -> None:
     words = ["--served-model-name", "a,b", "--served-model-name", "c"]
     assert parse(serve, words).flags["served_model_name"] == ["a,b", "c"]
     assert parse(serve, []).flags["served_model_name"] is None
-
-
-def test_flags_are_read_by_the_config() -> None:
-    """Guards the values: what is wrong is said by the setting's own form, naming the flag."""
-    flags = {"max_num_seqs": "3", "backend_process": True, "seed": None}
-    found = Parsed(None, flags).resolved()
-    assert found.settings.max_num_seqs == 3
-    assert found.settings.backend_process is True
-    assert found.sources["max_num_seqs"] == "flag --max-num-seqs"
-    with pytest.raises(ConfigError, match="--max-num-seqs"):
-        Parsed(None, {"max_num_seqs": "many"}).resolved()
 
 
 def test_the_help_of_serve_does_not_contradict_itself() -> None:

@@ -81,15 +81,6 @@ def test_yaml_truth_values_are_words_again(tmp_path: Path) -> None:
     assert settings.backend_process is True
 
 
-def test_other_names_are_understood_everywhere(tmp_path: Path) -> None:
-    """Guards settings written for the systems that the names come from."""
-    file = write(tmp_path, "a.yaml", "max-batch-size: 2\n")
-    resolved = resolve({"n_ctx": 64}, file, {"JITNEY_SCHEDULER_POLICY": "fair"})
-    settings = resolved.settings
-    assert (settings.max_num_seqs, settings.kv_tokens, settings.policy) == (2, 64, "fair")
-    assert resolved.sources["policy"] == "environment JITNEY_SCHEDULER_POLICY"
-
-
 def test_an_unknown_key_is_refused_with_the_nearest_known_one(tmp_path: Path) -> None:
     """Guards a misspelt key, which would be ignored in silence."""
     file = write(tmp_path, "a.yaml", "max_num_sequences: 2\n")
