@@ -121,7 +121,7 @@ def _status_lines(status: Status, width: int) -> list[Text]:
     running, cached = snapshot.running_count, snapshot.cached_count
     idle = max(status.slots_max - running - cached, 0)
     slot_cells = min(status.slots_max, max(width // 3, 8))
-    memory_cells = max(min(width // 3, 32), 8)
+    cells = max(min(width // 3, 32), 8)
     rows = (
         (
             "slots",
@@ -130,9 +130,7 @@ def _status_lines(status: Status, width: int) -> list[Text]:
         ),
         (
             "kv",
-            _bar(
-                ("█", "░"), memory_cells, snapshot.kv_tokens, snapshot.kv_used, snapshot.kv_cached
-            ),
+            _bar(("█", "░"), cells, snapshot.kv_tokens, snapshot.kv_used, snapshot.kv_cached),
             f"  {snapshot.kv_used:,} of {snapshot.kv_tokens:,} tokens",
         ),
         (
