@@ -153,8 +153,8 @@ def test_chat_keeps_what_was_said_and_can_forget_it() -> None:
     assert used[2] == used[0]
     answers = done.stdout.splitlines()
     assert answers[0] == answers[-1]
-    for told in ("begins again", "Be brief.", "tokens made", "no command /nonsense", "/quit"):
-        assert told in done.stderr
+    for message in ("begins again", "Be brief.", "tokens made", "no command /nonsense", "/quit"):
+        assert message in done.stderr
 
 
 def test_a_full_chat_says_so_and_drops_nothing_in_silence() -> None:
@@ -217,7 +217,7 @@ def test_settings_reach_the_engine_from_every_source(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "message"),
     [
         (["run", "--kv-token", "9", "hi"], 2, "the nearest is --kv-tokens"),
         (["rum", "hi"], 2, "the nearest is run"),
@@ -239,9 +239,9 @@ def test_settings_reach_the_engine_from_every_source(tmp_path: Path) -> None:
     ],
     ids=lambda each: " ".join(each)[:60].strip() if isinstance(each, list) else None,
 )
-def test_what_cannot_work_is_one_sentence(words: list[str], code: int, told: str) -> None:
+def test_what_cannot_work_is_one_sentence(words: list[str], code: int, message: str) -> None:
     """Guards people against tracebacks: what, why, what to do, and a code for scripts."""
-    expect_sentence(jitney(*words), code, told)
+    expect_sentence(jitney(*words), code, message)
 
 
 def test_a_schema_that_is_none_is_one_sentence(tmp_path: Path) -> None:

@@ -91,10 +91,10 @@ def test_a_bad_model_file_is_one_sentence(
         "header.gguf": (content[:30], "cut short"),
         "cut.gguf": (content[: len(content) * 2 // 3], "cut short"),
     }
-    for name, (damaged, told) in cases.items():
+    for name, (damaged, message) in cases.items():
         file = tmp_path / name
         file.write_bytes(damaged)
-        expect_sentence(jitney("run", *place, "--model", file, "hi"), 1, name, told)
+        expect_sentence(jitney("run", *place, "--model", file, "hi"), 1, name, message)
     expect_sentence(jitney("run", *place, "--model", tmp_path, "hi"), 1, "folder")
 
 
@@ -176,25 +176,25 @@ def test_an_interrupt_ends_an_answer_and_not_the_chat(endless: Path) -> None:
         process.stdin.flush()
         assert process.stdout.read(1)
         process.send_signal(signal.SIGINT)
-        told = _read_until(process, b"Stopped")
+        message = _read_until(process, b"Stopped")
         process.stdin.write(b"/stats\n")
         process.stdin.flush()
-        told += _read_until(process, b"busy")
+        message += _read_until(process, b"busy")
         process.stdin.close()
         assert process.wait(WAIT_S) == 0
         process.stdin = None
-    assert b"1 stopped" in told
-    assert b"Traceback" not in told
+    assert b"1 stopped" in message
+    assert b"Traceback" not in message
 
 
 def _read_until(process: subprocess.Popen[bytes], mark: bytes) -> bytes:
     assert process.stderr is not None
-    told = b""
-    while mark not in told:
+    message = b""
+    while mark not in message:
         line = process.stderr.readline()
-        assert line, told
-        told += line
-    return told
+        assert line, message
+        message += line
+    return message
 
 
 def test_the_embedded_model_answers_and_is_pulled_once(embedded: Path) -> None:

@@ -166,10 +166,10 @@ class Chat:
         note(f"System message: {system}" if system else "There is no system message.")
 
     def _answer(self, question: str) -> None:
-        head = [{"role": "system", "content": self._system}] if self._system else []
-        asked = {"role": "user", "content": question}
+        system = [{"role": "system", "content": self._system}] if self._system else []
+        turn = {"role": "user", "content": question}
         try:
-            prompt = self._llm.chat_prompt([*head, *self._turns, asked])
+            prompt = self._llm.chat_prompt([*system, *self._turns, turn])
             handle = self._llm.submit(prompt, self._params)
             answer = self._stream(handle)
         except ContextLengthExceeded:
@@ -183,22 +183,22 @@ class Chat:
         except JitneyError as error:
             note(sentence_of(error))
             return
-        self._turns += [asked, {"role": "assistant", "content": answer.outputs[0].text}]
+        self._turns += [turn, {"role": "assistant", "content": answer.outputs[0].text}]
         self._note_end(answer)
 
     def _stream(self, handle: Handle[RequestOutput]) -> RequestOutput:
         """Write the answer while it is made. Ctrl-C ends it and keeps the text so far."""
         writer = AnswerWriter()
-        shown = 0
+        written = 0
         with handle:
             try:
                 for delta in handle:
-                    shown += len(delta.text)
+                    written += len(delta.text)
                     writer.write(delta.text)
             except KeyboardInterrupt:
                 handle.cancel()
             answer = handle.result(STOP_S_MAX)
-        writer.write(answer.outputs[0].text[shown:])
+        writer.write(answer.outputs[0].text[written:])
         writer.end()
         return answer
 

@@ -37,8 +37,8 @@ READER_S_MAX = 0.5
 
 def say(sentence: str) -> None:
     """Write one line with our name to standard error; dropped if nobody reads."""
-    shown = " ".join(sentence.split())
-    _write_error(f"jitney: {shown[:SENTENCE_CHARACTERS_MAX]}\n")
+    line = " ".join(sentence.split())
+    _write_error(f"jitney: {line[:SENTENCE_CHARACTERS_MAX]}\n")
 
 
 def report(error: BaseException, *, debug: bool) -> int:

@@ -191,18 +191,18 @@ def setting_flags(
     shorts: tuple[tuple[str, str], ...] = (),
 ) -> list[Flag]:
     """One flag for each setting, and one without a help for each word of another system."""
-    made = [
+    flags = [
         _setting_flag(setting, dict(shorts).get(setting.name))
         for setting in (*(known_serve_settings() if serves else ()), *known_settings())
         if only is None or setting.name in only
     ]
-    names = [flag.name for flag in made]
+    names = [flag.name for flag in flags]
     words = [
         word
         for word in FOREIGN_NAMES
         if word.setting in names or (only is None and not word.setting)
     ]
-    return [*made, *map(_foreign_flag, words)]
+    return [*flags, *map(_foreign_flag, words)]
 
 
 def verb_flags(verb: Verb) -> list[Flag]:

@@ -86,14 +86,14 @@ class Meter:
             ticks = list(self._ticks)
         elapsed_s = now - self._started_at
         recent = sum(each.sampled_tokens for each in ticks if each.at > now - WINDOW_S)
-        made = self._engine.totals().completion_tokens - self._tokens_before
+        tokens = self._engine.totals().completion_tokens - self._tokens_before
         return Status(
             slots_max=self._engine.backend.traits.slots_max,
             snapshot=self._engine.snapshot(),
             decode_tokens=ticks[-1].decode_tokens if ticks else 0,
             prefill_tokens=ticks[-1].prefill_tokens if ticks else 0,
             rate_now=rate(recent, min(WINDOW_S, elapsed_s)),
-            rate_mean=rate(made, elapsed_s),
+            rate_mean=rate(tokens, elapsed_s),
             elapsed_s=elapsed_s,
         )
 

@@ -37,13 +37,13 @@ class Refused(ValueError):
     """A value of the right form that cannot be used. Its message is a clause: why, what to do."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Form:
     """How the value of one setting is written."""
 
-    type: Any = Any  # a type with bounds, as msgspec has them
+    type: Any  # a type with bounds, as msgspec has them
     """What msgspec checks the plain value against."""
-    plain: Callable[[object], object] = lambda value: value
+    plain: Callable[[object], object]
     """The plain value of a text; other values stay as they are. Raises ValueError."""
     expected: str
     """What a value looks like, in words that complete 'expected ...'."""
@@ -74,27 +74,19 @@ def form_of(kind: Any) -> Form:  # Any: annotations have no common type
 
 def whole_number(lowest: int, highest: int) -> Form:
     """A number within bounds, or its digits, with or without underscores between them."""
-    return Form(
-        type=Annotated[int, Meta(ge=lowest, le=highest)],
-        plain=partial(_plain_number, int),
-        expected=f"a whole number from {lowest} to {highest}",
-        placeholder="N",
-    )
+    kind = Annotated[int, Meta(ge=lowest, le=highest)]
+    expected = f"a whole number from {lowest} to {highest}"
+    return Form(kind, partial(_plain_number, int), expected, "N")
 
 
 def number(lowest: float, highest: float, *, above: bool = False) -> Form:
     """A finite number within bounds; with `above`, the lower bound itself is not allowed."""
-    bounds = f"from {lowest:g} to {highest:g}"
+    bounds, words = Meta(ge=lowest, le=highest), f"from {lowest:g} to {highest:g}"
     if above:
-        bounds = f"above {lowest:g} and at most {highest:g}"
-    low = Meta(gt=lowest, le=highest) if above else Meta(ge=lowest, le=highest)
-    return Form(
-        type=Annotated[float, low],
-        plain=partial(_plain_number, float),
-        expected=f"a number {bounds}",
-        placeholder="X",
-        show="{:g}".format,
-    )
+        bounds = Meta(gt=lowest, le=highest)
+        words = f"above {lowest:g} and at most {highest:g}"
+    plain = partial(_plain_number, float)
+    return Form(Annotated[float, bounds], plain, f"a number {words}", "X", "{:g}".format)
 
 
 def byte_size(lowest: int, highest: int) -> Form:
@@ -102,14 +94,10 @@ def byte_size(lowest: int, highest: int) -> Form:
 
     KB, MB, GB, TB are powers of 1000 and KiB, MiB, GiB, TiB of 1024.
     """
+    kind = Annotated[int, Meta(ge=lowest, le=highest)]
     bounds = f"{size_text(lowest)} to {size_text(highest)}"
-    return Form(
-        type=Annotated[int, Meta(ge=lowest, le=highest)],
-        plain=partial(_plain_number, _count_bytes),
-        expected=f"a number of bytes such as 512MB, 2GiB or 1073741824, from {bounds}",
-        placeholder="BYTES",
-        show=size_text,
-    )
+    expected = f"a number of bytes such as 512MB, 2GiB or 1073741824, from {bounds}"
+    return Form(kind, partial(_plain_number, _count_bytes), expected, "BYTES", size_text)
 
 
 def one_of(
@@ -136,29 +124,20 @@ def one_of(
         return spellings[_letters(word)]
 
     expected = f"one of {', '.join(known)}"
-    return Form(type=kind, plain=plain, expected=expected, placeholder="|".join(known))
+    return Form(kind, plain, expected, "|".join(known))
 
 
 def text_line(lowest: int, highest: int) -> Form:
     """A line of text within a number of characters, without space around it."""
-    return Form(
-        type=Annotated[str, Meta(min_length=lowest, max_length=highest)],
-        plain=_plain_text,
-        expected=f"a text of {lowest} to {highest} characters",
-        placeholder="VALUE",
-    )
+    kind = Annotated[str, Meta(min_length=lowest, max_length=highest)]
+    return Form(kind, _plain_text, f"a text of {lowest} to {highest} characters", "VALUE")
 
 
 def word_list(highest: int) -> Form:
     """Several words, separated by commas or as a list; each of at most `highest` characters."""
-    return Form(
-        type=tuple[Annotated[str, Meta(min_length=1, max_length=highest)], ...],
-        plain=_plain_words,
-        expected=f"words of up to {highest} characters, with commas between them",
-        placeholder="NAME,...",
-        show=", ".join,
-        is_list=True,
-    )
+    kind = tuple[Annotated[str, Meta(min_length=1, max_length=highest)], ...]
+    expected = f"words of up to {highest} characters, with commas between them"
+    return Form(kind, _plain_words, expected, "NAME,...", ", ".join, is_list=True)
 
 
 def origin_list(highest: int) -> Form:
@@ -205,8 +184,8 @@ def read_named(
     except Refused as refused:
         raise ConfigError(f"{name} is {value_text(value)}{where}, {refused}.") from None
     except ValueError:
-        shown = "not right" if is_secret else value_text(value)
-        raise ConfigError(f"{name} is {shown}{where}; expected {form.expected}.") from None
+        text = "not right" if is_secret else value_text(value)
+        raise ConfigError(f"{name} is {text}{where}; expected {form.expected}.") from None
 
 
 def value_text(value: object) -> str:
@@ -297,23 +276,12 @@ def _letters(word: str) -> str:
     return word.strip().lower().replace("-", "").replace("_", "")
 
 
-SWITCH = Form(
-    type=bool,
-    plain=_plain_switch,
-    expected="true or false",
-    placeholder=None,
-    show=lambda value: str(value).lower(),
-)
+SWITCH = Form(bool, _plain_switch, "true or false", None, lambda value: str(value).lower())
 """On or off: a truth value, or one of the usual words and digits for it."""
 
-PATH = Form(type=Path, plain=_plain_path, expected="a path", placeholder="PATH")
+PATH = Form(Path, _plain_path, "a path", "PATH")
 """A path, not made absolute; a leading ~ is the home folder. The file need not exist."""
 
-MODEL = replace(
-    PATH,
-    plain=_plain_model,
-    expected="a path, or a name such as owner/name:quant",
-    placeholder="MODEL",
-)
+MODEL = Form(Path, _plain_model, "a path, or a name such as owner/name:quant", "MODEL")
 """The path of a model, or its name on the hub, as a `Path`. The loader decides which of them it is.
 A value that begins with ./ can only be a path."""

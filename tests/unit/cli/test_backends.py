@@ -62,11 +62,15 @@ def test_one_that_does_not_work_is_told_with_its_reason(
     assert state(found, "llamacpp").endswith("; works here: yes, it was tried")
     assert found.chosen == "llamacpp"
     assert found.reason == f"OpenVINO does not work here: {NO_ATTENTION}"
-    told = {each["name"]: each for each in json.loads(overview_json(found))["backends"]}
-    assert [told[name]["works"] for name in ("openvino", "llamacpp", "fake")] == [False, True, True]
-    assert [told[name]["installed"] for name in ("openvino", "llamacpp")] == [True, True]
-    assert told["openvino"]["failure"] == NO_ATTENTION
-    assert told["llamacpp"]["failure"] is None
+    known = {each["name"]: each for each in json.loads(overview_json(found))["backends"]}
+    assert [known[name]["works"] for name in ("openvino", "llamacpp", "fake")] == [
+        False,
+        True,
+        True,
+    ]
+    assert [known[name]["installed"] for name in ("openvino", "llamacpp")] == [True, True]
+    assert known["openvino"]["failure"] == NO_ATTENTION
+    assert known["llamacpp"]["failure"] is None
 
 
 @pytest.mark.parametrize(
@@ -146,8 +150,8 @@ def test_a_family_that_openvino_does_not_know_is_said(tmp_path: Path) -> None:
     assert "gemma" in (refusals["openvino"] or "")
     assert refusals["llamacpp"] is None
     assert "cannot run the model" in found.reason
-    told = json.loads(overview_json(found))
-    assert "gemma" in told["backends"][0]["refusal"]
+    known = json.loads(overview_json(found))
+    assert "gemma" in known["backends"][0]["refusal"]
 
 
 def test_the_length_that_was_asked_for_counts(tmp_path: Path) -> None:
@@ -168,12 +172,12 @@ def test_the_length_that_was_asked_for_counts(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("children")
 def test_json_has_the_facts_apart(tmp_path: Path) -> None:
     """Guards scripts: facts as values, and not only in words."""
-    told = json.loads(overview_json(overview(Settings(cache_dir=tmp_path, backend="fake"))))
-    assert set(told) == {"backends", "model", "chosen", "reason", "numbers"}
-    assert told["chosen"] == "fake"
-    texts = {each["name"]: each["texts"] for each in told["backends"]}
+    known = json.loads(overview_json(overview(Settings(cache_dir=tmp_path, backend="fake"))))
+    assert set(known) == {"backends", "model", "chosen", "reason", "numbers"}
+    assert known["chosen"] == "fake"
+    texts = {each["name"]: each["texts"] for each in known["backends"]}
     assert all(each.startswith("the same whatever else") for each in texts.values())
-    blocks = {each["name"]: each["block_tokens"] for each in told["backends"]}
+    blocks = {each["name"]: each["block_tokens"] for each in known["backends"]}
     assert blocks == {"openvino": 32, "llamacpp": 1, "fake": 1}
 
 

@@ -142,7 +142,7 @@ def test_a_word_put_differently_is_translated_or_refused_in_a_sentence(
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("enable_priority: true\npolicy: sjf\n", "policy is 'priority' by .* and 'sjf' by "),
         ("policy: fair\nenable_priority: false\n", "policy is 'fair' by .* and 'fifo' by "),
@@ -152,10 +152,10 @@ def test_a_word_put_differently_is_translated_or_refused_in_a_sentence(
     ],
 )
 def test_two_words_that_contradict_each_other_are_refused(
-    text: str, told: str, tmp_path: Path
+    text: str, message: str, tmp_path: Path
 ) -> None:
     """Guards against the later of two words winning in silence."""
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         read(tmp_path, text)
 
 
@@ -238,7 +238,7 @@ optimizations:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("optimizations:\n  seed: 1\n  seed: 2\n", "line 3: optimizations.seed is given twice"),
         ("optimizations:\n  a: [{b: 1, b: 2}]\n", r"optimizations\.a\.b is given twice"),
@@ -253,9 +253,9 @@ optimizations:
         ("optimizations:\n  num_workers: 2\n", r"num_workers is 2 in .*: optimizations\.num_work"),
     ],
 )
-def test_messages_name_the_nested_path(text: str, told: str, tmp_path: Path) -> None:
+def test_messages_name_the_nested_path(text: str, message: str, tmp_path: Path) -> None:
     """Guards whoever has a long nested file and must find the line."""
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         read(tmp_path, text)
 
 
