@@ -170,7 +170,6 @@ def test_a_command_line_of_vllm_works_and_its_result_has_their_names(tmp_path: P
         (("serve", "--request-rate", "0"), "--request-rate"),
         (("serve", "--burstiness", "2"), "--burstiness would not be used without"),
         (("serve", "--dataset-path", "x", "--num-prompts", "5"), "--num-prompts would not be used"),
-        (("serve", "--tokenizer", "x"), "no tokenizer is loaded here"),
         (("serve", "--metric-percentiles", "101"), "--metric-percentiles"),
         (("scaling", "--backend", "fake", "--sizes", "0,2"), "--sizes"),
         (("scaling", "--backend", "fake", "--sizes", "4"), "--sizes"),
