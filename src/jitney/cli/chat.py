@@ -71,30 +71,29 @@ def call(options: ChatOptions, resolved: Resolved) -> None:
 
 
 def read_line(*, is_terminal: bool) -> str | None:
-    """The next line, typed or from a pipe; None at the end. Raises InvalidRequest."""
-    if is_terminal:
-        return _read_typed()
-    content = sys.stdin.buffer.readline(LINE_BYTES_MAX + 1)
-    if len(content) > LINE_BYTES_MAX:
-        raise InvalidRequest("A line of standard input is too long.", "prompt")
+    """The next line, typed or from a pipe; None at the end. Raises InvalidRequest.
+
+    A typed line has editing and history, and Ctrl-C raises KeyboardInterrupt.
+    """
     try:
+        if is_terminal:
+            return _read_typed()
+        content = sys.stdin.buffer.readline(LINE_BYTES_MAX + 1)
+        if len(content) > LINE_BYTES_MAX:
+            raise InvalidRequest("A line of standard input is too long.", "prompt")
         return content.decode("utf-8") or None
     except UnicodeDecodeError:
         raise InvalidRequest("Standard input is not text in UTF-8.", "prompt") from None
 
 
 def _read_typed() -> str | None:
-    """A line with editing and history. Raises KeyboardInterrupt too."""
     try:
         return input(PROMPT if EDITS else PLAIN_PROMPT)
-    except EOFError:
+    except (EOFError, KeyboardInterrupt) as end:
         sys.stdout.write("\n")
+        if isinstance(end, KeyboardInterrupt):
+            raise
         return None
-    except KeyboardInterrupt:
-        sys.stdout.write("\n")
-        raise
-    except UnicodeDecodeError:
-        raise InvalidRequest("What was typed is not text in UTF-8.", "prompt") from None
 
 
 class Chat:
