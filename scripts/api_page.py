@@ -129,7 +129,7 @@ Events are `data: ` and a JSON object; the first of a chat has the role, the las
 its `finish_reason`, and `data: [DONE]` ends a stream that went well. The status line waits for the
 first token, for {limits.HEADERS_WAIT_S:g} s at most, so that early failures have a status. A
 failure after that is one event with an `error`, and no `[DONE]`. A stream that has nothing to say
-for {ServeSettings().sse_ping_interval:g} s (`--sse-ping-interval`) says `: ping`. A client that has
+for {limits.PING_S:g} s says `: ping`. A client that has
 left so much of an answer unread, stream or not, that the buffers in between are full, and takes
 nothing for {ServeSettings().read_timeout:g} s (`--read-timeout`), is cut.
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from jitney.config.definitions import Group, variable_name
-from jitney.config.foreign_names import FOREIGN_NAMES, SYNONYMS, TABLES, ForeignName, Meaning
+from jitney.config.foreign_names import FOREIGN_NAMES, SYNONYMS, TABLES, ForeignName
 from jitney.config.keyfile import FIELDS
 from jitney.config.settings import known_serve_settings, known_settings
 
@@ -118,11 +118,9 @@ def _other_words() -> list[str]:
     names = [
         (f"`{word.name}`", f"`{word.setting}`", f"`{variable_name(word.name)}`", word.origin)
         for word in FOREIGN_NAMES
-        if word.meaning is None
+        if word.form is None
     ]
-    meanings = [
-        row for word in FOREIGN_NAMES if word.meaning for row in _meaning_rows(word, word.meaning)
-    ]
+    meanings = [row for word in FOREIGN_NAMES if word.form for row in _meaning_rows(word)]
     spellings = [
         (f"`{setting}`", f"`{value}`", f"`{ours}`")
         for setting, pairs in SYNONYMS.items()
@@ -142,14 +140,14 @@ def _other_words() -> list[str]:
     ]
 
 
-def _meaning_rows(word: ForeignName, meaning: Meaning) -> list[tuple[str, ...]]:
+def _meaning_rows(word: ForeignName) -> list[tuple[str, ...]]:
     rows = [
         (
             f"`{str(value).lower()}`",
             "what jitney always does" if ours is None else f"`{word.setting}: {ours}`",
         )
-        for value, ours in meaning.values
+        for value, ours in word.values
     ]
-    if meaning.advice:
-        rows.append(("any other" if meaning.values else "any", f"refused: {meaning.advice}"))
+    if word.advice:
+        rows.append(("any other" if word.values else "any", f"refused: {word.advice}"))
     return [(f"`{word.name}`", value, stands, word.origin) for value, stands in rows]

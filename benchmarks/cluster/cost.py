@@ -73,7 +73,7 @@ def ratio(options: argparse.Namespace, told: Telling) -> tuple[list[Row], dict[s
     with (
         progress_bar(Console(stderr=True)) as bar,
         opened(1) as nodes,
-        served(*SMOL_FLAGS, "--no-enable-jobs") as single,
+        served(*SMOL_FLAGS, "--jobs-dir", "none") as single,
         fleet(nodes, 1, *SMOL_FLAGS) as made,
     ):
         sides: dict[str, Callable[[list[Job]], float]] = {

@@ -73,7 +73,7 @@ def fleet(
     `costs` are fields of the fake backend's settings; one of `ROUTERS` sends to the replicas.
     """
     facts = json.dumps({"costs": costs, "router": router})
-    joined = ("--replicas", str(replicas), "--ray-address", nodes.address, "--no-enable-jobs")
+    joined = ("--replicas", str(replicas), "--ray-address", nodes.address, "--jobs-dir", "none")
     with served(
         *joined,
         *flags,

@@ -151,7 +151,7 @@ def make_cases(options: argparse.Namespace) -> list[Case]:
 
 async def known(options: argparse.Namespace, cases: list[Case]) -> list[Case]:
     """The cases with the answers of a single process that has the same settings."""
-    with served(*FLAGS[options.model], "--no-enable-jobs") as single:
+    with served(*FLAGS[options.model], "--jobs-dir", "none") as single:
         queue: Cases = asyncio.Queue()
         for case in (*cases, None):
             queue.put_nowait(case)

@@ -139,7 +139,7 @@ class RowAnswers:
         if "messages" in batch and self._llm.engine.backend.vocabulary.chat_template is None:
             raise ModelError("The model has no chat template; give a column prompt, not messages.")
 
-    def _check_engine(self, outcome: Outcome) -> None:
+    def _check_engine(self, _place: int, outcome: Outcome) -> None:
         """Raise an error that every other row would get too."""
         is_running = self._llm.engine.state is EngineState.RUNNING
         if isinstance(outcome, JitneyError) and not is_running:

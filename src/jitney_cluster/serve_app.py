@@ -105,7 +105,7 @@ def _for_ray(serving: ServeSettings, ingress_count: int) -> ServeSettings:
             raise ConfigError(f"{name} is Ray's own here: see its http_options; leave it out.")
     if ingress_count > 1:
         # The store of files and batches has one user at a time.
-        return replace(serving, enable_jobs=False)
+        return replace(serving, jobs_dir=None)
     return serving
 
 

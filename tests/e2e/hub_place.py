@@ -1,5 +1,6 @@
 """A machine for the tests of the hub: caches of its own, a stand-in of the hub, and the program."""
 
+import importlib
 import json
 import os
 import subprocess
@@ -9,13 +10,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+from huggingface_hub import constants
+
+from jitney.models import hub
 from tests.backends_for_tests import share_verdicts
+from tests.e2e import program
 from tests.e2e.hub_stand_in import HubStandIn, standing_in
 from tests.models_for_tests import TinyShape, write_tiny_gguf
 
 WAIT_S = 120
 REPOSITORY = "owner/tiny-GGUF"
 Q4, Q8 = "tiny-Q4_K_M.gguf", "tiny-Q8_0.gguf"
+FOREIGN = ("JITNEY_", "HF_", "HUGGING")
+"""The beginnings of variables that are not of this machine."""
+
 SHAPE = TinyShape(layers=1, width=64, heads=2, heads_kv=1, inner=64)
 
 
@@ -34,9 +43,21 @@ class Place:
     def cache(self) -> Path:
         return self.folder / "cache"
 
-    def jitney(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-        """Run the program to its end."""
-        return self.python("-m", "jitney", *words, **environ)
+    def jitney(self, *words: str, **environ: str) -> program.Done:
+        """Call the program in this process."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(self.folder)
+            for name in os.environ:
+                if name.startswith(FOREIGN):
+                    patch.delenv(name)
+            for name, value in (self._environ() | environ).items():
+                patch.setenv(name, value)
+            _read_environment_again()
+            try:
+                return program.jitney(*words)
+            finally:
+                patch.undo()
+                _read_environment_again()
 
     def python(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
         """Run Python to its end."""
@@ -46,13 +67,7 @@ class Place:
 
     def started(self, *words: str, **environ: str) -> subprocess.Popen[str]:
         """Start Python."""
-        mine = ("JITNEY_", "HF_", "HUGGING")
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(mine)}
-        given = {
-            "HF_ENDPOINT": self.hub.url,
-            "HF_HOME": str(self.folder / "hf"),
-            "JITNEY_CACHE_DIR": str(self.cache),
-        }
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
         return subprocess.Popen(
             [sys.executable, *words],
             stdin=subprocess.DEVNULL,
@@ -60,8 +75,15 @@ class Place:
             stderr=subprocess.PIPE,
             text=True,
             cwd=self.folder,
-            env=kept | given | environ,
+            env=kept | self._environ() | environ,
         )
+
+    def _environ(self) -> dict[str, str]:
+        return {
+            "HF_ENDPOINT": self.hub.url,
+            "HF_HOME": str(self.folder / "hf"),
+            "JITNEY_CACHE": str(self.cache),
+        }
 
     def pulled(self, name: str, **environ: str) -> Path:
         """Fetch a model, which must succeed; where it is."""
@@ -102,6 +124,12 @@ def place_in(folder: Path) -> Iterator[Place]:
         place = Place(folder, hub)
         share_verdicts(place.cache)
         yield place
+
+
+def _read_environment_again() -> None:
+    """The library of the hub reads its variables when it is imported."""
+    importlib.reload(constants)
+    importlib.reload(hub)
 
 
 def break_later(hub: HubStandIn) -> None:

@@ -41,7 +41,16 @@ def bench(capsys: Capture, *words: str | Path) -> tuple[dict[str, Any], str]:
     [
         (
             "strategies",
-            ("--num-prompts", "6", "--runs", "1", "--max-num-seqs", "3", "--request-rate", "50"),
+            (
+                "--num-prompts",
+                "6",
+                "--runs",
+                "1",
+                "--set",
+                "max_num_seqs=3",
+                "--request-rate",
+                "50",
+            ),
             {"num_prompts": 6, "request_rate": 50.0, "slots": 3},
         ),
         (
@@ -52,7 +61,7 @@ def bench(capsys: Capture, *words: str | Path) -> tuple[dict[str, Any], str]:
         ("overhead", ("--sizes", "1,2"), {"prompt_count": 32, "completion_count": 96}),
         (
             "stalls",
-            ("--input-len", "100", "--runs", "1", "--kv-tokens", str(KV_TOKENS)),
+            ("--input-len", "100", "--runs", "1", "--set", f"kv_tokens={KV_TOKENS}"),
             {"streams": 8, "arrives_s": 0.01},
         ),
     ],
@@ -145,10 +154,10 @@ def test_chats_and_a_trace(tmp_path: Path, capsys: Capture) -> None:
         (("compare",), "There is no command compare"),
         (("scaling", "--backend", "fake", "--sizes", "0,2"), "--sizes"),
         (("scaling", "--backend", "fake", "--sizes", "4"), "--sizes"),
-        (("scaling", "--backend", "fake", "--max-num-seqs", "2"), "--max-num-seqs would not be"),
-        (("stalls", "--backend", "fake", "--mix", "separate"), "--mix would not be used"),
-        (("overhead", "--backend", "fake", "--request-timeout-s", "1"), "would not be used"),
-        (("strategies", "--backend", "fake", "--strategy", "static"), "would not be used"),
+        (("scaling", "--backend", "fake", "--set", "max_num_seqs=2"), "--set max_num_seqs would"),
+        (("stalls", "--backend", "fake", "--set", "mix=separate"), "--set mix would not be used"),
+        (("overhead", "--backend", "fake", "--set", "request_timeout_s=1"), "would not be used"),
+        (("strategies", "--backend", "fake", "--set", "strategy=static"), "would not be used"),
         (("strategies", "--backend", "fake", "--runs", "0"), "--runs"),
         (("strategies", "--backend", "fake", "--num-prompts", "1000000"), "--num-prompts"),
         (("strategies", "--backend", "fake", "--request-rate", "inf"), "--request-rate"),

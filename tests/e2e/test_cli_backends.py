@@ -1,29 +1,17 @@
 """`jitney backends` as people run it: what it prints, where, and what it leaves alone."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.backends_for_tests import needs, share_verdicts
+from tests.e2e import program
 from tests.e2e.test_cli_terminal import on_terminal
 
-WAIT_S = 240
 
-
-def jitney(*words: str | Path, cache: Path) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("JITNEY_")}
-    return subprocess.run(
-        [sys.executable, "-m", "jitney", *map(str, words)],
-        env=kept | {"JITNEY_CACHE": str(cache)},
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-        check=False,
-    )
+def jitney(*words: str | Path, cache: Path) -> program.Done:
+    return program.jitney(*words, environ={"JITNEY_CACHE": str(cache)})
 
 
 def test_it_lists_and_chooses_and_leaves_nothing_but_what_was_tried(tmp_path: Path) -> None:
@@ -38,10 +26,10 @@ def test_it_lists_and_chooses_and_leaves_nothing_but_what_was_tried(tmp_path: Pa
     assert all(line == line.rstrip() for line in lines)
     assert "not fetched yet" in done.stdout
     assert [path.name for path in cache.iterdir()] == ["probes"]
-    told = json.loads(jitney("backends", "--json", cache=cache).stdout)
-    assert [each["name"] for each in told["backends"]] == ["openvino", "llamacpp", "fake"]
-    assert told["reason"] in done.stdout
-    for each in told["backends"]:
+    found = json.loads(jitney("backends", "--json", cache=cache).stdout)
+    assert [each["name"] for each in found["backends"]] == ["openvino", "llamacpp", "fake"]
+    assert found["reason"] in done.stdout
+    for each in found["backends"]:
         [line] = [line for line in lines if line.startswith(f"{each['name']} ")]
         if each["name"] == "fake" or not each["installed"]:
             assert "works here" not in line
@@ -65,13 +53,9 @@ def test_a_bad_model_is_one_sentence(tmp_path: Path) -> None:
     """Guards a mistyped path: no list, no traceback."""
     text = tmp_path / "text.gguf"
     text.write_text("hello, I am a text\n" * 50)
-    for model, told in ((tmp_path / "none.gguf", "does not exist"), (text, "not a GGUF")):
+    for model, found in ((tmp_path / "none.gguf", "does not exist"), (text, "not a GGUF")):
         done = jitney("backends", model, cache=tmp_path / "cache")
-        assert done.returncode == 1
-        assert done.stdout == ""
-        assert done.stderr.startswith("jitney: ")
-        assert done.stderr.count("\n") == 1, done.stderr
-        assert told in done.stderr
+        program.expect_sentence(done, 1, found)
 
 
 def test_it_measures_when_asked_and_knows_it_afterwards(tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""The program with real models: one written on the spot, and the embedded one."""
+"""The program with real models: one written on the spot, and the embedded one.
+
+It is called in this process; where it is interrupted, it is a program.
+"""
 
 import json
 import os
@@ -12,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.backends_for_tests import skip_reason
+from tests.e2e.program import expect_sentence, jitney
 
 if reason := skip_reason("llamacpp"):
     pytest.skip(reason, allow_module_level=True)
@@ -25,22 +29,6 @@ SMALL = ("--backend", "llamacpp", "--kv-tokens", "512", "--max-num-seqs", "4", *
 
 def command(*words: str | Path) -> list[str]:
     return [sys.executable, "-m", "jitney", *map(str, words)]
-
-
-def jitney(*words: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*words), input=stdin, capture_output=True, text=True, timeout=WAIT_S, check=False
-    )
-
-
-def expect_sentence(done: subprocess.CompletedProcess[str], code: int, *told: str) -> None:
-    """One line on standard error, nothing on standard output, and the exit code."""
-    assert done.returncode == code, done.stderr
-    assert done.stdout == ""
-    assert done.stderr.startswith("jitney: ")
-    assert done.stderr.count("\n") == 1, done.stderr
-    for word in told:
-        assert word in done.stderr
 
 
 @contextmanager
@@ -103,10 +91,10 @@ def test_a_bad_model_file_is_one_sentence(
         "header.gguf": (content[:30], "cut short"),
         "cut.gguf": (content[: len(content) * 2 // 3], "cut short"),
     }
-    for name, (damaged, told) in cases.items():
+    for name, (damaged, message) in cases.items():
         file = tmp_path / name
         file.write_bytes(damaged)
-        expect_sentence(jitney("run", *place, "--model", file, "hi"), 1, name, told)
+        expect_sentence(jitney("run", *place, "--model", file, "hi"), 1, name, message)
     expect_sentence(jitney("run", *place, "--model", tmp_path, "hi"), 1, "folder")
 
 
@@ -188,25 +176,25 @@ def test_an_interrupt_ends_an_answer_and_not_the_chat(endless: Path) -> None:
         process.stdin.flush()
         assert process.stdout.read(1)
         process.send_signal(signal.SIGINT)
-        told = _read_until(process, b"Stopped")
+        message = _read_until(process, b"Stopped")
         process.stdin.write(b"/stats\n")
         process.stdin.flush()
-        told += _read_until(process, b"busy")
+        message += _read_until(process, b"busy")
         process.stdin.close()
         assert process.wait(WAIT_S) == 0
         process.stdin = None
-    assert b"1 stopped" in told
-    assert b"Traceback" not in told
+    assert b"1 stopped" in message
+    assert b"Traceback" not in message
 
 
 def _read_until(process: subprocess.Popen[bytes], mark: bytes) -> bytes:
     assert process.stderr is not None
-    told = b""
-    while mark not in told:
+    message = b""
+    while mark not in message:
         line = process.stderr.readline()
-        assert line, told
-        told += line
-    return told
+        assert line, message
+        message += line
+    return message
 
 
 def test_the_embedded_model_answers_and_is_pulled_once(embedded: Path) -> None:
@@ -226,7 +214,7 @@ def test_the_embedded_model_answers_and_is_pulled_once(embedded: Path) -> None:
 def test_the_embedded_model_chats(embedded: Path) -> None:
     """Guards history with a real template: a follow-up is computed on top of what is cached."""
     assert embedded.exists()
-    done = jitney("chat", "--greedy", "--max-tokens", "16", stdin="Hello!\nSay more.\n")
+    done = jitney("chat", "--greedy", "--max-tokens", "16", stdin=b"Hello!\nSay more.\n")
     assert done.returncode == 0, done.stderr
     figures = [line for line in done.stderr.splitlines() if " cached" in line]
     cached = [int(line.split(" cached")[0].split(" · ")[-1]) for line in figures]
@@ -243,18 +231,14 @@ def test_the_demo_streams_eight_prompts_from_the_embedded_model(embedded: Path) 
     assert "8 answers, " in done.stdout.splitlines()[-1]
 
 
-def test_a_failed_fetch_is_one_sentence(tmp_path: Path) -> None:
+def test_a_failed_fetch_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards machines without a network: the package, the reason, and what else to do."""
-    environ = {
-        name: value for name, value in os.environ.items() if name[:4] not in ("PIP_", "JITN")
-    }
-    environ |= {"JITNEY_CACHE": str(tmp_path), "PIP_INDEX_URL": "http://127.0.0.1:9/simple"}
-    environ |= {"PIP_CONFIG_FILE": os.devnull, "PIP_RETRIES": "0", "PIP_NO_INDEX": "1"}
-    done = subprocess.run(
-        command("pull"), env=environ, capture_output=True, text=True, timeout=WAIT_S, check=False
-    )
-    assert done.returncode == 1
-    assert done.stdout == ""
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    nowhere = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_CONFIG_FILE": os.devnull}
+    nowhere |= {"PIP_RETRIES": "0", "PIP_NO_INDEX": "1", "JITNEY_CACHE": str(tmp_path)}
+    done = jitney("pull", environ=nowhere)
+    assert (done.returncode, done.stdout) == (1, "")
     last = done.stderr.splitlines()[-1]
     assert last.startswith("jitney: ")
     assert "--model" in last

@@ -122,8 +122,8 @@ def test_the_demo_draws_panes_and_a_status_bar_and_ends(columns: int, rows: int)
     assert "\x1b[" in terminal.raw
     assert ("╭" in text) == (columns >= 80)
     last = text[text.rindex("slots") - 2 * columns * rows :]
-    for told in ("A letter home", "running", "of 16,384 tokens", "prefill tokens", "queue"):
-        assert told in last
+    for message in ("A letter home", "running", "of 16,384 tokens", "prefill tokens", "queue"):
+        assert message in last
     assert "8 answers" in text.split("speed")[-1]
 
 

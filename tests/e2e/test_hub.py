@@ -114,7 +114,7 @@ def test_the_file_that_is_meant_is_fetched(
 
 
 @pytest.mark.parametrize(
-    ("files", "name", "told"),
+    ("files", "name", "message"),
     [
         (
             ("m-Q2_K.gguf", "m-Q6_K.gguf"),
@@ -147,11 +147,11 @@ def test_the_file_that_is_meant_is_fetched(
     ids=["several", "no such quant", "twice", "no GGUF", "no such file"],
 )
 def test_what_is_not_clear_is_a_list_to_choose_from(
-    place: Place, tiny: bytes, files: tuple[str, ...], name: str, told: str
+    place: Place, tiny: bytes, files: tuple[str, ...], name: str, message: str
 ) -> None:
     """Guards against a guess that costs gigabytes."""
     place.hub.repositories[REPOSITORY] = dict.fromkeys(files, tiny)
-    assert place.refused("pull", name) == told
+    assert place.refused("pull", name) == message
     assert place.hub.contents() == []
 
 
@@ -205,10 +205,11 @@ def test_a_conversion_outlives_its_source_until_it_is_pruned(place: Place) -> No
         numbers = ("--threads", "1", "--dtype", "float32", "--max-tokens", "1")
         words = ("--model", REPOSITORY, "--backend", "openvino", *numbers, "--raw", "the")
         done = place.jitney("run", *words)
+        assert done.returncode == 0, done.stderr
     else:
         # What a run would do first, where it may go on.
-        done = place.python("-c", CONVERT, REPOSITORY)
-    assert done.returncode == 0, done.stderr
+        converted = place.python("-c", CONVERT, REPOSITORY)
+        assert converted.returncode == 0, converted.stderr
     source, conversion = place.listed()
     assert source["name"] == f"{REPOSITORY}:Q4_K_M"
     assert conversion["kind"] == "converted"

@@ -51,12 +51,12 @@ def test_a_gated_model_says_how_to_get_in_and_a_token_opens_it(place: Place) -> 
     """Guards the commonest refusal of the hub, before and with a token of the wrong account."""
     place.hub.gated.add(REPOSITORY)
     place.hub.token = "hf_right"
-    told = (
+    message = (
         f"{REPOSITORY} is gated or private: accept its licence on {place.hub.url}/{REPOSITORY}, "
         "and set HF_TOKEN to a token of the account that did."
     )
-    assert place.refused("pull", REPOSITORY) == told
-    assert place.refused("pull", REPOSITORY, HF_TOKEN="hf_wrong") == told
+    assert place.refused("pull", REPOSITORY) == message
+    assert place.refused("pull", REPOSITORY, HF_TOKEN="hf_wrong") == message
     assert place.pulled(REPOSITORY, HF_TOKEN="hf_right").name == Q4
 
 
@@ -91,9 +91,9 @@ def test_offline_takes_what_is_cached_and_says_when_nothing_is(place: Place) -> 
         "where there is a network."
     )
     nobody = "http://127.0.0.1:9"
-    told = place.refused("pull", name, HF_ENDPOINT=nobody)
-    assert told.startswith(f"{lacking}, and the hub at {nobody} cannot be reached (")
-    assert told.endswith("); check the network, or HF_ENDPOINT.")
+    message = place.refused("pull", name, HF_ENDPOINT=nobody)
+    assert message.startswith(f"{lacking}, and the hub at {nobody} cannot be reached (")
+    assert message.endswith("); check the network, or HF_ENDPOINT.")
     path = place.pulled(name)
     done = place.jitney("pull", name, HF_HUB_OFFLINE="1")
     assert str(path) in done.stdout
@@ -140,10 +140,10 @@ def test_ctrl_c_keeps_what_has_come(place: Place, tiny: bytes) -> None:
     process = place.started("-m", "jitney", "pull", REPOSITORY)
     assert reached.wait(WAIT_S)
     process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=WAIT_S)
+    _, message = process.communicate(timeout=WAIT_S)
     goes_on.set()
     assert process.returncode == 130
-    assert "Traceback" not in told
+    assert "Traceback" not in message
     [kept] = place.hub_cache.rglob("*.incomplete")
     had = kept.stat().st_size
     place.hub.seen.clear()
@@ -154,8 +154,8 @@ def test_ctrl_c_keeps_what_has_come(place: Place, tiny: bytes) -> None:
 def test_two_processes_at_once_fetch_once(place: Place) -> None:
     """Guards the network, and the file against two writers."""
     processes = [place.started("-m", "jitney", "pull", REPOSITORY) for _ in range(2)]
-    told = [process.communicate(timeout=WAIT_S) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], told
+    message = [process.communicate(timeout=WAIT_S) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], message
     assert len(place.hub.contents()) == 1
 
 
@@ -220,11 +220,11 @@ def test_too_little_room_is_told_before_anything_is_fetched(
 ) -> None:
     """Guards minutes of fetching that cannot end well."""
     (small_disk / "other").write_bytes(b"\0" * len(tiny))
-    told = place.refused("pull", REPOSITORY)
+    message = place.refused("pull", REPOSITORY)
     blob = place.hub_cache / "models--owner--tiny-GGUF" / "blobs"
-    assert told.startswith(f"{blob}/")
-    assert " needs about " in told
-    assert told.endswith(" MiB are free; make room, or set HF_HOME to another folder.")
+    assert message.startswith(f"{blob}/")
+    assert " needs about " in message
+    assert message.endswith(" MiB are free; make room, or set HF_HOME to another folder.")
     assert place.hub.contents() == []
 
 

@@ -1,8 +1,8 @@
 """Runs a list of requests of any length through an engine with a bounded queue.
 
-Called on the caller's thread by `jitney.api.llm` and `jitney_cluster.ray_data`. When the queue is
-full, the other requests are sent as room appears, so a long list never gets QueueFull. If the
-caller interrupts, the rest is cancelled.
+Called on the caller's thread by `jitney.api.llm`, `jitney.cli.run` and `jitney_cluster.ray_data`.
+When the queue is full, the other requests are sent as room appears, so a long list never gets
+QueueFull. If the caller interrupts, the rest is cancelled.
 
 Tests: tests/unit/api/test_llm.py.
 """
@@ -32,7 +32,7 @@ def run_all(
     If one fails, its error is raised and the rest is cancelled.
     """
 
-    def report_or_raise(outcome: Outcome) -> None:
+    def report_or_raise(_place: int, outcome: Outcome) -> None:
         if isinstance(outcome, JitneyError):
             raise outcome
         report(outcome)
@@ -44,11 +44,12 @@ def run_all(
 def run_each(
     engine: Engine,
     requests: Iterator[Request | JitneyError],
-    report: Callable[[Outcome], None],
+    report: Callable[[int, Outcome], None],
 ) -> list[Outcome]:
     """What came of each request, in their order: its answer, or the error that it failed with.
 
-    An error in place of a request is its outcome. Where `report` raises, the rest is cancelled.
+    An error in place of a request is its outcome. `report` gets each one with its place when it is
+    known; where it raises, the rest is cancelled.
 
     Requests are made one by one, when there is room. So the first ones run while the last ones
     are not yet tokenised.
@@ -57,7 +58,7 @@ def run_each(
 
     def tell(place: int, outcome: Outcome) -> None:
         outcomes[place] = outcome
-        report(outcome)
+        report(place, outcome)
 
     def sendable() -> Iterator[tuple[int, Request]]:
         for place, each in enumerate(requests):

@@ -71,30 +71,29 @@ def call(options: ChatOptions, resolved: Resolved) -> None:
 
 
 def read_line(*, is_terminal: bool) -> str | None:
-    """The next line, typed or from a pipe; None at the end. Raises InvalidRequest."""
-    if is_terminal:
-        return _read_typed()
-    content = sys.stdin.buffer.readline(LINE_BYTES_MAX + 1)
-    if len(content) > LINE_BYTES_MAX:
-        raise InvalidRequest("A line of standard input is too long.", "prompt")
+    """The next line, typed or from a pipe; None at the end. Raises InvalidRequest.
+
+    A typed line has editing and history, and Ctrl-C raises KeyboardInterrupt.
+    """
     try:
+        if is_terminal:
+            return _read_typed()
+        content = sys.stdin.buffer.readline(LINE_BYTES_MAX + 1)
+        if len(content) > LINE_BYTES_MAX:
+            raise InvalidRequest("A line of standard input is too long.", "prompt")
         return content.decode("utf-8") or None
     except UnicodeDecodeError:
         raise InvalidRequest("Standard input is not text in UTF-8.", "prompt") from None
 
 
 def _read_typed() -> str | None:
-    """A line with editing and history. Raises KeyboardInterrupt too."""
     try:
         return input(PROMPT if EDITS else PLAIN_PROMPT)
-    except EOFError:
+    except (EOFError, KeyboardInterrupt) as end:
         sys.stdout.write("\n")
+        if isinstance(end, KeyboardInterrupt):
+            raise
         return None
-    except KeyboardInterrupt:
-        sys.stdout.write("\n")
-        raise
-    except UnicodeDecodeError:
-        raise InvalidRequest("What was typed is not text in UTF-8.", "prompt") from None
 
 
 class Chat:
@@ -166,10 +165,10 @@ class Chat:
         note(f"System message: {system}" if system else "There is no system message.")
 
     def _answer(self, question: str) -> None:
-        head = [{"role": "system", "content": self._system}] if self._system else []
-        asked = {"role": "user", "content": question}
+        system = [{"role": "system", "content": self._system}] if self._system else []
+        turn = {"role": "user", "content": question}
         try:
-            prompt = self._llm.chat_prompt([*head, *self._turns, asked])
+            prompt = self._llm.chat_prompt([*system, *self._turns, turn])
             handle = self._llm.submit(prompt, self._params)
             answer = self._stream(handle)
         except ContextLengthExceeded:
@@ -183,22 +182,22 @@ class Chat:
         except JitneyError as error:
             note(sentence_of(error))
             return
-        self._turns += [asked, {"role": "assistant", "content": answer.outputs[0].text}]
+        self._turns += [turn, {"role": "assistant", "content": answer.outputs[0].text}]
         self._note_end(answer)
 
     def _stream(self, handle: Handle[RequestOutput]) -> RequestOutput:
         """Write the answer while it is made. Ctrl-C ends it and keeps the text so far."""
         writer = AnswerWriter()
-        shown = 0
+        written = 0
         with handle:
             try:
                 for delta in handle:
-                    shown += len(delta.text)
+                    written += len(delta.text)
                     writer.write(delta.text)
             except KeyboardInterrupt:
                 handle.cancel()
             answer = handle.result(STOP_S_MAX)
-        writer.write(answer.outputs[0].text[shown:])
+        writer.write(answer.outputs[0].text[written:])
         writer.end()
         return answer
 

@@ -4,18 +4,19 @@ Tests: tests/e2e/test_cli.py.
 """
 
 import sys
-from statistics import median
 
 from rich.console import Console
 
 from jitney.api.llm import LLM
+from jitney.api.outputs import RequestOutput
 from jitney.cli.opening import has_template, make_prompt, opened
+from jitney.cli.result_lines import run_lines
 from jitney.cli.verbs import DemoOptions
-from jitney.cli.watch import Question, Watched, watch
+from jitney.cli.watch import Watched, watch
 from jitney.config import Resolved
 from jitney.core.params import SamplingParams
 from jitney.engine.clock import SystemClock
-from jitney.engine.stats import rate
+from jitney.errors import JitneyError
 
 PROMPTS = (
     ("Why is the sky blue?", "Explain to a curious child why the sky is blue."),
@@ -41,14 +42,16 @@ def call(options: DemoOptions, resolved: Resolved) -> None:
     with opened(resolved) as llm:
         clock = SystemClock()
         started_at = clock.now()
-        watched = watch(llm, _questions(llm, options), console, leaves=True)
-        elapsed_s = clock.now() - started_at
+        watched = _prompts(llm, options)
+        watch(llm, watched, console, leaves=True)
+        answers = [each.outcome for each in watched if isinstance(each.outcome, RequestOutput)]
+        figures = run_lines(answers, llm.stats(), clock.now() - started_at)[:2]
     if not console.is_terminal:
         sys.stdout.write(plain_text(watched))
-    sys.stdout.write(summary(watched, elapsed_s) + "\n")
-    failed = [each.error for each in watched if each.error is not None]
-    if failed:
-        raise failed[0]
+    sys.stdout.write(", ".join(figures) + ".\n")
+    for each in watched:
+        if isinstance(each.outcome, JitneyError):
+            raise each.outcome
 
 
 def plain_text(watched: list[Watched]) -> str:
@@ -57,22 +60,10 @@ def plain_text(watched: list[Watched]) -> str:
     return "\n".join(parts) + "\n"
 
 
-def summary(watched: list[Watched], elapsed_s: float) -> str:
-    """One line of measured numbers."""
-    metrics = [each.answer.metrics for each in watched if each.answer is not None]
-    made = sum(each.completion_tokens for each in metrics)
-    firsts = [each.time_to_first_token for each in metrics if each.time_to_first_token is not None]
-    line = (
-        f"{len(metrics)} answers, {made:,} tokens in {elapsed_s:.1f} s: "
-        f"{rate(made, elapsed_s):,.0f} tokens/s together"
-    )
-    return f"{line}, first token after {median(firsts):.2f} s (median)." if firsts else f"{line}."
-
-
-def _questions(llm: LLM, options: DemoOptions) -> list[Question]:
+def _prompts(llm: LLM, options: DemoOptions) -> list[Watched]:
     chats = has_template(llm)
     return [
-        Question(
+        Watched(
             title,
             make_prompt(llm, text, chats=chats),
             SamplingParams(

@@ -37,8 +37,8 @@ READER_S_MAX = 0.5
 
 def say(sentence: str) -> None:
     """Write one line with our name to standard error; dropped if nobody reads."""
-    shown = " ".join(sentence.split())
-    _write_error(f"jitney: {shown[:SENTENCE_CHARACTERS_MAX]}\n")
+    line = " ".join(sentence.split())
+    _write_error(f"jitney: {line[:SENTENCE_CHARACTERS_MAX]}\n")
 
 
 def report(error: BaseException, *, debug: bool) -> int:
@@ -54,7 +54,7 @@ def report(error: BaseException, *, debug: bool) -> int:
             return USAGE
         case JitneyError():
             say(sentence_of(error))
-            code = exit_code(error)
+            code = USAGE if isinstance(error, ConfigError | InvalidRequest) else FAILED
         case MemoryError():
             say("There is not enough memory; lower --kv-tokens, or take a smaller model.")
             code = FAILED
@@ -103,11 +103,6 @@ def _say_ended(number: int, _frame: object) -> None:
     # Do not raise: native code that calls Python would swallow the exception.
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
-
-
-def exit_code(error: JitneyError) -> int:
-    """2 if the command line or a setting is wrong, else 1."""
-    return USAGE if isinstance(error, ConfigError | InvalidRequest) else FAILED
 
 
 def sentence_of(error: JitneyError) -> str:

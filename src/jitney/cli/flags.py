@@ -8,7 +8,6 @@ import inspect
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints  # Any: options are of every type
 
@@ -33,6 +32,8 @@ COMMAND = "Command"
 SERVER_URL = "http://127.0.0.1:8000"
 METAVARS = {int: "N", float: "X", str: "TEXT", Path: "FILE"}
 """The placeholders of values of each type in the help."""
+
+SET = "--set"
 
 MODEL_ARGUMENT = "model_argument"
 """The option of a command that takes a model by position too. It is the same as --model."""
@@ -69,9 +70,8 @@ class Verb:
 
     `call` is the function of `module` that runs it. `settings` names those that it uses; None is
     all of the engine's. With `serves` it also takes the settings of the server. `shorts` are short
-    flags that another system has for a setting. `refused` are flags of another system without a
-    meaning here, each with the reason; a star at the end stands for any ending. `is_default` marks
-    the command that a group's name alone means.
+    flags that another system has for a setting. `is_default` marks the command that a group's name
+    alone means.
     """
 
     path: tuple[str, ...]
@@ -82,7 +82,6 @@ class Verb:
     settings: tuple[str, ...] | None = None
     serves: bool = False
     shorts: tuple[tuple[str, str], ...] = ()
-    refused: tuple[tuple[str, str], ...] = ()
     is_default: bool = False
 
     @property
@@ -111,7 +110,8 @@ class Parsed:
                     "The model is given twice, with --model and without; leave one out."
                 )
             flags = {**flags, "model": model}
-        return resolve(flags, self.config, environment())
+        assigned = getattr(self.options, "assigned", ())
+        return resolve(flags, self.config, environment(), assigned=assigned)
 
 
 def option(
@@ -148,6 +148,17 @@ class CommonOptions:
     help: bool = option(COMMAND, "Show this help and exit.", False)
 
 
+ASSIGNED = option(
+    COMMAND,
+    "Give a setting a value, as max_num_seqs=32; may be given several times. `jitney config show` "
+    "lists all settings.",
+    (),
+    spelled=(SET,),
+    metavar="NAME=VALUE",
+)
+"""The field `assigned` of a command whose settings have no flags of their own."""
+
+
 def own_flags(kind: type[Any]) -> list[Flag]:
     """One flag for each field of a command's options."""
     hints = get_type_hints(kind)
@@ -180,18 +191,18 @@ def setting_flags(
     shorts: tuple[tuple[str, str], ...] = (),
 ) -> list[Flag]:
     """One flag for each setting, and one without a help for each word of another system."""
-    made = [
+    flags = [
         _setting_flag(setting, dict(shorts).get(setting.name))
         for setting in (*(known_serve_settings() if serves else ()), *known_settings())
         if only is None or setting.name in only
     ]
-    names = [flag.name for flag in made]
+    names = [flag.name for flag in flags]
     words = [
         word
         for word in FOREIGN_NAMES
         if word.setting in names or (only is None and not word.setting)
     ]
-    return [*made, *map(_foreign_flag, words)]
+    return [*flags, *map(_foreign_flag, words)]
 
 
 def verb_flags(verb: Verb) -> list[Flag]:
@@ -207,11 +218,8 @@ def parse(verb: Verb, words: list[str]) -> Parsed:
     _check_values(words, flags)
     command = click.Command(place, params=[flag.parameter for flag in flags], add_help_option=False)
     try:
-        context = command.make_context(place, _spread(words, flags), allow_extra_args=True)
+        context = command.make_context(place, words, allow_extra_args=True)
     except click.NoSuchOption as error:
-        for pattern, reason in verb.refused:
-            if fnmatchcase(error.option_name, pattern):
-                raise ConfigError(f"{place} does not take {error.option_name}: {reason}.") from None
         known = [name for flag in flags for name in flag.spelled if name.startswith("--")]
         raise no_option(error.option_name, place, known) from None
     if context.args:
@@ -246,34 +254,13 @@ def _check_values(words: list[str], flags: list[Flag]) -> None:
             )
 
 
-def _spread(words: list[str], flags: list[Flag]) -> list[str]:
-    """`--goodput a b` as `--goodput a --goodput b`, as vLLM has it, for options that are lists.
-
-    A command with arguments by position is left alone: the second word would be one of those.
-    """
-    if any(isinstance(flag.parameter, click.Argument) for flag in flags):
-        return words
-    lists = {name for flag in flags if flag.parameter.multiple for name in flag.spelled}
-    spread: list[str] = []
-    current, has_value = None, False
-    for place, word in enumerate(words):
-        if word == "--":
-            return spread + words[place:]
-        if word.startswith("-"):
-            name, has_value = word.partition("=")[0], "=" in word
-            current = name if name in lists else None
-        elif current is not None:
-            if has_value:
-                spread.append(current)
-            has_value = True
-        spread.append(word)
-    return spread
-
-
 def no_option(word: str, place: str, known: Iterable[str]) -> ConfigError:
-    """The error for an unknown option, with the nearest known one."""
+    """The error for an unknown option, with the nearest known one, or how to give the setting."""
     close = nearest(word, known)
     hint = f"{place} --help lists them" if close is None else f"the nearest is {close}"
+    settings = {flag_name(each.name): each.name for each in known_settings()}
+    if SET in known and word in settings:
+        hint = f"give the setting as {SET} {settings[word]}=VALUE"
     return ConfigError(f"There is no option {word} of {place}; {hint}.")
 
 
@@ -289,8 +276,7 @@ def _setting_flag(setting: Setting, short: str | None) -> Flag:
 def _foreign_flag(word: ForeignName) -> Flag:
     """A word of another system: it is on the reference page, not in the help."""
     forms = {each.name: each.form for each in (*known_settings(), *known_serve_settings())}
-    form = word.meaning.form if word.meaning else forms[word.setting or ""]
-    return Flag(_parameter(word.name, form))
+    return Flag(_parameter(word.name, word.form or forms[word.setting or ""]))
 
 
 def _parameter(

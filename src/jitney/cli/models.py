@@ -130,10 +130,10 @@ def _table(found: list[StoredModel]) -> Table:
     table.add_column("name", overflow="fold")
     for each in found:
         name, kind, size, used, state = _row(each)
-        shown = Text(name)
+        cell = Text(name)
         if each.source is not None:
-            shown.append(f"\n{state}", style="dim")
-        table.add_row(size, used, kind, shown)
+            cell.append(f"\n{state}", style="dim")
+        table.add_row(size, used, kind, cell)
     return table
 
 

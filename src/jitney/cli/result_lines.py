@@ -44,14 +44,14 @@ def error_line(index: int, prompt: str, message: str) -> str:
 def run_lines(answers: list[RequestOutput], stats: Stats, elapsed_s: float) -> list[str]:
     """The lines of `jitney run --stats`."""
     metrics = [answer.metrics for answer in answers]
-    made = sum(each.completion_tokens for each in metrics)
-    given = sum(each.prompt_tokens for each in metrics)
+    tokens = sum(each.completion_tokens for each in metrics)
+    prompt_tokens = sum(each.prompt_tokens for each in metrics)
     cached = sum(each.cached_tokens for each in metrics)
     firsts = [each.time_to_first_token for each in metrics if each.time_to_first_token is not None]
     lines = [
-        f"{len(answers)} {plural('answer', len(answers))}, {made:,} tokens in {elapsed_s:.2f} s: "
-        f"{rate(made, elapsed_s):,.1f} tokens/s",
-        f"{given:,} prompt tokens, {cached:,} of them cached",
+        f"{len(answers)} {plural('answer', len(answers))}, {tokens:,} tokens in {elapsed_s:.2f} s: "
+        f"{rate(tokens, elapsed_s):,.1f} tokens/s",
+        f"{prompt_tokens:,} prompt tokens, {cached:,} of them cached",
         f"{stats.total_batches:,} batches of {stats.avg_batch_size:.1f} sequences on average, "
         f"{stats.preemption_count} preempted",
     ]
@@ -63,14 +63,14 @@ def run_lines(answers: list[RequestOutput], stats: Stats, elapsed_s: float) -> l
 def turn_line(answer: RequestOutput, context_max: int) -> str:
     """The line below an answer of a chat."""
     metrics = answer.metrics
-    made, first_s = metrics.completion_tokens, metrics.time_to_first_token
-    parts = [f"{made} {plural('token', made)}"]
+    tokens, first_s = metrics.completion_tokens, metrics.time_to_first_token
+    parts = [f"{tokens} {plural('token', tokens)}"]
     if first_s is not None:
-        speed = rate(made - 1, metrics.latency - first_s)
+        speed = rate(tokens - 1, metrics.latency - first_s)
         parts += [f"{speed:,.0f} tokens/s"] if speed else []
         parts.append(f"first after {first_s:.2f} s")
     parts.append(f"{metrics.cached_tokens:,} cached")
-    parts.append(f"context {metrics.prompt_tokens + made:,} of {context_max:,}")
+    parts.append(f"context {metrics.prompt_tokens + tokens:,} of {context_max:,}")
     return " · ".join(parts)
 
 

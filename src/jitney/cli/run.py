@@ -7,14 +7,16 @@ Tests: tests/e2e/test_cli.py.
 """
 
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from rich.console import Console
 
+from jitney.api.feed import Outcome, run_each
 from jitney.api.llm import LLM
-from jitney.api.outputs import RequestOutput
+from jitney.api.outputs import RequestOutput, make_output
 from jitney.api.prompts import Prompt
-from jitney.cli.asking import ask_all
 from jitney.cli.failures import FAILED, say, say_at_sigterm, sentence_of
 from jitney.cli.opening import has_template, make_prompt, opened
 from jitney.cli.prompt_sources import read_prompts
@@ -22,9 +24,10 @@ from jitney.cli.result_lines import answer_line, error_line, run_lines
 from jitney.cli.sampling import sampling
 from jitney.cli.terminal import AnswerWriter, write
 from jitney.cli.verbs import RunOptions
-from jitney.cli.watch import Question, watch
+from jitney.cli.watch import Watched, watch
 from jitney.config import Resolved
 from jitney.core.params import SamplingParams
+from jitney.core.request import Request
 from jitney.engine.clock import SystemClock
 from jitney.errors import InvalidRequest, JitneyError, ModelError
 from jitney.text.printable import printable
@@ -47,14 +50,13 @@ def call(options: RunOptions, resolved: Resolved) -> int:
         started_at = clock.now()
         prompts = [_prompt(llm, text, options) for text in texts]
         report = _Report(texts)
-        if options.json:
-            _write_lines(llm, prompts, params, report)
-        elif len(texts) == 1:
+        if len(texts) == 1 and not options.json:
             _stream(llm, prompts[0], params, report)
-        elif sys.stdout.isatty() and len(texts) <= WATCHED_MAX:
+        elif sys.stdout.isatty() and len(texts) <= WATCHED_MAX and not options.json:
             _watch(llm, prompts, params, report)
         else:
-            _write_in_order(llm, prompts, params, report)
+            write_one = _write_json if options.json else _write_text
+            _answer_all(llm, prompts, params, partial(write_one, report=report))
         if options.stats:
             for line in run_lines(report.answers, llm.stats(), clock.now() - started_at):
                 say(line)
@@ -95,59 +97,79 @@ def _prompt(llm: LLM, text: str, options: RunOptions) -> Prompt:
 
 
 def _stream(llm: LLM, prompt: Prompt, params: SamplingParams, report: _Report) -> None:
-    for submitted in ask_all(llm, [prompt], params):
-        writer = AnswerWriter()
+    writer = AnswerWriter()
+    with llm.submit(prompt, params) as handle:
         try:
-            for delta in submitted.handle:
+            for delta in handle:
                 writer.write(delta.text)
         except (JitneyError, KeyboardInterrupt):
             # Our error message or the shell's prompt follows: begin a new line for it.
             writer.break_off()
             raise
         writer.end()
-        report.answers.append(submitted.handle.result())
+        report.answers.append(handle.result())
 
 
-def _write_in_order(
-    llm: LLM, prompts: list[Prompt], params: SamplingParams, report: _Report
+def _answer_all(
+    llm: LLM,
+    prompts: list[Prompt],
+    params: SamplingParams,
+    write_one: Callable[[int, RequestOutput | JitneyError], None],
 ) -> None:
-    for submitted in ask_all(llm, prompts, params):
-        write(report.heading(submitted.index))
-        writer = AnswerWriter()
-        try:
-            for delta in submitted.handle:
-                writer.write(delta.text)
-            report.answers.append(submitted.handle.result())
-            writer.end()
-        except JitneyError as error:
-            write("\n")
-            report.fail(submitted.index, error)
+    """Write each answer in the order of the prompts, as soon as those before it are written."""
+    waiting: dict[int, Outcome] = {}
+    vocabulary = llm.engine.backend.vocabulary
+    following = 0
+
+    def requests() -> Iterator[Request | JitneyError]:
+        for prompt in prompts:
+            try:
+                yield llm.make_request(prompt, params, {})
+            except JitneyError as error:
+                yield error
+
+    def take(place: int, outcome: Outcome) -> None:
+        nonlocal following
+        waiting[place] = outcome
+        while following in waiting:
+            known = waiting.pop(following)
+            if isinstance(known, JitneyError):
+                write_one(following, known)
+            else:
+                write_one(following, make_output(known, prompts[following].text, vocabulary))
+            following += 1
+
+    run_each(llm.engine, requests(), take)
 
 
-def _write_lines(llm: LLM, prompts: list[Prompt], params: SamplingParams, report: _Report) -> None:
-    for submitted in ask_all(llm, prompts, params):
-        text = report.texts[submitted.index]
-        try:
-            answer = submitted.handle.result()
-            report.answers.append(answer)
-            write(answer_line(submitted.index, text, answer) + "\n")
-        except JitneyError as error:
-            write(error_line(submitted.index, text, sentence_of(error)) + "\n")
-            report.fail(submitted.index, error)
+def _write_text(index: int, outcome: RequestOutput | JitneyError, report: _Report) -> None:
+    heading = report.heading(index)
+    write(printable(heading) if sys.stdout.isatty() else heading)
+    if isinstance(outcome, JitneyError):
+        write("\n")
+        report.fail(index, outcome)
+        return
+    report.answers.append(outcome)
+    writer = AnswerWriter()
+    writer.write(outcome.outputs[0].text)
+    writer.end()
+
+
+def _write_json(index: int, outcome: RequestOutput | JitneyError, report: _Report) -> None:
+    text = report.texts[index]
+    if isinstance(outcome, JitneyError):
+        write(error_line(index, text, sentence_of(outcome)) + "\n")
+        report.fail(index, outcome)
+        return
+    report.answers.append(outcome)
+    write(answer_line(index, text, outcome) + "\n")
 
 
 def _watch(llm: LLM, prompts: list[Prompt], params: SamplingParams, report: _Report) -> None:
-    questions = [
-        Question(text, prompt, params) for text, prompt in zip(report.texts, prompts, strict=True)
+    watched = [
+        Watched(text, prompt, params) for text, prompt in zip(report.texts, prompts, strict=True)
     ]
-    console = Console(file=sys.stdout, highlight=False)
-    watched = watch(llm, questions, console, leaves=False)
+    watch(llm, watched, Console(file=sys.stdout, highlight=False), leaves=False)
     for index, each in enumerate(watched):
-        write(printable(report.heading(index)))
-        if each.answer is not None:
-            report.answers.append(each.answer)
-            writer = AnswerWriter()
-            writer.write(each.answer.outputs[0].text)
-            writer.end()
-        elif each.error is not None:
-            report.fail(index, each.error)
+        assert each.outcome is not None, "Every prompt has ended"
+        _write_text(index, each.outcome, report)

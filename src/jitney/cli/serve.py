@@ -139,8 +139,8 @@ def announce(service: Service, listener: socket.socket, say: Callable[[str], Non
 def url_of(listener: socket.socket) -> str:
     """An address that a person on this machine can open."""
     host, port = listener.getsockname()[:2]
-    shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
+    name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
 
 
 def curl_line(address: str, service: Service) -> str:

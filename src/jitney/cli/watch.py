@@ -32,33 +32,30 @@ WINDOW_S = 1.0
 """The speed 'now' is that of this many seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A prompt, its title for people, and its sampling parameters."""
+@dataclass(slots=True)
+class Watched:
+    """A prompt with its title for people, its answer so far, and how it ended."""
 
     title: str
     prompt: Prompt
     params: SamplingParams
     wait_s: float = 0.0
     """How long after the start it is submitted."""
-
-
-@dataclass(slots=True)
-class Watched:
-    """A question, its answer so far, and how it ended."""
-
-    question: Question
-    state: PaneState = PaneState.WAITING
     texts: list[str] = field(default_factory=list)
     tokens: int = 0
-    answer: RequestOutput | None = None
-    error: JitneyError | None = None
+    outcome: RequestOutput | JitneyError | None = None
 
     @property
     def pane(self) -> Pane:
         """Its pane on the board."""
-        text = sentence_of(self.error) if self.error is not None else "".join(self.texts)
-        return Pane(printable(self.question.title), printable(text), self.state, self.tokens)
+        text, state = "".join(self.texts), PaneState.RUNNING
+        if isinstance(self.outcome, JitneyError):
+            text, state = sentence_of(self.outcome), PaneState.FAILED
+        elif self.outcome is not None:
+            state = PaneState.DONE
+        elif not self.texts:
+            state = PaneState.WAITING
+        return Pane(printable(self.title), printable(text), state, self.tokens)
 
 
 class Meter:
@@ -89,27 +86,26 @@ class Meter:
             ticks = list(self._ticks)
         elapsed_s = now - self._started_at
         recent = sum(each.sampled_tokens for each in ticks if each.at > now - WINDOW_S)
-        made = self._engine.totals().completion_tokens - self._tokens_before
+        tokens = self._engine.totals().completion_tokens - self._tokens_before
         return Status(
             slots_max=self._engine.backend.traits.slots_max,
             snapshot=self._engine.snapshot(),
             decode_tokens=ticks[-1].decode_tokens if ticks else 0,
             prefill_tokens=ticks[-1].prefill_tokens if ticks else 0,
             rate_now=rate(recent, min(WINDOW_S, elapsed_s)),
-            rate_mean=rate(made, elapsed_s),
+            rate_mean=rate(tokens, elapsed_s),
             elapsed_s=elapsed_s,
         )
 
 
-def watch(llm: LLM, questions: list[Question], console: Console, *, leaves: bool) -> list[Watched]:
-    """Submit all questions. With `leaves`, the board stays on the terminal at the end."""
-    watched, meter = [Watched(question) for question in questions], Meter(llm.engine)
+def watch(llm: LLM, watched: list[Watched], console: Console, *, leaves: bool) -> None:
+    """Submit all prompts. With `leaves`, the board stays on the terminal at the end."""
+    meter = Meter(llm.engine)
     llm.engine.observe(meter.take)
     try:
         asyncio.run(_watch(llm, watched, meter, console, leaves))
     finally:
         llm.engine.unobserve(meter.take)
-    return watched
 
 
 async def _watch(
@@ -135,16 +131,12 @@ def _paint(live: Live, console: Console, watched: list[Watched], meter: Meter) -
 
 
 async def _follow(llm: LLM, watched: Watched) -> None:
-    question = watched.question
-    await asyncio.sleep(question.wait_s)
+    await asyncio.sleep(watched.wait_s)
     try:
-        async with await llm.submit_async(question.prompt, question.params) as handle:
+        async with await llm.submit_async(watched.prompt, watched.params) as handle:
             async for delta in handle:
-                watched.state = PaneState.RUNNING
                 watched.texts.append(delta.text)
                 watched.tokens += len(delta.tokens)
-            watched.answer = await handle.result_async()
-        watched.state = PaneState.DONE
+            watched.outcome = await handle.result_async()
     except JitneyError as error:
-        watched.error = error
-        watched.state = PaneState.FAILED
+        watched.outcome = error

@@ -18,7 +18,6 @@ EFFECTIVE = (
     ("group_answers", "strategy", (Strategy.STATIC, Strategy.DYNAMIC, Strategy.ADAPTIVE)),
     ("prefill_batch_size", "mix", (Mix.SEPARATE,)),
     ("decode_batch_size", "mix", (Mix.SEPARATE,)),
-    ("target_tick_ms", "strategy", (Strategy.ADAPTIVE,)),
     ("target_stall_ms", "mix", (Mix.BOUNDED_STALL, Mix.SEPARATE)),
 )
 """A setting, another setting, and the values of the other with which the first has an effect."""
@@ -66,11 +65,6 @@ def _find_pairs(values: Mapping[str, Any]) -> Iterator[Conflict]:
             "kv_tokens and memory_limit set the same budget; give one of them.",
             ("kv_tokens", "memory_limit"),
         )
-    if values["cache_tokens"] is not None and not values["enable_prefix_caching"]:
-        yield Conflict(
-            "cache_tokens is given but enable_prefix_caching is off; leave one of them out.",
-            ("cache_tokens", "enable_prefix_caching"),
-        )
     if values["wait_until_full"] and values["max_wait_ms"] is not None:
         yield Conflict(
             "max_wait_ms is given but wait_until_full has no timer; leave one of them out.",
@@ -100,7 +94,6 @@ def _find_out_of_bounds(values: Mapping[str, Any]) -> Iterator[Conflict]:
         ("decode_batch_size", "max_num_seqs", "no more run at once"),
         ("prefill_chunk", "max_num_batched_tokens", "a chunk must fit into one forward pass"),
         ("max_model_len", "kv_tokens", "the longest sequence must fit into memory"),
-        ("cache_tokens", "kv_tokens", "cached prefixes are part of that memory"),
         ("max_model_len", "max_num_queued_tokens", "the longest prompt must be able to wait"),
     )
     for smaller, larger, why in bounded:
@@ -122,8 +115,10 @@ def _has_small_groups(values: Mapping[str, Any]) -> bool:
 def _find_useless(values: Mapping[str, Any], given: Set[str]) -> Iterator[Conflict]:
     for name, chooser, choices in EFFECTIVE:
         chosen = values[chooser]
-        is_asked = name in given and values[name] not in HARMLESS
-        if is_asked and chosen not in choices:
+        is_set = name in given and values[name] not in HARMLESS
+        # Groups of the strategy adaptive follow the target too, under every mix.
+        is_followed = name == "target_stall_ms" and values["strategy"] is Strategy.ADAPTIVE
+        if is_set and chosen not in choices and not is_followed:
             yield Conflict(
                 f"{name} is given but has no effect where {chooser} is {chosen}; leave it out, or "
                 f"set {chooser} to {' or '.join(choices)}.",

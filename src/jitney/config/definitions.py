@@ -6,9 +6,10 @@ thread.
 
 from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import StrEnum
-from typing import Any, ClassVar, Protocol
+from functools import cache
+from typing import Any, ClassVar, Protocol, get_type_hints
 
-from jitney.config.forms import Form, or_none, read_named
+from jitney.config.forms import Form, form_of, read_named
 
 
 class Group(StrEnum):
@@ -56,7 +57,6 @@ class Setting:
 
 def setting(
     group: Group,
-    form: Form,
     help: str,
     default_text: str | None = None,
     *,
@@ -65,21 +65,20 @@ def setting(
 ) -> Any:  # Any: of the type of the field
     """A field that defines a setting; `default` or `default_factory` as for any field.
 
-    Without either, the default is None. If it is None, none is a value.
+    Without either, the default is None. The annotation of the field has the form of its values.
     """
-    default = default or {"default": None}
-    form = or_none(form) if default.get("default", ...) is None else form
-    about = {"group": group, "form": form, "help": help}
-    return field(
-        metadata={**about, "default_text": default_text, "is_secret": is_secret}, **default
-    )
+    about = {"group": group, "help": help, "default_text": default_text, "is_secret": is_secret}
+    return field(metadata=about, **(default or {"default": None}))
 
 
-def defined_settings(kind: type[Defined] | Defined) -> tuple[Setting, ...]:
+@cache
+def defined_settings(kind: type[Defined]) -> tuple[Setting, ...]:
     """All settings that a dataclass defines, in order."""
+    hints = get_type_hints(kind, include_extras=True)
     return tuple(
         Setting(
             name=each.name,
+            form=form_of(hints[each.name]),
             default=None if each.default is MISSING else each.default,
             **each.metadata,
         )
@@ -99,5 +98,5 @@ def variable_name(name: str) -> str:
 
 def check_fields(settings: Defined) -> None:
     """Check and convert each value of a new instance. Raises ConfigError."""
-    for each in defined_settings(settings):
+    for each in defined_settings(type(settings)):
         object.__setattr__(settings, each.name, each.read(getattr(settings, each.name)))

@@ -1,7 +1,7 @@
 """The words of other systems, each with the setting that it means: one table for all sources.
 
 So a file of LlamaCppEx, ThemisDB, ZigLlama, the Mini-GPT course, llama.cpp or vLLM works here. Most
-words are another name of a setting. Some have other values, and so a `Meaning`. A value without a
+words are another name of a setting. Some have other values, and so a form. A value without a
 meaning here is refused with advice; nothing is ignored. `resolve`, the command line and the
 reference page read the table. Pure; any thread.
 """
@@ -14,24 +14,18 @@ from jitney.config.forms import SWITCH, Form, number, whole_number
 
 
 @dataclass(frozen=True, slots=True)
-class Meaning:
-    """What the values of a word mean, if they are not those of the setting."""
-
-    form: Form
-    values: tuple[tuple[object, str | None], ...] = ()
-    """Pairs of a value and the setting's value; None is what jitney always does."""
-    advice: str = ""
-    """The message for every other value."""
-
-
-@dataclass(frozen=True, slots=True)
 class ForeignName:
-    """A word of another system. Without a meaning it takes the values of its setting."""
+    """A word of another system. Without a form it takes the values of its setting."""
 
     name: str
     setting: str | None
     origin: str
-    meaning: Meaning | None = None
+    form: Form | None = None
+    """How its own values are written."""
+    values: tuple[tuple[object, str | None], ...] = ()
+    """Pairs of such a value and the setting's value; None is what jitney always does."""
+    advice: str = ""
+    """The message for every other value."""
 
 
 LLAMACPPEX = "LlamaCppEx"
@@ -51,7 +45,8 @@ FOREIGN_NAMES: tuple[ForeignName, ...] = (
         "flash_attention",
         THEMISDB,
         # `on` would exclude OpenVINO, which has no such choice.
-        Meaning(SWITCH, ((True, "auto"), (False, "off"))),
+        SWITCH,
+        ((True, "auto"), (False, "off")),
     ),
     ForeignName("max_batch_size", "max_num_seqs", f"{THEMISDB}, {ZIGLLAMA}"),
     ForeignName("n_parallel", "max_num_seqs", LLAMACPPEX),
@@ -71,21 +66,16 @@ FOREIGN_NAMES: tuple[ForeignName, ...] = (
         "enabled",
         "strategy",
         THEMISDB,
-        Meaning(
-            SWITCH,
-            ((True, "continuous"),),
-            "requests always share forward passes here; leave it out, and set max_num_seqs to 1 "
-            "for one request at a time",
-        ),
+        SWITCH,
+        ((True, "continuous"),),
+        "requests always share forward passes here; leave it out, and set max_num_seqs to 1 "
+        "for one request at a time",
     ),
     ForeignName("batching_strategy", "strategy", ZIGLLAMA),
     ForeignName("scheduler_policy", "policy", THEMISDB),
     ForeignName("scheduling_policy", "policy", VLLM),
     ForeignName(
-        "enable_priority",
-        "policy",
-        ZIGLLAMA,
-        Meaning(SWITCH, ((True, "priority"), (False, "fifo"))),
+        "enable_priority", "policy", ZIGLLAMA, SWITCH, ((True, "priority"), (False, "fifo"))
     ),
     ForeignName("max_wait_time_ms", "max_wait_ms", ZIGLLAMA),
     ForeignName("batch_timeout", "max_wait_ms", LLAMACPPEX),
@@ -93,10 +83,8 @@ FOREIGN_NAMES: tuple[ForeignName, ...] = (
         "idle_ms",
         None,
         COURSE,
-        Meaning(
-            number(0.0, 86_400_000.0),
-            advice="an idle engine sleeps until a request comes and polls no queue; leave it out",
-        ),
+        number(0.0, 86_400_000.0),
+        advice="an idle engine sleeps until a request comes and polls no queue; leave it out",
     ),
     ForeignName("prefill_batch", "prefill_batch_size", COURSE),
     ForeignName("decode_batch", "decode_batch_size", COURSE),
@@ -106,22 +94,42 @@ FOREIGN_NAMES: tuple[ForeignName, ...] = (
         "num_workers",
         None,
         ZIGLLAMA,
-        Meaning(
-            whole_number(1, 4096),
-            ((1, None),),
-            "an engine is one process with one batch; leave it out, set threads for the cores of "
-            "a forward pass, or run several servers behind a load balancer",
-        ),
+        whole_number(1, 4096),
+        ((1, None),),
+        "an engine is one process with one batch; leave it out, set threads for the cores of "
+        "a forward pass, or run several servers behind a load balancer",
     ),
     ForeignName(
         "enable_metrics",
         None,
         THEMISDB,
-        Meaning(
-            SWITCH,
-            ((True, None),),
-            "metrics are always counted; leave it out",
-        ),
+        SWITCH,
+        ((True, None),),
+        "metrics are always counted; leave it out",
+    ),
+    ForeignName("target_tick_ms", "target_stall_ms", OLDER),
+    ForeignName(
+        "cache_tokens",
+        None,
+        OLDER,
+        whole_number(0, 2**31 - 1),
+        advice="unused prefixes hold all memory that nobody else needs; leave it out, or set "
+        "enable_prefix_caching to false for none",
+    ),
+    ForeignName(
+        "sse_ping_interval",
+        None,
+        OLDER,
+        number(0.0, 3600.0),
+        advice="a stream that waits always has a comment every 15 seconds; leave it out",
+    ),
+    ForeignName(
+        "enable_jobs",
+        None,
+        OLDER,
+        SWITCH,
+        ((True, None),),
+        "jobs_dir says it now; leave it out, and set jobs_dir to none for no files and batches",
     ),
     ForeignName("cache", "cache_dir", OLDER),
     ForeignName("alias", "served_model_name", LLAMACPP),

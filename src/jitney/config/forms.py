@@ -1,23 +1,25 @@
 """The forms of values: each reads a value from a file, the environment, a flag or Python.
 
-A function makes the form of each kind of value. A form reads a value or raises ValueError, and
-never clamps or guesses. Pure; any thread.
+A form turns text into a plain value; msgspec then checks its type and bounds. Nothing is clamped
+or guessed. `form_of` finds the form of a type. Pure; any thread.
 """
 
-import math
 import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Annotated, Any, get_args
+
+import msgspec
+from msgspec import Meta
 
 from jitney.errors import ConfigError
 
 NUMBER_CHARACTERS_MAX = 40
 WORD_CHARACTERS_MAX = 80
-_WHOLE = re.compile(r"[+-]?[0-9](_?[0-9])*", re.ASCII)
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)", re.ASCII)
 _ORIGIN = re.compile(
     r"([a-z][a-z0-9+.-]*)://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::([1-9][0-9]{0,4}))?", re.ASCII
@@ -26,57 +28,65 @@ _OWN_PORTS = {"http": 80, "https": 443}
 _BINARY = {"TiB": 2**40, "GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
 _DECIMAL = {"TB": 10**12, "GB": 10**9, "MB": 10**6, "KB": 10**3, "B": 1}
 _UNITS = {unit.lower(): factor for unit, factor in (_BINARY | _DECIMAL).items()}
-_TRUE = frozenset({"true", "yes", "on", "1"})
-_FALSE = frozenset({"false", "no", "off", "0"})
+_SWITCH_WORDS = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(
+    ("false", "no", "off", "0"), False
+)
 
 
 class Refused(ValueError):
     """A value of the right form that cannot be used. Its message is a clause: why, what to do."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Form:
     """How the value of one setting is written."""
 
-    read: Callable[[object], Any]  # Any: of the setting's type
-    """The checked value. Raises ValueError for another form."""
+    type: Any  # a type with bounds, as msgspec has them
+    """What msgspec checks the plain value against."""
+    plain: Callable[[object], object]
+    """The plain value of a text; other values stay as they are. Raises ValueError."""
     expected: str
     """What a value looks like, in words that complete 'expected ...'."""
     placeholder: str | None
     """The placeholder of a value in the help; None for a flag without a value."""
-    show: Callable[[Any], str] = str  # Any: as above
+    show: Callable[[Any], str] = str  # Any: of the setting's type
     """A value as a person would write it."""
     is_list: bool = False
     """Whether a flag may be given several times."""
 
+    def read(self, value: object) -> Any:  # Any: as above
+        """The checked value. Raises ValueError for another form."""
+        return msgspec.convert(self.plain(value), self.type)
+
+
+def form_of(kind: Any) -> Form:  # Any: annotations have no common type
+    """The form of a type: the one in its annotation, or that of its words, switches or paths."""
+    arguments = get_args(kind)
+    if NoneType in arguments:
+        return or_none(form_of(arguments[0]))
+    found = next((each for each in arguments if isinstance(each, Form)), None)
+    if found is not None:
+        return found
+    if kind in (bool, Path):
+        return SWITCH if kind is bool else PATH
+    return one_of(arguments or kind, str if arguments else kind)
+
 
 def whole_number(lowest: int, highest: int) -> Form:
     """A number within bounds, or its digits, with or without underscores between them."""
-
-    def read(value: object) -> int:
-        return _within(_whole(value) if isinstance(value, str) else value, lowest, highest)
-
+    kind = Annotated[int, Meta(ge=lowest, le=highest)]
     expected = f"a whole number from {lowest} to {highest}"
-    return Form(read=read, expected=expected, placeholder="N")
+    return Form(kind, partial(_plain_number, int), expected, "N")
 
 
 def number(lowest: float, highest: float, *, above: bool = False) -> Form:
     """A finite number within bounds; with `above`, the lower bound itself is not allowed."""
-
-    def read(value: object) -> float:
-        if isinstance(value, str) and len(value) <= NUMBER_CHARACTERS_MAX:
-            value = float(value)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(value)
-        if not lowest <= value <= highest or (above and value == lowest):
-            raise ValueError(value)
-        assert math.isfinite(value), "The bounds are finite"
-        return float(value)
-
-    expected = f"a number from {lowest:g} to {highest:g}"
+    bounds, words = Meta(ge=lowest, le=highest), f"from {lowest:g} to {highest:g}"
     if above:
-        expected = f"a number above {lowest:g} and at most {highest:g}"
-    return Form(read=read, expected=expected, placeholder="X", show="{:g}".format)
+        bounds = Meta(gt=lowest, le=highest)
+        words = f"above {lowest:g} and at most {highest:g}"
+    plain = partial(_plain_number, float)
+    return Form(Annotated[float, bounds], plain, f"a number {words}", "X", "{:g}".format)
 
 
 def byte_size(lowest: int, highest: int) -> Form:
@@ -84,29 +94,18 @@ def byte_size(lowest: int, highest: int) -> Form:
 
     KB, MB, GB, TB are powers of 1000 and KiB, MiB, GiB, TiB of 1024.
     """
-
-    def read(value: object) -> int:
-        if isinstance(value, str) and len(value) <= NUMBER_CHARACTERS_MAX:
-            matched = _SIZE.fullmatch(value.strip())
-            if matched is None:
-                value = _whole(value)
-            elif matched[2].lower() not in _UNITS:
-                raise ValueError(value)
-            else:
-                value = int(float(matched[1]) * _UNITS[matched[2].lower()])
-        return _within(value, lowest, highest)
-
+    kind = Annotated[int, Meta(ge=lowest, le=highest)]
     bounds = f"{size_text(lowest)} to {size_text(highest)}"
     expected = f"a number of bytes such as 512MB, 2GiB or 1073741824, from {bounds}"
-    return Form(read=read, expected=expected, placeholder="BYTES", show=size_text)
+    return Form(kind, partial(_plain_number, _count_bytes), expected, "BYTES", size_text)
 
 
 def one_of(
     words: Iterable[str],
-    kind: Callable[[str], str] = str,
+    kind: type[str] = str,
     synonyms: tuple[tuple[str, str], ...] = (),
 ) -> Form:
-    """One word of a fixed list; `kind` converts it to the type that the code uses.
+    """One word of a fixed list; `kind` is the type that the code uses.
 
     Case, - and _ do not matter: bounded-stall is also BoundedStall and bounded_stall. `synonyms`
     are pairs of another system's word and ours.
@@ -115,43 +114,30 @@ def one_of(
     known = tuple(spellings.values())
     spellings |= {_letters(word): ours for word, ours in synonyms}
 
-    def read(value: object) -> str:
+    def plain(value: object) -> str:
         # YAML reads an unquoted on or off as a truth value: convert that back.
-        if isinstance(value, bool):
-            value = "on" if value else "off"
-        if not isinstance(value, str) or len(value) > WORD_CHARACTERS_MAX:
+        word = ("on" if value else "off") if isinstance(value, bool) else value
+        if not isinstance(word, str) or len(word) > WORD_CHARACTERS_MAX:
             raise ValueError(value)
-        if _letters(value) not in spellings:
+        if _letters(word) not in spellings:
             raise ValueError(value)
-        return kind(spellings[_letters(value)])
+        return spellings[_letters(word)]
 
     expected = f"one of {', '.join(known)}"
-    return Form(read=read, expected=expected, placeholder="|".join(known))
+    return Form(kind, plain, expected, "|".join(known))
 
 
 def text_line(lowest: int, highest: int) -> Form:
     """A line of text within a number of characters, without space around it."""
-
-    def read(value: object) -> str:
-        text = value.strip() if isinstance(value, str) else ""
-        if not lowest <= len(text) <= highest or not text.isprintable():
-            raise ValueError(value)
-        return text
-
-    expected = f"a text of {lowest} to {highest} characters"
-    return Form(read=read, expected=expected, placeholder="VALUE")
+    kind = Annotated[str, Meta(min_length=lowest, max_length=highest)]
+    return Form(kind, _plain_text, f"a text of {lowest} to {highest} characters", "VALUE")
 
 
 def word_list(highest: int) -> Form:
     """Several words, separated by commas or as a list; each of at most `highest` characters."""
+    kind = tuple[Annotated[str, Meta(min_length=1, max_length=highest)], ...]
     expected = f"words of up to {highest} characters, with commas between them"
-    return Form(
-        read=partial(_read_words, highest=highest),
-        expected=expected,
-        placeholder="NAME,...",
-        show=", ".join,
-        is_list=True,
-    )
+    return Form(kind, _plain_words, expected, "NAME,...", ", ".join, is_list=True)
 
 
 def origin_list(highest: int) -> Form:
@@ -161,80 +147,32 @@ def origin_list(highest: int) -> Form:
     would never match.
     """
 
-    def read(value: object) -> tuple[str, ...]:
-        origins = _read_words(value, highest)
-        for origin in origins:
-            matched = _ORIGIN.fullmatch(origin)
-            if origin != "*" and (matched is None or not _is_sent(matched[1], matched[2])):
-                raise ValueError(value)
-        return origins
+    def plain(value: object) -> object:
+        words = _plain_words(value)
+        if not all(map(_is_origin, words)):
+            raise ValueError(value)
+        return words
 
     expected = (
         "origins as browsers send them, such as https://app.example or http://127.0.0.1:3000, "
         "in lower case and without a path, with commas between them; or *"
     )
-    form = word_list(highest)
-    return replace(form, read=read, expected=expected, placeholder="ORIGIN,...")
-
-
-def _read_switch(value: object) -> bool:
-    if isinstance(value, bool):
-        return value
-    word = value.strip().lower() if isinstance(value, str) else ""
-    if word not in _TRUE | _FALSE:
-        raise ValueError(value)
-    return word in _TRUE
-
-
-def _read_path(value: object) -> Path:
-    if not isinstance(value, str | os.PathLike):
-        raise ValueError(value)
-    text = os.fspath(value)
-    if not isinstance(text, str) or not text.strip() or "\0" in text:
-        raise ValueError(value)
-    try:
-        return Path(text).expanduser()
-    except RuntimeError as error:  # ~name of a user that does not exist
-        raise ValueError(value) from error
-
-
-def _read_model(value: object) -> Path:
-    path = _read_path(value)
-    begins = value.strip() if isinstance(value, str) else ""
-    return path.absolute() if begins.startswith("./") else path
-
-
-SWITCH = Form(
-    read=_read_switch,
-    expected="true or false",
-    placeholder=None,
-    show=lambda value: str(value).lower(),
-)
-"""On or off: a truth value, or one of the usual words and digits for it."""
-
-PATH = Form(read=_read_path, expected="a path", placeholder="PATH")
-"""A path, not made absolute; a leading ~ is the home folder. The file need not exist."""
-
-MODEL = Form(
-    read=_read_model,
-    expected="a path, or a name such as owner/name:quant",
-    placeholder="MODEL",
-)
-"""The path of a model, or its name on the hub, as a `Path`. The loader decides which of them it is.
-A value that begins with ./ can only be a path."""
+    return replace(word_list(highest), plain=plain, expected=expected, placeholder="ORIGIN,...")
 
 
 def or_none(form: Form) -> Form:
     """The same form, or none: the word, or in a file and in Python its own value."""
 
-    def read(value: object) -> object:
+    def plain(value: object) -> object:
         is_none = value is None or (isinstance(value, str) and value.strip().lower() == "none")
-        return None if is_none else form.read(value)
+        return None if is_none else form.plain(value)
 
     def show(value: object) -> str:
         return "none" if value is None else form.show(value)
 
-    return replace(form, read=read, expected=f"{form.expected}, or none", show=show)
+    return replace(
+        form, type=form.type | None, plain=plain, expected=f"{form.expected}, or none", show=show
+    )
 
 
 def read_named(
@@ -246,8 +184,8 @@ def read_named(
     except Refused as refused:
         raise ConfigError(f"{name} is {value_text(value)}{where}, {refused}.") from None
     except ValueError:
-        shown = "not right" if is_secret else value_text(value)
-        raise ConfigError(f"{name} is {shown}{where}; expected {form.expected}.") from None
+        text = "not right" if is_secret else value_text(value)
+        raise ConfigError(f"{name} is {text}{where}; expected {form.expected}.") from None
 
 
 def value_text(value: object) -> str:
@@ -268,36 +206,82 @@ def size_text(count: int) -> str:
     return str(count)
 
 
+def _plain_number(convert: Callable[[str], float], value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    if len(value) > NUMBER_CHARACTERS_MAX or not value.isascii():
+        raise ValueError(value)
+    return convert(value)
+
+
+def _count_bytes(text: str) -> int:
+    matched = _SIZE.fullmatch(text.strip())
+    if matched is None:
+        return int(text)
+    if matched[2].lower() not in _UNITS:
+        raise ValueError(text)
+    return int(float(matched[1]) * _UNITS[matched[2].lower()])
+
+
+def _plain_switch(value: object) -> object:
+    return _SWITCH_WORDS.get(value.strip().lower()) if isinstance(value, str) else value
+
+
+def _plain_path(value: object) -> Path:
+    if not isinstance(value, str | os.PathLike):
+        raise ValueError(value)
+    text = os.fspath(value)
+    if not isinstance(text, str) or not text.strip() or "\0" in text:
+        raise ValueError(value)
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:  # ~name of a user that does not exist
+        raise ValueError(value) from error
+
+
+def _plain_model(value: object) -> Path:
+    path = _plain_path(value)
+    begins = value.strip() if isinstance(value, str) else ""
+    return path.absolute() if begins.startswith("./") else path
+
+
+def _plain_text(value: object) -> object:
+    text = value.strip() if isinstance(value, str) else value
+    if isinstance(text, str) and not text.isprintable():
+        raise ValueError(value)
+    return text
+
+
+def _plain_words(value: object) -> list[str]:
+    given = [value] if isinstance(value, str) else value
+    if not isinstance(given, list | tuple) or not all(isinstance(each, str) for each in given):
+        raise ValueError(value)
+    words = [word.strip() for each in given for word in each.split(",")]
+    if not all(map(str.isprintable, words)):
+        raise ValueError(value)
+    return words
+
+
+def _is_origin(word: str) -> bool:
+    """Whether a browser sends this origin, or it stands for any."""
+    matched = _ORIGIN.fullmatch(word)
+    if matched is None:
+        return word == "*"
+    scheme, port = matched[1], matched[2]
+    return port is None or (int(port) < 2**16 and int(port) != _OWN_PORTS.get(scheme))
+
+
 def _letters(word: str) -> str:
     """A word without case, - and _."""
     return word.strip().lower().replace("-", "").replace("_", "")
 
 
-def _is_sent(scheme: str, port: str | None) -> bool:
-    """Whether a browser sends an origin with this port."""
-    return port is None or (0 < int(port) < 2**16 and int(port) != _OWN_PORTS.get(scheme))
+SWITCH = Form(bool, _plain_switch, "true or false", None, lambda value: str(value).lower())
+"""On or off: a truth value, or one of the usual words and digits for it."""
 
+PATH = Form(Path, _plain_path, "a path", "PATH")
+"""A path, not made absolute; a leading ~ is the home folder. The file need not exist."""
 
-def _read_words(value: object, highest: int) -> tuple[str, ...]:
-    given = [value] if isinstance(value, str) else value
-    if not isinstance(given, list | tuple) or not all(isinstance(each, str) for each in given):
-        raise ValueError(value)
-    words = tuple(word.strip() for each in given for word in each.split(","))
-    if not all(0 < len(word) <= highest and word.isprintable() for word in words):
-        raise ValueError(value)
-    return words
-
-
-def _within(value: object, lowest: int, highest: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(value)
-    if not lowest <= value <= highest:
-        raise ValueError(value)
-    return value
-
-
-def _whole(text: str) -> int:
-    stripped = text.strip()
-    if len(stripped) > NUMBER_CHARACTERS_MAX or not _WHOLE.fullmatch(stripped):
-        raise ValueError(text)
-    return int(stripped)
+MODEL = Form(Path, _plain_model, "a path, or a name such as owner/name:quant", "MODEL")
+"""The path of a model, or its name on the hub, as a `Path`. The loader decides which of them it is.
+A value that begins with ./ can only be a path."""

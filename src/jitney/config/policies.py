@@ -5,6 +5,7 @@ only if PYTHONPATH names it. Called at start-up, from one thread.
 """
 
 import importlib
+from typing import Any
 
 from jitney.config.foreign_names import SYNONYMS
 from jitney.config.forms import Form, Refused, one_of
@@ -79,13 +80,14 @@ def _reason(error: BaseException) -> str:
     return text[:REASON_CHARACTERS_MAX]
 
 
-_WORD = one_of(Policy, synonyms=SYNONYMS["policy"])
+_WORD = one_of(Policy, Policy, synonyms=SYNONYMS["policy"])
 POLICY = Form(
-    read=_read_policy,
-    expected=f"{_WORD.expected}, or one of your own: package.module:Name, or in Python an object "
-    "with rank(candidate)",
-    placeholder=f"{_WORD.placeholder}|MODULE:NAME",
-    show=policy_text,
+    Any,
+    _read_policy,
+    f"{_WORD.expected}, or one of your own: package.module:Name, or in Python an object with "
+    "rank(candidate)",
+    f"{_WORD.placeholder}|MODULE:NAME",
+    policy_text,
 )
 """A word, `package.module:Name`, or in Python an object with `rank`, or its class, which is called
 without arguments."""

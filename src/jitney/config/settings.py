@@ -1,22 +1,20 @@
 """Every setting: one field each of `Settings` (the engine) or `ServeSettings` (the server).
 
-Flags, environment names, the reference page and all checks come from these fields. A file or an
-environment may hold both; commands that do not serve ignore the server's. Frozen; any thread reads.
+Flags, environment names, the reference page and all checks come from these fields; the annotation
+of a field has the form of its values. A file or an environment may hold both; commands that do not
+serve ignore the server's. Frozen; any thread reads.
 """
 
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
 from jitney.config.combinations import find_conflict
 from jitney.config.definitions import Group, Setting, check_fields, defined_settings, setting
 from jitney.config.foreign_names import SYNONYMS
 from jitney.config.forms import (
     MODEL,
-    PATH,
-    SWITCH,
-    Form,
     byte_size,
     number,
     one_of,
@@ -47,6 +45,13 @@ JOBS_BYTES_DEFAULT = 16 * 2**30
 NAME_MAX = 256
 DAY_S = 86_400.0
 
+Count = Annotated[int, whole_number(1, 4096)]
+BatchTokens = Annotated[int, whole_number(1, 1_048_576)]
+Tokens = Annotated[int, whole_number(2, limits.TOKENS_MAX)]
+Seconds = Annotated[float, number(0.0, DAY_S, above=True)]
+Name = Annotated[str, text_line(1, NAME_MAX)]
+Names = Annotated[tuple[str, ...], word_list(NAME_MAX)]
+
 
 _model = partial(setting, Group.MODEL)
 _batch = partial(setting, Group.BATCH)
@@ -57,222 +62,162 @@ _other = partial(setting, Group.OTHER)
 _server = partial(setting, Group.SERVER)
 
 
-def _tokens(lowest: int = 1) -> Form:
-    return whole_number(lowest, limits.TOKENS_MAX)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """All settings of the engine. The help of a field says what None means."""
 
-    model: Path | None = _model(
-        MODEL,
+    model: Annotated[Path, MODEL] | None = _model(
         "The model: a GGUF file, a name on the hub such as owner/name:Q8_0, or the folder of "
         "one exported for OpenVINO.",
         default_text="the embedded model",
     )
     backend: BackendName = _model(
-        one_of(get_args(BackendName)),
         "What runs the model. auto is OpenVINO if it knows the model, else llama.cpp. fake has no "
         "model: its next token is a hash.",
         default="auto",
     )
     dtype: Dtype = _model(
-        one_of(get_args(Dtype)),
         "The number type that OpenVINO computes with. auto is bfloat16 if the processor has it and "
         "there are two threads or more, else float32 with rounded activations.",
         default="auto",
     )
     kv_cache_dtype: KvCacheDtype = _model(
-        one_of(get_args(KvCacheDtype)),
-        "The number type of OpenVINO's keys and values; auto is that of dtype.",
-        default="auto",
+        "The number type of OpenVINO's keys and values; auto is that of dtype.", default="auto"
     )
     backend_process: bool = _model(
-        SWITCH,
         "Run the backend in its own process, which is restarted when it crashes.",
         default_text="true for jitney serve, jitney plan and jitney batch run, else false",
         default=False,
     )
-    threads: int | None = _model(
-        whole_number(1, 1024), "Threads of the forward pass.", default_text="the usable cores"
+    threads: Annotated[int, whole_number(1, 1024)] | None = _model(
+        "Threads of the forward pass.", default_text="the usable cores"
     )
-    gpu_layers: int = _model(
-        whole_number(-1, 10_000),
-        "Layers of the model on the GPU, if llama.cpp was built for one; -1 is all.",
-        default=0,
+    gpu_layers: Annotated[int, whole_number(-1, 10_000)] = _model(
+        "Layers of the model on the GPU, if llama.cpp was built for one; -1 is all.", default=0
     )
     flash_attention: FlashAttention = _model(
-        one_of(get_args(FlashAttention)),
-        "Fused attention kernels; auto takes the faster choice.",
-        default="auto",
+        "Fused attention kernels; auto takes the faster choice.", default="auto"
     )
     batch_invariant: BatchInvariant = _model(
-        one_of(get_args(BatchInvariant)),
         "The same request gives the same text, whatever else is in the batch; auto is on if the "
         "backend can do it here.",
         default="auto",
     )
-    max_num_seqs: int = _batch(
-        whole_number(1, 4096),
-        "Sequences that run at the same time: the number of slots.",
-        default=16,
+    max_num_seqs: Count = _batch(
+        "Sequences that run at the same time: the number of slots.", default=16
     )
-    max_num_batched_tokens: int = _batch(
-        whole_number(1, 1_048_576),
-        "The most tokens that one forward pass computes, over all sequences.",
-        default=2048,
+    max_num_batched_tokens: BatchTokens = _batch(
+        "The most tokens that one forward pass computes, over all sequences.", default=2048
     )
-    prefill_chunk: int = _batch(
-        whole_number(1, 1_048_576),
+    prefill_chunk: BatchTokens = _batch(
         "The most prompt tokens of one sequence that one forward pass computes.",
         default_text="512, or max_num_batched_tokens if that is smaller",
         default=512,
     )
-    max_model_len: int | None = _batch(
-        _tokens(2),
+    max_model_len: Tokens | None = _batch(
         "The longest sequence, prompt and completion together, in tokens.",
         default_text="what the model was made for, at most 4096 and kv_tokens",
     )
-    kv_tokens: int | None = _memory(
-        _tokens(2),
+    kv_tokens: Tokens | None = _memory(
         "The memory budget: tokens whose keys and values are kept, over all sequences.",
         default_text="enough for max_num_seqs of the longest sequences, within a quarter of the "
         f"free memory; {KV_TOKENS_DEFAULT} or max_model_len if that is not known",
     )
-    memory_limit: int | None = _memory(
-        byte_size(2**20, BYTES_MAX),
-        "The memory budget in bytes of keys and values, in place of kv_tokens.",
+    memory_limit: Annotated[int, byte_size(2**20, BYTES_MAX)] | None = _memory(
+        "The memory budget in bytes of keys and values, in place of kv_tokens."
     )
     enable_prefix_caching: bool = _memory(
-        SWITCH,
-        "Keep finished sequences as prefixes for later requests while there is room.",
-        default=True,
-    )
-    cache_tokens: int | None = _memory(
-        _tokens(),
-        "The most tokens that unused cached prefixes may hold.",
-        default_text="all free memory",
+        "Keep finished sequences as prefixes for later requests while there is room.", default=True
     )
     max_per_sequence: PerSequence = _memory(
-        one_of(get_args(PerSequence)),
         "How long a sequence may become. overcommit allows max_model_len and preempts when memory "
         "runs out. even allows kv_tokens / max_num_seqs, so that memory never runs out.",
         default="overcommit",
     )
-    watermark: float = _memory(
-        number(0.0, 0.5),
-        "The share of the memory that stays free for running sequences to grow.",
-        default=0.02,
+    watermark: Annotated[float, number(0.0, 0.5)] = _memory(
+        "The share of the memory that stays free for running sequences to grow.", default=0.02
     )
-    saved_limit: int = _memory(
-        byte_size(0, BYTES_MAX),
+    saved_limit: Annotated[int, byte_size(0, BYTES_MAX)] = _memory(
         "Bytes of RAM for the memory of preempted sequences; the others are recomputed.",
         default=2**30,
     )
-    strategy: Strategy = _scheduling(
-        one_of(Strategy, Strategy, SYNONYMS["strategy"]),
-        "When requests may join: at every tick, or in groups.",
-        default=Strategy.CONTINUOUS,
+    strategy: Annotated[Strategy, one_of(Strategy, Strategy, SYNONYMS["strategy"])] = _scheduling(
+        "When requests may join: at every tick, or in groups.", default=Strategy.CONTINUOUS
     )
-    policy: Policy | SchedulingPolicy = _scheduling(
-        POLICY,
+    policy: Annotated[Policy | SchedulingPolicy, POLICY] = _scheduling(
         "Which request is next: the oldest, the highest class, the shortest, a fair share per "
         "tenant, or the choice of your own SchedulingPolicy.",
         default=Policy.FIFO,
     )
     mix: Mix = _scheduling(
-        one_of(Mix, Mix),
         "How the tokens of a tick are split between running sequences and new prompts.",
         default=Mix.BOUNDED_STALL,
     )
     enable_preemption: bool = _scheduling(
-        SWITCH,
         "Under the policy priority, let a request of a higher class take the place of a running "
         "one. When memory runs out, sequences are preempted in any case.",
         default=True,
     )
-    max_wait_ms: float | None = _scheduling(
-        number(0.0, 60_000.0),
+    max_wait_ms: Annotated[float, number(0.0, 60_000.0)] | None = _scheduling(
         "How long new requests are collected before they join, or a group waits to fill up.",
         default_text="0 under continuous, 50 under dynamic and adaptive, 1000 under static",
     )
-    window_size: int | None = _scheduling(
-        whole_number(1, 4096),
+    window_size: Count | None = _scheduling(
         "Under continuous, the number of new requests that ends the wait of max_wait_ms early.",
         default_text="the number of free slots",
     )
-    min_batch_size: int = _scheduling(
-        whole_number(1, 4096),
+    min_batch_size: Count = _scheduling(
         "The fewest requests that start together before max_wait_ms has passed; for adaptive, and "
         "for continuous with a window_size.",
         default=1,
     )
     wait_until_full: bool = _scheduling(
-        SWITCH,
         "Let a static group wait for exactly max_num_seqs requests, without a time limit. Requests "
         "that a key's share holds back count too.",
         default=False,
     )
     group_answers: GroupAnswers = _scheduling(
-        one_of(GroupAnswers, GroupAnswers),
         "Give the answers of a group together when its last one ends, or each when it ends.",
         default=GroupAnswers.TOGETHER,
     )
-    prefill_batch_size: int | None = _scheduling(
-        whole_number(1, 4096),
+    prefill_batch_size: Count | None = _scheduling(
         "Under the mix separate, the most prompts that one tick computes.",
         default_text="as many as fit max_num_batched_tokens",
     )
-    decode_batch_size: int | None = _scheduling(
-        whole_number(1, 4096),
+    decode_batch_size: Count | None = _scheduling(
         "Under the mix separate, the most sequences that one tick generates for.",
         default_text="all",
     )
-    target_stall_ms: float = _scheduling(
-        number(0.0, 60_000.0, above=True),
+    target_stall_ms: Annotated[float, number(0.0, 60_000.0, above=True)] = _scheduling(
         "The longest time between tokens that the mixes bounded-stall and separate aim at. Where "
-        "decodes alone take over half of it, bounded-stall allows twice their time.",
+        "decodes alone take over half of it, bounded-stall allows twice their time. When a tick "
+        "takes longer, the strategy adaptive makes its groups smaller.",
         default=100.0,
     )
-    target_tick_ms: float = _scheduling(
-        number(0.0, 60_000.0, above=True),
-        "When a tick takes longer, the strategy adaptive makes its groups smaller.",
-        default=100.0,
-    )
-    overtake_s: float = _scheduling(
-        number(0.0, DAY_S),
+    overtake_s: Annotated[float, number(0.0, DAY_S)] = _scheduling(
         "Under every policy, a request that came more than this later does not overtake.",
         default=30.0,
     )
-    max_num_queued_reqs: int = _queue(
-        whole_number(1, 1_000_000),
-        "Requests that may wait; a further one is refused with the time to try again.",
-        default=1024,
+    max_num_queued_reqs: Annotated[int, whole_number(1, 1_000_000)] = _queue(
+        "Requests that may wait; a further one is refused with the time to try again.", default=1024
     )
-    max_num_queued_tokens: int = _queue(
-        _tokens(2), "Prompt tokens that may wait, over all requests.", default=1_000_000
+    max_num_queued_tokens: Tokens = _queue(
+        "Prompt tokens that may wait, over all requests.", default=1_000_000
     )
-    queue_timeout_s: float | None = _queue(
-        number(0.0, DAY_S, above=True),
-        "How long a request may wait for its first tick.",
-        default_text="no limit",
+    queue_timeout_s: Seconds | None = _queue(
+        "How long a request may wait for its first tick.", default_text="no limit"
     )
-    request_timeout_s: float | None = _queue(
-        number(0.0, DAY_S, above=True),
-        "How long a request may take from arrival to its end.",
-        default_text="no limit",
+    request_timeout_s: Seconds | None = _queue(
+        "How long a request may take from arrival to its end.", default_text="no limit"
     )
-    seed: int | None = _other(
-        whole_number(0, limits.SEED_MAX),
+    seed: Annotated[int, whole_number(0, limits.SEED_MAX)] | None = _other(
         "The source of seeds for requests without their own.",
         default_text="a new one at each start",
     )
     log_batch_composition: bool = _other(
-        SWITCH, "Log the content of each batch, one line per tick.", default=False
+        "Log the content of each batch, one line per tick.", default=False
     )
     cache_dir: Path = _other(
-        PATH,
         "The folder for converted models.",
         default_text="jitney in $XDG_CACHE_HOME, or in ~/.cache",
         default_factory=lambda: cache_folder(environment()),
@@ -294,38 +239,31 @@ def known_settings() -> tuple[Setting, ...]:
 class ServeSettings:
     """All settings of the server. `resolve` checks them."""
 
-    host: str = _server(
-        text_line(1, NAME_MAX),
-        "The address to listen on; 0.0.0.0 is every address of this machine.",
-        default="127.0.0.1",
+    host: Name = _server(
+        "The address to listen on; 0.0.0.0 is every address of this machine.", default="127.0.0.1"
     )
-    port: int = _server(
-        whole_number(0, 65_535), "The port to listen on; 0 takes a free one.", default=8000
+    port: Annotated[int, whole_number(0, 65_535)] = _server(
+        "The port to listen on; 0 takes a free one.", default=8000
     )
-    replicas: int | None = _server(
-        whole_number(1, 1024),
+    replicas: Annotated[int, whole_number(1, 1024)] | None = _server(
         "Engines behind this one address, on Ray Serve. A request whose replica dies goes on with "
         "another.",
         default_text="none: one engine, without Ray",
     )
-    max_replicas: int | None = _server(
-        whole_number(1, 1024),
+    max_replicas: Annotated[int, whole_number(1, 1024)] | None = _server(
         "The most replicas: from `replicas` up to this many run, as slots and waits demand.",
         default_text="as many as replicas",
     )
-    ray_address: str | None = _server(
-        text_line(1, NAME_MAX),
+    ray_address: Name | None = _server(
         "The Ray cluster that replicas run on, such as auto or HOST:6379.",
         default_text="Ray is started on this machine alone",
     )
-    served_model_name: tuple[str, ...] = _server(
-        word_list(NAME_MAX),
+    served_model_name: Names = _server(
         "The names of the model for callers; replies have the first one.",
         default_text="the name of its file",
         default=(),
     )
-    api_key: tuple[str, ...] = _server(
-        word_list(NAME_MAX),
+    api_key: Names = _server(
         "Keys; a caller must send one of them. Others on this machine can see a flag in `ps`: use "
         "JITNEY_API_KEY or a key file.",
         default_text="none: everyone may call",
@@ -333,65 +271,45 @@ class ServeSettings:
         default=(),
     )
     api_key_file: Path | None = _server(
-        PATH,
         "A YAML file of keys with names, rates, priorities and cache scopes; "
-        "docs/reference/config.md shows one.",
+        "docs/reference/config.md shows one."
     )
-    allowed_host: tuple[str, ...] = _server(
-        word_list(NAME_MAX),
+    allowed_host: Names = _server(
         "Names that the Host header may have; `*` is any. Without keys, a server on a loopback "
         "address always accepts the names of this machine.",
         default_text="any; without keys on a loopback address, those of this machine",
         default=(),
     )
-    cors_origin: tuple[str, ...] = _server(
-        origin_list(NAME_MAX),
+    cors_origin: Annotated[tuple[str, ...], origin_list(NAME_MAX)] = _server(
         "Origins whose pages may call from a browser, such as https://app.example; `*` is any.",
         default_text="none",
         default=(),
     )
-    shutdown_timeout: float = _server(
-        number(0.0, 86_400.0),
-        "Seconds that running requests have to finish when the server stops.",
-        default=30.0,
+    shutdown_timeout: Annotated[float, number(0.0, DAY_S)] = _server(
+        "Seconds that running requests have to finish when the server stops.", default=30.0
     )
-    body_limit: int | None = _server(
-        byte_size(1024, 2**30),
+    body_limit: Annotated[int, byte_size(1024, 2**30)] | None = _server(
         "The largest body of a request.",
         default_text="32 bytes for each token of the model's length, and at least 2MiB",
     )
-    stall_timeout: float = _server(
-        number(0.0, 86_400.0, above=True),
+    stall_timeout: Seconds = _server(
         "Seconds without a forward pass, while requests wait, until /health reports it.",
         default=10.0,
     )
-    read_timeout: float = _server(
-        number(0.0, 86_400.0, above=True),
+    read_timeout: Seconds = _server(
         "Seconds that a client may read nothing, with full buffers, before it is cut off.",
         default=30.0,
     )
-    sse_ping_interval: float = _server(
-        number(0.0, 3600.0, above=True),
-        "Seconds between comments on a stream that waits, so that proxies keep it open.",
-        default=15.0,
+    otlp_endpoint: Annotated[str, text_line(1, 2048)] | None = _server(
+        "Where to send OpenTelemetry spans; needs the extra `otel`."
     )
-    otlp_endpoint: str | None = _server(
-        text_line(1, 2048), "Where to send OpenTelemetry spans; needs the extra `otel`."
-    )
-    enable_jobs: bool = _server(
-        SWITCH,
-        "Take work that may wait: files and batches, as OpenAI has them.",
-        default=True,
-    )
-    jobs_dir: Path = _server(
-        PATH,
-        "The folder for files and batches. One server uses it at a time. It is made for the first "
-        "file.",
+    jobs_dir: Path | None = _server(
+        "The folder for files and batches, as OpenAI has them. One server uses it at a time. It is "
+        "made for the first file. With none, there are no files and batches.",
         default_text="jitney/jobs in $XDG_STATE_HOME, or in ~/.local/state",
         default_factory=lambda: jobs_folder(environment()),
     )
-    jobs_disk_limit: int = _server(
-        byte_size(2**20, BYTES_MAX),
+    jobs_disk_limit: Annotated[int, byte_size(2**20, BYTES_MAX)] = _server(
         "The most bytes of the disk for files and batches; beyond it, files are refused and "
         "batches pause.",
         default=JOBS_BYTES_DEFAULT,

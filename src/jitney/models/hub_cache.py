@@ -103,6 +103,6 @@ def unfinished_files() -> list[Path]:
 
 def _scanned() -> HFCacheInfo | None:
     try:
-        return scan_cache_dir()
+        return scan_cache_dir(constants.HF_HUB_CACHE)
     except (CacheNotFound, ValueError):
         return None  # Nothing was ever fetched.

@@ -57,7 +57,7 @@ class Application:
             loaded.engine, loaded.request_factory, loaded.template, settings, keys
         )
         self.jobs = None
-        if serving.enable_jobs:
+        if serving.jobs_dir is not None:
             self.jobs = open_jobs(self.service, waits_for_store=waits_for_store)
         self.monitor = Monitor(
             loaded.engine, self.service.model_name, otlp_endpoint=serving.otlp_endpoint
@@ -95,6 +95,7 @@ def open_jobs(service: Service, *, waits_for_store: bool = False) -> Jobs:
     does one that cannot use that folder.
     """
     settings = service.settings
+    assert settings.jobs_dir is not None, "There is a folder for them"
     bounds = JobBounds(bytes_max=settings.jobs_disk_limit)
     allowances = Allowances(service.keys.known, service.clock)
     jobs = Jobs(settings.jobs_dir, ServiceAsker(service), bounds=bounds, allowances=allowances)

@@ -47,7 +47,7 @@ class Generation:
     ) -> Iterator[None]:
         """Send the requests. They end with this context, with the client, or at the deadline.
 
-        `ping` is called every `sse_ping_interval` seconds. Raises QueueFull, EngineStopped,
+        `ping` is called every `PING_S` seconds. Raises QueueFull, EngineStopped,
         and a Refusal when the caller's rate is used up.
         """
         service, due_at = self.service, self.call.due_at
@@ -86,7 +86,7 @@ class Generation:
             raise
 
     async def _watch(self, receive: Receive, ping: Callable[[], Awaitable[None]] | None) -> None:
-        ping_s = None if ping is None else self.service.settings.sse_ping_interval
+        ping_s = None if ping is None else limits.PING_S
         await wait_disconnect(receive, ping_s, ping)
         self._cancel()
 

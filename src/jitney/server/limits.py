@@ -131,6 +131,9 @@ UNSENT_BYTES_MAX = 131_072
 """What the system holds for a client that does not read. By default it holds megabytes for each,
 and we notice a client that has stopped only when they are full."""
 
+PING_S = 15.0
+"""Seconds between comments on a stream that waits, so that proxies keep it open."""
+
 HEADERS_WAIT_S = 1.0
 """A stream's status line waits so long for the first token, so that an early failure can still
 be a status and the time in the queue can still be a header."""

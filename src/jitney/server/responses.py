@@ -170,7 +170,7 @@ class EventStream(Response):
     async def _ping(self) -> None:
         """Send a comment when nothing else was sent for a long time."""
         idle_s = self._service.clock.now() - self._sent_at
-        if self._send is not None and idle_s >= self._service.settings.sse_ping_interval:
+        if self._send is not None and idle_s >= limits.PING_S:
             await self._send(_PING)
 
     async def _close(self) -> None:

@@ -41,14 +41,12 @@ JOINING: dict[str, object] = {
     "group_answers": GroupAnswers.TOGETHER,
     "prefill_batch_size": None,
     "decode_batch_size": None,
-    "target_tick_ms": 100.0,
 }
 """All settings that say when requests join, and in what groups. None of the user's is left: they
 would make one strategy into another. The user's policy and mix hold for all strategies."""
 
 UNLIMITED: dict[str, object] = {
     "enable_prefix_caching": False,
-    "cache_tokens": None,
     "max_num_queued_reqs": QUEUED_MAX,
     "max_num_queued_tokens": limits.TOKENS_MAX,
     "queue_timeout_s": None,

@@ -6,7 +6,7 @@ Tests: tests/unit/cli/test_flags.py and tests/e2e/test_bench.py.
 from dataclasses import dataclass
 from pathlib import Path
 
-from jitney.cli.flags import COMMAND, SERVER_URL, Verb, option
+from jitney.cli.flags import ASSIGNED, COMMAND, SERVER_URL, Verb, option
 
 LOAD = "Load"
 OUTPUT = "Output"
@@ -37,6 +37,7 @@ class StrategiesOptions:
         "possible here.",
     )
     runs: int = RUNS
+    assigned: tuple[str, ...] = ASSIGNED
     output: Path | None = FOLDER
 
 
@@ -56,6 +57,7 @@ class ScalingOptions:
         metavar="N,...",
     )
     runs: int = RUNS
+    assigned: tuple[str, ...] = ASSIGNED
     output: Path | None = FOLDER
 
 
@@ -69,6 +71,7 @@ class StallsOptions:
 
     input_len: int = option(LOAD, "Tokens of the long prompt.", 4000)
     runs: int = RUNS
+    assigned: tuple[str, ...] = ASSIGNED
     output: Path | None = FOLDER
 
 
@@ -82,6 +85,7 @@ class OverheadOptions:
     sizes: str = option(
         LOAD, "Batch sizes, with commas. Default: 1,16,64.", "1,16,64", metavar="N,..."
     )
+    assigned: tuple[str, ...] = ASSIGNED
     output: Path | None = FOLDER
 
 
@@ -146,6 +150,9 @@ class ServeLoadOptions:
     output: Path | None = FOLDER
 
 
+SETTINGS = ("model", "backend", "seed")
+"""The settings with a flag of their own; the others are given with --set."""
+
 BENCH_VERBS = (
     Verb(
         path=("bench", "strategies"),
@@ -153,6 +160,7 @@ BENCH_VERBS = (
         call="run_strategies",
         options=StrategiesOptions,
         examples=("jitney bench strategies", "jitney bench strategies --runs 1 -o results"),
+        settings=SETTINGS,
     ),
     Verb(
         path=("bench", "scaling"),
@@ -160,6 +168,7 @@ BENCH_VERBS = (
         call="run_scaling",
         options=ScalingOptions,
         examples=("jitney bench scaling --sizes 1,4,16,64 -o results",),
+        settings=SETTINGS,
     ),
     Verb(
         path=("bench", "stalls"),
@@ -167,6 +176,7 @@ BENCH_VERBS = (
         call="run_stalls",
         options=StallsOptions,
         examples=("jitney bench stalls --input-len 1000 --runs 1",),
+        settings=SETTINGS,
     ),
     Verb(
         path=("bench", "overhead"),
@@ -174,6 +184,7 @@ BENCH_VERBS = (
         call="run_overhead",
         options=OverheadOptions,
         examples=("jitney bench overhead",),
+        settings=SETTINGS,
     ),
     Verb(
         path=("bench", "serve"),

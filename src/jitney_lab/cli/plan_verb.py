@@ -8,7 +8,7 @@ Tests: tests/unit/cli/test_flags.py and tests/e2e/test_plan.py.
 from dataclasses import dataclass
 from pathlib import Path
 
-from jitney.cli.flags import COMMAND, Verb, option
+from jitney.cli.flags import ASSIGNED, COMMAND, Verb, option
 
 LOAD = "Load"
 LIMITS = "Limits"
@@ -50,6 +50,7 @@ class PlanOptions:
     day: bool = option(
         COMMAND, "Simulate a day on a fleet of --replicas, as a sample with its error.", False
     )
+    assigned: tuple[str, ...] = ASSIGNED
     request_rate: float | None = option(
         LOAD,
         "Requests per second of the whole fleet; a trace without timestamps needs it. Default: "
@@ -120,5 +121,6 @@ PLAN_VERBS = (
             "jitney plan --cost cost.json --trace monday.jsonl --what-if max_num_seqs=32",
             "jitney plan --cost cost.json --day --request-rate 1000 --replicas 100",
         ),
+        settings=("model", "backend", "seed"),
     ),
 )

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.timeout(900)
 
 STREAMS = 6
 TOKENS = 400
-SETTINGS = {"backend": "fake", "max_num_seqs": 8, "max_model_len": 1024, "enable_jobs": False}
+SETTINGS = {"backend": "fake", "max_num_seqs": 8, "max_model_len": 1024, "jobs_dir": "none"}
 
 
 @pytest.fixture(scope="module")

@@ -51,7 +51,7 @@ class FleetServer:
         assert vocabulary.chat_template is not None
         self._template = ChatTemplate(vocabulary.chat_template, vocabulary, tokens_max=length_max)
         loaded = LoadedFleet(fleet, factory, self._template)
-        serving = ServeSettings(enable_jobs=False)
+        serving = ServeSettings(jobs_dir=None)
         self._application = Application(loaded, serving, keys)
         self._lifecycle = Lifecycle(self._application.service, self._application.app)
         self._listener = socket.socket()

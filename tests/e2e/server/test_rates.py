@@ -9,6 +9,7 @@ import pytest
 
 from jitney.backends.fake.backend import FakeSettings
 from jitney.config import Key
+from jitney.server import limits
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import Running, World, check_error, request_bytes, wait_until
 from tests.e2e.server.pace import StillClock
@@ -88,7 +89,7 @@ def test_metrics_count_every_refusal_by_its_reason(start: Start, streams: bool) 
         ("shutdown_s", settings.shutdown_timeout),
         ("stall_s_max", settings.stall_timeout),
         ("send_s_max", settings.read_timeout),
-        ("ping_s", settings.sse_ping_interval),
+        ("ping_s", limits.PING_S),
         ("sequences_max", service.engine.settings.max_num_seqs),
     ):
         assert sample(server, f'jitney:limit{{limit="{name}"}}') == value, name

@@ -128,10 +128,8 @@ def test_a_reader_that_stops_and_reads_on_misses_nothing(
 
     monkeypatch.setattr(GuardedProtocol, "write_piece", noted)
     monkeypatch.setattr(core_limits, "UNREAD_S_MAX", 3600.0)
-    settings = ServeSettings(served_model_name=(MODEL,), sse_ping_interval=0.1)
-    server = start(
-        World(backend=replace(SLOW, tick_s=0.002), settings=settings, unsent_bytes_max=16_384)
-    )
+    monkeypatch.setattr(limits, "PING_S", 0.1)
+    server = start(World(backend=replace(SLOW, tick_s=0.002), unsent_bytes_max=16_384))
     asked = {"max_tokens": 1000, "ignore_eos": True, "temperature": 0}
     expected = server.complete("a", **asked).json()["choices"][0]["text"]
     body = {"prompt": "a", "stream": True, "logprobs": 5, **asked}

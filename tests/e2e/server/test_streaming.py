@@ -10,7 +10,6 @@ import httpx
 import pytest
 
 from jitney.backends.fake.backend import FakeSettings
-from jitney.config import ServeSettings
 from jitney.core.batch import Batch, Outcome
 from jitney.engine.answer import Answer, Delta
 from jitney.errors import BackendCrashed
@@ -188,9 +187,9 @@ def test_a_waiting_stream_is_pinged_and_told_its_place(
 ) -> None:
     """Guards proxies and people: a stream that waits in the queue is not silent."""
     monkeypatch.setattr(limits, "HEADERS_WAIT_S", 0.05)
-    settings = ServeSettings(served_model_name=(MODEL,), sse_ping_interval=0.1)
+    monkeypatch.setattr(limits, "PING_S", 0.1)
     pace = Pace()
-    server = start(World(wrap=pace.wrap, sequences=1, settings=settings))
+    server = start(World(wrap=pace.wrap, sequences=1))
     first = threading.Thread(target=server.complete, args=("a",), kwargs={"max_tokens": 1000})
     first.start()
     wait_until(lambda: server.service.engine.stats().active_slots == 1, "it did not start")

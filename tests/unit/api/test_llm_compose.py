@@ -32,7 +32,7 @@ def test_what_people_set_reaches_the_scheduler() -> None:
     assert found.policy is Policy.FAIR
     assert found.mix is Mix.BALANCED
     assert found.wait_s == 0.02
-    adaptive = resolve({"strategy": "adaptive", "target_tick_ms": 30}, None, {})
+    adaptive = resolve({"strategy": "adaptive", "target_stall_ms": 30}, None, {})
     assert scheduler_settings(adaptive.settings, traits()).tick_s_target == 0.03
 
 

@@ -11,9 +11,8 @@ import pytest
 from jitney.backends.kinds import NAMES, kind_of
 from jitney.cli import backends
 from jitney.cli.backends import NOT_MEASURED, Overview, overview, overview_json
-from jitney.cli.main import main
 from jitney.config import Settings
-from jitney.errors import ModelError
+from jitney.config.settings import BackendName
 from tests.backends_for_tests import share_verdicts
 from tests.children_for_tests import MODULES, Children, install, refuses, stand_in
 
@@ -35,13 +34,6 @@ def state(found: Overview, name: str) -> str:
     return next(backends.state(each) for each in found.listed if each.kind.name == name)
 
 
-@pytest.mark.usefixtures("children")
-def test_every_backend_is_described(tmp_path: Path) -> None:
-    """Guards a new backend: it must be in the list."""
-    found = overview(Settings(cache_dir=tmp_path))
-    assert [each.kind.name for each in found.listed] == list(NAMES)
-
-
 def test_a_missing_library_is_said_with_what_brings_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -59,16 +51,6 @@ def test_a_missing_library_is_said_with_what_brings_it(
     assert found.chosen == "llamacpp"
 
 
-def test_nothing_installed_is_told_and_not_raised(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Guards the one command that helps with an install that lacks everything."""
-    install(monkeypatch, missing=(*MODULES["llamacpp"], "openvino"))
-    found = overview(Settings(cache_dir=tmp_path))
-    assert found.chosen is None
-    assert "OpenVINO is not installed, and llama.cpp is not installed" in found.reason
-
-
 def test_one_that_does_not_work_is_told_with_its_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,35 +62,43 @@ def test_one_that_does_not_work_is_told_with_its_reason(
     assert state(found, "llamacpp").endswith("; works here: yes, it was tried")
     assert found.chosen == "llamacpp"
     assert found.reason == f"OpenVINO does not work here: {NO_ATTENTION}"
-    told = {each["name"]: each for each in json.loads(overview_json(found))["backends"]}
-    assert [told[name]["works"] for name in ("openvino", "llamacpp", "fake")] == [False, True, True]
-    assert [told[name]["installed"] for name in ("openvino", "llamacpp")] == [True, True]
-    assert told["openvino"]["failure"] == NO_ATTENTION
-    assert told["llamacpp"]["failure"] is None
+    known = {each["name"]: each for each in json.loads(overview_json(found))["backends"]}
+    assert [known[name]["works"] for name in ("openvino", "llamacpp", "fake")] == [
+        False,
+        True,
+        True,
+    ]
+    assert [known[name]["installed"] for name in ("openvino", "llamacpp")] == [True, True]
+    assert known["openvino"]["failure"] == NO_ATTENTION
+    assert known["llamacpp"]["failure"] is None
 
 
-def test_nothing_that_works_is_told_and_not_raised(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("missing", "failing", "named_chosen", "reason"),
+    [
+        ((*MODULES["llamacpp"], "openvino"), (), ("auto", None), "llama.cpp is not installed"),
+        ((), ("openvino", "llamacpp"), ("auto", None), f"does not work here: {NO_ATTENTION}"),
+        ((), ("openvino",), ("openvino", None), f"work on this machine: {NO_ATTENTION}"),
+        (MODULES["llamacpp"], (), ("llamacpp", "llamacpp"), "asked for; but it is not inst"),
+    ],
+    ids=["nothing installed", "nothing works", "a forced one fails", "a forced one is missing"],
+)
+def test_what_stands_against_a_choice_is_told_and_not_raised(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    missing: tuple[str, ...],
+    failing: tuple[str, ...],
+    named_chosen: tuple[BackendName, str | None],
+    reason: str,
 ) -> None:
-    """Guards the one command that helps where everything is installed and nothing works."""
-    install(monkeypatch)
-    script = refuses(NO_ATTENTION)
-    stand_in(tmp_path, monkeypatch, openvino=script, llamacpp=script)
-    found = overview(Settings(cache_dir=tmp_path))
-    assert found.chosen is None
-    assert found.reason.count(f"does not work here: {NO_ATTENTION}") == 2
-    assert [backends.works(each) for each in found.listed] == [False, False, True]
-
-
-def test_a_forced_choice_that_does_not_work_is_told_and_not_raised(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Guards `--backend`: the command says what a start would say."""
-    install(monkeypatch)
-    stand_in(tmp_path, monkeypatch, openvino=refuses(NO_ATTENTION))
-    found = overview(Settings(cache_dir=tmp_path, backend="openvino"))
-    assert found.chosen is None
-    assert f"does not work on this machine: {NO_ATTENTION}" in found.reason
+    """Guards the one command that helps where a start fails: it says what a start would say."""
+    backend, chosen = named_chosen
+    install(monkeypatch, missing=missing)
+    stand_in(tmp_path, monkeypatch, **dict.fromkeys(failing, refuses(NO_ATTENTION)))
+    found = overview(Settings(cache_dir=tmp_path, backend=backend))
+    assert found.chosen == chosen
+    assert reason in found.reason
+    assert found.reason.count(NO_ATTENTION) == len(failing)
 
 
 def test_each_backend_is_tried_once(tmp_path: Path, children: Children) -> None:
@@ -116,17 +106,6 @@ def test_each_backend_is_tried_once(tmp_path: Path, children: Children) -> None:
     for _ in range(3):
         overview(Settings(cache_dir=tmp_path))
     assert sorted(children.names) == sorted(MODULES)
-
-
-def test_what_stands_against_a_forced_choice_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Guards `--backend`: what was asked for may not be there."""
-    stand_in(tmp_path, monkeypatch)
-    install(monkeypatch, missing=MODULES["llamacpp"])
-    found = overview(Settings(cache_dir=tmp_path, backend="llamacpp"))
-    assert found.chosen == "llamacpp"
-    assert found.reason.startswith("it was asked for; but it is not installed")
 
 
 @pytest.mark.usefixtures("children")
@@ -171,8 +150,8 @@ def test_a_family_that_openvino_does_not_know_is_said(tmp_path: Path) -> None:
     assert "gemma" in (refusals["openvino"] or "")
     assert refusals["llamacpp"] is None
     assert "cannot run the model" in found.reason
-    told = json.loads(overview_json(found))
-    assert "gemma" in told["backends"][0]["refusal"]
+    known = json.loads(overview_json(found))
+    assert "gemma" in known["backends"][0]["refusal"]
 
 
 def test_the_length_that_was_asked_for_counts(tmp_path: Path) -> None:
@@ -190,28 +169,16 @@ def test_the_length_that_was_asked_for_counts(tmp_path: Path) -> None:
         assert refusals["llamacpp"] is None
 
 
-def test_a_bad_model_is_refused(tmp_path: Path) -> None:
-    """Guards against a choice for a file that is none."""
-    with pytest.raises(ModelError, match="does not exist"):
-        overview(Settings(model=tmp_path / "none.gguf", cache_dir=tmp_path))
-
-
 @pytest.mark.usefixtures("children")
 def test_json_has_the_facts_apart(tmp_path: Path) -> None:
     """Guards scripts: facts as values, and not only in words."""
-    told = json.loads(overview_json(overview(Settings(cache_dir=tmp_path, backend="fake"))))
-    assert set(told) == {"backends", "model", "chosen", "reason", "numbers"}
-    assert told["chosen"] == "fake"
-    texts = {each["name"]: each["texts"] for each in told["backends"]}
+    known = json.loads(overview_json(overview(Settings(cache_dir=tmp_path, backend="fake"))))
+    assert set(known) == {"backends", "model", "chosen", "reason", "numbers"}
+    assert known["chosen"] == "fake"
+    texts = {each["name"]: each["texts"] for each in known["backends"]}
     assert all(each.startswith("the same whatever else") for each in texts.values())
-    blocks = {each["name"]: each["block_tokens"] for each in told["backends"]}
+    blocks = {each["name"]: each["block_tokens"] for each in known["backends"]}
     assert blocks == {"openvino": 32, "llamacpp": 1, "fake": 1}
-
-
-def test_the_model_is_given_once(capsys: pytest.CaptureFixture[str]) -> None:
-    """Guards against one of two models being passed over."""
-    assert main(["backends", "one.gguf", "--model", "two.gguf"]) == 2
-    assert "given twice" in capsys.readouterr().err
 
 
 def test_it_loads_nothing_heavy(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from jitney.cli.board import Pane, PaneState, Status, draw, tail, ticker
+from jitney.cli.board import Pane, PaneState, Status, draw, tail
 from tests.snapshots_for_tests import IDLE
 
 STATUS = Status(
@@ -89,5 +89,3 @@ def test_the_end_of_an_answer_is_shown() -> None:
     assert tail("one two three four\n", 9, 2) == ["three", "four"]
     assert tail("x" * 25, 10, 9) == ["x" * 10, "x" * 10, "x" * 5]
     assert tail("anything", 10, 0) == []
-    assert ticker("one two three four", 12) == "… four"
-    assert ticker("one\n\ntwo", 12) == "one two"

@@ -14,7 +14,7 @@ from jitney.errors import (
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "told"),
+    ("error", "code", "message"),
     [
         (ConfigError("no such thing."), USAGE, "jitney: no such thing.\n"),
         (InvalidRequest("bad value", "x"), USAGE, "jitney: bad value.\n"),
@@ -27,11 +27,11 @@ from jitney.errors import (
     ids=lambda each: type(each).__name__ if isinstance(each, BaseException) else None,
 )
 def test_a_failure_is_one_line_and_a_code(
-    error: BaseException, code: int, told: str, capsys: pytest.CaptureFixture[str]
+    error: BaseException, code: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Guards people against tracebacks, and scripts against a wrong exit code."""
     assert report(error, debug=False) == code
-    assert capsys.readouterr().err == told
+    assert capsys.readouterr().err == message
 
 
 def test_what_is_unexpected_says_how_to_see_more(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jitney.cli.flags import Parsed, parse, setting_flags, verb_flags
+from jitney.cli.flags import parse, setting_flags, verb_flags
 from jitney.cli.verbs import RUN_TOKENS_MAX, all_verbs
 from jitney.config import Setting, known_settings
 from jitney.config.definitions import flag_name
@@ -40,8 +40,6 @@ def test_run_serve_chat_demo_and_show_take_all_settings() -> None:
         ("batch", "run"),
         ("chat",),
         ("demo",),
-        ("plan",),
-        *(("bench", name) for name in ("strategies", "scaling", "stalls", "overhead")),
         ("config", "show"),
     }
 
@@ -76,17 +74,6 @@ def test_a_setting_may_come_several_times_or_not_at_all() -> None:
     assert parse(serve, []).flags["served_model_name"] is None
 
 
-def test_flags_are_read_by_the_config() -> None:
-    """Guards the values: what is wrong is said by the setting's own form, naming the flag."""
-    flags = {"max_num_seqs": "3", "backend_process": True, "seed": None}
-    found = Parsed(None, flags).resolved()
-    assert found.settings.max_num_seqs == 3
-    assert found.settings.backend_process is True
-    assert found.sources["max_num_seqs"] == "flag --max-num-seqs"
-    with pytest.raises(ConfigError, match="--max-num-seqs"):
-        Parsed(None, {"max_num_seqs": "many"}).resolved()
-
-
 def test_the_help_of_serve_does_not_contradict_itself() -> None:
     """Guards its first lines: the backend has a process of its own unless someone says no."""
     serve = next(verb for verb in VERBS if verb.path == ("serve",))
@@ -104,19 +91,6 @@ def test_a_model_by_position_is_the_setting() -> None:
         parse(serve, ["a.gguf", "--model", "b.gguf"]).resolved()
 
 
-def test_the_words_after_a_list_option_belong_to_it() -> None:
-    """Guards vLLM's spelling `--goodput ttft:200 itl:50`; the flag before each works as well."""
-    serve = next(verb for verb in VERBS if verb.path == ("bench", "serve"))
-    words = ["--goodput", "a:1", "b:2", "--seed", "3", "--goodput=c:3", "d:4", "--no-ignore-eos"]
-    parsed = parse(serve, words)
-    assert parsed.options.goodput == ("a:1", "b:2", "c:3", "d:4")
-    assert (parsed.options.seed, parsed.options.ignore_eos) == (3, False)
-    assert parse(serve, []).options.ignore_eos is True
-    for wrong in (["--seed", "3", "4"], ["--goodput", "a:1", "--", "b"]):
-        with pytest.raises(ConfigError, match="does not take"):
-            parse(serve, wrong)
-
-
 def test_a_flag_in_the_place_of_a_value_gets_a_sentence() -> None:
     """Guards a forgotten value: the next flag was taken for it, and its own value was left over."""
     serve = next(verb for verb in VERBS if verb.path == ("bench", "serve"))
@@ -129,7 +103,25 @@ def test_a_flag_in_the_place_of_a_value_gets_a_sentence() -> None:
     assert parse(VERBS[0], ["--", "--stop", "--seed"]).options.prompts == ("--stop", "--seed")
 
 
-def test_words_of_a_command_with_arguments_stay_arguments() -> None:
-    """Guards `jitney run --stop x "prompt"`."""
-    parsed = parse(VERBS[0], ["--stop", "x", "prompt"])
-    assert (parsed.options.stop, parsed.options.prompts) == (("x",), ("prompt",))
+def test_a_setting_is_given_by_name() -> None:
+    """Guards `--set`: all settings of the engine, each named in what is refused."""
+    plan = next(verb for verb in VERBS if verb.path == ("plan",))
+    words = ["--set", "max-num-seqs=3", "--set", "n_ctx=64", "--seed", "5"]
+    found = parse(plan, words).resolved()
+    assert (found.settings.max_num_seqs, found.settings.kv_tokens, found.settings.seed) == (
+        3,
+        64,
+        5,
+    )
+    assert found.sources["max_num_seqs"] == "flag --set max-num-seqs"
+    for word, sentence in (
+        ("polcy=fifo", "Unknown setting polcy in --set; the nearest known one is policy"),
+        ("port=1", "Unknown setting port in --set"),
+        ("policy", "--set policy has no value; expected NAME=VALUE"),
+        ("threads=many", "threads is 'many' in flag --set threads; expected a whole number"),
+        ("seed=6", "seed is given twice, .* in flag --seed and flag --set seed"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            parse(plan, ["--seed", "5", "--set", word]).resolved()
+    with pytest.raises(ConfigError, match="give the setting as --set max_num_seqs=VALUE"):
+        parse(plan, ["--max-num-seqs", "3"])

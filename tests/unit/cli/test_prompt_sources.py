@@ -37,7 +37,7 @@ def test_lines_are_prompts_of_their_own_and_empty_ones_are_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "content", "options", "told"),
+    ("words", "content", "options", "message"),
     [
         ([], b"", {"is_terminal": True}, "no prompt"),
         ([""], b"", {}, "empty"),
@@ -52,10 +52,10 @@ def test_lines_are_prompts_of_their_own_and_empty_ones_are_none() -> None:
     ],
 )
 def test_what_is_no_prompt_is_refused_in_a_sentence(
-    words: list[str], content: bytes, options: dict[str, bool], told: str
+    words: list[str], content: bytes, options: dict[str, bool], message: str
 ) -> None:
     """Guards the model against nothing and against binary files."""
-    with pytest.raises(InvalidRequest, match=told):
+    with pytest.raises(InvalidRequest, match=message):
         read(words, content, **options)
 
 

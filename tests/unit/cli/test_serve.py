@@ -85,9 +85,9 @@ def test_no_two_keys_are_one(
     if file is not None:
         path = tmp_path / "keys.yaml"
         path.write_text(f"keys: [{file}]")
-    with pytest.raises(ConfigError, match=f"with the same {what}") as told:
+    with pytest.raises(ConfigError, match=f"with the same {what}") as message:
         read_keys(ServeSettings(api_key=flags, api_key_file=path))
-    assert "one-secret" not in str(told.value)
+    assert "one-secret" not in str(message.value)
 
 
 def test_who_may_be_called_by_what_name() -> None:

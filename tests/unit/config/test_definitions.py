@@ -7,7 +7,6 @@ import pytest
 from jitney.backends.kinds import NAMES
 from jitney.config import Setting, Settings, known_settings
 from jitney.config.definitions import flag_name, variable_name
-from jitney.config.foreign_names import FOREIGN_NAMES
 from jitney.config.settings import BackendName
 
 
@@ -22,12 +21,6 @@ def test_every_setting_is_described_and_its_default_is_valid(known: Setting) -> 
     value = getattr(Settings(), known.name)
     if value is not None:
         assert known.form.read(value) == value
-
-
-def test_no_two_settings_share_a_name() -> None:
-    """Guards aliases: one that stands for two settings would mean either."""
-    names = [*(known.name for known in known_settings()), *(each.name for each in FOREIGN_NAMES)]
-    assert len(names) == len(set(names))
 
 
 def test_the_backends_that_can_be_set_are_those_that_can_be_loaded() -> None:

@@ -11,8 +11,8 @@ from jitney.errors import ConfigError
 
 KNOWN = {known.name: known for known in (*known_settings(), *known_serve_settings())}
 SERVED = {known.name for known in known_serve_settings()}
-RENAMED = [word for word in FOREIGN_NAMES if word.meaning is None]
-PUT_DIFFERENTLY = [word for word in FOREIGN_NAMES if word.meaning is not None]
+RENAMED = [word for word in FOREIGN_NAMES if word.form is None]
+PUT_DIFFERENTLY = [word for word in FOREIGN_NAMES if word.form is not None]
 
 # A value of each setting that has another name, not its default, with what it needs beside it.
 GIVEN: dict[str, object] = {
@@ -32,6 +32,7 @@ GIVEN: dict[str, object] = {
     "prefill_batch_size": 2,
     "decode_batch_size": 2,
     "max_num_queued_reqs": 9,
+    "target_stall_ms": 5,
     "cache_dir": "a",
     "served_model_name": "a",
     "body_limit": 2048,
@@ -117,18 +118,17 @@ def test_a_word_put_differently_is_translated_or_refused_in_a_sentence(
     word: ForeignName, tmp_path: Path
 ) -> None:
     """Guards the rest of the table: each value means something or is refused; none is ignored."""
-    meaning = word.meaning
-    assert meaning is not None
-    candidates = {None: (True, False), "N": (1, 2), "X": (0, 5)}[meaning.form.placeholder]
-    values = dict(meaning.values)
+    assert word.form is not None
+    candidates = {None: (True, False), "N": (1, 2), "X": (0, 5)}[word.form.placeholder]
+    values = dict(word.values)
     for value in candidates:
         text = f"{word.name.upper()}: {str(value).lower()}\n"
         if value not in values:
             with pytest.raises(ConfigError) as refused:
                 read(tmp_path, text)
             assert str(refused.value).startswith(f"{word.name} is {value} in file ")
-            assert str(refused.value).endswith(f": {word.name.upper()}, and {meaning.advice}.")
-            assert "leave it out" in meaning.advice
+            assert str(refused.value).endswith(f": {word.name.upper()}, and {word.advice}.")
+            assert "leave it out" in word.advice
         elif word.setting is None:
             assert read(tmp_path, text).settings == resolve({}, None, {}).settings
         else:
@@ -142,7 +142,7 @@ def test_a_word_put_differently_is_translated_or_refused_in_a_sentence(
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("enable_priority: true\npolicy: sjf\n", "policy is 'priority' by .* and 'sjf' by "),
         ("policy: fair\nenable_priority: false\n", "policy is 'fair' by .* and 'fifo' by "),
@@ -152,10 +152,10 @@ def test_a_word_put_differently_is_translated_or_refused_in_a_sentence(
     ],
 )
 def test_two_words_that_contradict_each_other_are_refused(
-    text: str, told: str, tmp_path: Path
+    text: str, message: str, tmp_path: Path
 ) -> None:
     """Guards against the later of two words winning in silence."""
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         read(tmp_path, text)
 
 
@@ -238,7 +238,7 @@ optimizations:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("optimizations:\n  seed: 1\n  seed: 2\n", "line 3: optimizations.seed is given twice"),
         ("optimizations:\n  a: [{b: 1, b: 2}]\n", r"optimizations\.a\.b is given twice"),
@@ -253,9 +253,9 @@ optimizations:
         ("optimizations:\n  num_workers: 2\n", r"num_workers is 2 in .*: optimizations\.num_work"),
     ],
 )
-def test_messages_name_the_nested_path(text: str, told: str, tmp_path: Path) -> None:
+def test_messages_name_the_nested_path(text: str, message: str, tmp_path: Path) -> None:
     """Guards whoever has a long nested file and must find the line."""
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         read(tmp_path, text)
 
 

@@ -24,12 +24,6 @@ def test_the_cache_folder_follows_the_environment(environ: dict[str, str], folde
     assert resolve({}, None, environ).settings.cache_dir == folder
 
 
-def test_a_flag_for_the_cache_folder_wins() -> None:
-    """Guards `--cache-dir` against the environment."""
-    flags = {"cache_dir": "/flag"}
-    assert resolve(flags, None, {"JITNEY_CACHE": "/a"}).settings.cache_dir == Path("/flag")
-
-
 @pytest.mark.parametrize(
     ("environ", "folder"),
     [

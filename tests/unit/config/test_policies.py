@@ -80,7 +80,7 @@ def test_an_import_path_names_a_class_or_an_object(name: str, write: Write, tmp_
 
 
 @pytest.mark.parametrize(
-    ("path", "told"),
+    ("path", "message"),
     [
         ("orders_none:A", r"cannot be imported \(ModuleNotFoundError: .*PYTHONPATH\.$"),
         (
@@ -99,11 +99,13 @@ def test_an_import_path_names_a_class_or_an_object(name: str, write: Write, tmp_
         (3, "policy is 3 in flag --policy; expected one of fifo"),
     ],
 )
-def test_what_is_no_policy_is_refused_in_a_sentence(path: object, told: str, write: Write) -> None:
+def test_what_is_no_policy_is_refused_in_a_sentence(
+    path: object, message: str, write: Write
+) -> None:
     """Guards against a traceback, and says what was given, why not, and what to do."""
     write("orders_bad", MODULE)
     write("orders_broken", "1 / 0\n")
-    with pytest.raises(ConfigError, match=told) as refused:
+    with pytest.raises(ConfigError, match=message) as refused:
         resolve({"policy": path}, None, {})
     assert str(refused.value).startswith(f"policy is {path!r} in flag --policy")
     assert "\n" not in str(refused.value)

@@ -81,15 +81,6 @@ def test_yaml_truth_values_are_words_again(tmp_path: Path) -> None:
     assert settings.backend_process is True
 
 
-def test_other_names_are_understood_everywhere(tmp_path: Path) -> None:
-    """Guards settings written for the systems that the names come from."""
-    file = write(tmp_path, "a.yaml", "max-batch-size: 2\n")
-    resolved = resolve({"n_ctx": 64}, file, {"JITNEY_SCHEDULER_POLICY": "fair"})
-    settings = resolved.settings
-    assert (settings.max_num_seqs, settings.kv_tokens, settings.policy) == (2, 64, "fair")
-    assert resolved.sources["policy"] == "environment JITNEY_SCHEDULER_POLICY"
-
-
 def test_an_unknown_key_is_refused_with_the_nearest_known_one(tmp_path: Path) -> None:
     """Guards a misspelt key, which would be ignored in silence."""
     file = write(tmp_path, "a.yaml", "max_num_sequences: 2\n")
@@ -135,8 +126,6 @@ def test_a_setting_given_twice_in_one_place_is_refused(tmp_path: Path) -> None:
         ({"max_model_len": 65, "kv_tokens": 64}, "max_model_len .65. is above kv_tokens .64."),
         ({"prefill_chunk": 65, "max_num_batched_tokens": 64}, "prefill_chunk .65. is above"),
         ({"kv_tokens": 64, "memory_limit": "1GiB"}, "give one of them"),
-        ({"cache_tokens": 65, "kv_tokens": 64}, "cache_tokens .65. is above"),
-        ({"cache_tokens": 5, "enable_prefix_caching": False}, "enable_prefix_caching is off"),
         ({"max_model_len": 65, "max_num_queued_tokens": 64}, "must be able to wait"),
         ({"min_batch_size": 5, "max_num_seqs": 4}, "no more can start together"),
     ],
@@ -158,7 +147,6 @@ def test_impossible_combinations_are_refused(flags: dict[str, object], sentence:
         ({"min_batch_size": 2}, "a group starts when it is full"),
         ({"min_batch_size": 2, "strategy": "dynamic"}, "set strategy to adaptive"),
         ({"decode_batch_size": 2}, "set mix to separate"),
-        ({"target_tick_ms": 20, "strategy": "dynamic"}, "set strategy to adaptive"),
         ({"target_stall_ms": 20, "mix": "balanced"}, "set mix to bounded-stall or separate"),
     ],
 )
@@ -190,7 +178,6 @@ def test_what_has_no_effect_is_refused_where_it_is_given(
         ("max_wait_ms", "strategy", "adaptive"),
         ("prefill_batch_size", "mix", "separate"),
         ("decode_batch_size", "mix", "separate"),
-        ("target_tick_ms", "strategy", "adaptive"),
         ("target_stall_ms", "mix", "bounded-stall"),
         ("target_stall_ms", "mix", "separate"),
     ],

@@ -75,8 +75,3 @@ def test_a_bad_key_is_not_repeated() -> None:
     with pytest.raises(ConfigError) as refused:
         resolve({"api_key": ["hush\x00hush"]}, None, {})
     assert "hush" not in str(refused.value)
-
-
-def test_fcfs_is_fifo() -> None:
-    """Guards vLLM's command lines."""
-    assert resolve({"scheduling_policy": "fcfs"}, None, {}).settings.policy == "fifo"

@@ -189,7 +189,6 @@ class Metrics:
                 "shutdown_s": service.settings.shutdown_timeout,
                 "stall_s_max": service.settings.stall_timeout,
                 "send_s_max": service.settings.read_timeout,
-                "ping_s": service.settings.sse_ping_interval,
             }
         return in_force | {
             "kv_tokens": traits.kv_tokens,

@@ -83,7 +83,6 @@ def test_no_setting_of_the_user_turns_one_strategy_into_another() -> None:
         max_wait_ms=500.0,
         min_batch_size=2,
         group_answers=GroupAnswers.EACH,
-        target_tick_ms=7.0,
         mix=Mix.SEPARATE,
         decode_batch_size=3,
         prefill_batch_size=2,
@@ -91,7 +90,6 @@ def test_no_setting_of_the_user_turns_one_strategy_into_another() -> None:
         queue_timeout_s=0.1,
         request_timeout_s=0.1,
         max_num_queued_reqs=1,
-        cache_tokens=10,
     )
     shared = {"policy", "mix", "enable_preemption", "target_stall_ms", "overtake_s"}
     plain = Settings(backend="fake")

@@ -81,7 +81,8 @@ LIMITS = """
     logprobs_max messages_max metadata_entries_max metadata_key_characters_max
     metadata_value_characters_max method_characters_max model_len_max name_characters_max
     object_keys_max overtake_s page_text_characters parts_max pause_s_max paused_max penalty_max
-    piece_bytes_max prefill_chunk prefix_chunk prefix_wait_min prompt_characters_max prompts_max
+    piece_bytes_max ping_s prefill_chunk prefix_chunk prefix_wait_min prompt_characters_max
+    prompts_max
     queue_requests_max queue_share queue_tokens_max reads_bytes_max regex_characters_max
     repetition_penalty_max repetition_penalty_min request_id_characters_max reset_s_max
     rest_bytes_max retry_after_s_max running_share saved_bytes_max scored_span_max seed_max
