@@ -78,17 +78,6 @@ def test_a_known_answer_is_expected_of_every_later_stream() -> None:
         known_case(ended(asked, trouble="reset"))
 
 
-def test_prompts_share_what_they_should() -> None:
-    """Guards the two loads: the second one must have nothing for a cache."""
-    options = routing.parse(["--requests", "40", "--system-tokens", "30", "--systems", "3"])
-    shared = routing.prompts_of(options, 7, shared=True)
-    apart = routing.prompts_of(options, 7, shared=False)
-    assert len({tuple(each[:30]) for each in shared}) == 3
-    assert len({tuple(each[:30]) for each in apart}) == 40
-    assert {len(each) for each in (*shared, *apart)} == {30 + options.question_tokens}
-    assert shared == routing.prompts_of(options, 7, shared=True)
-
-
 def test_a_failed_request_is_counted_and_not_timed() -> None:
     """Guards the times: a refusal is quick."""
     case = routing.case_of("a", [1] * 100, 4)

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,10 +14,10 @@ import pytest
 from benchmarks.compare import comparison as compare
 from benchmarks.compare import libraries
 from benchmarks.compare.comparison import IN_PROCESS, SERVED, Comparison, Contender
-from benchmarks.compare.servers import ServerPlan, jitney_server, llama_servers
+from benchmarks.compare.servers import ServerPlan, jitney_server
 from jitney.config import Settings, environment, resolve
 from jitney.errors import SetupError
-from jitney_lab.bench.workload import Workload, fixed
+from jitney_lab.bench.workload import Workload
 
 ROOT = Path(__file__).parents[3]
 WAIT_S = 60.0
@@ -126,29 +125,6 @@ def test_our_server_gets_the_settings_of_the_run_and_no_others(
     assert (found.settings.threads, found.settings.max_num_seqs) == (None, 4)
     assert (found.settings.backend_process, found.settings.enable_prefix_caching) == (False, False)
     assert plan.on(1234)[-1] == "1234"
-
-
-@pytest.fixture(scope="module")
-def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of a few thousand weights, written on the spot."""
-    models = pytest.importorskip("tests.models_for_tests", reason="needs the gguf package")
-    path: Path = tmp_path_factory.mktemp("models") / "tiny.gguf"
-    models.write_tiny_gguf(path)
-    return path
-
-
-LOAD = fixed(3, 8, 4, seed=1, clients=2)
-
-
-def test_llama_server_of_the_wheel_answers(
-    tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("xllamacpp")
-    monkeypatch.delenv("LLAMA_SERVER", raising=False)
-    plans = llama_servers(tiny_gguf, 2)
-    with ExitStack() as stack:
-        rate = compare._server_rate(stack, next(each for each in plans if "wheel" in each.name))
-        assert rate(LOAD) > 0
 
 
 SERVER = """

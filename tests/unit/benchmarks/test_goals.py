@@ -9,7 +9,6 @@ from benchmarks.http.kills_exact import Outage, miscounted, outages
 from benchmarks.http.ledger import Account, make_cases
 from benchmarks.http.overload import goodput
 from benchmarks.http.soak import slope_per_minute
-from benchmarks.http.stalled import queues_of
 from benchmarks.http.tenants import auc, auc_error
 
 ROOT = Path(__file__).parents[3]
@@ -76,17 +75,6 @@ def test_the_ledger_and_the_counters_are_compared_by_name() -> None:
     assert not miscounted(accounts, told)
     told["jitney:requests_accepted_total"] = 4.0
     assert miscounted(accounts, told) == {"jitney:requests_accepted_total": 4.0}
-
-
-def test_the_table_of_connections_is_read_from_the_side_of_the_server() -> None:
-    """Guards the clock of a stall: bytes for a client, by its port, while it is not cut."""
-    table = (
-        "  sl  local_address rem_address   st tx_queue rx_queue\n"
-        "   0: 0100007F:1F90 0100007F:9C40 01 00000200:00000000 00:00000000\n"
-        "   1: 0100007F:9C40 0100007F:1F90 01 00000000:00000010 00:00000000\n"
-        "   2: 0100007F:1F90 0100007F:9C41 04 00000300:00000000 00:00000000\n"
-    )
-    assert queues_of(table, 8080) == {40_000: 512}
 
 
 def test_the_area_is_one_half_where_nothing_is_told() -> None:
