@@ -158,6 +158,7 @@ def test_workers_die_with_a_killed_parent(tmp_path: Path) -> None:
         parent.kill()
         parent.wait()
     wait_for(lambda: not any(map(is_running, pids)))
+    assert not any(map(is_running, pids))
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
