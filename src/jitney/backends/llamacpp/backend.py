@@ -25,11 +25,9 @@ from jitney.backends.llamacpp.bindings import (
 from jitney.backends.llamacpp.passes import Pass, Shape, plan_passes, whole_pass
 from jitney.backends.machine import free_memory
 from jitney.backends.machine.neighbours import Neighbours
-from jitney.backends.shared.host_sampler import HostSampler
-from jitney.backends.shared.layout import EntryRows
 from jitney.backends.shared.model_backend import ModelBackend
 from jitney.backends.shared.shapes import rows_missing
-from jitney.backends.shared.slots import SlotMemory
+from jitney.backends.shared.slots import EntryRows, SlotMemory
 from jitney.core import limits
 from jitney.core.backend import Backend, Segment, Traits
 from jitney.core.utf8 import checked_bytes
@@ -131,7 +129,6 @@ def make_backend(settings: LlamaCppSettings) -> Backend:
 class LlamaCppModel:
     """Implements `jitney.backends.shared.model_backend.ForwardModel` on llama.cpp."""
 
-    make_sampler = HostSampler
     wants_slot_order = True
 
     def __init__(self, settings: LlamaCppSettings) -> None:
