@@ -77,7 +77,7 @@ class Kind:
 
     failure: Callable[[Settings], str | None]
     """Why it does not work on this machine, as a clause; None when it works.
-    `jitney.backends.trials.selftest` tries it in a child process, and remembers the result."""
+    `jitney.backends.trials.trial` tries it in a child process, and remembers the result."""
 
     takes_model: bool = True
     is_automatic: bool = True

@@ -1,5 +1,6 @@
 """The trial run: good models are remembered, every kind of death is a sentence."""
 
+import json
 import os
 from pathlib import Path
 
@@ -12,7 +13,7 @@ if reason := skip_reason("llamacpp"):
 
 from jitney.backends.llamacpp import kernels, library
 from jitney.backends.llamacpp.kind import KIND, safe_values
-from jitney.backends.trials.remembered import forget
+from jitney.backends.trials.trial import forget
 from jitney.config import Settings
 from jitney.errors import ModelError
 from jitney.models.files import locked
@@ -132,7 +133,8 @@ def test_every_death_is_a_sentence(
     fake_child(tmp_path, monkeypatch, script)
     with pytest.raises(ModelError, match=told):
         usable(model, tmp_path / "cache")
-    assert not list((tmp_path / "cache").rglob("*.json"))
+    for file in (tmp_path / "cache").rglob("*.json"):
+        assert json.loads(file.read_text())["extra_kernels"]["failure"]
 
 
 def test_a_truncated_model_is_refused_by_the_real_child(tmp_path: Path, model: Path) -> None:
