@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jitney.backends.fake.backend import FakeBackend, FakeSettings
-from jitney.backends.fake.oracle import expected_completion, sampling_of
 from jitney.core.batch import (
     Batch,
     Copy,
@@ -25,6 +24,7 @@ from jitney.core.batch import (
 from jitney.core.params import SamplingParams, StructuredOutputsParams
 from jitney.errors import BackendFailed, ConfigError
 from jitney.tokenizers.byte_tokenizer import byte_vocabulary, encode
+from tests.expected_completion import expected_completion, sampling_of
 
 PROMPT = tuple(encode("What is a jitney? It is a small bus with no timetable.", special=False))
 END = byte_vocabulary().eos_tokens[0]
