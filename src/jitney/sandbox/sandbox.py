@@ -120,14 +120,6 @@ class Sandbox:
         with self._in_turn():
             self._spawned()
 
-    def start(self) -> None:
-        """Start the process and set it up, if that is not done yet. Raises SandboxError."""
-        with self._in_turn():
-            try:
-                self._ready()
-            except ChannelClosed as error:
-                raise Gone("the process ended during its set-up") from error
-
     def run(self, task: Any) -> Any:
         """The answer to a task, both JSON. Raises SandboxError."""
         with self._in_turn():

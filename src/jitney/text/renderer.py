@@ -36,14 +36,13 @@ class Renderer:
         """Set the input of `template_child.set_up`. Call it before `run`."""
         self._given = given
 
-    def run(self, task: Any) -> list[Any]:
+    def run(self, task: Any) -> Any:
         """The answer to a task. Raises ModelError, QueueFull or EngineStopped."""
         assert self._given is not None, "Call prepare before run."
         try:
             for sandbox in self.sandboxes:
                 with contextlib.suppress(Busy):
-                    found: list[Any] = sandbox.run(task)
-                    return found
+                    return sandbox.run(task)
         except Gone as error:
             if self._is_closed:
                 raise EngineStopped("The engine was closed before the chat was rendered.") from None
