@@ -68,7 +68,7 @@ def select(settings: Settings, candidates: Sequence[BackendState]) -> Selection 
     for each in accepting:
         for setting, reason in each.kind.own_settings.items():
             if is_given(settings, setting):
-                refuse_unusable(each.kind.name, each.failure, given=setting)
+                refuse_unusable(each.kind.name, each.failure, setting=setting)
                 return Selection(each.kind.name, f"{setting} is given, and {reason}")
     able = [each for each in accepting if each.is_able]
     if not able:
@@ -88,11 +88,11 @@ def is_given(settings: Settings, name: str) -> bool:
     return bool(getattr(settings, name) != _DEFAULTS[name])
 
 
-def refuse_unusable(name: str, failure: str | None, *, given: str = "backend") -> None:
+def refuse_unusable(name: str, failure: str | None, *, setting: str = "backend") -> None:
     """Raise ConfigError where a setting chose a backend that does not work here."""
     if failure is not None:
         raise ConfigError(
-            f"The {name} backend does not work on this machine: {failure}; leave {given} out, or "
+            f"The {name} backend does not work on this machine: {failure}; leave {setting} out, or "
             "see with `jitney backends` what works here."
         )
 

@@ -49,18 +49,18 @@ class _Generation(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-def set_up(given: Any) -> Callable[[Any], RenderAnswer]:
+def set_up(inputs: Any) -> Callable[[Any], RenderAnswer]:
     """The function that answers the chats of one template."""
     try:
-        template = compiled(given["source"])
+        template = compiled(inputs["source"])
     except MemoryError:
         raise
     except Exception as error:
         unreadable = _refused(ModelError, _why_unreadable(error))
         return lambda task: unreadable
-    values = given["values"]
-    ours = "".join([given["source"], *filter(None, values.values())])
-    return _Chats(template, values, Hiding(given["names"], ours), given["tokens_max"]).answer
+    values = inputs["values"]
+    ours = "".join([inputs["source"], *filter(None, values.values())])
+    return _Chats(template, values, Hiding(inputs["names"], ours), inputs["tokens_max"]).answer
 
 
 def compiled(source: str) -> Template:
@@ -89,17 +89,17 @@ class _Chats:
         """The prompt of a chat, or why there is none. Without a chat, an empty prompt."""
         if task is None:
             return []
-        given = [task["messages"], task["tools"]]
+        parts = [task["messages"], task["tools"]]
         try:
             if task["continues"]:
-                end = self.hiding.mark(given)
-                spaces = _spaces_after(given[0][-1]["content"])
-                given = [_with_end_mark(given[0], end), given[1]]
+                end = self.hiding.mark(parts)
+                spaces = _spaces_after(parts[0][-1]["content"])
+                parts = [_with_end_mark(parts[0], end), parts[1]]
                 segments = self.hiding.segments(
-                    given, lambda hidden: _text_before_mark(end, spaces, self._text(task, *hidden))
+                    parts, lambda hidden: _text_before_mark(end, spaces, self._text(task, *hidden))
                 )
             else:
-                segments = self.hiding.segments(given, lambda hidden: self._text(task, *hidden))
+                segments = self.hiding.segments(parts, lambda hidden: self._text(task, *hidden))
         except MemoryError:
             # The process reports this one.
             raise

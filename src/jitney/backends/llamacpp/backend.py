@@ -222,19 +222,21 @@ class LlamaCppModel:
                     logits[row] = found[at]
         return logits
 
-    def _decode(self, made: Pass) -> None:
+    def _decode(self, one_pass: Pass) -> None:
         """One pass, with the truncations before and after it."""
-        if made.cut_before is not None:
-            self._cut(*made.cut_before)
-        self._feed(made)
+        if one_pass.cut_before is not None:
+            self._cut(*one_pass.cut_before)
+        self._feed(one_pass)
         started = perf_counter()
-        status = self.cells.decode(len(made.tokens))
+        status = self.cells.decode(len(one_pass.tokens))
         self._neighbours.computed(perf_counter() - started)
         if status == 1:
-            raise BackendFailed(f"Memory has no room for the {len(made.tokens)} tokens of a pass.")
+            raise BackendFailed(
+                f"Memory has no room for the {len(one_pass.tokens)} tokens of a pass."
+            )
         if status != 0:
             raise BackendFailed(f"llama.cpp failed with status {status}: {native_log().reason()}.")
-        for slot, length in made.cut_after:
+        for slot, length in one_pass.cut_after:
             self._cut(slot, length)
 
     def _cut(self, slot: int, length: int) -> None:
@@ -248,15 +250,15 @@ class LlamaCppModel:
             self.cells.set_threads(threads)
             self._threads = threads
 
-    def _feed(self, made: Pass) -> None:
+    def _feed(self, one_pass: Pass) -> None:
         """Write a pass into the arrays of the context."""
-        count = len(made.tokens)
+        count = len(one_pass.tokens)
         context = self.cells
-        context.tokens[:count] = made.tokens
-        context.positions[:count] = made.positions
-        context.slots[:count] = made.slots
+        context.tokens[:count] = one_pass.tokens
+        context.positions[:count] = one_pass.positions
+        context.slots[:count] = one_pass.slots
         context.wanted[:count] = 0
-        context.wanted[made.wanted] = 1
+        context.wanted[one_pass.wanted] = 1
 
 
 def _load_model(settings: LlamaCppSettings) -> Model:

@@ -134,10 +134,10 @@ def safe_values(values: Values, settings: Settings) -> Values:
     return values | {"extra_kernels": is_usable}
 
 
-def trial_values(model: Path, folder: Path, given: Mapping[str, Any]) -> Values:
+def trial_values(model: Path, folder: Path, numbers: Mapping[str, Any]) -> Values:
     """The values to run the tiny model, which needs no conversion."""
     del folder
-    return {"model": str(model), "threads": 2, "slot_tokens_max": 256, **given}
+    return {"model": str(model), "threads": 2, "slot_tokens_max": 256, **numbers}
 
 
 def speed_facts(source: Path, settings: Settings) -> object:

@@ -163,14 +163,14 @@ def values(settings: Settings, source: Path | None) -> Values:
     return found | _shape(found, settings)
 
 
-def trial_values(model: Path, folder: Path, given: Mapping[str, Any]) -> Values:
+def trial_values(model: Path, folder: Path, numbers: Mapping[str, Any]) -> Values:
     """The values to run the tiny model, which is converted first."""
     target = folder / "converted"
     target.mkdir()
-    weights = "float16" if given.get("inference_precision") == "bf16" else "packed"
+    weights = "float16" if numbers.get("inference_precision") == "bf16" else "packed"
     KIND.module("convert").write_model(model, target, weights=weights)
     found: Values = {"model": str(target), "vocabulary": str(model), "model_len_max": 512}
-    return found | {"threads": 2} | dict(given)
+    return found | {"threads": 2} | dict(numbers)
 
 
 def _shape(found: Values, settings: Settings) -> Values:

@@ -156,12 +156,3 @@ def test_a_missing_model_is_refused(tmp_path: Path) -> None:
     """Its size and time are part of what is remembered."""
     with pytest.raises(ModelError, match="cannot be read"):
         usable(tmp_path / "none.gguf", tmp_path / "cache")
-
-
-def test_a_cache_that_cannot_be_written_only_costs_time(
-    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A read-only home must not keep anybody from running a model."""
-    fake_child(tmp_path, monkeypatch, "exit 0")
-    (tmp_path / "cache").write_text("a file where the folder should be")
-    assert usable(model, tmp_path / "cache")

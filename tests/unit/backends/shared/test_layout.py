@@ -1,6 +1,6 @@
 """How entries are laid out for a model.
 
-What is checked of every entry is held by `tests/unit/backends/llamacpp/test_backend.py` and by the
+What is checked of every entry is held by `tests/unit/backends/fake/test_backend.py` and by the
 conformance suite.
 """
 

@@ -130,31 +130,13 @@ def test_a_long_reason_is_cut(
     assert try_it().failure == "a" * REASON_CHARACTERS_MAX
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"nonsense",
-        b"\xff\xfe",
-        b"[]",
-        b"{}",
-        b'{"llamacpp": "it is unwell"}',
-        b'{"llamacpp": {"found": {}, "failure": "it is unwell"}}',
-        b'{"llamacpp": {"found": {}, "failure": 3, "status": 0}}',
-        b'{"llamacpp": {"found": {}, "failure": null, "status": "SIGILL"}}',
-        b'{"llamacpp": {"found": [], "failure": null, "status": 0}}',
-    ],
-)
 def test_a_memory_that_makes_no_sense_is_tried_again_and_mended(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    try_it: Callable[[], TrialResult],
-    content: bytes,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, try_it: Callable[[], TrialResult]
 ) -> None:
-    """Guards against a damaged file that would decide for ever, or be a traceback."""
+    """Guards against a damaged file that would decide for ever."""
     children = stand_in(tmp_path, monkeypatch)
     try_it()
-    memory(tmp_path).write_bytes(content)
+    memory(tmp_path).write_bytes(b"nonsense")
     assert [try_it(), try_it()] == [TrialResult()] * 2
     assert len(children.given) == 2
 
@@ -312,7 +294,9 @@ GOOD = asdict(speed(1.5))
 @pytest.mark.parametrize(
     "content",
     [
-        b"7",
+        *(b"", b"nonsense", b"\xff\xfe", b"[]", b"{}", b"7"),
+        json.dumps({"openvino": GOOD, "llamacpp": GOOD | {"failure": 3}}).encode(),
+        json.dumps({"openvino": GOOD, "llamacpp": GOOD | {"status": "SIGILL"}}).encode(),
         json.dumps({"openvino": GOOD}).encode(),
         json.dumps({"openvino": GOOD, "llamacpp": 3}).encode(),
         json.dumps({"openvino": GOOD, "llamacpp": {"found": {"tokens_per_s": 9.0}}}).encode(),
