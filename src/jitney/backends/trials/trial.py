@@ -32,10 +32,10 @@ START_S_MAX = 120.0
 SHAPE_S_MAX = 60.0
 BYTES_PER_S_MIN = 10e6
 """The slowest disk and processor that the time limit of a child allows for."""
-SLOT_TOKENS = 384
+SLOT_TOKENS = 256
 """The memory of each sequence in a trial."""
-SHAPE_SLOTS = 16
-"""How many slots a trial of shapes needs: one batch has this many sequences."""
+SHAPE_SLOTS, SHAPE_SLOT_TOKENS = 16, 384
+"""The same in a trial of shapes, and its slots: one batch has this many sequences."""
 
 TrialResults = Mapping[str, TrialResult]
 Payload = Mapping[str, Any]
@@ -55,14 +55,16 @@ def payload_of(
     It finds the first of the shapes in which all tokens are computed alike, and measures the speed
     with this many sequences. Without both it computes one prompt.
     """
-    slots = max(sequences, 1) if shapes is None else SHAPE_SLOTS
+    slots, slot_tokens = max(sequences, 1), SLOT_TOKENS
+    if shapes is not None:
+        slots, slot_tokens = SHAPE_SLOTS, SHAPE_SLOT_TOKENS
     sizes = {
         "slots": slots,
-        "kv_tokens": slots * SLOT_TOKENS,
-        "max_num_batched_tokens": max(int(values["max_num_batched_tokens"]), SLOT_TOKENS),
+        "kv_tokens": slots * slot_tokens,
+        "max_num_batched_tokens": max(int(values["max_num_batched_tokens"]), slot_tokens),
     }
     if values.get("slot_tokens_max"):
-        sizes["slot_tokens_max"] = SLOT_TOKENS
+        sizes["slot_tokens_max"] = slot_tokens
     payload = {"backend": backend, "settings": {**values, **sizes}, "sequences": sequences}
     return payload if shapes is None else payload | {"shapes": list(shapes)}
 

@@ -15,6 +15,7 @@ import pytest
 from jitney.backends.machine.processor import read_processor
 from jitney.backends.trials import trial
 from jitney.backends.trials.trial import (
+    SHAPE_SLOT_TOKENS,
     SHAPE_SLOTS,
     SLOT_TOKENS,
     Trial,
@@ -220,15 +221,11 @@ VALUES = {"model": "/nowhere/model", "slots": 99, "kv_tokens": 10**6, "max_num_b
 @pytest.mark.parametrize("shapes", [None, [], [{"rows_min": 2}]])
 def test_a_child_gets_the_memory_that_it_needs(shapes: list[dict[str, Any]] | None) -> None:
     """Guards large settings: a trial must not take gigabytes, and keeps the layout."""
-    slots = 4 if shapes is None else SHAPE_SLOTS
-    sizes = {
-        "slots": slots,
-        "kv_tokens": slots * SLOT_TOKENS,
-        "max_num_batched_tokens": SLOT_TOKENS,
-    }
+    slots, tokens = (4, SLOT_TOKENS) if shapes is None else (SHAPE_SLOTS, SHAPE_SLOT_TOKENS)
+    sizes = {"slots": slots, "kv_tokens": slots * tokens, "max_num_batched_tokens": tokens}
     for layout in ({}, {"slot_tokens_max": 0}, {"slot_tokens_max": 4096}):
         payload = payload_of("llamacpp", VALUES | layout, sequences=4, shapes=shapes)
-        own = {"slot_tokens_max": SLOT_TOKENS} if layout.get("slot_tokens_max") else layout
+        own = {"slot_tokens_max": tokens} if layout.get("slot_tokens_max") else layout
         assert payload["settings"] == VALUES | sizes | own
         assert (payload["backend"], payload["sequences"]) == ("llamacpp", 4)
         assert payload.get("shapes") == shapes
