@@ -224,14 +224,14 @@ def test_the_tokens_are_the_same(pair: Pair) -> None:
         pair.check(text)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(text=st.text(ALPHABET, max_size=40))
 def test_any_text_of_the_alphabet_has_the_same_tokens(pair: Pair, text: str) -> None:
     """Guards the places where words are cut: here every cut shows."""
     pair.check(text)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     text=st.lists(
         st.sampled_from((*NAMES, *"</s><s>", "</s>", "<s>", "▁", "  ", "a", "the", "\n"))
@@ -260,7 +260,7 @@ def test_a_window_may_end_anywhere(windowed: Windowed) -> None:
         windowed.check("a" * shift + long)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(text=st.text(ALPHABET, max_size=60) | st.text("l'9 .\n", max_size=60))
 def test_a_long_text_has_the_tokens_of_a_whole_one(windowed: Windowed, text: str) -> None:
     """Guards the windows of long texts: with small ones every text is long."""
@@ -278,7 +278,7 @@ def test_the_tokens_of_the_embedded_model_are_the_same(real: Pair) -> None:
         real.check(text)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(text=st.text(max_size=60))
 def test_any_text_has_the_same_tokens_with_the_embedded_model(real: Pair, text: str) -> None:
     """Guards what nobody thought of."""
