@@ -16,9 +16,9 @@ from typing import Any  # Any: a JSON value
 
 from benchmarks.http.ledger import PATH, Account, Case, note_event, text_of
 from benchmarks.http.wire import Connection, Json
-from jitney.backends.fake.oracle import expected_completion
 from jitney.core.params import SamplingParams, StructuredOutputsParams
 from jitney.tokenizers.byte_tokenizer import byte_vocabulary
+from tests.expected_completion import expected_completion
 
 REPLY_S_MAX = 600.0
 PROMPT_TOKENS = 32

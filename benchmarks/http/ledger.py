@@ -18,11 +18,11 @@ from benchmarks.http.report import Report
 from benchmarks.http.served import Footprint, Served, allow_files, served
 from benchmarks.http.wire import DONE, Connection, Json
 from benchmarks.load import percentile
-from jitney.backends.fake.oracle import expected_completion
 from jitney.core.backend import Vocabulary
 from jitney.core.params import SamplingParams
 from jitney.text.detokenizer import Detokenizer
 from jitney.tokenizers.byte_tokenizer import byte_vocabulary
+from tests.expected_completion import expected_completion
 
 CLIENTS = 1000
 REQUESTS = 10_000

@@ -12,10 +12,8 @@ from typing import Any  # Any: numbers as a trial wrote them down
 
 from examples.numpy_backend.llama import Floats, Llama
 from examples.numpy_backend.token_cells import TokenCells
-from jitney.backends.shared.host_sampler import HostSampler
-from jitney.backends.shared.layout import EntryRows
 from jitney.backends.shared.model_backend import ModelBackend
-from jitney.backends.shared.slots import SlotMemory
+from jitney.backends.shared.slots import EntryRows, SlotMemory
 from jitney.core.backend import Backend, Segment, Traits
 from jitney.errors import ModelError
 from jitney.tokenizers.tokenizer import read_tokenizer
@@ -42,7 +40,6 @@ class NumpyModel:
     The file must be a plain Llama; a `kind.py` would refuse others.
     """
 
-    make_sampler = HostSampler
     wants_slot_order = False
 
     def __init__(self, settings: NumpySettings) -> None:

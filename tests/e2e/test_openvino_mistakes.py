@@ -25,8 +25,7 @@ from jitney.backends.kinds import kind_of
 from jitney.backends.openvino.convert import write_model
 from jitney.config import Settings
 from jitney.errors import ModelError
-from jitney.loading import backend_failure, ready_model
-from jitney.loading.values import accepted_source
+from jitney.loading import backend_failure, check_accepted, ready_model
 from jitney.models.conversions import RECORD_NAME
 from tests.models_for_tests import TinyShape, write_tiny_gguf
 
@@ -53,7 +52,8 @@ def ready(source: Path, cache: Path) -> Path:
         return ready_model(settings)
     # Nobody gets so far where it cannot run, but what follows is the same.
     kind = kind_of("openvino")
-    return kind.ready(accepted_source(kind, settings), settings)
+    check_accepted(kind, settings, source)
+    return kind.ready(source, settings)
 
 
 def refusal(source: Path, cache: Path) -> str:

@@ -8,11 +8,11 @@ import codecs
 from dataclasses import dataclass
 
 from jitney.backends.fake.backend import FakeSettings
-from jitney.backends.fake.oracle import expected_completion
 from jitney.core.events import FinishReason
 from jitney.core.params import SamplingParams
 from jitney.core.request import Request
 from jitney.tokenizers.byte_tokenizer import byte_vocabulary
+from tests.expected_completion import expected_completion
 from tests.simulation.seen import Name
 
 PIECES = byte_vocabulary().pieces

@@ -6,9 +6,8 @@ jitney looks for two modules in the package:
 
 - `backend.py` has a frozen dataclass of settings, and a function that makes a backend from them.
   Where the model computes logits and the host samples, the backend is a `ModelBackend` of
-  `jitney.backends.shared.model_backend`; where a device samples, it is a `DeviceBackend` of
-  `jitney.backends.shared.device_backend`; else any `jitney.core.backend.Backend`. Settings are
-  plain values, because they may go to another process. They must include `slots`, `kv_tokens` and
+  `jitney.backends.shared.model_backend`; else any `jitney.core.backend.Backend`. Settings are plain
+  values, because they may go to another process. They must include `slots`, `kv_tokens` and
   `max_num_batched_tokens`: trials and the conformance tests set these.
 - `kind.py` has `KIND`, a `Kind`. It is read on machines without the library, so it must not import
   the library, nor anything that does.
@@ -78,7 +77,7 @@ class Kind:
 
     failure: Callable[[Settings], str | None]
     """Why it does not work on this machine, as a clause; None when it works.
-    `jitney.backends.trials.selftest` tries it in a child process, and remembers the result."""
+    `jitney.backends.trials.trial` tries it in a child process, and remembers the result."""
 
     takes_model: bool = True
     is_automatic: bool = True

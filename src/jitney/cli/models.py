@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jitney.backends.kinds import all_kinds
-from jitney.backends.trials.remembered import forget
+from jitney.backends.trials.trial import forget
 from jitney.cli.verbs import ModelsOptions, PruneOptions, RemoveOptions
 from jitney.config import Resolved, nearest
 from jitney.errors import ConfigError, ModelError

@@ -1,46 +1,64 @@
-"""From settings to a loaded backend: chooses it, makes the model ready, and finds its values.
+"""From settings to a loaded backend: finds the model, chooses the backend, and finds its values.
 
 Called by `compose` once per `LLM` or server, and by the command line, on the caller's thread. Code
 for one backend belongs into its `kind.py`, not here.
 """
 
+import logging
 from pathlib import Path
 
-from jitney.backends.kind import Kind
+from jitney.backends.kind import Kind, Values
 from jitney.backends.kinds import all_kinds, kind_of, load_process
+from jitney.backends.trials.trial import Payload, payload_of
+from jitney.backends.trials.trial_process import NO_END, TrialResult
 from jitney.config import Settings
 from jitney.core.backend import Backend
-from jitney.loading.model_source import source_of
-from jitney.loading.selection import BackendState, Selection, refuse_unusable, select
-from jitney.loading.speed import SpeedTrial
-from jitney.loading.values import accepted_source, check_settings, values_of
-from jitney.models import embedded, notes
+from jitney.errors import ConfigError, ModelError, SetupError
+from jitney.loading.model_source import source_if_there, source_of
+from jitney.loading.selection import (
+    BackendState,
+    Selection,
+    fastest,
+    is_given,
+    refuse_unusable,
+    select,
+    speed_trial,
+    trial_sequences,
+)
+from jitney.models import notes
+from jitney.models.embedded import Progress
+
+_log = logging.getLogger("jitney")
 
 
 def load_backend(settings: Settings) -> Backend:
     """The backend of these settings, with its model loaded. Raises a SetupError."""
     kind = kind_of(select_backend(settings).name)
-    values = values_of(kind, settings)
-    if kind.takes_model:
-        _note_use(Path(str(values["model"])), settings)
+    source = source_of(settings) if kind.takes_model else None
+    values = values_of(kind, settings, source)
+    if source is not None:
+        _note_use(source, Path(str(values["model"])), settings.cache_dir)
     if settings.backend_process:
         return load_process(kind.name, values)
     return kind.load(kind.safe_values(values, settings))
 
 
-def select_backend(
-    settings: Settings, progress: embedded.Progress = lambda done, total: None
-) -> Selection:
+def ready_model(settings: Settings, progress: Progress = lambda done, total: None) -> Path:
+    """The path that the backend reads; fetches and converts the model first if necessary."""
+    kind = kind_of(select_backend(settings, progress).name)
+    source = source_of(settings, progress)
+    check_accepted(kind, settings, source)
+    return kind.ready(source, settings)
+
+
+def select_backend(settings: Settings, progress: Progress = lambda done, total: None) -> Selection:
     """The backend for these settings, and the reason.
 
     Where the speed decides and was not measured yet, this fetches the model, makes it ready for
     every backend and measures them.
     """
-    candidates = _candidates(settings)
-    selection = _selected(settings, candidates)
-    if selection is not None:
-        return selection
-    return _speed_trial(source_of(settings, progress), settings, candidates).measured()
+    selection, able = _select(settings)
+    return selection or _select_fastest(able, source_of(settings, progress), settings)
 
 
 def select_backend_if_known(settings: Settings) -> Selection | None:
@@ -48,14 +66,14 @@ def select_backend_if_known(settings: Settings) -> Selection | None:
 
     Reads headers. Tries each backend once and remembers the result. Fetches and converts nothing.
     """
-    candidates = _candidates(settings)
-    selection = _selected(settings, candidates)
+    selection, able = _select(settings)
     if selection is not None:
         return selection
-    if settings.model is None and not embedded.is_there(settings.cache_dir):
+    source = source_if_there(settings)
+    if source is None:
         return None
-    source = settings.model or embedded.path_in(settings.cache_dir)
-    return _speed_trial(source, settings, candidates).recalled()
+    found = speed_trial(able, source, settings).recall()
+    return None if found is None else fastest(found, trial_sequences(settings.max_num_seqs))
 
 
 def backend_state(kind: Kind, settings: Settings) -> BackendState:
@@ -78,37 +96,83 @@ def backend_failure(name: str, settings: Settings) -> str | None:
     return kind.failure(settings)
 
 
-def ready_model(settings: Settings, progress: embedded.Progress = lambda done, total: None) -> Path:
-    """The path that the backend reads; fetches and converts the model first if necessary."""
-    kind = kind_of(select_backend(settings, progress).name)
-    return kind.ready(accepted_source(kind, settings, progress), settings)
+def check_settings(kind: Kind, settings: Settings) -> None:
+    """Raise ConfigError for settings that the backend cannot serve with any model."""
+    for setting in kind.refused_settings:
+        if is_given(settings, setting):
+            owners = " or ".join(each.name for each in all_kinds() if setting in each.own_settings)
+            instead = f", or use the {owners} backend where it works" if owners else ""
+            raise ConfigError(
+                f"{setting} is given, and the {kind.name} backend does not have it; leave it "
+                f"out{instead}."
+            )
+    kind.check(settings)
 
 
-def _candidates(settings: Settings) -> list[BackendState]:
-    """The backends to choose from; none where the user named one."""
-    if settings.backend != "auto":
-        return []
-    return [backend_state(kind, settings) for kind in all_kinds() if kind.is_automatic]
+def check_accepted(kind: Kind, settings: Settings, source: Path) -> None:
+    """Raise ModelError where the backend refuses a published model."""
+    length = settings.max_model_len
+    reason = kind.refusal(source, length)
+    if reason is None:
+        return
+    others = [
+        each.title
+        for each in all_kinds()
+        if each.is_automatic and each.name != kind.name and each.refusal(source, length) is None
+    ]
+    advice = f"use the {' or '.join(others)} backend" if others else "take another model"
+    raise ModelError(f"{source} cannot be run by {kind.title}: {reason.rstrip('.')}; {advice}.")
 
 
-def _selected(settings: Settings, candidates: list[BackendState]) -> Selection | None:
+def values_of(kind: Kind, settings: Settings, source: Path | None) -> Values:
+    """The values of the backend's settings, with the model made ready. Raises a SetupError."""
+    check_settings(kind, settings)
+    if source is not None:
+        check_accepted(kind, settings, source)
+    return kind.values(settings, source)
+
+
+def _select(settings: Settings) -> tuple[Selection | None, list[Kind]]:
+    """The backend; or None, and the backends between which the speed decides."""
     if settings.backend == "auto":
-        return select(settings, candidates)
+        candidates = [backend_state(kind, settings) for kind in all_kinds() if kind.is_automatic]
+        able = [each.kind for each in candidates if each.is_able]
+        return select(settings, candidates), able
     kind = kind_of(settings.backend)
     # A wrong setting is an error before anything is tried.
     check_settings(kind, settings)
     if kind.library() is not None:
         refuse_unusable(kind.name, kind.failure(settings))
-    return Selection(kind.name, "it was asked for")
+    return Selection(kind.name, "it was asked for"), []
 
 
-def _speed_trial(source: Path, settings: Settings, candidates: list[BackendState]) -> SpeedTrial:
-    return SpeedTrial([each.kind for each in candidates if each.is_able], source, settings)
+def _select_fastest(able: list[Kind], source: Path, settings: Settings) -> Selection:
+    """The backend that runs the model fastest here: measured once, and remembered."""
+    trial = speed_trial(able, source, settings)
+    found = trial.recall()
+    if found is None:
+        # Before the trial: making a model ready may take the same lock.
+        payloads = {kind.name: _speed_payload(kind, source, settings) for kind in able}
+        found = trial.results(payloads)
+        # Where all failed, loading one reports the error.
+        if any(each.speed for each in found.values()):
+            for name, each in found.items():
+                if each.failure is not None:
+                    _log.warning("The %s backend could not be measured: %s", name, each.failure)
+    return fastest(found, trial_sequences(settings.max_num_seqs))
 
 
-def _note_use(model: Path, settings: Settings) -> None:
+def _speed_payload(kind: Kind, source: Path, settings: Settings) -> Payload | TrialResult:
+    """What a child is to measure, or why there is nothing to measure."""
+    try:
+        values = kind.safe_values(values_of(kind, settings, source), settings)
+    except SetupError as error:
+        return TrialResult(failure=str(error).rstrip("."), status=NO_END)
+    return payload_of(kind.name, values, sequences=trial_sequences(settings.max_num_seqs))
+
+
+def _note_use(source: Path, model: Path, cache: Path) -> None:
     """Note for `jitney models` that the published model and the converted one are in use."""
-    cache = settings.cache_dir
-    notes.note_use(cache, settings.model or embedded.path_in(cache))
+    notes.note_use(cache, source)
     if model.is_relative_to(cache):
         notes.note_use(cache, model if model.is_dir() else model.parent)

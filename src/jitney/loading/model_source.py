@@ -43,10 +43,17 @@ def located_if_fetched(settings: Settings) -> Settings | None:
     return None if found is None else replace(settings, model=found)
 
 
+def source_if_there(settings: Settings) -> Path | None:
+    """Like `source_of`, but None where the embedded model must be fetched first."""
+    if settings.model is None and not embedded.is_there(settings.cache_dir):
+        return None
+    return settings.model or embedded.path_in(settings.cache_dir)
+
+
 def source_of(settings: Settings, progress: embedded.Progress = lambda done, total: None) -> Path:
     """The file or folder that the user named, or the embedded model, fetched if necessary."""
-    if settings.model is not None:
-        return settings.model
-    if not embedded.is_there(settings.cache_dir):
-        _log.warning("The embedded model (%s) is being fetched, once", embedded.NAME)
+    source = source_if_there(settings)
+    if source is not None:
+        return source
+    _log.warning("The embedded model (%s) is being fetched, once", embedded.NAME)
     return embedded.fetch(settings.cache_dir, progress)

@@ -1,18 +1,19 @@
 """Chooses the backend for a model where the user named none: `select`, with the reason in words.
 
-Pure: the caller passes in what works here, what the file says and what was measured. Kinds come in
-the order of preference. Called by `loading`, at start-up and for `jitney backends`.
+The caller passes in what works here, what the file says and what was measured. Kinds come in the
+order of preference. Called by `loading`, at start-up and for `jitney backends`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 
-from jitney.backends.kind import Kind, Library
-from jitney.backends.trials.measure import speed_of
-from jitney.backends.trials.remembered import TrialResults
-from jitney.backends.trials.trial_process import TrialResult
+from jitney.backends.kind import Kind, Library, threads_of
+from jitney.backends.trials.trial import Trial, TrialResults
+from jitney.backends.trials.trial_process import EXIT_REFUSED, TrialResult
 from jitney.config import Settings
 from jitney.errors import ConfigError, MissingDependency
+from jitney.models.files import Stamp
 
 FEW_SEQUENCES = 8
 """With more sequences than this, the preferred backend was faster in every measurement. With fewer,
@@ -67,7 +68,7 @@ def select(settings: Settings, candidates: Sequence[BackendState]) -> Selection 
     for each in accepting:
         for setting, reason in each.kind.own_settings.items():
             if is_given(settings, setting):
-                refuse_unusable(each.kind.name, each.failure, given=setting)
+                refuse_unusable(each.kind.name, each.failure, setting=setting)
                 return Selection(each.kind.name, f"{setting} is given, and {reason}")
     able = [each for each in accepting if each.is_able]
     if not able:
@@ -87,11 +88,11 @@ def is_given(settings: Settings, name: str) -> bool:
     return bool(getattr(settings, name) != _DEFAULTS[name])
 
 
-def refuse_unusable(name: str, failure: str | None, *, given: str = "backend") -> None:
+def refuse_unusable(name: str, failure: str | None, *, setting: str = "backend") -> None:
     """Raise ConfigError where a setting chose a backend that does not work here."""
     if failure is not None:
         raise ConfigError(
-            f"The {name} backend does not work on this machine: {failure}; leave {given} out, or "
+            f"The {name} backend does not work on this machine: {failure}; leave {setting} out, or "
             "see with `jitney backends` what works here."
         )
 
@@ -101,13 +102,42 @@ def trial_sequences(max_num_seqs: int) -> int:
     return 1 << (min(max_num_seqs, FEW_SEQUENCES) - 1).bit_length()
 
 
-def fastest(trials: TrialResults, sequences: int) -> Selection:
+def speed_trial(kinds: Sequence[Kind], source: Path, settings: Settings) -> Trial:
+    """The measurement of one model with these settings. All the kinds can run it."""
+    return Trial(
+        cache=settings.cache_dir,
+        names=tuple(kind.name for kind in kinds),
+        facts=[
+            ["speed", str(source.resolve()), asdict(Stamp.of(source)), threads_of(settings)],
+            [trial_sequences(settings.max_num_seqs), settings.batch_invariant],
+            [kind.speed_facts(source, settings) for kind in kinds],
+        ],
+        distributions=tuple(name for kind in kinds for name in kind.distributions()),
+        keeps=is_settled,
+        measures=True,
+        model=source,
+        notice="Measuring which backend is faster here, once",
+    )
+
+
+def is_settled(results: TrialResults) -> bool:
+    """Whether one backend has a figure, and the others would fail again.
+
+    A backend may have refused for lack of memory, so that is not final.
+    """
+    return any(each.speed for each in results.values()) and all(
+        each.speed or (each.failure and each.would_repeat and each.status != EXIT_REFUSED)
+        for each in results.values()
+    )
+
+
+def fastest(results: TrialResults, sequences: int) -> Selection:
     """The backend with the fastest trial; the reason has all figures.
 
     A backend that failed loses. Among equals, and where all failed, the preferred one wins.
     """
-    ranked = sorted(trials, key=lambda name: -speed_of(trials[name]))
-    figures = [_figure(name, trials[name], is_first=not place) for place, name in enumerate(ranked)]
+    ranked = sorted(results, key=lambda name: -results[name].speed)
+    figures = [_figure(name, results[name], is_first=not at) for at, name in enumerate(ranked)]
     noun = "sequence" if sequences == 1 else "sequences"
     reason = f"{sequences} {noun}: {', '.join(figures)}; measured on this machine"
     return Selection(ranked[0], reason)
@@ -130,9 +160,9 @@ def _why_none(candidates: Sequence[BackendState], accepting: Sequence[BackendSta
     return f"Nothing here can run the model: {'; '.join([obstacles, *advice])}."
 
 
-def _figure(name: str, trial: TrialResult, *, is_first: bool) -> str:
-    speed = speed_of(trial)
+def _figure(name: str, result: TrialResult, *, is_first: bool) -> str:
+    speed = result.speed
     if not speed:
-        return f"{name} failed ({trial.failure})"
+        return f"{name} failed ({result.failure})"
     number = f"{speed:.0f}" if speed >= 10 else f"{speed:.1f}"
     return f"{name} {number} tokens/s" if is_first else f"{name} {number}"

@@ -53,7 +53,7 @@ UNSIGNED32, UNSIGNED64 = struct.Struct("<I"), struct.Struct("<Q")
 
 Scalar = int | float | bool | str
 Value = Scalar | tuple[Scalar, ...]
-Result = TypeVar("Result")
+ReadT = TypeVar("ReadT")
 
 
 @dataclass(slots=True)
@@ -65,8 +65,8 @@ class ReadBudget:
 
 
 def read_fields(
-    path: Path, read: Callable[["Fields"], Result], budget: ReadBudget | None = None
-) -> Result:
+    path: Path, read: Callable[["Fields"], ReadT], budget: ReadBudget | None = None
+) -> ReadT:
     """Call `read` with the fields of a file. Raises ModelError when it cannot be read."""
     try:
         if path.is_dir():

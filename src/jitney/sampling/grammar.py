@@ -48,17 +48,17 @@ _LEXER_STATES_MAX = 100_000
 """States of regexes in one completion: 40 MB."""
 _SIMPLE = Constraint(ConstraintKind.JSON, '{"properties":{"a":{"const":1}},"required":["a"]}')
 
-Trial = tuple[str | None, int]
+TryResult = tuple[str | None, int]
 """The reason for a refusal, or None, and the memory that compiling took."""
 
 
-def set_up(given: Any) -> Callable[[Any], Trial]:  # Any: the JSON of `set_up_input`
+def set_up(inputs: Any) -> Callable[[Any], TryResult]:  # Any: the JSON of `set_up_input`
     """For the process with limits: a function that tries a constraint."""
     vocabulary = Vocabulary(
-        pieces=tuple(bytes.fromhex(piece) for piece in given["pieces"].split(" ")),
-        control=frozenset(given["control"]),
-        eos_tokens=tuple(given["eos_tokens"]),
-        bos_token=given["bos_token"],
+        pieces=tuple(bytes.fromhex(piece) for piece in inputs["pieces"].split(" ")),
+        control=frozenset(inputs["control"]),
+        eos_tokens=tuple(inputs["eos_tokens"]),
+        bos_token=inputs["bos_token"],
     )
     built: list[Any] = []  # Any: the LLTokenizer, once there is one
 
@@ -68,7 +68,7 @@ def set_up(given: Any) -> Callable[[Any], Trial]:  # Any: the JSON of `set_up_in
 
     built.append(build_tokenizer(vocabulary, encode))
 
-    def tried(task: Any) -> Trial:  # Any: a kind and a text
+    def tried(task: Any) -> TryResult:  # Any: a kind and a text
         constraint = Constraint(ConstraintKind(task[0]), task[1])
         # A fresh process needs some memory for any constraint. That does not count.
         compile_grammar(built[0], _SIMPLE)

@@ -64,15 +64,15 @@ def main(arguments: list[str]) -> int:
     with contextlib.suppress(Exception):
         importlib.import_module(module)
     try:
-        number, (given, bounds) = json.loads(frames.receive())
+        number, (inputs, bounds) = json.loads(frames.receive())
         _limit_memory(bounds["set_up_bytes"])
         try:
             with _timer(bounds["set_up_s"]):
-                work = getattr(importlib.import_module(module), function)(given)
+                work = getattr(importlib.import_module(module), function)(inputs)
         except BaseException as error:  # Whatever it is, the owner gets it and this process ends.
             _send(frames, number, *_outcome_of(error, bounds["set_up_bytes"]))
             return EXIT_NOT_SET_UP
-        del given
+        del inputs
         _send(frames, number, "done", None)
         return _watch(frames, work, bounds)
     except ChannelClosed:

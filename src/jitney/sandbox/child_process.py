@@ -147,11 +147,14 @@ class ChildProcess:
                     self._output += piece
                     del self._output[:-_OUTPUT_BYTES_MAX]
         if sys.platform == "linux":
-            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-            with self._reaping:
-                # What it forked may still run, and the number is not free yet.
-                _kill_group(process.pid)
-                process.wait()
+            # Where a program ignores SIGCHLD, the system itself reaps children, and frees their
+            # numbers. Then there is nothing to wait for, and nobody to kill.
+            with contextlib.suppress(ChildProcessError):
+                os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+                with self._reaping:
+                    # What it forked may still run, and the number is not free yet.
+                    _kill_group(process.pid)
+                    process.wait()
         process.wait()
         self._ended.set()
 

@@ -89,12 +89,12 @@ class Busy(SandboxError):
 
 
 class Sandbox:
-    """One process for the tasks of one set-up. `given` returns the input of the set-up."""
+    """One process for the tasks of one set-up. `make_input` returns the input of the set-up."""
 
-    def __init__(self, set_up: SetUp, given: Callable[[], Any], bounds: Bounds) -> None:
+    def __init__(self, set_up: SetUp, make_input: Callable[[], Any], bounds: Bounds) -> None:
         assert set_up.__qualname__.isidentifier(), "The child finds it by name in its module."
         self._set_up = set_up
-        self._given = given
+        self._make_input = make_input
         self._bounds = bounds
         self._turn = threading.Lock()
         self._child: ChildProcess | None = None
@@ -119,14 +119,6 @@ class Sandbox:
         """Start the process without a set-up; it can import meanwhile. Raises SandboxError."""
         with self._in_turn():
             self._spawned()
-
-    def start(self) -> None:
-        """Start the process and set it up, if that is not done yet. Raises SandboxError."""
-        with self._in_turn():
-            try:
-                self._ready()
-            except ChannelClosed as error:
-                raise Gone("the process ended during its set-up") from error
 
     def run(self, task: Any) -> Any:
         """The answer to a task, both JSON. Raises SandboxError."""
@@ -172,7 +164,7 @@ class Sandbox:
         child, limit_s = self._spawned(), self._bounds.set_up_s
         if not self._is_set_up:
             try:
-                self._ask(child, [self._given(), asdict(self._bounds)], limit_s)
+                self._ask(child, [self._make_input(), asdict(self._bounds)], limit_s)
                 self._is_set_up = True
             except BaseException as error:
                 self._end()

@@ -15,7 +15,8 @@ from typing import Any
 from jitney.core import limits
 from jitney.core.backend import Segment, Vocabulary
 from jitney.core.utf8 import utf8_bytes
-from jitney.errors import ContextLengthExceeded, InvalidRequest, ModelError
+from jitney.errors import InvalidRequest, ModelError
+from jitney.sandbox.sent_error import SentError
 from jitney.text.renderer import Renderer
 
 _log = logging.getLogger("jitney.text")
@@ -46,7 +47,6 @@ class ChatTemplate:
         renderer: Renderer | None = None,
     ) -> None:
         self.source = source
-        self._tokens_max = tokens_max
         self._now = now
         eos = vocabulary.eos_tokens
         names = {vocabulary.text(token) for token in vocabulary.control}
@@ -125,28 +125,13 @@ class ChatTemplate:
         """End the template's process; idempotent."""
         self._renderer.close()
 
-    def _ask(
-        self, task: dict[str, Any] | None
-    ) -> Any:  # Any: the answer of `jitney.text.template_child`
-        kind, value = self._renderer.run(task)
-        match kind:
-            case "invalid":
-                raise _invalid(value)
-            case "parts":
-                raise ContextLengthExceeded(
-                    f"messages contain so many names of control tokens that the prompt has {value} "
-                    f"parts, but the context has {self._tokens_max} tokens; remove these names.",
-                    "messages",
-                )
-            case "model":
-                raise ModelError(value)
-            case "failed":
-                _log.info("The chat template failed with %s", value)
-                raise _invalid(
-                    "The chat template cannot render these messages; check their roles, their "
-                    "order and their fields."
-                )
-        return value
+    def _ask(self, task: dict[str, Any] | None) -> list[Any]:
+        answer = self._renderer.run(task)
+        if isinstance(answer, list):
+            return answer
+        if "cause" in answer:
+            _log.info("The chat template failed with %s", answer.pop("cause"))
+        raise SentError(**answer).error()
 
 
 def _invalid(message: str) -> InvalidRequest:

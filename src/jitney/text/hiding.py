@@ -38,30 +38,30 @@ class Hiding:
         self._firsts = sorted({name[0] for name in listed})
         self._taken = frozenset(_PRIVATE.findall(ours + "".join(listed)))
 
-    def segments(self, given: Any, write: Callable[[Any], str]) -> list[Segment]:
-        """The segments of `write(given)`, for JSON of a caller. Raises MarksUsedUp."""
+    def segments(self, value: Any, write: Callable[[Any], str]) -> list[Segment]:
+        """The segments of `write(value)`, for JSON of a caller. Raises MarksUsedUp."""
         if self._names is None:
-            return _split(write(given), {})
-        texts = list(_texts(given))
+            return _split(write(value), {})
+        texts = list(_texts(value))
         free = self._free(texts)
         marks = _marks_for((name for text in texts for name in self._names.findall(text)), free)
         if marks:
-            given = _mapped(given, partial(self._names.sub, lambda found: marks[found[0]]))
-            texts = list(_texts(given))
-        text = write(given)
+            value = _mapped(value, partial(self._names.sub, lambda found: marks[found[0]]))
+            texts = list(_texts(value))
+        text = write(value)
         firsts = _marks_for(
             (each for each in self._firsts if any(each in one for one in texts)), free
         )
         if firsts:
-            safe = write(_mapped(given, partial(_with_marks, firsts)))
+            safe = write(_mapped(value, partial(_with_marks, firsts)))
             if self._names.findall(safe) != self._names.findall(text):
                 text, marks = safe, marks | firsts
         return _split(text, {mark: name for name, mark in marks.items()})
 
-    def mark(self, given: Any) -> str:
+    def mark(self, value: Any) -> str:
         """A character that is neither in this JSON nor in our text."""
         try:
-            return next(self._free(list(_texts(given))))
+            return next(self._free(list(_texts(value))))
         except StopIteration:
             raise MarksUsedUp from None
 

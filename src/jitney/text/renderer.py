@@ -19,10 +19,10 @@ class Renderer:
     """Renders with one template, which `prepare` sets."""
 
     def __init__(self) -> None:
-        self._given: Any = None
+        self._set_up_input: Any = None
         self._is_closed = False
         self.sandboxes = tuple(
-            Sandbox(template_child.set_up, lambda: self._given, _bounds(wait_s))
+            Sandbox(template_child.set_up, lambda: self._set_up_input, _bounds(wait_s))
             for wait_s in (limits.TEMPLATE_QUICK_S, limits.TEMPLATE_WAIT_S_MAX)
         )
 
@@ -32,18 +32,17 @@ class Renderer:
         with contextlib.suppress(SandboxError):
             self.sandboxes[0].spawn()
 
-    def prepare(self, given: Any) -> None:
+    def prepare(self, set_up_input: Any) -> None:
         """Set the input of `template_child.set_up`. Call it before `run`."""
-        self._given = given
+        self._set_up_input = set_up_input
 
-    def run(self, task: Any) -> list[Any]:
+    def run(self, task: Any) -> Any:
         """The answer to a task. Raises ModelError, QueueFull or EngineStopped."""
-        assert self._given is not None, "Call prepare before run."
+        assert self._set_up_input is not None, "Call prepare before run."
         try:
             for sandbox in self.sandboxes:
                 with contextlib.suppress(Busy):
-                    found: list[Any] = sandbox.run(task)
-                    return found
+                    return sandbox.run(task)
         except Gone as error:
             if self._is_closed:
                 raise EngineStopped("The engine was closed before the chat was rendered.") from None

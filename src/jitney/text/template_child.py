@@ -1,16 +1,10 @@
 """A chat template in its own process: compiled once, then rendered for one chat after another.
 
-The process calls `set_up`. It exchanges JSON with `jitney.text.chat_template`, and every expected
-failure is an answer. A template comes with a model file and is an untrusted program. Jinja's
-sandbox, set up as Hugging Face does it, keeps it away from Python. The process limits its time and
-its memory, so nothing here counts its work (decision 17). No import here may start a thread.
-
-    ["ready", None]       for the task None: the template can be used
-    ["done", segments]    the prompt
-    ["parts", count]      the prompt has too many segments; each needs at least one token
-    ["invalid", text]     a sentence for the author of the messages
-    ["failed", kind]      the template failed on the messages; the class of its error
-    ["model", text]       a sentence for the person who chose the model
+The process calls `set_up`. It exchanges JSON with `jitney.text.chat_template`. The answer to a chat
+is a list, the segments of its prompt, or an object: the fields of a `SentError`. A template comes
+with a model file and is an untrusted program. Jinja's sandbox, set up as Hugging Face does it,
+keeps it away from Python. The process limits its time and its memory, so nothing here counts its
+work (decision 17). No import here may start a thread.
 
 Tests: tests/unit/text/test_chat_template.py and test_renderer.py.
 """
@@ -28,6 +22,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from jitney.core import limits
+from jitney.errors import ContextLengthExceeded, InvalidRequest, JitneyError, ModelError
 from jitney.text.hiding import Hiding, MarksUsedUp
 
 _QUOTE_CHARACTERS_MAX = 1000
@@ -36,7 +31,7 @@ _QUOTE_CHARACTERS_MAX = 1000
 _END_SPACE = "\N{EM SPACE}"
 """A character that templates strip as a space, and never write themselves."""
 
-RenderAnswer = list[Any]
+RenderAnswer = list[Any] | dict[str, str]
 
 
 class NothingToContinue(Exception):
@@ -54,18 +49,18 @@ class _Generation(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-def set_up(given: Any) -> Callable[[Any], RenderAnswer]:
+def set_up(inputs: Any) -> Callable[[Any], RenderAnswer]:
     """The function that answers the chats of one template."""
     try:
-        template = compiled(given["source"])
+        template = compiled(inputs["source"])
     except MemoryError:
         raise
     except Exception as error:
-        unreadable: RenderAnswer = ["model", _why_unreadable(error)]
+        unreadable = _refused(ModelError, _why_unreadable(error))
         return lambda task: unreadable
-    values = given["values"]
-    ours = "".join([given["source"], *filter(None, values.values())])
-    return _Chats(template, values, Hiding(given["names"], ours), given["tokens_max"]).answer
+    values = inputs["values"]
+    ours = "".join([inputs["source"], *filter(None, values.values())])
+    return _Chats(template, values, Hiding(inputs["names"], ours), inputs["tokens_max"]).answer
 
 
 def compiled(source: str) -> Template:
@@ -91,35 +86,41 @@ class _Chats:
     tokens_max: int
 
     def answer(self, task: Any) -> RenderAnswer:
-        """The prompt of a chat, or why there is none."""
+        """The prompt of a chat, or why there is none. Without a chat, an empty prompt."""
         if task is None:
-            return ["ready", None]
-        given = [task["messages"], task["tools"]]
+            return []
+        parts = [task["messages"], task["tools"]]
         try:
             if task["continues"]:
-                end = self.hiding.mark(given)
-                spaces = _spaces_after(given[0][-1]["content"])
-                given = [_with_end_mark(given[0], end), given[1]]
+                end = self.hiding.mark(parts)
+                spaces = _spaces_after(parts[0][-1]["content"])
+                parts = [_with_end_mark(parts[0], end), parts[1]]
                 segments = self.hiding.segments(
-                    given, lambda hidden: _text_before_mark(end, spaces, self._text(task, *hidden))
+                    parts, lambda hidden: _text_before_mark(end, spaces, self._text(task, *hidden))
                 )
             else:
-                segments = self.hiding.segments(given, lambda hidden: self._text(task, *hidden))
+                segments = self.hiding.segments(parts, lambda hidden: self._text(task, *hidden))
         except MemoryError:
             # The process reports this one.
             raise
         except Exception as error:
             return _answer_of(error)
         if len(segments) > self.tokens_max:
-            return ["parts", len(segments)]
+            # Each needs at least one token.
+            return _refused(
+                ContextLengthExceeded,
+                "messages contain so many names of control tokens that the prompt has "
+                f"{len(segments)} parts, but the context has {self.tokens_max} tokens; remove "
+                "these names.",
+            )
         count = sum(len(text) for text, _ in segments)
         if count > limits.PROMPT_CHARACTERS_MAX:
-            return [
-                "invalid",
+            return _refused(
+                InvalidRequest,
                 f"messages make a prompt of {count} characters; "
                 f"the limit is {limits.PROMPT_CHARACTERS_MAX}.",
-            ]
-        return ["done", segments]
+            )
+        return [*segments]
 
     def _text(self, task: Any, messages: Any, tools: Any) -> str:
         now = datetime.fromisoformat(task["now"])
@@ -157,29 +158,38 @@ def _text_before_mark(end: str, spaces: str, text: str) -> str:
     return before if after.startswith(_END_SPACE) else before.removesuffix(spaces)
 
 
-def _answer_of(error: Exception) -> RenderAnswer:
+def _refused(kind: type[JitneyError], text: str) -> dict[str, str]:
+    return {"kind": kind.__name__, "text": text, "parameter": "messages"}
+
+
+def _answer_of(error: Exception) -> dict[str, str]:
     words = str(error)[:_QUOTE_CHARACTERS_MAX]
     if isinstance(error, MarksUsedUp):
-        return ["invalid", "messages use up all private characters of Unicode."]
+        return _refused(InvalidRequest, "messages use up all private characters of Unicode.")
     if isinstance(error, NothingToContinue):
-        return [
-            "invalid",
+        return _refused(
+            InvalidRequest,
             "The chat template does not write the last message, so it cannot be continued; "
             "leave continue_final_message out.",
-        ]
+        )
     if isinstance(error, SecurityError):
-        return ["model", f"The chat template does something that is not allowed: {words}."]
+        text = f"The chat template does something that is not allowed: {words}."
+        return _refused(ModelError, text)
     if isinstance(error, RecursionError | OverflowError):
-        return [
-            "model",
+        return _refused(
+            ModelError,
             "The chat template does more work than a chat can need and was stopped; "
             "use another model file or another template.",
-        ]
+        )
     if type(error) is TemplateError:
         # The template called raise_exception; all other errors have a class of their own.
-        return ["invalid", f"The chat template refuses these messages: {words}"]
+        return _refused(InvalidRequest, f"The chat template refuses these messages: {words}")
     # The template is an untrusted program, and may fail in any way, with any text.
-    return ["failed", type(error).__name__]
+    text = (
+        "The chat template cannot render these messages; check their roles, their order and "
+        "their fields."
+    )
+    return _refused(InvalidRequest, text) | {"cause": type(error).__name__}
 
 
 def _why_unreadable(error: Exception) -> str:

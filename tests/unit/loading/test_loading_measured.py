@@ -145,19 +145,6 @@ def test_the_faster_one_is_taken_and_it_is_said_once(
     assert caplog.messages == [SAID]
 
 
-@pytest.mark.parametrize("content", [b"", b"nonsense", b'{"openvino": {"tokens_per_s": 1.5}}'])
-def test_a_corrupt_memory_is_measured_again(
-    place: Place, children: Children, content: bytes
-) -> None:
-    """Guards against a damaged file that would decide for ever."""
-    place.memory.write_bytes(content)
-    assert select_backend_if_known(place.settings) is None
-    log = children(says(3.0), says(4.0))
-    for _ in range(2):
-        assert select_backend(place.settings).name == "llamacpp"
-    assert log.read_text() == "start\n" * 2
-
-
 @pytest.mark.parametrize(
     "case",
     [

@@ -1,18 +1,20 @@
 """Which backend a model gets where nobody named one, and why."""
 
+import signal
 from typing import Any
 
 import pytest
 
 from jitney.backends.kind import Library
 from jitney.backends.kinds import all_kinds
-from jitney.backends.trials.trial_process import TrialResult
+from jitney.backends.trials.trial_process import EXIT_REFUSED, TrialResult
 from jitney.config import Settings
 from jitney.errors import ConfigError, MissingDependency
 from jitney.loading.selection import (
     FEW_SEQUENCES,
     BackendState,
     fastest,
+    is_settled,
     refuse_unusable,
     select,
     trial_sequences,
@@ -179,3 +181,22 @@ def test_the_faster_one_wins_and_the_reason_has_the_figures(
     selection = fastest({"openvino": openvino, "llamacpp": llamacpp}, sequences)
     assert selection.name == name
     assert selection.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("other", "is_final"),
+    [
+        (TrialResult(found={"tokens_per_s": 2.0}), True),
+        (TrialResult(failure="it crashed (SIGSEGV)", status=-signal.SIGSEGV), True),
+        (TrialResult(failure="it was killed", status=-signal.SIGKILL), False),
+        (TrialResult(failure="it is unwell", status=EXIT_REFUSED), False),
+        (TrialResult(failure="it ended with status 1", status=1), False),
+        (TrialResult(failure="it ended without a figure"), True),
+        (TrialResult(), False),
+    ],
+)
+def test_a_failure_that_may_pass_is_measured_again(other: TrialResult, is_final: bool) -> None:
+    """Guards both ways: a crash at every start, and a backend given up for a passing lack."""
+    fast = TrialResult(found={"tokens_per_s": 1.0})
+    assert is_settled({"openvino": other, "llamacpp": fast}) == is_final
+    assert not is_settled({"openvino": TrialResult(failure="x"), "llamacpp": TrialResult()})

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jitney.backends.trials import remembered
+from jitney.backends.trials import trial
 from jitney.models import embedded, files, inventory, notes
 from jitney.models.conversions import Conversion, converted, lock_of
 from jitney.models.inventory import StoredModel
@@ -142,7 +142,7 @@ def test_memories_of_what_is_gone_are_forgotten(cache: Path, source: Path) -> No
     """Guards against a folder that grows with every build of a library."""
     folder = cache / "probes"
     folder.mkdir(parents=True)
-    good = {"model": str(source), "libraries": remembered.builds(("numpy",))}
+    good = {"model": str(source), "libraries": trial.builds(("numpy",))}
     kept = {
         "good": good,
         "other build": {**good, "libraries": [["numpy", "0.1", "digest"]]},
@@ -152,5 +152,5 @@ def test_memories_of_what_is_gone_are_forgotten(cache: Path, source: Path) -> No
     for name, about in kept.items():
         (folder / f"{name}.json").write_text(json.dumps({"extra_kernels": True, **about}))
     (folder / "damaged.json").write_text("{")
-    assert remembered.forget(cache) > 0
+    assert trial.forget(cache) > 0
     assert [path.stem for path in folder.iterdir()] == ["good"]

@@ -228,8 +228,6 @@ def test_a_set_up_that_fails_is_told(make: Make, given: str, kind: type[Exceptio
     sandbox = make(given, bounds)
     for _ in range(2):
         with pytest.raises(kind):
-            sandbox.start()
-        with pytest.raises(kind):
             sandbox.run(["given"])
     assert sandbox.pid is None
 
@@ -239,7 +237,7 @@ def test_a_set_up_is_limited_in_memory(make: Make) -> None:
     if sys.platform != "linux":
         pytest.skip("the system does not limit address space")
     with pytest.raises(TooMuchMemory):
-        make("swell").start()
+        make("swell").run(["given"])
 
 
 def test_nothing_is_forked_beside_another_thread(make: Make) -> None:

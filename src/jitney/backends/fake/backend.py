@@ -23,13 +23,12 @@ from jitney.backends.fake.oracle import (
 from jitney.backends.shared.host_sampler import HostSampler
 from jitney.backends.shared.layout import (
     BatchLimits,
-    EntryRows,
     check_batch,
     checked_tokens,
     lay_out_entry,
 )
 from jitney.backends.shared.shapes import is_lone, rows_missing
-from jitney.backends.shared.slots import SlotContents, SlotMemory
+from jitney.backends.shared.slots import EntryRows, SlotContents, SlotMemory
 from jitney.core.backend import Segment, Traits, Vocabulary
 from jitney.core.batch import Batch, Entry, MemoryOperation, Open, Outcome, Sample, Save
 from jitney.core.params import Constraint
@@ -216,7 +215,7 @@ class FakeBackend:
                 tokens = laid_out.tokens
             rounding = self._rounding(entry, contents, left_over) if rounds else 0
             rolling = self._cells.append(entry.slot, tokens, rounding)
-            contents.append(tokens, entry.start + len(tokens))
+            contents.tokens += tokens
             if is_plain_slot:
                 samples[index] = self._choose(entry, contents, rolling)
         if by_logits:

@@ -39,10 +39,10 @@ def values(settings: Settings, source: Path | None) -> Values:
     }
 
 
-def trial_values(model: Path, folder: Path, given: Mapping[str, Any]) -> Values:
+def trial_values(model: Path, folder: Path, numbers: Mapping[str, Any]) -> Values:
     """The values for a trial, in which no token is the end token."""
     del model, folder
-    return {"eos_period": 0, "model_len_max": 512, **given}
+    return {"eos_period": 0, "model_len_max": 512, **numbers}
 
 
 KIND = Kind(

@@ -1,8 +1,8 @@
 """The hash oracle: computes the fake backend's next token from the tokens alone.
 
 The next token is a hash of all tokens before it, so a wrong slot, a gap, an old token or a missed
-release changes it. `expected_completion` computes the same tokens for one request alone. Pure; any
-thread.
+release changes it. Tests compute the same tokens for one request alone
+(`tests/expected_completion.py`). Pure; any thread.
 
 Tests: tests/unit/backends/fake/test_backend.py.
 """
@@ -12,9 +12,6 @@ import numpy.typing as npt
 
 from jitney.core.backend import Vocabulary
 from jitney.core.batch import Sampling
-from jitney.core.params import SamplingParams
-from jitney.sampling.constraint import ConstraintCompiler
-from jitney.sampling.sampler import TEMPERATURE_MIN, SlotSampler
 from jitney.tokenizers import byte_tokenizer
 
 Logits = npt.NDArray[np.float32]
@@ -139,75 +136,3 @@ def _choice_table(vocabulary: Vocabulary) -> list[int]:
         count = max(size * share // 64, len(tokens))
         table += [tokens[index % len(tokens)] for index in range(count)]
     return table
-
-
-def expected_completion(
-    prompt: tuple[int, ...],
-    params: SamplingParams,
-    seed: int,
-    *,
-    eos_period: int,
-    tokens_max: int,
-    rounds: bool = False,
-) -> list[int]:
-    """The tokens that the fake backend gives to this request when nothing goes wrong.
-
-    Leaves out the token that ends it (the end token unless ignored, or a stop token), and ignores
-    stop strings. So a length below `tokens_max` means that it stopped. Where the simulated kernels
-    round, a prompt is computed in spans, and later tokens one by one.
-    """
-    vocabulary = byte_tokenizer.byte_vocabulary()
-    oracle = TokenOracle(vocabulary, eos_period)
-    ends = (*(() if params.ignore_eos else vocabulary.eos_tokens), *(params.stop_token_ids or ()))
-    sampling = sampling_of(params, seed, len(prompt), ends)
-    plain = is_plain(sampling)
-    sampler = None if plain else new_sampler(sampling, vocabulary)
-    tokens = list(prompt)
-    rolling = HASH_OF_NOTHING
-    for token in prompt:
-        rolling = mix64(rolling, token)
-    while len(tokens) - len(prompt) < tokens_max:
-        if sampler is None:
-            is_drawn = sampling.temperature >= TEMPERATURE_MIN
-            mixed = seeded(rolling, seed, len(tokens)) if is_drawn else rolling
-            chosen = oracle.choose(mixed, tokens[-1])
-        else:
-            sample = sampler.sample(tokens, oracle.logits(rolling, tokens[-1]))
-            assert sample.token is not None, sample.fault
-            chosen = sample.token
-        if chosen in ends:
-            break
-        tokens.append(chosen)
-        rolling = mix64(rolling, chosen + rounds * ROUNDED_ALONE)
-    return tokens[len(prompt) :]
-
-
-def sampling_of(
-    params: SamplingParams, seed: int, prompt_count: int, end_tokens: tuple[int, ...]
-) -> Sampling:
-    """The sampling of one sequence of a request, independent of the scheduler's code."""
-    return Sampling(
-        seed=seed,
-        prompt_count=prompt_count,
-        temperature=params.temperature,
-        top_k=params.top_k,
-        top_p=params.top_p,
-        min_p=params.min_p,
-        repetition_penalty=params.repetition_penalty,
-        frequency_penalty=params.frequency_penalty,
-        presence_penalty=params.presence_penalty,
-        logit_bias=tuple(sorted((params.logit_bias or {}).items())),
-        min_tokens=params.min_tokens,
-        end_tokens=end_tokens,
-        logprobs=params.logprobs,
-        prompt_logprobs=params.prompt_logprobs,
-        constraint=params.constraint,
-    )
-
-
-def new_sampler(sampling: Sampling, vocabulary: Vocabulary) -> SlotSampler:
-    """A sampler for one sequence."""
-    if sampling.constraint is None:
-        return SlotSampler(sampling, None)
-    compiler = ConstraintCompiler(vocabulary, encode_plain)
-    return SlotSampler(sampling, compiler.compile(sampling.constraint))

@@ -5,16 +5,16 @@ The other kernels are faster for long prompts, and compute a single token in ano
 of the two, a trial finds the shape in which all tokens are computed alike, and its speed. Called at
 start-up, from any thread. One process tries at a time.
 
-Tests: tests/unit/backends/trials/test_shape_trial.py.
+Tests: tests/unit/backends/trials/test_trial.py.
 """
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any  # Any: settings are plain values until a backend has checked them
 
 from jitney.backends.llamacpp.passes import Shape
-from jitney.backends.trials import invariance
-from jitney.backends.trials.shape_trial import ShapeMemory, ShapeTrial, try_shapes
+from jitney.backends.trials.trial import Trial, have_shapes, payload_of
 
 Shapes = Mapping[str, tuple[Shape, ...]]
 """The shapes to try for each kernel, `on` (fused) and `off`; the cheapest first."""
@@ -49,23 +49,35 @@ class Attention:
     shape: Shape | None
 
 
-def choose(values: Mapping[str, Any], shapes: Shapes, memory: ShapeMemory) -> Attention:
+def choose(
+    values: Mapping[str, Any],
+    shapes: Shapes,
+    facts: object,
+    distributions: tuple[str, ...],
+    cache: Path,
+) -> Attention:
     """Try `shapes`. The faster kernel, of those with a shape that computes alike if any has one."""
-    trials = {
-        kernel: ShapeTrial(
-            backend="llamacpp",
-            settings={
-                **values,
-                "slot_tokens_max": invariance.SLOT_TOKENS,
-                "flash_attention": kernel == "on",
-            },
-            shapes=[asdict(shape) for shape in each],
+    listed = {kernel: [asdict(shape) for shape in each] for kernel, each in shapes.items()}
+    trial = Trial(
+        cache=cache,
+        names=tuple(listed),
+        facts=["shapes", facts, listed],
+        distributions=distributions,
+        keeps=have_shapes,
+        measures=True,
+        notice="Trying which attention kernels are best for this model here, once",
+    )
+    payloads = {
+        kernel: payload_of(
+            "llamacpp",
+            {**values, "flash_attention": kernel == "on"},
             sequences=SEQUENCES,
+            shapes=each,
         )
-        for kernel, each in shapes.items()
+        for kernel, each in listed.items()
     }
-    found = {name: answer.found for name, answer in try_shapes(trials, memory).items()}
-    alike = [name for name in found if found[name].get("shape") is not None]
-    best = max(alike or found, key=lambda name: float(found[name].get("tokens_per_s", 0.0)))
-    shape = found[best].get("shape")
+    found = trial.results(payloads)
+    alike = [name for name in found if found[name].found.get("shape") is not None]
+    best = max(alike or found, key=lambda name: found[name].speed)
+    shape = found[best].found.get("shape")
     return Attention(best == "on", None if shape is None else Shape(**shape))

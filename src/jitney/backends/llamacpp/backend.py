@@ -25,11 +25,9 @@ from jitney.backends.llamacpp.bindings import (
 from jitney.backends.llamacpp.passes import Pass, Shape, plan_passes, whole_pass
 from jitney.backends.machine import free_memory
 from jitney.backends.machine.neighbours import Neighbours
-from jitney.backends.shared.host_sampler import HostSampler
-from jitney.backends.shared.layout import EntryRows
 from jitney.backends.shared.model_backend import ModelBackend
 from jitney.backends.shared.shapes import rows_missing
-from jitney.backends.shared.slots import SlotMemory
+from jitney.backends.shared.slots import EntryRows, SlotMemory
 from jitney.core import limits
 from jitney.core.backend import Backend, Segment, Traits
 from jitney.core.utf8 import checked_bytes
@@ -131,7 +129,6 @@ def make_backend(settings: LlamaCppSettings) -> Backend:
 class LlamaCppModel:
     """Implements `jitney.backends.shared.model_backend.ForwardModel` on llama.cpp."""
 
-    make_sampler = HostSampler
     wants_slot_order = True
 
     def __init__(self, settings: LlamaCppSettings) -> None:
@@ -225,19 +222,21 @@ class LlamaCppModel:
                     logits[row] = found[at]
         return logits
 
-    def _decode(self, made: Pass) -> None:
+    def _decode(self, one_pass: Pass) -> None:
         """One pass, with the truncations before and after it."""
-        if made.cut_before is not None:
-            self._cut(*made.cut_before)
-        self._feed(made)
+        if one_pass.cut_before is not None:
+            self._cut(*one_pass.cut_before)
+        self._feed(one_pass)
         started = perf_counter()
-        status = self.cells.decode(len(made.tokens))
+        status = self.cells.decode(len(one_pass.tokens))
         self._neighbours.computed(perf_counter() - started)
         if status == 1:
-            raise BackendFailed(f"Memory has no room for the {len(made.tokens)} tokens of a pass.")
+            raise BackendFailed(
+                f"Memory has no room for the {len(one_pass.tokens)} tokens of a pass."
+            )
         if status != 0:
             raise BackendFailed(f"llama.cpp failed with status {status}: {native_log().reason()}.")
-        for slot, length in made.cut_after:
+        for slot, length in one_pass.cut_after:
             self._cut(slot, length)
 
     def _cut(self, slot: int, length: int) -> None:
@@ -251,15 +250,15 @@ class LlamaCppModel:
             self.cells.set_threads(threads)
             self._threads = threads
 
-    def _feed(self, made: Pass) -> None:
+    def _feed(self, one_pass: Pass) -> None:
         """Write a pass into the arrays of the context."""
-        count = len(made.tokens)
+        count = len(one_pass.tokens)
         context = self.cells
-        context.tokens[:count] = made.tokens
-        context.positions[:count] = made.positions
-        context.slots[:count] = made.slots
+        context.tokens[:count] = one_pass.tokens
+        context.positions[:count] = one_pass.positions
+        context.slots[:count] = one_pass.slots
         context.wanted[:count] = 0
-        context.wanted[made.wanted] = 1
+        context.wanted[one_pass.wanted] = 1
 
 
 def _load_model(settings: LlamaCppSettings) -> Model:

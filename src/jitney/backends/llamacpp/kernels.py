@@ -1,29 +1,20 @@
 """Tries in a child whether llama.cpp's fastest kernels run a model here, and remembers it.
 
-The child is `probe`. An illegal instruction means that a compiler made wrong kernels: then the
-model is tried without them. Any other failure of the child is an error about the model. Called at
-start-up, from any thread.
+The child loads the model and computes one prompt. An illegal instruction means that a compiler made
+wrong kernels: then the model is tried without them. Any other failure of the child is an error
+about the model. Called at start-up, from any thread.
 """
 
 import signal
-from dataclasses import replace
+from dataclasses import asdict
 from pathlib import Path
 
 from jitney.backends.llamacpp import library
-from jitney.backends.trials.remembered import Trial, TrialResults
-from jitney.backends.trials.trial_process import (
-    EXIT_NO_ROOM,
-    EXIT_REFUSED,
-    NO_END,
-    TrialResult,
-    ask,
-)
+from jitney.backends.trials.trial import Trial, payload_of
+from jitney.backends.trials.trial_process import EXIT_NO_ROOM, EXIT_REFUSED, NO_END, TrialResult
 from jitney.errors import ModelError
-from jitney.models.parts import size_of
+from jitney.models.files import Stamp
 
-START_S_MAX = 120.0
-BYTES_PER_S_MIN = 20e6
-"""The slowest disk that the time limit allows for."""
 SLOW_NOTICE = (
     "This llama.cpp was compiled with an instruction that is illegal on this processor, so its "
     "fastest kernels stay off; compile it again, best with clang 19: "
@@ -38,33 +29,26 @@ def are_usable(model: Path, cache: Path, distributions: tuple[str, ...]) -> bool
     Raises ModelError where it does not run at all.
     """
     try:
-        status, size = model.stat(), size_of(model)
+        stamp = Stamp.of(model)
     except OSError as error:
         raise ModelError(f"{model} cannot be read: {error.strerror}.") from None
-    trial = Trial(
-        cache=cache,
-        names=(_NAME,),
-        facts=[[str(model.resolve()), status.st_size, status.st_mtime_ns], library.stamps()],
-        distributions=distributions,
-        keeps=lambda answers: isinstance(answers[_NAME].found.get(_NAME), bool),
-        model=model,
-    )
-    found = trial.results(lambda: _tried(model, START_S_MAX + size / BYTES_PER_S_MIN))[_NAME]
-    if found.failure is not None:
-        raise ModelError(_sentence(model, found))
-    return bool(found.found[_NAME])
-
-
-def _tried(model: Path, limit_s: float) -> TrialResults:
     found = TrialResult()
     for is_extra in (True, False):
-        given = {"model": str(model), _NAME: is_extra}
-        found = ask("jitney.backends.llamacpp.probe", given, limit_s)
-        if found.failure is None:
-            found = replace(found, found={_NAME: is_extra})
+        trial = Trial(
+            cache=cache,
+            names=(_NAME,),
+            facts=[str(model.resolve()), asdict(stamp), library.stamps(), is_extra],
+            distributions=distributions,
+            keeps=lambda results: results[_NAME].status in (0, -signal.SIGILL),
+            model=model,
+        )
+        values = {"model": str(model), "threads": 2, _NAME: is_extra, "max_num_batched_tokens": 64}
+        found = trial.results({_NAME: payload_of("llamacpp", values)})[_NAME]
         if found.status != -signal.SIGILL:
             break
-    return {_NAME: found}
+    if found.failure is not None:
+        raise ModelError(_sentence(model, found))
+    return is_extra
 
 
 def _sentence(model: Path, found: TrialResult) -> str:

@@ -15,8 +15,8 @@ from jitney.backends.llamacpp import attention, kernels, library, prebuilt
 from jitney.backends.llamacpp.memory_layout import SLOTS_MAX, own_cells, size_llamacpp
 from jitney.backends.machine.free_memory import available_bytes
 from jitney.backends.process.worker_process import Fallback
-from jitney.backends.trials.selftest import try_backend
-from jitney.backends.trials.shape_trial import MAY_DIFFER, ShapeMemory, report_none
+from jitney.backends.shared.shapes import MAY_DIFFER, report_none
+from jitney.backends.trials.trial import try_backend
 from jitney.config import Settings
 from jitney.errors import ConfigError, SetupError
 from jitney.models import conversions
@@ -134,10 +134,10 @@ def safe_values(values: Values, settings: Settings) -> Values:
     return values | {"extra_kernels": is_usable}
 
 
-def trial_values(model: Path, folder: Path, given: Mapping[str, Any]) -> Values:
+def trial_values(model: Path, folder: Path, numbers: Mapping[str, Any]) -> Values:
     """The values to run the tiny model, which needs no conversion."""
     del folder
-    return {"model": str(model), "threads": 2, "slot_tokens_max": 256, **given}
+    return {"model": str(model), "threads": 2, "slot_tokens_max": 256, **numbers}
 
 
 def speed_facts(source: Path, settings: Settings) -> object:
@@ -180,17 +180,12 @@ def _choose_attention(values: Values, settings: Settings) -> attention.Attention
     names = KERNELS[settings.flash_attention]
     if len(names) == 1 and not is_alike:
         return attention.Attention(names[0] == "on", None)
-    memory = ShapeMemory(
-        cache=settings.cache_dir,
-        facts=[
-            [header.architecture, header.parameter_count, header.kv_bytes_per_token],
-            [sorted(header.weight_types), values["threads"]],
-        ],
-        distributions=KIND.distributions(),
-        notice="Trying which attention kernels are best for this model here, once",
-    )
+    facts = [
+        [header.architecture, header.parameter_count, header.kv_bytes_per_token],
+        [sorted(header.weight_types), values["threads"]],
+    ]
     shapes = {name: attention.SHAPES[name] if is_alike else () for name in names}
-    return attention.choose(values, shapes, memory)
+    return attention.choose(values, shapes, facts, KIND.distributions(), settings.cache_dir)
 
 
 KIND = Kind(

@@ -49,13 +49,13 @@ def stamps() -> list[list[str | int]]:
     found = find()
     if found is None or not found.folder.is_dir():
         return []
-    made: list[list[str | int]] = []
+    files: list[list[str | int]] = []
     for path in sorted(found.folder.iterdir()):
         # A file may be a broken link, or be replaced by another process at this moment.
         with contextlib.suppress(OSError):
             status = path.stat()
-            made.append([path.name, status.st_size, status.st_mtime_ns])
-    return made
+            files.append([path.name, status.st_size, status.st_mtime_ns])
+    return files
 
 
 @functools.cache

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from jitney.backends.shared.layout import EntryRows
 from jitney.backends.shared.shapes import rows_missing
+from jitney.backends.shared.slots import EntryRows
 
 FILLER = 0
 """Any token works: its logits are not used."""
@@ -87,12 +87,12 @@ def plan_passes(
 
 def whole_pass(spans: Sequence[EntryRows]) -> Pass:
     """The whole batch in one pass, for slots that share one pool."""
-    made = Pass()
+    one_pass = Pass()
     for span in spans:
-        made.add(span.entry.slot, span.entry.start, span.tokens)
-        made.wanted += range(len(made.tokens) - len(span.rows), len(made.tokens))
-    made.kept = [(row, row) for row in range(len(made.wanted))]
-    return made
+        one_pass.add(span.entry.slot, span.entry.start, span.tokens)
+        one_pass.wanted += range(len(one_pass.tokens) - len(span.rows), len(one_pass.tokens))
+    one_pass.kept = [(row, row) for row in range(len(one_pass.wanted))]
+    return one_pass
 
 
 def _is_decode(span: EntryRows, shape: Shape) -> bool:
@@ -119,17 +119,17 @@ def _piece(span: EntryRows, at: int, end: int, rows: range, shape: Shape) -> Pas
     size = max(count + rows_missing(count, shape.rows_group), shape.span_rows_min)
     repeated = min(size - count, start)
     tokens = [*_before(span, at, repeated), *span.tokens[at:end]]
-    made = Pass(cut_before=(slot, start - repeated) if repeated else None)
-    made.add(slot, start - repeated, [*tokens, *[FILLER] * (size - len(tokens))])
+    one_pass = Pass(cut_before=(slot, start - repeated) if repeated else None)
+    one_pass.add(slot, start - repeated, [*tokens, *[FILLER] * (size - len(tokens))])
     if len(tokens) < size:
-        made.cut_after.append((slot, start + count))
+        one_pass.cut_after.append((slot, start + count))
     if rows:
         wanted = len(rows) + rows_missing(len(rows), shape.rows_group)
         first = max(0, len(tokens) - wanted)
-        made.wanted = list(range(first, first + wanted))
+        one_pass.wanted = list(range(first, first + wanted))
         offset = len(tokens) - len(rows) - first
-        made.kept = [(offset + each, row) for each, row in enumerate(rows)]
-    return made
+        one_pass.kept = [(offset + each, row) for each, row in enumerate(rows)]
+    return one_pass
 
 
 def _before(span: EntryRows, at: int, count: int) -> list[int]:
@@ -142,18 +142,18 @@ def _before(span: EntryRows, at: int, count: int) -> list[int]:
 def _decode_pass(spans: Sequence[EntryRows], held: Mapping[int, int]) -> Pass:
     """One token for each span, and a filler for each other slot in `held` (slot: its length)."""
     by_slot = {span.entry.slot: span for span in spans}
-    made = Pass()
+    one_pass = Pass()
     for slot, length in held.items():
         span = by_slot.get(slot)
         if span is None:
-            made.add(slot, length, [FILLER])
-            made.cut_after.append((slot, length))
+            one_pass.add(slot, length, [FILLER])
+            one_pass.cut_after.append((slot, length))
         else:
-            made.add(slot, span.entry.start, span.tokens)
-            made.kept += [(len(made.tokens) - 1, row) for row in span.rows]
-    if made.kept:
-        made.wanted = list(range(len(made.tokens)))
-    return made
+            one_pass.add(slot, span.entry.start, span.tokens)
+            one_pass.kept += [(len(one_pass.tokens) - 1, row) for row in span.rows]
+    if one_pass.kept:
+        one_pass.wanted = list(range(len(one_pass.tokens)))
+    return one_pass
 
 
 def _filled(

@@ -31,7 +31,7 @@ MARGIN = 0.2
 _BUSY_COLUMNS = (1, 2, 3, 6, 7)
 """User, nice, system, interrupts. On most systems niceness only counts within a session."""
 
-Clock = Callable[[], float]
+SecondsSource = Callable[[], float]
 
 
 def own_s() -> float:
@@ -62,9 +62,9 @@ class Neighbours:
         threads_max: int,
         *,
         stat: Path = STAT,
-        clock: Clock = perf_counter,
-        own: Clock = own_s,
-        parent: Clock = parent_s,
+        clock: SecondsSource = perf_counter,
+        own: SecondsSource = own_s,
+        parent: SecondsSource = parent_s,
         wait: Callable[[float], object] | None = None,
     ) -> None:
         self._threads_max = threads_max

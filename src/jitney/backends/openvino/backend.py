@@ -17,12 +17,11 @@ from jitney.backends.openvino.cells import Bytes, PagedCells
 from jitney.backends.openvino.families import BLOCK_TOKENS
 from jitney.backends.openvino.graph import GraphShape, Inputs, PagedModel
 from jitney.backends.openvino.packing import FILLER, Packing, filled_rows
-from jitney.backends.shared.host_sampler import HostSampler, Rows
-from jitney.backends.shared.layout import EntryRows
+from jitney.backends.shared.host_sampler import Rows
 from jitney.backends.shared.model_backend import ModelBackend
 from jitney.backends.shared.paging import BlockPool
 from jitney.backends.shared.shapes import is_lone
-from jitney.backends.shared.slots import SlotMemory
+from jitney.backends.shared.slots import EntryRows, SlotMemory
 from jitney.core import limits
 from jitney.core.backend import Backend, Segment, Traits
 from jitney.errors import ConfigError, ModelError
@@ -77,7 +76,6 @@ def make_backend(settings: OpenVinoSettings) -> Backend:
 class OpenVinoModel:
     """Implements `jitney.backends.shared.model_backend.ForwardModel` on OpenVINO."""
 
-    make_sampler = HostSampler
     wants_slot_order = False
 
     def __init__(self, settings: OpenVinoSettings) -> None:

@@ -60,11 +60,11 @@ def write_model(source: Path, folder: Path, *, weights: str = "packed") -> None:
     )
 
 
-def convert(given: Mapping[str, Any]) -> Mapping[str, Any]:
+def convert(payload: Mapping[str, Any]) -> Mapping[str, Any]:
     """The work of the child. Raises ModelError, or NoRoom where the model is not the cause."""
-    folder = Path(given["folder"])
+    folder = Path(payload["folder"])
     try:
-        rewriting = _write_converted(folder, given["weights"])
+        rewriting = _write_converted(folder, payload["weights"])
         correct_rotary(
             folder / FILES[0], read_rotary(read_header(folder / _INPUT), rewriting.factors())
         )
@@ -82,13 +82,13 @@ def convert(given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _write_converted(folder: Path, weights: str) -> Rewriting:
     """Let the library convert the model; rewrite it first where necessary."""
-    given = folder / _INPUT
-    rewriting = Rewriting(given, weights)
+    model = folder / _INPUT
+    rewriting = Rewriting(model, weights)
     if not rewriting.is_needless:
-        given = folder / _EXACT
-        rewriting.write(given)
+        model = folder / _EXACT
+        rewriting.write(model)
     try:
-        openvino_genai.LLMPipeline(str(given), "CPU", enable_save_ov_model=True)
+        openvino_genai.LLMPipeline(str(model), "CPU", enable_save_ov_model=True)
     except (RuntimeError, ValueError):
         # The library writes the model first. Then only its own tokenizer can have failed.
         if not (folder / FILES[0]).exists() or _is_full(folder):

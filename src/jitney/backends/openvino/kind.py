@@ -17,9 +17,9 @@ from jitney.backends.machine.free_memory import available_bytes, check_weights
 from jitney.backends.machine.processor import read_processor
 from jitney.backends.openvino import families
 from jitney.backends.openvino.families import BLOCK_TOKENS, Dtypes, dtypes
+from jitney.backends.shared.shapes import report_none
 from jitney.backends.shared.sizing import TokenMemory, size_paged
-from jitney.backends.trials.selftest import try_backend
-from jitney.backends.trials.shape_trial import ShapeMemory, ShapeTrial, report_none, try_shapes
+from jitney.backends.trials.trial import Trial, have_shapes, payload_of, try_backend
 from jitney.config import Settings
 from jitney.models import conversions
 from jitney.models.gguf import read_header
@@ -163,14 +163,14 @@ def values(settings: Settings, source: Path | None) -> Values:
     return found | _shape(found, settings)
 
 
-def trial_values(model: Path, folder: Path, given: Mapping[str, Any]) -> Values:
+def trial_values(model: Path, folder: Path, numbers: Mapping[str, Any]) -> Values:
     """The values to run the tiny model, which is converted first."""
     target = folder / "converted"
     target.mkdir()
-    weights = "float16" if given.get("inference_precision") == "bf16" else "packed"
+    weights = "float16" if numbers.get("inference_precision") == "bf16" else "packed"
     KIND.module("convert").write_model(model, target, weights=weights)
     found: Values = {"model": str(target), "vocabulary": str(model), "model_len_max": 512}
-    return found | {"threads": 2} | dict(given)
+    return found | {"threads": 2} | dict(numbers)
 
 
 def _shape(found: Values, settings: Settings) -> Values:
@@ -182,14 +182,17 @@ def _shape(found: Values, settings: Settings) -> Values:
         {"rows_min": rows, "head_rows_min": head, "decodes_differ": True}
         for rows, head in ((threads, 2), (threads, threads), (2 * threads, 2 * threads))
     ]
-    memory = ShapeMemory(
+    trial = Trial(
         cache=settings.cache_dir,
-        facts=[[name, found[name]] for name in SHAPE_FACTS],
+        names=(KIND.name,),
+        facts=["shapes", [[name, found[name]] for name in SHAPE_FACTS], shapes],
         distributions=DISTRIBUTIONS,
+        keeps=have_shapes,
+        measures=True,
         notice="Trying in which batches this model is computed alike here, once",
     )
-    trial = ShapeTrial(backend=KIND.name, settings=found, shapes=shapes)
-    shape = try_shapes({KIND.name: trial}, memory)[KIND.name].found.get("shape")
+    payload = payload_of(KIND.name, found, shapes=shapes)
+    shape = trial.results({KIND.name: payload})[KIND.name].found.get("shape")
     if shape is not None:
         return {**shape, "batch_invariant": True}
     report_none(KIND.title, settings.batch_invariant)

@@ -13,15 +13,14 @@ import os
 import socket
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable
 from typing import NoReturn
 
 from jitney.backends.kinds import load
 from jitney.backends.process import messages
 from jitney.backends.process.messages import Channel, Failure, Message
-from jitney.core.backend import Backend, QueueingBackend
-from jitney.core.batch import Batch, Outcome
+from jitney.core.backend import Backend
+from jitney.core.batch import Batch
 from jitney.errors import BackendFailed
 from jitney.sandbox.die_with_parent import die_with_parent, ignore_stop_signals
 from jitney.sandbox.frames import ChannelClosed, Frames, MalformedFrame
@@ -29,9 +28,6 @@ from jitney.sandbox.frames import ChannelClosed, Frames, MalformedFrame
 EXIT_DONE = 0
 EXIT_NOT_STARTED = 3
 EXIT_MALFORMED = 4
-
-_LOOK_S = 0.0005
-"""How often the channel is checked for another batch while one runs."""
 
 
 def main(arguments: list[str]) -> int:
@@ -98,92 +94,38 @@ def _answer(message: Message, backend: Backend) -> Message:
     raise MalformedFrame("An answer came where a question was expected.")
 
 
-class _OneAtATime:
-    """Makes a `QueueingBackend` of one that cannot queue: `receive` runs the batch."""
-
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-        self._batches: deque[Batch] = deque()
-
-    def send(self, batch: Batch) -> None:
-        self._batches.append(batch)
-
-    def receive(self, limit_s: float | None = None) -> Outcome | None:
-        del limit_s
-        batch = self._batches.popleft()
-        try:
-            return self._backend.execute(batch)
-        except BaseException:
-            self._batches.clear()
-            raise
-
-
 class BatchServer:
-    """Hands batches to the backend as they come, and sends their outcomes back in order.
+    """Runs batches one after another, and sends their outcomes back in order.
 
-    A backend that queues gets the second batch while it runs the first. After a batch has failed,
-    later ones are refused until a reset, because each continues the work of the one before.
+    After a batch has failed, later ones are refused until a reset, because each continues the work
+    of the one before.
     """
 
     def __init__(self, channel: Channel, backend: Backend) -> None:
         self._channel = channel
         self._backend = backend
-        self._queue = backend if isinstance(backend, QueueingBackend) else _OneAtATime(backend)
-        self._sent_count = 0
         self._has_failed = False
 
     def serve(self) -> NoReturn:
         """Serve until the channel is closed. Raises ChannelClosed or MalformedFrame."""
         while True:
-            try:
-                message = self._channel.receive(0.0 if self._sent_count else None)
-            except TimeoutError:
-                self._answer_oldest(_LOOK_S)
-                continue
+            message = self._channel.receive()
             if isinstance(message, messages.Execute):
-                self._send(message.batch())
+                self._channel.send(self._execute(message.batch()))
                 continue
-            self._answer_all()
             answer = _answer(message, self._backend)
             if isinstance(message, messages.Reset):
                 self._has_failed = isinstance(answer, Failure)
             self._channel.send(answer)
 
-    def _send(self, batch: Batch) -> None:
+    def _execute(self, batch: Batch) -> Message:
         try:
             if self._has_failed:
-                raise _behind_a_failure()
-            self._queue.send(batch)
-            self._sent_count += 1
+                raise BackendFailed("A batch before this one failed.")
+            return messages.Executed(self._backend.execute(batch))
         except Exception as error:  # A failed batch must not end the process.
-            self._answer_all()
-            self._fail(error)
-
-    def _answer_all(self) -> None:
-        while self._sent_count:
-            self._answer_oldest(None)
-
-    def _answer_oldest(self, limit_s: float | None) -> None:
-        """Send the outcome of the oldest batch, if it is ready within the limit."""
-        try:
-            outcome = self._queue.receive(limit_s)
-        except Exception as error:
-            self._fail(error)
-            for _ in range(self._sent_count - 1):
-                self._fail(_behind_a_failure())
-            self._sent_count = 0
-            return
-        if outcome is not None:
-            self._sent_count -= 1
-            self._channel.send(messages.Executed(outcome))
-
-    def _fail(self, error: Exception) -> None:
-        self._has_failed = True
-        self._channel.send(Failure.of(error, "backend"))
-
-
-def _behind_a_failure() -> BackendFailed:
-    return BackendFailed("A batch before this one failed.")
+            self._has_failed = True
+            return Failure.of(error, "backend")
 
 
 if __name__ == "__main__":

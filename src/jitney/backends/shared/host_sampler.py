@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jitney.backends.machine.cores import usable_cores
-from jitney.backends.shared.layout import EntryRows
+from jitney.backends.shared.slots import EntryRows
 from jitney.core.batch import (
     Copy,
     Discard,
@@ -61,7 +61,7 @@ class SlotChoice:
 
 
 class HostSampler:
-    """Implements `layout.TokenSampler` with numpy."""
+    """How the tokens of all slots are chosen."""
 
     def __init__(self, compile_constraint: Callable[[Constraint], TokenMatcher]) -> None:
         self._compile = compile_constraint
@@ -91,11 +91,6 @@ class HostSampler:
                 self.choices.pop(slot, None)
             case Discard(ticket):
                 del self._saved_rows[ticket]
-
-    def last_tokens(self, slot: int) -> tuple[int, ...] | None:
-        """The token that was chosen last for the slot; None where there is none."""
-        token = self.choices[slot].token_last
-        return None if token is None else (token,)
 
     def has_row_before(self, slot: int, position: int) -> bool:
         """Whether the row that predicts this position is kept, from the entry before."""

@@ -1,61 +1,16 @@
 """Checks the entries of a batch and numbers their rows of logits, before the forward pass.
 
-Called by backends on the thread that runs batches. A `TokenSampler` chooses tokens: `HostSampler`
-does it with numpy, and a device has a `DeviceSampler`. An entry whose token only the device knows
-is laid out without it.
+Called by backends on the thread that runs batches. Raises BackendFailed for an entry that does not
+fit its slot.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Never, Protocol, TypeVar  # Any: what does not matter here
+from typing import Any  # Any: what does not matter here
 
-from jitney.backends.shared.slots import SlotContents, SlotMemory
-from jitney.core.batch import Batch, Entry, MemoryOperation, Sample
+from jitney.backends.shared.host_sampler import HostSampler
+from jitney.backends.shared.slots import EntryRows, SlotContents, SlotMemory
+from jitney.core.batch import Batch, Entry
 from jitney.errors import BackendFailed
-
-Logits = TypeVar("Logits", contravariant=True)
-"""Rows of logits, wherever they are."""
-
-
-@dataclass(frozen=True, slots=True)
-class EntryRows:
-    """An entry for the model: its tokens, the contents of its slot, and its rows of the logits."""
-
-    index: int
-    """Its place among the entries of the batch."""
-    entry: Entry
-    contents: SlotContents
-    tokens: tuple[int, ...]
-    """Empty where the entry continues from a token that only the device knows."""
-    rows: range
-    """Its rows, in the order of positions. The last is for the entry's last position."""
-    scored: range
-    """Positions of prompt tokens whose logprobs are wanted."""
-
-
-class TokenSampler(Protocol[Logits]):
-    """How the tokens of all slots are chosen."""
-
-    def operate(self, operation: MemoryOperation) -> None:
-        """Note an operation of a batch, which the memory has carried out."""
-        ...
-
-    def last_tokens(self, slot: int) -> tuple[int, ...] | None:
-        """The token chosen last for the slot, if it is the next one after the slot's tokens; empty
-        where only the device knows it, None where there is none."""
-        ...
-
-    def has_row_before(self, slot: int, position: int) -> bool:
-        """Whether the logits that predict this position are kept, from the entry before."""
-        ...
-
-    def sample(self, laid_out: Sequence[EntryRows], logits: Logits) -> list[Sample]:
-        """A sample for each of these, in their order. Their slots hold what was fed."""
-        ...
-
-    def reset(self) -> None:
-        """Forget every slot and every ticket."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +35,7 @@ def check_batch(batch: Batch, limits: BatchLimits) -> int:
 
 
 def checked_tokens(
-    entry: Entry, contents: SlotContents, sampler: TokenSampler[Never], limits: BatchLimits
+    entry: Entry, contents: SlotContents, sampler: HostSampler, limits: BatchLimits
 ) -> tuple[int, ...]:
     """The tokens of an entry. Raises BackendFailed where the entry does not fit its slot."""
     if entry.start != contents.length:
@@ -98,13 +53,13 @@ def checked_tokens(
             f"it holds at most {limits.slot_tokens_max}."
         )
     if entry.continues:
-        last = sampler.last_tokens(entry.slot)
+        last = sampler.choices[entry.slot].token_last
         if tokens or last is None:
             raise BackendFailed(
                 f"Slot {entry.slot} must continue from its last token, and "
                 f"{'has tokens given as well' if tokens else 'has sampled none'}."
             )
-        return last
+        return (last,)
     if not tokens:
         raise BackendFailed(f"The span of slot {entry.slot} is empty.")
     # A decode has one token, and there are many decodes.
@@ -117,7 +72,7 @@ def checked_tokens(
 def lay_out(
     batch: Batch,
     memory: SlotMemory[Any],
-    sampler: TokenSampler[Never],
+    sampler: HostSampler,
     limits: BatchLimits,
     *,
     by_slot: bool,
@@ -142,7 +97,7 @@ def lay_out_entry(
     index: int,
     entry: Entry,
     contents: SlotContents,
-    sampler: TokenSampler[Never],
+    sampler: HostSampler,
     limits: BatchLimits,
     row_first: int,
 ) -> EntryRows:
@@ -154,7 +109,7 @@ def lay_out_entry(
     return EntryRows(index, entry, contents, tokens, range(row_first, row_first + rows), scored)
 
 
-def _scored_positions(entry: Entry, contents: SlotContents, sampler: TokenSampler[Never]) -> range:
+def _scored_positions(entry: Entry, contents: SlotContents, sampler: HostSampler) -> range:
     """The positions of the entry whose prompt logprobs are wanted and available.
 
     The entry before it computed the row that predicts its first token. If that was in another slot,

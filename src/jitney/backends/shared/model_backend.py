@@ -1,32 +1,27 @@
-"""`ModelBackend`: makes a backend from a model that computes logits and a sampler.
+"""`ModelBackend`: makes a backend from a model that computes logits.
 
-All such backends share this code: memory operations, checks, sampling, constraints. Where a device
-chooses the tokens, and takes a second batch while the first one runs, a backend extends
-`DeviceBackend` of `jitney.backends.shared.device_backend` instead. (None here does so
-yet.) One thread runs batches and calls `reset`; any thread may call `encode` and `prepare`. Every
-violated precondition raises BackendFailed before the model sees it. A row that cannot be sampled
-gets a fault of its own.
+All such backends share this code: memory operations, checks, sampling, constraints. One thread runs
+batches and calls `reset`; any thread may call `encode` and `prepare`. Every violated precondition
+raises BackendFailed before the model sees it. A row that cannot be sampled gets a fault of its own.
 
 Tests: tests/conformance.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from time import perf_counter
-from typing import Any, Generic, Protocol, TypeVar  # Any: numbers as a trial wrote them down
+from typing import Any, Generic, Protocol  # Any: numbers as a trial wrote them down
 
-from jitney.backends.shared.layout import BatchLimits, EntryRows, TokenSampler, lay_out
-from jitney.backends.shared.slots import Cells, SavedCells, SlotMemory
+from jitney.backends.shared.host_sampler import HostSampler, Rows
+from jitney.backends.shared.layout import BatchLimits, lay_out
+from jitney.backends.shared.slots import Cells, EntryRows, SavedCells, SlotMemory
 from jitney.core.backend import Segment, Traits, Vocabulary
 from jitney.core.batch import Batch, Outcome, Sample
 from jitney.core.params import Constraint
 from jitney.errors import BackendCrashed
 from jitney.sampling.constraint import ConstraintCompiler
-from jitney.sampling.sampler import TokenMatcher
-
-Logits = TypeVar("Logits")
 
 
-class ForwardModel(Protocol[SavedCells, Logits]):
+class ForwardModel(Protocol[SavedCells]):
     """What a new backend has to implement."""
 
     @property
@@ -59,13 +54,7 @@ class ForwardModel(Protocol[SavedCells, Logits]):
         """Whether entries are to be laid out in the order of their slots."""
         ...
 
-    def make_sampler(
-        self, compile_constraint: Callable[[Constraint], TokenMatcher]
-    ) -> TokenSampler[Logits]:
-        """How tokens are chosen from the logits."""
-        ...
-
-    def forward(self, laid_out: Sequence[EntryRows], memory: SlotMemory[SavedCells]) -> Logits:
+    def forward(self, laid_out: Sequence[EntryRows], memory: SlotMemory[SavedCells]) -> Rows:
         """The rows of logits for these entries. Raises BackendFailed."""
         ...
 
@@ -82,10 +71,10 @@ class ForwardModel(Protocol[SavedCells, Logits]):
         ...
 
 
-class ModelBackend(Generic[SavedCells, Logits]):
+class ModelBackend(Generic[SavedCells]):
     """Implements `jitney.core.backend.Backend` for a model."""
 
-    def __init__(self, model: ForwardModel[SavedCells, Logits]) -> None:
+    def __init__(self, model: ForwardModel[SavedCells]) -> None:
         self.traits = model.traits
         self.vocabulary = model.vocabulary
         self._model = model
@@ -94,7 +83,7 @@ class ModelBackend(Generic[SavedCells, Logits]):
             model.vocabulary, lambda text: model.encode([(text, False)])
         )
         self._memory = SlotMemory(model.cells, model.traits.slots_max)
-        self._sampler = model.make_sampler(self._compiler.compile)
+        self._sampler = HostSampler(self._compiler.compile)
         self._limits = BatchLimits(
             model.max_num_batched_tokens, model.slot_tokens_max, len(model.vocabulary.pieces)
         )
@@ -102,9 +91,22 @@ class ModelBackend(Generic[SavedCells, Logits]):
     def execute(self, batch: Batch) -> Outcome:
         """Carry out a batch. After BackendFailed the caller must reset the memory."""
         started = perf_counter()
-        laid_out = self._lay_out(batch)
-        samples = self._sampler.sample(laid_out, self._forward(laid_out)) if laid_out else []
-        return Outcome(batch.number, in_order(laid_out, samples), perf_counter() - started)
+        self.check()
+        self._compiler.begin_batch()
+        for operation in batch.operations:
+            self._memory.operate(operation)
+            self._sampler.operate(operation)
+        laid_out = lay_out(
+            batch, self._memory, self._sampler, self._limits, by_slot=self._model.wants_slot_order
+        )
+        samples = [Sample()] * len(laid_out)
+        if laid_out:
+            logits = self._model.forward(laid_out, self._memory)
+            for each in laid_out:
+                each.contents.tokens += each.tokens
+            for each, sample in zip(laid_out, self._sampler.sample(laid_out, logits), strict=True):
+                samples[each.index] = sample
+        return Outcome(batch.number, tuple(samples), perf_counter() - started)
 
     def reset(self) -> None:
         """Empty every slot and every ticket."""
@@ -139,29 +141,3 @@ class ModelBackend(Generic[SavedCells, Logits]):
             self._is_closed = True
             self._compiler.close()
             self._model.close()
-
-    def _lay_out(self, batch: Batch) -> list[EntryRows]:
-        """Carry out the operations of a batch, and lay out its entries."""
-        self.check()
-        self._compiler.begin_batch()
-        for operation in batch.operations:
-            self._memory.operate(operation)
-            self._sampler.operate(operation)
-        return lay_out(
-            batch, self._memory, self._sampler, self._limits, by_slot=self._model.wants_slot_order
-        )
-
-    def _forward(self, laid_out: Sequence[EntryRows]) -> Logits:
-        """The forward pass. Afterwards the slots hold what was fed."""
-        logits = self._model.forward(laid_out, self._memory)
-        for each in laid_out:
-            each.contents.append(each.tokens, each.entry.end)
-        return logits
-
-
-def in_order(laid_out: Sequence[EntryRows], samples: Sequence[Sample]) -> tuple[Sample, ...]:
-    """The samples in the order of the batch's entries."""
-    ordered = [Sample()] * len(laid_out)
-    for each, sample in zip(laid_out, samples, strict=True):
-        ordered[each.index] = sample
-    return tuple(ordered)

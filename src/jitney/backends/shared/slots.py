@@ -2,18 +2,18 @@
 
 Called by backends on the thread that runs batches. Each memory operation is checked against the
 tokens before it reaches the cells, so a mistake of the scheduler is a BackendFailed and not a wrong
-answer. Knows nothing of sampling: a `layout.TokenSampler` gets the same operations.
+answer. Knows nothing of sampling: `HostSampler` gets the same operations.
 
 Tests: tests/conformance/test_memory.py and tests/unit/backends/shared/test_layout.py.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar, assert_never
 
 from jitney.core.batch import (
     Copy,
     Discard,
+    Entry,
     MemoryOperation,
     Open,
     Release,
@@ -57,27 +57,33 @@ class SlotContents:
     """What one slot holds, and what it was opened with."""
 
     tokens: list[int] = field(default_factory=list)
-    """The known tokens, from position 0 on. A device that continues from its own tokens is ahead of
-    them, until it returns those."""
-    length: int = 0
-    """Positions whose keys and values are in the cells."""
+    """The tokens whose keys and values are in the cells, from position 0 on."""
     sampling: Sampling | None = None
+
+    @property
+    def length(self) -> int:
+        """How many tokens it holds."""
+        return len(self.tokens)
 
     @property
     def prompt_count(self) -> int:
         """The number of prompt tokens; 0 before the slot is opened."""
         return 0 if self.sampling is None else self.sampling.prompt_count
 
-    def append(self, tokens: Sequence[int], end: int) -> None:
-        """Note that the cells now hold these tokens too, and `end` tokens in all."""
-        assert not tokens or len(self.tokens) == self.length, "Known tokens after unknown ones"
-        self.tokens += tokens
-        self.length = end
 
-    def learn(self, position: int, token: int) -> None:
-        """Note the token at a position, which a device chose, if the slot continued from it."""
-        if position == len(self.tokens) < self.length:
-            self.tokens.append(token)
+@dataclass(frozen=True, slots=True)
+class EntryRows:
+    """An entry for the model: its tokens, the contents of its slot, and its rows of the logits."""
+
+    index: int
+    """Its place among the entries of the batch."""
+    entry: Entry
+    contents: SlotContents
+    tokens: tuple[int, ...]
+    rows: range
+    """Its rows, in the order of positions. The last is for the entry's last position."""
+    scored: range
+    """Positions of prompt tokens whose logprobs are wanted."""
 
 
 class SlotMemory(Generic[SavedCells]):
@@ -101,8 +107,6 @@ class SlotMemory(Generic[SavedCells]):
 
     def operate(self, operation: MemoryOperation) -> None:
         """Carry out one operation of a batch. Raises BackendFailed where it does not fit."""
-        if self.keeps_unknown(operation):
-            raise BackendFailed("A device has not returned all tokens that are to be kept.")
         match operation:
             case Open():
                 self.contents(operation.slot).sampling = operation.sampling
@@ -121,17 +125,6 @@ class SlotMemory(Generic[SavedCells]):
                 self._take_ticket(operation.ticket)
             case _:
                 assert_never(operation)
-
-    def keeps_unknown(self, operation: MemoryOperation) -> bool:
-        """Whether the operation keeps tokens that a device has not returned yet."""
-        match operation:
-            case Copy(source=slot, length=length) | Truncate(slot=slot, length=length):
-                contents = self.contents(slot)
-                return len(contents.tokens) < length <= contents.length
-            case Save(slot=slot):
-                contents = self.contents(slot)
-                return len(contents.tokens) < contents.length
-        return False
 
     def contents(self, slot: int) -> SlotContents:
         """What a slot that exists holds."""
@@ -155,7 +148,7 @@ class SlotMemory(Generic[SavedCells]):
             raise BackendFailed(
                 f"Memory has no room for the {length} tokens copied to slot {operation.target}."
             )
-        target.append(source.tokens[:length], length)
+        target.tokens += source.tokens[:length]
 
     def _truncate(self, operation: Truncate) -> None:
         contents, length = self.contents(operation.slot), operation.length
@@ -187,7 +180,7 @@ class SlotMemory(Generic[SavedCells]):
             raise BackendFailed(
                 f"Memory has no room for the {len(tokens)} saved tokens of slot {operation.slot}."
             )
-        contents.append(tokens, len(tokens))
+        contents.tokens += tokens
 
     def _take_ticket(self, ticket: int) -> tuple[list[int], SavedCells]:
         if ticket not in self._tickets:
@@ -200,5 +193,4 @@ class SlotMemory(Generic[SavedCells]):
             return
         if not self._cells.truncate(slot, length):
             raise BackendFailed(f"Slot {slot} could not be cut back to {length} tokens.")
-        # New contents: the old ones may still learn tokens of batches that are under way.
-        self._slots[slot] = SlotContents(contents.tokens[:length], length, contents.sampling)
+        del contents.tokens[length:]

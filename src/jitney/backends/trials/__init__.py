@@ -1,1 +1,1 @@
-"""Trials in child processes: whether a backend works here, its speed, and its shape of passes."""
+"""Trials of backends in child processes, which are remembered: `trial` for all of them."""

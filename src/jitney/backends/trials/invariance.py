@@ -7,12 +7,10 @@ a backend serves: it leaves every slot empty.
 
 from collections.abc import Callable, Iterable, Sequence
 
+from jitney.backends.trials.trial import SHAPE_SLOTS
 from jitney.core.backend import Backend
 from jitney.core.batch import Batch, Copy, Entry, MemoryOperation, Open, Sample, Sampling
 
-SLOTS = 16
-"""How many slots the test needs: one batch has this many sequences."""
-SLOT_TOKENS = 384
 LONG_TOKENS = 300
 """The length of a sequence that needs more cells or blocks than kernels take at once."""
 PROMPT_TOKENS = 72
@@ -21,7 +19,7 @@ STEPS = 4
 LOGPROBS = 20
 PRIMES = (31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101)
 
-Way = Callable[["_Trial"], list[Sample]]
+Way = Callable[["_Sequences"], list[Sample]]
 
 
 def is_invariant(backend: Backend, *, decodes_differ: bool) -> bool:
@@ -29,15 +27,15 @@ def is_invariant(backend: Backend, *, decodes_differ: bool) -> bool:
 
     Where decodes differ, generated tokens are not computed again in a span.
     """
-    expected = _alone(_Trial(backend))
-    is_alike = all(way(_Trial(backend)) == expected for way in _WAYS)
+    expected = _alone(_Sequences(backend))
+    is_alike = all(way(_Sequences(backend)) == expected for way in _WAYS)
     if is_alike and not decodes_differ:
-        is_alike = _replayed(_Trial(backend), expected) == expected[-1]
+        is_alike = _replayed(_Sequences(backend), expected) == expected[-1]
     backend.reset()
     return is_alike
 
 
-class _Trial:
+class _Sequences:
     """One way of computing the sequence in an empty memory."""
 
     def __init__(self, backend: Backend) -> None:
@@ -88,13 +86,13 @@ class _Trial:
         return samples
 
 
-def _alone(trial: _Trial) -> list[Sample]:
+def _alone(trial: _Sequences) -> list[Sample]:
     """The whole prompt in one span, alone."""
     trial.open(0)
     return trial.generate(0, trial.run([trial.prompt(0, PROMPT_TOKENS)])[0])
 
 
-def _cut(trial: _Trial) -> list[Sample]:
+def _cut(trial: _Sequences) -> list[Sample]:
     """The prompt in pieces, small and large, the last one a single token."""
     trial.open(0)
     pieces = (1, 2, 3, 7, 8, 17, 33, 1)
@@ -107,7 +105,7 @@ def _cut(trial: _Trial) -> list[Sample]:
 def _beside(count: int) -> Way:
     """The prompt in two pieces, beside `count` sequences that generate."""
 
-    def way(trial: _Trial) -> list[Sample]:
+    def way(trial: _Sequences) -> list[Sample]:
         # It stands in the middle of them.
         slot = count // 2
         others = [each for each in range(count + 1) if each != slot]
@@ -123,7 +121,7 @@ def _beside(count: int) -> Way:
     return way
 
 
-def _beside_a_long_one(trial: _Trial) -> list[Sample]:
+def _beside_a_long_one(trial: _Sequences) -> list[Sample]:
     """The whole prompt, beside one that is several times as long."""
     trial.open(0, 1)
     length = min(LONG_TOKENS, trial.length_max - STEPS)
@@ -132,7 +130,7 @@ def _beside_a_long_one(trial: _Trial) -> list[Sample]:
     return trial.generate(0, samples[-1], [1])
 
 
-def _copied(trial: _Trial) -> list[Sample]:
+def _copied(trial: _Sequences) -> list[Sample]:
     """Most of the prompt copied from another slot, which goes on beside it."""
     trial.open(0)
     trial.run([trial.prompt(0, PROMPT_TOKENS)])
@@ -143,7 +141,7 @@ def _copied(trial: _Trial) -> list[Sample]:
     return trial.generate(5, samples[-1], [0])
 
 
-def _replayed(trial: _Trial, expected: list[Sample]) -> Sample:
+def _replayed(trial: _Sequences, expected: list[Sample]) -> Sample:
     """The last sample, where all tokens before it are computed in two spans."""
     trial.open(0)
     trial.run([trial.prompt(0, PROMPT_TOKENS - 5, wants=False)])
@@ -154,7 +152,7 @@ def _replayed(trial: _Trial, expected: list[Sample]) -> Sample:
 
 _WAYS: tuple[Way, ...] = (
     _cut,
-    *(_beside(count) for count in (1, 2, 6, SLOTS - 1)),
+    *(_beside(count) for count in (1, 2, 6, SHAPE_SLOTS - 1)),
     _beside_a_long_one,
     _copied,
 )

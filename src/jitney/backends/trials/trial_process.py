@@ -1,13 +1,14 @@
 """Runs a trial in a child process: `ask` is for the parent, `answer` for the child.
 
-A trial loads native code, which may crash, hang or take all memory. `ask` starts a module as a
-child, sends it JSON on standard input, and makes a `TrialResult` of the way it ends. The child
-calls `answer`, which prints one line. Called at start-up, from any thread.
+A trial, or a conversion, loads native code, which may crash, hang or take all memory. `ask` starts
+a module as a child, sends it JSON on standard input, and makes a `TrialResult` of the way it ends.
+The child calls `answer`, which prints one line. Called at start-up, from any thread.
 
-Tests: tests/unit/backends/trials/test_selftest.py and test_shape_trial.py.
+Tests: tests/unit/backends/trials/test_trial.py and test_numpy_check.py.
 """
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -42,10 +43,16 @@ class TrialResult:
         is_crash = self.status < 0 and self.status != -signal.SIGKILL
         return is_crash or self.status in (0, EXIT_REFUSED)
 
+    @property
+    def speed(self) -> float:
+        """Tokens of completions per second; 0 where there is no such figure."""
+        speed = self.found.get("tokens_per_s")
+        return max(speed, 0.0) if isinstance(speed, float) and math.isfinite(speed) else 0.0
 
-def ask(module: str, given: Mapping[str, Any], limit_s: float) -> TrialResult:
+
+def ask(module: str, payload: Mapping[str, Any], limit_s: float) -> TrialResult:
     """Run the module as a child, for at most `limit_s` seconds."""
-    text = json.dumps({**given, "parent": os.getpid()})
+    text = json.dumps({**payload, "parent": os.getpid()})
     try:
         child = subprocess.run(
             # -P keeps the current folder off the path: a file there may have a module's name.
@@ -70,12 +77,12 @@ def ask(module: str, given: Mapping[str, Any], limit_s: float) -> TrialResult:
 
 def answer(find: Callable[[dict[str, Any]], Mapping[str, Any]]) -> NoReturn:
     """For the child: print the answer of `find`, or the message of its JitneyError."""
-    given = json.load(sys.stdin)
+    payload = json.load(sys.stdin)
     # A child without a parent would only make the next trial slower.
-    if not die_with_parent(given.pop("parent")):
+    if not die_with_parent(payload.pop("parent")):
         os._exit(EXIT_NO_ROOM)
     try:
-        text, status = json.dumps(find(given)), 0
+        text, status = json.dumps(find(payload)), 0
     except NoRoom as error:
         text, status = str(error), EXIT_NO_ROOM
     except JitneyError as error:

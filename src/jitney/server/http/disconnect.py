@@ -10,7 +10,7 @@ from jitney.errors import Draining
 from jitney.server.call import deadline_passed
 from jitney.server.error_object import ClientLeft
 
-Made = TypeVar("Made")
+ResultT = TypeVar("ResultT")
 
 
 async def wait_disconnect(
@@ -30,8 +30,8 @@ async def wait_disconnect(
 
 
 async def unless_left(
-    work: "asyncio.Future[Made]", receive: Receive, left_s: float | None = None
-) -> Made:
+    work: "asyncio.Future[ResultT]", receive: Receive, left_s: float | None = None
+) -> ResultT:
     """Return the result of the work, unless the client leaves first or the time is over.
 
     Raises ClientLeft, DeadlineExceeded, and Draining when a shutdown cancelled the work.

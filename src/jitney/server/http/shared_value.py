@@ -9,26 +9,26 @@ import asyncio
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-Made = TypeVar("Made")
+ValueT = TypeVar("ValueT")
 
 
-class SharedValue(Generic[Made]):
+class SharedValue(Generic[ValueT]):
     """The result of `make`, which runs on another thread."""
 
-    def __init__(self, make: Callable[[], Made]) -> None:
+    def __init__(self, make: Callable[[], ValueT]) -> None:
         self._make = make
-        self._current: asyncio.Task[Made] | None = None
-        self._next: asyncio.Task[Made] | None = None
+        self._current: asyncio.Task[ValueT] | None = None
+        self._next: asyncio.Task[ValueT] | None = None
         self._rests_until = 0.0
 
-    async def get(self) -> Made:
+    async def get(self) -> ValueT:
         """A value whose making begins after this call."""
         if self._next is None:
             self._next = asyncio.create_task(self._make_after(self._current))
         # Shielded, because others wait for the same value.
         return await asyncio.shield(self._next)
 
-    async def _make_after(self, before: asyncio.Task[Made] | None) -> Made:
+    async def _make_after(self, before: asyncio.Task[ValueT] | None) -> ValueT:
         if before is not None and not before.done():
             await asyncio.wait({before})
         loop = asyncio.get_running_loop()

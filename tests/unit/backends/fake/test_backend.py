@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jitney.backends.fake.backend import FakeBackend, FakeSettings
-from jitney.backends.fake.oracle import expected_completion, sampling_of
 from jitney.core.batch import (
     Batch,
     Copy,
@@ -25,6 +24,7 @@ from jitney.core.batch import (
 from jitney.core.params import SamplingParams, StructuredOutputsParams
 from jitney.errors import BackendFailed, ConfigError
 from jitney.tokenizers.byte_tokenizer import byte_vocabulary, encode
+from tests.expected_completion import expected_completion, sampling_of
 
 PROMPT = tuple(encode("What is a jitney? It is a small bus with no timetable.", special=False))
 END = byte_vocabulary().eos_tokens[0]
@@ -140,34 +140,6 @@ def test_end_tokens_come_at_their_rate(period: int) -> None:
     tokens = expected_completion(PROMPT, params, 0, eos_period=period, tokens_max=4000)
     count = tokens.count(END)
     assert (100 < count < 300) if period else count == 0
-
-
-def test_memory_is_counted_once_when_shared() -> None:
-    """Guards against a ledger that cannot be checked: copies cost nothing until they grow."""
-    backend = built()
-    backend.execute(Batch(1, (), (Entry(0, 0, PROMPT[:30], False),)))
-    assert backend.used_tokens == 30
-    backend.execute(Batch(2, (Copy(0, 1, 20),), (Entry(1, 20, (7, 8), False),)))
-    assert backend.used_tokens == 32
-    backend.execute(Batch(3, (Release(0),), ()))
-    assert backend.used_tokens == 22
-    assert backend.slots_held == {1}
-    assert backend.tokens_of(1) == (*PROMPT[:20], 7, 8)
-
-
-def test_blocks_are_shared_whole_and_copied_in_part() -> None:
-    """Guards against a count that forgets what a paged backend must copy."""
-    backend = built(block_tokens=8)
-    backend.execute(Batch(1, (), (Entry(0, 0, PROMPT[:20], False),)))
-    assert backend.used_tokens == 24
-    backend.execute(Batch(2, (Copy(0, 1, 20),), ()))
-    assert backend.used_tokens == 32
-    # The truncation leaves a shared block half used: it is copied when it is written to.
-    backend.execute(Batch(3, (Truncate(1, 12),), ()))
-    assert backend.used_tokens == 24
-    backend.execute(Batch(4, (), (Entry(1, 12, (5,), False),)))
-    assert backend.used_tokens == 32
-    assert backend.tokens_of(0) == PROMPT[:20]
 
 
 Cells = dict[int, list[object]]

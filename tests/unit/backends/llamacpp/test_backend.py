@@ -24,7 +24,6 @@ from jitney.core.batch import (
     Sample,
     Sampling,
     Save,
-    Truncate,
 )
 from jitney.core.params import Constraint, ConstraintKind
 from jitney.errors import BackendCrashed, BackendFailed, ConfigError, InvalidRequest, ModelError
@@ -132,40 +131,6 @@ def test_a_text_beyond_the_limit_is_refused(backend: Backend) -> None:
     """Native code counts in 32 bits."""
     with pytest.raises(InvalidRequest, match="characters"):
         backend.encode([("x" * (limits.PROMPT_CHARACTERS_MAX + 1), False)])
-
-
-@pytest.mark.parametrize(
-    ("operations", "entries", "told"),
-    [
-        ((), (Entry(8, 0, (5,), False),), "Slot 8 does not exist"),
-        ((), (Entry(-1, 0, (5,), False),), "Slot -1 does not exist"),
-        ((), (Entry(0, 1, (5,), False),), "starts at 1"),
-        ((), (Entry(0, 0, (5,), True),), "never opened"),
-        ((), (Entry(0, 0, (), False),), "is empty"),
-        ((), (Entry(0, 0, (), False, continues=True),), "has sampled none"),
-        ((), (Entry(0, 0, (-1,), False),), "not in the vocabulary"),
-        ((), (Entry(0, 0, (5, 10**12), False),), "not in the vocabulary"),
-        ((), (Entry(0, 0, (5,), False), Entry(0, 1, (5,), False)), "stands twice"),
-        ((), (Entry(0, 0, (5,) * 2049, False),), "2049 tokens"),
-        ((Copy(0, 1, 4),), (), "Copy of 4 tokens"),
-        ((Copy(7, 7, 1),), (), "onto slot 7"),
-        ((Truncate(7, 3),), (), "Truncate of slot 7"),
-        ((Save(0, 1),), (), "which is empty"),
-        ((Restore(9, 0),), (), "Nothing is saved"),
-        ((Release(99),), (), "does not exist"),
-    ],
-)
-def test_a_batch_that_breaks_the_rules_fails(
-    backend: Backend,
-    operations: tuple[MemoryOperation, ...],
-    entries: tuple[Entry, ...],
-    told: str,
-) -> None:
-    """A mistake of the scheduler is told before native code sees it, and others are unharmed."""
-    run(backend, Entry(7, 0, (9, 10), wants_token=False))
-    with pytest.raises(BackendFailed, match=told):
-        run(backend, *entries, operations=operations)
-    run(backend, Entry(7, 2, (11,), wants_token=False))
 
 
 def test_memory_can_be_used_to_the_last_token(backend: Backend) -> None:

@@ -1,5 +1,6 @@
 """The trial run: good models are remembered, every kind of death is a sentence."""
 
+import json
 import os
 from pathlib import Path
 
@@ -12,7 +13,7 @@ if reason := skip_reason("llamacpp"):
 
 from jitney.backends.llamacpp import kernels, library
 from jitney.backends.llamacpp.kind import KIND, safe_values
-from jitney.backends.trials.remembered import forget
+from jitney.backends.trials.trial import forget
 from jitney.config import Settings
 from jitney.errors import ModelError
 from jitney.models.files import locked
@@ -132,7 +133,8 @@ def test_every_death_is_a_sentence(
     fake_child(tmp_path, monkeypatch, script)
     with pytest.raises(ModelError, match=told):
         usable(model, tmp_path / "cache")
-    assert not list((tmp_path / "cache").rglob("*.json"))
+    for file in (tmp_path / "cache").rglob("*.json"):
+        assert json.loads(file.read_text())["extra_kernels"]["failure"]
 
 
 def test_a_truncated_model_is_refused_by_the_real_child(tmp_path: Path, model: Path) -> None:
@@ -154,12 +156,3 @@ def test_a_missing_model_is_refused(tmp_path: Path) -> None:
     """Its size and time are part of what is remembered."""
     with pytest.raises(ModelError, match="cannot be read"):
         usable(tmp_path / "none.gguf", tmp_path / "cache")
-
-
-def test_a_cache_that_cannot_be_written_only_costs_time(
-    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A read-only home must not keep anybody from running a model."""
-    fake_child(tmp_path, monkeypatch, "exit 0")
-    (tmp_path / "cache").write_text("a file where the folder should be")
-    assert usable(model, tmp_path / "cache")

@@ -4,8 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jitney.backends.llamacpp.passes import FILLER, Pass, Shape, plan_passes, whole_pass
-from jitney.backends.shared.layout import EntryRows
-from jitney.backends.shared.slots import SlotContents
+from jitney.backends.shared.slots import EntryRows, SlotContents
 from jitney.core.batch import Entry, Sampling
 
 ROOM = 256
@@ -16,7 +15,7 @@ def span(slot: int, start: int, count: int, rows: range = range(0)) -> EntryRows
     """Tokens of a slot from a position on; each is its position and a thousand."""
     tokens = tuple(range(1000 + start, 1000 + start + count))
     sampling = Sampling(seed=0, prompt_count=PROMPT)
-    contents = SlotContents(list(range(1000, 1000 + start)), start, sampling)
+    contents = SlotContents(list(range(1000, 1000 + start)), sampling)
     return EntryRows(0, Entry(slot, start, tokens, bool(rows)), contents, tokens, rows, range(0))
 
 

@@ -9,8 +9,9 @@ from tests.backends_for_tests import skip_reason
 if reason := skip_reason("llamacpp"):
     pytest.skip(reason, allow_module_level=True)
 
-from jitney.backends.llamacpp import probe
 from jitney.backends.llamacpp.bindings import quantize
+from jitney.backends.trials.trial import payload_of
+from jitney.backends.trials.trial_child import find
 from jitney.errors import ModelError
 from jitney.models.gguf import read_header
 from tests.models_for_tests import write_tiny_gguf
@@ -27,7 +28,8 @@ def test_result_is_smaller_and_runs(tmp_path: Path) -> None:
     assert header.metadata["general.file_type"] == MOSTLY_Q8_0
     assert header.parameter_count == read_header(source).parameter_count
     assert header.file_bytes < source.stat().st_size // 2
-    assert probe.find({"model": str(target), "extra_kernels": True}) == {}
+    values = {"model": str(target), "threads": 2, "max_num_batched_tokens": 64}
+    assert find(payload_of("llamacpp", values))["tokens_per_s"] == 0.0
 
 
 def test_a_bad_source_is_a_sentence(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Slots with cells of their own: the same answers as in one pool, whatever the gaps."""
+"""Slots with cells of their own: gaps between them, and sizes. Conformance has the rest."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,15 +14,12 @@ from jitney.backends.llamacpp.backend import LlamaCppSettings, make_backend
 from jitney.core.backend import Backend
 from jitney.core.batch import (
     Batch,
-    Copy,
     Entry,
     MemoryOperation,
     Open,
     Release,
-    Restore,
     Sample,
     Sampling,
-    Save,
 )
 from jitney.errors import BackendFailed, ConfigError
 from tests.models_for_tests import write_tiny_gguf
@@ -117,46 +114,6 @@ def test_gaps_and_order_do_not_change_answers(backend: Backend, slots: tuple[int
             got[slot].append(sample)
     for slot in idle:
         assert_alike(got[slot], expected[slot])
-
-
-def test_prefill_beside_decode_equals_alone(backend: Backend) -> None:
-    """Spans of different lengths are computed in several passes, and rows stay in order."""
-    expected = [alone(backend, slot, 1) for slot in range(3)]
-    backend.reset()
-    run(backend, Entry(0, 0, prompt(0), True), operations=(opened(0),))
-    samples = run(
-        backend,
-        Entry(2, 0, prompt(2), True),
-        Entry(0, 24, (), True, continues=True),
-        Entry(1, 0, prompt(1), True),
-        operations=(opened(1), opened(2)),
-    )
-    assert_alike([samples[0]], [expected[2][0]])
-    assert_alike([samples[1]], [expected[0][1]])
-    assert_alike([samples[2]], [expected[1][0]])
-
-
-def test_copies_are_apart_and_equal_recomputing(backend: Backend) -> None:
-    """A copy is moved bytes here: of the right length, and its source may go at once."""
-    text = prompt(3, 60)
-    whole = run(backend, Entry(5, 0, text, True), operations=(opened(5, 60),))[0]
-    copied = run(
-        backend,
-        Entry(2, 40, text[40:], True),
-        operations=(Copy(5, 2, 40), Release(5), opened(2, 60)),
-    )[0]
-    assert_alike([copied], [whole])
-
-
-def test_saved_and_restored_elsewhere(backend: Backend) -> None:
-    """Cells of one slot must be readable into another."""
-    expected = alone(backend, 4, 1)
-    backend.reset()
-    run(backend, Entry(1, 0, prompt(4), True), operations=(opened(1),))
-    token = expected[0].token
-    assert token is not None
-    moved = (Save(1, 7), Release(1), Restore(7, 6), opened(6))
-    assert_alike(list(run(backend, Entry(6, 24, (token,), True), operations=moved)), expected[1:])
 
 
 def test_a_slot_holds_what_it_was_given(backend: Backend) -> None:

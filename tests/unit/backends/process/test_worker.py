@@ -1,12 +1,10 @@
-"""Batches in the backend's process, with a backend that queues and one that does not."""
+"""Batches in the backend's process: their order, and what follows a failure."""
 
 import contextlib
 import queue
 import socket
 import threading
 from collections.abc import Iterator, Sequence
-
-import pytest
 
 from jitney.backends.process.messages import (
     Channel,
@@ -59,30 +57,6 @@ class Plain:
         raise NotImplementedError
 
 
-class Queueing(Plain):
-    """Computes each batch when the test lets it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.may_end = threading.Semaphore(0)
-        self._batches: list[Batch] = []
-
-    def send(self, batch: Batch) -> None:
-        self.reached.put(batch.number)
-        if batch.number == -1:
-            raise BackendFailed("it is not taken.")
-        self._batches.append(batch)
-
-    def receive(self, limit_s: float | None = None) -> Outcome | None:
-        if not self.may_end.acquire(timeout=limit_s):
-            return None
-        batch = self._batches.pop(0)
-        if batch.number < 0:
-            self._batches.clear()
-            raise BackendFailed("it is negative.")
-        return Outcome(batch.number, (), 0.0)
-
-
 class Panic(BaseException):
     """As libraries of Rust raise it: no Exception."""
 
@@ -128,60 +102,8 @@ def received(channel: Channel, count: int) -> list[int | str]:
     return found
 
 
-def test_a_second_batch_reaches_the_backend_while_the_first_runs() -> None:
-    """Guards the device: it must not stand still between two batches."""
-    backend = Queueing()
-    with serving(backend) as channel:
-        send(channel, 1)
-        assert backend.reached.get(timeout=WAIT_S) == 1
-        send(channel, 2)
-        assert backend.reached.get(timeout=WAIT_S) == 2
-        with pytest.raises(TimeoutError):
-            channel.receive(0.01)
-        backend.may_end.release(2)
-        assert received(channel, 2) == [1, 2]
-
-
-def test_what_is_queued_behind_a_failure_is_lost_with_it() -> None:
-    """Guards whoever comes after: each batch goes on from what the one before it did."""
-    backend = Queueing()
-    with serving(backend) as channel:
-        send(channel, -5, 6)
-        assert [backend.reached.get(timeout=WAIT_S) for _ in range(2)] == [-5, 6]
-        backend.may_end.release()
-        assert received(channel, 2) == ["it is negative.", SAYS_SO]
-        send(channel, 7)
-        assert received(channel, 1) == [SAYS_SO]
-        channel.send(Reset())
-        assert channel.receive(WAIT_S) == Done()
-        send(channel, 8)
-        backend.may_end.release()
-        assert received(channel, 1) == [8]
-    assert list(backend.reached.queue) == [0, 8]
-
-
-def test_a_batch_that_is_not_taken_fails_after_those_before_it() -> None:
-    """Guards the order of answers, by which the engine knows whose they are."""
-    backend = Queueing()
-    with serving(backend) as channel:
-        send(channel, 1, -1)
-        backend.may_end.release()
-        assert received(channel, 2) == [1, "it is not taken."]
-
-
-def test_a_reset_waits_for_what_is_under_way() -> None:
-    """Guards the same order where nobody wants the outcomes any more."""
-    backend = Queueing()
-    with serving(backend) as channel:
-        send(channel, 1)
-        channel.send(Reset())
-        backend.may_end.release()
-        assert received(channel, 1) == [1]
-        assert channel.receive(WAIT_S) == Done()
-
-
-def test_a_backend_that_cannot_queue_runs_one_batch_after_another() -> None:
-    """Guards such a backend, and what lies behind its failure: that never runs, not even later."""
+def test_batches_run_one_after_another_and_none_behind_a_failure() -> None:
+    """Guards whoever comes after a failure: each batch continues what the one before it did."""
     backend = Plain()
     with serving(backend) as channel:
         send(channel, 1, 2)

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from jitney.backends.shared.host_sampler import HostSampler
-from jitney.backends.shared.layout import EntryRows
-from jitney.backends.shared.slots import SlotContents
+from jitney.backends.shared.slots import EntryRows, SlotContents
 from jitney.core.batch import (
     Discard,
     Entry,
@@ -42,7 +41,7 @@ def sampler(*operations: MemoryOperation) -> HostSampler:
 def fed(slot: int, rows: range, *, index: int = 0, scored: range = range(0)) -> EntryRows:
     """An entry of two tokens whose slot holds them, and nothing before them."""
     entry = Entry(slot, 0, (0, 1), wants_token=True)
-    contents = SlotContents([0, 1], 2, SCORED if scored else GREEDY)
+    contents = SlotContents([0, 1], SCORED if scored else GREEDY)
     return EntryRows(index, entry, contents, (0, 1), rows, scored)
 
 
@@ -51,7 +50,7 @@ def test_rows_are_read_by_their_index_and_answered_in_order() -> None:
     one = sampler(Open(0, GREEDY), Open(1, GREEDY))
     samples = one.sample([fed(1, range(1, 3)), fed(0, range(1))], LOGITS)
     assert [sample.token for sample in samples] == [2, 0]
-    assert (one.last_tokens(1), one.last_tokens(0)) == ((2,), (0,))
+    assert (one.choices[1].token_last, one.choices[0].token_last) == (2, 0)
 
 
 @pytest.mark.parametrize("operation", [Truncate(0, 1), Release(0), Open(0, GREEDY)])
@@ -60,7 +59,7 @@ def test_a_token_that_no_longer_follows_is_not_continued_from(operation: MemoryO
     one = sampler(Open(0, GREEDY))
     one.sample([fed(0, range(1))], LOGITS)
     one.operate(operation)
-    assert one.last_tokens(0) is None
+    assert one.choices[0].token_last is None
 
 
 def test_a_row_that_a_prompt_needs_next_is_saved_and_restored_with_its_slot() -> None:
@@ -85,7 +84,7 @@ def test_a_constraint_that_is_refused_is_a_fault_of_its_slot() -> None:
     samples = one.sample([fed(0, range(1)), fed(1, range(1, 2))], LOGITS)
     fault = Fault("it is refused.", FaultKind.REQUEST)
     assert [sample.fault for sample in samples] == [fault, None]
-    assert one.last_tokens(0) == (1,), "any token will do"
+    assert one.choices[0].token_last == 1, "any token will do"
 
 
 def test_reset_forgets_all() -> None:
@@ -93,5 +92,5 @@ def test_reset_forgets_all() -> None:
     one = sampler(Open(0, SCORED))
     one.sample([fed(0, range(2), scored=range(2))], LOGITS)
     one.reset()
-    assert one.last_tokens(0) is None
+    assert one.choices[0].token_last is None
     assert not one.has_row_before(0, 2)

@@ -5,11 +5,12 @@ import pytest
 from jitney.backends.fake import backend
 from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.backends.trials import invariance
+from jitney.backends.trials.trial import SHAPE_SLOTS
 
 
 @pytest.fixture
 def rounding() -> FakeBackend:
-    return FakeBackend(FakeSettings(slots=invariance.SLOTS, rounds=True))
+    return FakeBackend(FakeSettings(slots=SHAPE_SLOTS, rounds=True))
 
 
 def test_a_backend_that_fills_its_passes_is_alike(rounding: FakeBackend) -> None:
@@ -21,7 +22,7 @@ def test_a_backend_that_fills_its_passes_is_alike(rounding: FakeBackend) -> None
 def test_generated_tokens_in_a_span_are_seen(rounding: FakeBackend) -> None:
     """Guards recomputation: it may be done in spans only where that is alike."""
     assert not invariance.is_invariant(rounding, decodes_differ=False)
-    exact = FakeBackend(FakeSettings(slots=invariance.SLOTS))
+    exact = FakeBackend(FakeSettings(slots=SHAPE_SLOTS))
     assert invariance.is_invariant(exact, decodes_differ=False)
 
 

@@ -1,16 +1,30 @@
-"""Whether a backend works here: every end of the trial, and what of it is remembered."""
+"""Trials of backends: every end of a child, and what of it is remembered."""
 
+import json
+import math
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from jitney.backends.machine.processor import read_processor
-from jitney.backends.trials import remembered, selftest
-from jitney.backends.trials.selftest import try_backend
+from jitney.backends.trials import trial
+from jitney.backends.trials.trial import (
+    SHAPE_SLOT_TOKENS,
+    SHAPE_SLOTS,
+    SLOT_TOKENS,
+    Trial,
+    TrialResults,
+    builds,
+    have_shapes,
+    payload_of,
+    try_backend,
+)
 from jitney.backends.trials.trial_process import (
     EXIT_REFUSED,
     NO_END,
@@ -92,7 +106,7 @@ def test_a_trial_that_does_not_end_is_ended_and_not_remembered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, try_it: Callable[[], TrialResult]
 ) -> None:
     """Guards the start against a library that hangs, and a busy machine against the verdict."""
-    monkeypatch.setattr(selftest, "TRY_S_MAX", 0.2)
+    monkeypatch.setattr(trial, "START_S_MAX", 0.2)
     stand_in(tmp_path, monkeypatch, llamacpp="exec sleep 60")
     found = try_it()
     assert "did not end within" in (found.failure or "")
@@ -117,31 +131,13 @@ def test_a_long_reason_is_cut(
     assert try_it().failure == "a" * REASON_CHARACTERS_MAX
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"nonsense",
-        b"\xff\xfe",
-        b"[]",
-        b"{}",
-        b'{"llamacpp": "it is unwell"}',
-        b'{"llamacpp": {"found": {}, "failure": "it is unwell"}}',
-        b'{"llamacpp": {"found": {}, "failure": 3, "status": 0}}',
-        b'{"llamacpp": {"found": {}, "failure": null, "status": "SIGILL"}}',
-        b'{"llamacpp": {"found": [], "failure": null, "status": 0}}',
-    ],
-)
 def test_a_memory_that_makes_no_sense_is_tried_again_and_mended(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    try_it: Callable[[], TrialResult],
-    content: bytes,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, try_it: Callable[[], TrialResult]
 ) -> None:
-    """Guards against a damaged file that would decide for ever, or be a traceback."""
+    """Guards against a damaged file that would decide for ever."""
     children = stand_in(tmp_path, monkeypatch)
     try_it()
-    memory(tmp_path).write_bytes(content)
+    memory(tmp_path).write_bytes(b"nonsense")
     assert [try_it(), try_it()] == [TrialResult()] * 2
     assert len(children.given) == 2
 
@@ -195,7 +191,7 @@ def test_another_processor_is_tried_for_itself(
     """Guards a home that two machines share, and a container that moves."""
     children = stand_in(tmp_path, monkeypatch)
     cpuinfo = tmp_path / "cpuinfo"
-    monkeypatch.setattr(remembered, "read_processor", partial(read_processor, cpuinfo))
+    monkeypatch.setattr(trial, "read_processor", partial(read_processor, cpuinfo))
     ask = partial(try_backend, "llamacpp", NUMBERS, (), tmp_path / "cache")
     for name, flags in (("Fast", "avx2"), ("Fast", "avx2 amx_tile"), ("Faster", "avx2")):
         cpuinfo.write_text(f"model name : {name}\nflags : {flags}\n")
@@ -217,3 +213,127 @@ def test_other_numbers_and_backends_are_tried_for_themselves(
     assert starts_after(children, partial(try_backend, "openvino", two, (), cache)) == 1
     turned = dict(reversed(two.items()))
     assert starts_after(children, partial(try_backend, "openvino", turned, (), cache)) == 0
+
+
+VALUES = {"model": "/nowhere/model", "slots": 99, "kv_tokens": 10**6, "max_num_batched_tokens": 8}
+
+
+@pytest.mark.parametrize("shapes", [None, [], [{"rows_min": 2}]])
+def test_a_child_gets_the_memory_that_it_needs(shapes: list[dict[str, Any]] | None) -> None:
+    """Guards large settings: a trial must not take gigabytes, and keeps the layout."""
+    slots, tokens = (4, SLOT_TOKENS) if shapes is None else (SHAPE_SLOTS, SHAPE_SLOT_TOKENS)
+    sizes = {"slots": slots, "kv_tokens": slots * tokens, "max_num_batched_tokens": tokens}
+    for layout in ({}, {"slot_tokens_max": 0}, {"slot_tokens_max": 4096}):
+        payload = payload_of("llamacpp", VALUES | layout, sequences=4, shapes=shapes)
+        own = {"slot_tokens_max": tokens} if layout.get("slot_tokens_max") else layout
+        assert payload["settings"] == VALUES | sizes | own
+        assert (payload["backend"], payload["sequences"]) == ("llamacpp", 4)
+        assert payload.get("shapes") == shapes
+
+
+NAMES = ("openvino", "llamacpp")
+
+
+def speed(tokens_per_s: float) -> TrialResult:
+    return TrialResult(found={"tokens_per_s": tokens_per_s})
+
+
+def all_fast(results: TrialResults) -> bool:
+    return all(each.speed or each.failure for each in results.values())
+
+
+def speeds(cache: Path, *facts: object, names: tuple[str, ...] = NAMES) -> Trial:
+    return Trial(
+        cache=cache, names=names, facts=facts, distributions=(), keeps=all_fast, measures=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("script", "failure"),
+    [
+        ("""echo loading; echo; echo '{"tokens_per_s": 2.0}'""", None),
+        ("exit 0", "it ended without a figure"),
+        ("echo 12; exit 0", "it ended without a figure"),
+        ("""echo '{"tokens_per_s": -1.0}'""", "it ended without a figure"),
+        ("""echo '{"tokens_per_s": NaN}'""", "it ended without a figure"),
+        ("kill -SEGV $$", "it crashed (SIGSEGV)"),
+    ],
+)
+def test_a_speed_is_a_figure_whatever_a_library_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, failure: str | None
+) -> None:
+    """Guards against chatty native code, and against a figure that is none."""
+    stand_in(tmp_path, monkeypatch, llamacpp=script)
+    one = speeds(tmp_path / "cache", names=("llamacpp",))
+    found = one.results({"llamacpp": payload_of("llamacpp", VALUES, sequences=1)})["llamacpp"]
+    assert (found.failure, found.speed) == (failure, 0.0 if failure else 2.0)
+
+
+def test_results_are_remembered(tmp_path: Path) -> None:
+    """Guards the second start: figures and failures come back as they were."""
+    once = speeds(tmp_path, "facts", 1)
+    assert once.file != speeds(tmp_path, "facts", 2).file
+    assert once.recall() is None
+    found = {
+        "openvino": speed(12.5),
+        "llamacpp": TrialResult(failure="it crashed (SIGILL)", status=-signal.SIGILL),
+    }
+    assert once.results(found) == found
+    assert once.recall() == found
+    assert once.results({}) == found
+    names = {path.name for path in once.file.parent.iterdir()}
+    assert names == {once.file.name, "measuring.lock"}
+
+
+GOOD = asdict(speed(1.5))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"nonsense", b"\xff\xfe", b"[]", b"{}", b"7"),
+        json.dumps({"openvino": GOOD, "llamacpp": GOOD | {"failure": 3}}).encode(),
+        json.dumps({"openvino": GOOD, "llamacpp": GOOD | {"status": "SIGILL"}}).encode(),
+        json.dumps({"openvino": GOOD}).encode(),
+        json.dumps({"openvino": GOOD, "llamacpp": 3}).encode(),
+        json.dumps({"openvino": GOOD, "llamacpp": {"found": {"tokens_per_s": 9.0}}}).encode(),
+        json.dumps({"openvino": GOOD, "llamacpp": GOOD | {"found": "9"}}).encode(),
+        *(
+            json.dumps({"openvino": GOOD, "llamacpp": asdict(speed(each))}).encode()
+            for each in (0.0, -1.0, math.inf, math.nan)
+        ),
+        json.dumps({"openvino": GOOD, "llamacpp": GOOD, "more": "x" * 70_000}).encode(),
+    ],
+)
+def test_results_that_make_no_sense_are_none(tmp_path: Path, content: bytes) -> None:
+    """Guards against damaged files: they are tried again."""
+    once = speeds(tmp_path)
+    once.file.parent.mkdir()
+    once.file.write_bytes(content)
+    assert once.recall() is None
+
+
+@pytest.mark.parametrize(
+    ("result", "has"),
+    [
+        (TrialResult(found={"tokens_per_s": 10.0, "shape": {"rows_min": 2}}), True),
+        (TrialResult(found={"tokens_per_s": 5.0, "shape": None}), True),
+        (TrialResult(failure="it crashed (SIGSEGV)", status=-11), False),
+        (TrialResult(), False),
+        (TrialResult(found={"tokens_per_s": "x", "shape": None}), False),
+        (TrialResult(found={"tokens_per_s": 1.0}), False),
+        (TrialResult(found={"tokens_per_s": 1.0, "shape": 3}), False),
+    ],
+)
+def test_only_shapes_that_were_found_are_remembered(result: TrialResult, has: bool) -> None:
+    """Guards a start in a bad moment: the next one tries again."""
+    assert have_shapes({"on": result}) == has
+
+
+def test_a_distribution_is_known_by_version_and_content() -> None:
+    """Guards a rebuilt library: the same version from another compiler has another speed."""
+    [[name, version, digest], missing] = builds(("numpy", "no-such-thing"))
+    assert name == "numpy"
+    assert version[0].isdigit()
+    assert len(digest) == 64
+    assert missing == ["no-such-thing"]

@@ -15,8 +15,15 @@ if reason := skip_reason("llamacpp"):
 
 from jitney.backends.kinds import load
 from jitney.backends.llamacpp.kind import trial_values
-from jitney.backends.trials import selftest, selftest_run
-from jitney.backends.trials.selftest_run import DIFFERENCE_MAX, SEED, SHAPE, SIZES, mean_difference
+from jitney.backends.trials.numpy_check import (
+    DIFFERENCE_MAX,
+    SEED,
+    SHAPE,
+    SIZES,
+    check_backend,
+    mean_difference,
+)
+from jitney.backends.trials.trial import CHILD, try_backend
 from jitney.backends.trials.trial_process import EXIT_REFUSED, TrialResult
 from jitney.models.tiny import write_tiny_gguf
 
@@ -44,7 +51,7 @@ def model(tmp_path: Path) -> Path:
 def test_the_library_agrees_with_numpy(model: Path, extra_kernels: bool) -> None:
     """Guards the bound from below: rounding of 8 bits must fit in it, with room."""
     assert difference(model, extra_kernels=extra_kernels) <= DIFFERENCE_MAX * 0.6
-    assert selftest_run.run("llamacpp", {"extra_kernels": extra_kernels}) is None
+    check_backend("llamacpp", {"extra_kernels": extra_kernels})
 
 
 def test_another_model_does_not_agree(model: Path) -> None:
@@ -77,7 +84,7 @@ def test_what_is_no_number_does_not_agree(model: Path) -> None:
 
 def run_child(numbers: dict[str, object], parent: int) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-P", "-m", selftest_run.__name__],
+        [sys.executable, "-P", "-m", CHILD],
         input=json.dumps({"backend": "llamacpp", "numbers": numbers, "parent": parent}),
         capture_output=True,
         text=True,
@@ -112,7 +119,7 @@ def test_a_child_whose_parent_is_gone_tries_nothing() -> None:
 
 def test_what_the_child_says_arrives(tmp_path: Path) -> None:
     """Guards the whole way through a real process, to a clause that is remembered."""
-    found = selftest.try_backend("llamacpp", {"nonsense": 1}, (), tmp_path)
+    found = try_backend("llamacpp", {"nonsense": 1}, (), tmp_path)
     assert (found.failure or "").startswith("The llamacpp backend has no setting 'nonsense'")
     assert found == TrialResult(failure=found.failure, status=EXIT_REFUSED)
     assert len(list(tmp_path.rglob("*.json"))) == 1

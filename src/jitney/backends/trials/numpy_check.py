@@ -1,9 +1,7 @@
-"""The child process of `selftest`: a backend continues four prompts of a tiny model together.
+"""Checks that a backend computes as numpy does: it continues four prompts of a tiny model together.
 
-`python -m jitney.backends.trials.selftest_run` takes a backend's name and numbers as JSON on
-standard input. It writes the model and makes it ready like a real one. It computes the
-probabilities with numpy as well: a backend may round, but not differ. The status is 0 when they
-agree. Otherwise a line says what went wrong.
+Called in the child of a trial. It writes the model and makes it ready like a real one. It computes
+the probabilities with numpy as well: a backend may round, but not differ.
 """
 
 import math
@@ -14,7 +12,6 @@ from pathlib import Path
 from typing import Any  # Any: settings are plain values until a backend has checked them
 
 from jitney.backends.kinds import kind_of
-from jitney.backends.trials.trial_process import answer
 from jitney.core.backend import Backend
 from jitney.core.batch import Batch, Entry, Open, Sampling
 from jitney.errors import ModelError
@@ -31,8 +28,8 @@ DIFFERENCE_MAX = 0.5
 less. A wrong kernel has several."""
 
 
-def run(name: str, numbers: Mapping[str, Any]) -> str | None:
-    """Try the backend in this process. Why it cannot be used; None when it can."""
+def check_backend(name: str, numbers: Mapping[str, Any]) -> None:
+    """Try the backend in this process. Raises ModelError where it computes something else."""
     kind = kind_of(name)
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "tiny.gguf"
@@ -40,8 +37,8 @@ def run(name: str, numbers: Mapping[str, Any]) -> str | None:
         values = kind.trial_values(model, Path(folder), numbers) | SIZES
         with closing(kind.load(values)) as backend:
             difference = mean_difference(backend)
-    is_right = difference <= DIFFERENCE_MAX
-    return None if is_right else "it computes wrongly on this processor"
+    if not difference <= DIFFERENCE_MAX:
+        raise ModelError("it computes wrongly on this processor.")
 
 
 def prompt(number: int) -> tuple[int, ...]:
@@ -80,15 +77,3 @@ def _expected(text: list[int]) -> list[float]:
     """The log probability of each token but the first, by numpy."""
     rows = tiny_logprobs(tuple(text), seed=SEED, shape=SHAPE)
     return [float(rows[at, token]) for at, token in enumerate(text[1:])]
-
-
-def find(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The work of the child; the answer is empty. Raises ModelError, a clause."""
-    failure = run(given["backend"], given["numbers"])
-    if failure is not None:
-        raise ModelError(f"{failure}.")
-    return {}
-
-
-if __name__ == "__main__":
-    answer(find)
