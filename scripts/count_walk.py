@@ -79,7 +79,8 @@ def serving() -> Iterator[HTTPConnection]:
         thread = threading.Thread(target=lifecycle.run, args=(listener, started.set), daemon=True)
         thread.start()
         assert started.wait(WAIT_S), "the server did not start"
-        connection = HTTPConnection(*listener.getsockname(), timeout=WAIT_S)
+        host, port = listener.getsockname()
+        connection = HTTPConnection(host, port, timeout=WAIT_S)
         try:
             yield connection
         finally:
@@ -144,7 +145,9 @@ def table(calls: Calls) -> str:
         files[room] += 1
     rows = [(room, files[room], count) for room, count in rooms.most_common()]
     rows.append(("all", files.total(), rooms.total()))
-    return "\n".join(f"    {room:<12} {count:4} files {total:6,} calls" for room, count, total in rows)
+    return "\n".join(
+        f"    {room:<12} {count:4} files {total:6,} calls" for room, count, total in rows
+    )
 
 
 def main() -> None:

@@ -24,8 +24,7 @@ from jitney.core.snapshot import Detail, Snapshot
 from jitney.engine.answer import Answer
 from jitney.engine.clock import Clock, SystemClock
 from jitney.engine.handle import Handle
-from jitney.engine.inbox import Inbox, Stop, Submit
-from jitney.engine.loop import Loop
+from jitney.engine.loop import Inbox, Loop, Stop, Submit
 from jitney.engine.mailbox import Mailbox
 from jitney.engine.observe import Observers
 from jitney.engine.stats import Statistics, Stats
