@@ -30,7 +30,7 @@ HEAVY = {
     "jinja2": ("jitney/text",),
     "llguidance": ("jitney/sampling", "jitney/text", "jitney/backends"),
     "msgspec": (
-        *("jitney/backends/process", "jitney/models", "jitney/sandbox"),
+        *("jitney/backends/process", "jitney/models", "jitney/sandbox", "jitney/server/page"),
         *("jitney_cluster", "jitney_lab"),
     ),
     "ray": ("jitney_cluster",),
