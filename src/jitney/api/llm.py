@@ -113,7 +113,7 @@ class LLM:
         )
         self._assembly = assemble(resolved.settings)
         self._numbers = itertools.count()
-        self._callback_threads = CallbackThreads()
+        self.callback_threads = CallbackThreads()
 
     @property
     def settings(self) -> Settings:
@@ -263,12 +263,12 @@ class LLM:
     @property
     def callback_failed_count(self) -> int:
         """How often a callback raised."""
-        return self._callback_threads.failed_count
+        return self.callback_threads.failed_count
 
     @property
     def callback_blocked_count(self) -> int:
         """How many callbacks took so long that it was logged."""
-        return self._callback_threads.blocked_count
+        return self.callback_threads.blocked_count
 
     def close(self, drain_s: float = DRAIN_S) -> None:
         """Let requests that run finish, for at most `drain_s` seconds, and release the model.
@@ -278,7 +278,7 @@ class LLM:
         try:
             self._assembly.close(drain_s)
         finally:
-            self._callback_threads.close()
+            self.callback_threads.close()
 
     def __enter__(self) -> Self:
         return self
@@ -319,7 +319,7 @@ class LLM:
         vocabulary = self.engine.backend.vocabulary
         made = handle.shaped(lambda answer: make_output(answer, prompt.text, vocabulary))
         if callbacks.are_given:
-            self._callback_threads.serve(made, callbacks)
+            self.callback_threads.serve(made, callbacks)
         return made
 
 
