@@ -42,9 +42,7 @@ def run_all(
 
 
 def run_each(
-    engine: Engine,
-    requests: Iterator[Request | JitneyError],
-    report: Callable[[Outcome], None],
+    engine: Engine, requests: Iterator[Request | JitneyError], report: Callable[[Outcome], None]
 ) -> list[Outcome]:
     """What came of each request, in their order: its answer, or the error that it failed with.
 

@@ -11,7 +11,6 @@ is computed again from its tokens (invariant 10).
 import logging
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import replace
 
 from jitney.core import limits
@@ -54,11 +53,7 @@ class Tick:
     """Runs the ticks of one engine."""
 
     def __init__(
-        self,
-        scheduler: Scheduler,
-        backend: Backend,
-        clock: Clock,
-        observers: Observers,
+        self, scheduler: Scheduler, backend: Backend, clock: Clock, observers: Observers
     ) -> None:
         self._scheduler = scheduler
         self._backend = backend
@@ -211,16 +206,13 @@ class Tick:
         except Exception as error:
             self._lose(LostBatch(error), self._clock.now())
 
-    def look(self, answer: Future[Detail], characters_max: int) -> None:
-        """Answer with the detail, and the last characters of every live text."""
-        if not answer.set_running_or_notify_cancel():
-            return
-        now = self._clock.now()
+    def look(self, characters_max: int) -> Detail:
+        """The detail, with the last characters of every live text."""
         tails = {
             request_id: collector.tails(characters_max)
             for request_id, collector in self._collectors.items()
         }
-        answer.set_result(replace(self._scheduler.detail(now), tails=tails))
+        return replace(self._scheduler.detail(self._clock.now()), tails=tails)
 
     def wake_at(self, now: float) -> float | None:
         """When a tick may have something to do though nothing new arrives; None: never."""

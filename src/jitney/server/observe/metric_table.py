@@ -104,10 +104,7 @@ def levels(totals: Statistics, stats: Stats) -> MetricTable:
             "The most sequences that waited at once since the start.",
             stats.peak_queue_size,
         ),
-        "idle_slots": (
-            "How many more sequences could run, up to max_num_seqs.",
-            stats.idle_slots,
-        ),
+        "idle_slots": ("How many more sequences could run, up to max_num_seqs.", stats.idle_slots),
         "time_share": (
             "Shares of the time since the start that forward passes spent on prefill and on "
             "decodes, and the rest; together 1.",
@@ -204,16 +201,10 @@ def sums(totals: Statistics, histograms: Histograms) -> MetricTable:
         "vllm:request_success": ("Requests that ended, by reason.", by("finished_reason", reasons)),
         "llamacpp:prompt_tokens": ("Prompt tokens computed.", prompt - cached),
         "llamacpp:prompt_seconds": ("Prompt process time.", histograms.prefill_s),
-        "llamacpp:tokens_predicted_seconds": (
-            "Time spent making tokens.",
-            histograms.generation_s,
-        ),
+        "llamacpp:tokens_predicted_seconds": ("Time spent making tokens.", histograms.generation_s),
         "llamacpp:n_decode": ("Forward passes.", totals.batches),
         **{f"llamacpp:spec_decode_{name}": ("Always 0.", 0) for name in NOT_SPECULATED},
-        "llamacpp:spec_decode_num_accepted_tokens_per_pos": (
-            "Always 0.",
-            by("position", {"0": 0}),
-        ),
+        "llamacpp:spec_decode_num_accepted_tokens_per_pos": ("Always 0.", by("position", {"0": 0})),
     }
 
 

@@ -3,7 +3,8 @@
 The engine thread changes it under the recorder's lock, until the request ends.
 """
 
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import dataclass, field
 
 from jitney.core.events import PreemptReason
 from jitney.core.request import Priority, RequestId
@@ -144,15 +145,10 @@ class Story:
 
     def copied(self) -> "Story":
         """A copy as it is now."""
-        return replace(
-            self,
-            phases=list(self.phases),
-            spans=list(self.spans),
-            losses=list(self.losses),
-            resumed_at=list(self.resumed_at),
-            moves=list(self.moves),
-            progress=dict(self.progress),
-        )
+        other = copy(self)
+        for name in ("phases", "spans", "losses", "resumed_at", "moves", "progress"):
+            setattr(other, name, copy(getattr(self, name)))
+        return other
 
     def start(self, record: RequestStarted) -> None:
         """It got its first slot."""
@@ -275,8 +271,5 @@ def begin(record: RequestAccepted, waiting_before: int, running_before: int) -> 
     if record.sent_at - record.arrived_at >= READING_S_MIN:
         phases = [(record.arrived_at, "reading"), (record.sent_at, "queued")]
     return Story(
-        accepted=record,
-        waiting_before=waiting_before,
-        running_before=running_before,
-        phases=phases,
+        accepted=record, waiting_before=waiting_before, running_before=running_before, phases=phases
     )

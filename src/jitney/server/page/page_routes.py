@@ -66,9 +66,7 @@ def make_page_router(service: Service, monitor: Monitor, state: PageState) -> AP
 
     @router.get("/page/state")
     async def page_state(
-        request: Request,
-        after: int = Query(0, ge=0, le=2**53),
-        requests: bool = False,
+        request: Request, after: int = Query(0, ge=0, le=2**53), requests: bool = False
     ) -> Response:
         viewer = _viewer_of(service, request)
         return _json(await state.state(viewer, after, wants_requests=requests))
