@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, Unpack
 
 from rich.console import Console
@@ -283,12 +282,7 @@ class LLM:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         # After an error nobody needs the answers.
         self.close(DRAIN_S if error is None else 0.0)
 
@@ -335,9 +329,6 @@ def _check_not_empty(messages: Sequence[object]) -> None:
 @contextmanager
 def _progress(count: int, *, shows: bool) -> Iterator[Callable[[Answer], None]]:
     """A progress bar on standard error that moves with every answer, or nothing."""
-    if not shows:
-        yield lambda answer: None
-        return
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -345,7 +336,7 @@ def _progress(count: int, *, shows: bool) -> Iterator[Callable[[Answer], None]]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[tokens]} tokens"),
     )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    with Progress(*columns, console=Console(stderr=True), disable=not shows) as bar:
         task = bar.add_task("completing", total=count, tokens=0)
         token_counts: list[int] = []
 

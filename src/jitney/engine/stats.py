@@ -160,7 +160,6 @@ class Statistics:
     """Requests by how they ended."""
     refused: Counter[str] = field(default_factory=Counter)
     """Requests that were not accepted, by the name of the error."""
-    started: int = 0
     prompt_tokens: int = 0
     """Of accepted requests."""
     started_prompt_tokens: int = 0
@@ -315,7 +314,6 @@ class Statistics:
             self._behind.add(record.request_id)
 
     def _add_started(self, record: RequestStarted) -> None:
-        self.started += 1
         self.started_prompt_tokens += record.prompt_tokens
         self.cached_tokens += record.prefix_cache_tokens
         if record.request_id not in self._behind:

@@ -80,34 +80,17 @@ def levels(totals: Statistics, stats: Stats) -> MetricTable:
     return {
         "requests_running": ("Sequences that hold a slot.", snapshot.running_count),
         "requests_waiting": ("Sequences that wait.", snapshot.waiting_count),
-        "requests_deferred": (
-            "Sequences that wait for a prefix, window, group, trial, share or live ones, not for "
-            "room.",
-            snapshot.deferred_count,
-        ),
-        "requests_paused": (
-            "Sequences that their callers paused; not among the waiting.",
-            snapshot.paused_count,
-        ),
-        "requests_background": (
-            "Sequences of background requests, such as lines of batches; among the others.",
-            by("state", background),
-        ),
+        "requests_deferred": ("Sequences that wait, but not for room.", snapshot.deferred_count),
+        "requests_paused": ("Paused by their callers; they do not wait.", snapshot.paused_count),
+        "requests_background": ("Of all sequences, background ones.", by("state", background)),
         "queue_tokens": ("Tokens known of the waiting.", snapshot.waiting_tokens),
-        "kv_tokens": (
-            "Tokens of memory, shared ones once: in use, kept as cached prefixes, free.",
-            by("state", kv_states(snapshot)),
-        ),
+        "kv_tokens": ("Tokens of memory, shared ones once.", by("state", kv_states(snapshot))),
         "slots": ("Slots by what they do.", by("state", slots)),
         "uptime_seconds": ("Since the engine was made.", stats.uptime_s),
-        "peak_queue_size": (
-            "The most sequences that waited at once since the start.",
-            stats.peak_queue_size,
-        ),
+        "peak_queue_size": ("The most that waited at once.", stats.peak_queue_size),
         "idle_slots": ("How many more sequences could run, up to max_num_seqs.", stats.idle_slots),
         "time_share": (
-            "Shares of the time since the start that forward passes spent on prefill and on "
-            "decodes, and the rest; together 1.",
+            "Shares of the time since the start: passes for prefill, for decodes, and the rest.",
             by("kind", shares),
         ),
         "batch_fixed_seconds": _cost("C", stats.fixed_cost_ms),

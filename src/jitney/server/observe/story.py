@@ -36,7 +36,6 @@ class PrefillSpan:
     tick: int
     at: float
     seconds: float
-    index: int
     start: int
     length: int
 
@@ -62,7 +61,6 @@ class Gap:
     """The longest time between two tokens, and what else was in the tick that ended it."""
 
     seconds: float
-    at: float
     prompts_beside: int
     prompt_tokens_beside: int
     batch_size: int
@@ -178,8 +176,7 @@ class Story:
         self.prefill_tokens += fresh
         if len(self.spans) < SPANS_MAX:
             seconds, start, length = tick.tick_ms / 1e3, member.start, member.length
-            span = PrefillSpan(tick.number, tick.at, seconds, member.index, start, length)
-            self.spans.append(span)
+            self.spans.append(PrefillSpan(tick.number, tick.at, seconds, start, length))
 
     def lose(self, loss: Loss) -> None:
         """It lost a slot."""
@@ -222,7 +219,7 @@ class Story:
             if member.length > 1:
                 count, tokens = count - 1, tokens - member.length
             lost_slot = progress.lost_slot
-            self.gap = Gap(seconds, tick.at, count, tokens, tick.batch_size, lost_slot)
+            self.gap = Gap(seconds, count, tokens, tick.batch_size, lost_slot)
         progress.lost_slot = False
         return seconds
 

@@ -16,7 +16,6 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from importlib import resources
-from types import MappingProxyType
 
 import msgspec
 from fastapi import APIRouter, Query, Request
@@ -129,7 +128,7 @@ def make_monitoring_router(service: Service, monitor: Monitor, state: PageState)
             )
         content = await state.slots(detail, _viewer_of(service, request))
         seen_ms = (monitor.clock.now() - detail.at) * 1e3
-        return _json(content, {"x-jitney-seen-ms": f"{seen_ms:.0f}"})
+        return _json(content, {**LIVE, "x-jitney-seen-ms": f"{seen_ms:.0f}"})
 
     return router
 
@@ -156,9 +155,8 @@ class _Trace(StreamingResponse):
             self._ended()
 
 
-def _json(content: bytes, headers: Mapping[str, str] = MappingProxyType({})) -> Response:
-    """Data that is true only now."""
-    return Response(content, media_type="application/json", headers={**LIVE, **headers})
+def _json(content: bytes, headers: Mapping[str, str] = LIVE) -> Response:
+    return Response(content, media_type="application/json", headers=headers)
 
 
 def _viewer_of(service: Service, request: Request) -> Viewer:

@@ -223,31 +223,25 @@ class PageState:
         return rows
 
     def _slot_rows(self, detail: Detail, viewer: Viewer) -> list[Fields]:
-        """One row for each slot that runs or could run, by number."""
+        """One row for each slot that runs or could run, by number; one engine after the other."""
         views = self._engine.replica_views()
+        engines: list[tuple[str | None, tuple[SlotView, ...], int]]
         if views is None:
-            return self._rows_of(detail.slots, self._engine.settings.max_num_seqs, viewer)
+            engines = [(None, detail.slots, self._engine.settings.max_num_seqs)]
+        else:
+            engines = [
+                (view.name, view.detail.slots if view.detail else (), view.snapshot.slot_count)
+                for view in views
+            ]
         rows: list[Fields] = []
-        for place, view in enumerate(views):
+        for place, (replica, slots, slot_count) in enumerate(engines):
             first = place * self._engine.backend.traits.slots_max
-            slots = () if view.detail is None else view.detail.slots
-            rows += self._rows_of(slots, view.snapshot.slot_count, viewer, (first, view.name))
+            held = {view.slot: view for view in slots}
+            running = {slot for slot, view in held.items() if view.state is not SlotState.CACHED}
+            idle = (slot for slot in range(slot_count) if slot not in running)
+            shown = sorted([*running, *islice(idle, max(0, slot_count - len(running)))])
+            rows += [self._slot_row(first + n, held.get(n), viewer, replica) for n in shown]
         return rows
-
-    def _rows_of(
-        self,
-        slots: tuple[SlotView, ...],
-        slot_count: int,
-        viewer: Viewer,
-        place: tuple[int, str | None] = (0, None),
-    ) -> list[Fields]:
-        """The rows of one engine; `place` is the number of its first slot, and its name."""
-        first, replica = place
-        views = {view.slot: view for view in slots}
-        running = {slot for slot, view in views.items() if view.state is not SlotState.CACHED}
-        idle = (slot for slot in range(slot_count) if slot not in running)
-        shown = sorted([*running, *islice(idle, max(0, slot_count - len(running)))])
-        return [self._slot_row(first + slot, views.get(slot), viewer, replica) for slot in shown]
 
     def _slot_row(
         self, number: int, view: SlotView | None, viewer: Viewer, replica: str | None
