@@ -10,29 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from jitney.core.events import PreemptReason
+from jitney.core.events import PreemptReason as PreemptReason
 from jitney.core.request import Priority, RequestId
 from jitney.errors import DeadlineExceeded, JitneyError
-
-__all__ = [
-    "BackendLost",
-    "KvPressure",
-    "Member",
-    "MoveReason",
-    "Observer",
-    "PreemptReason",
-    "Record",
-    "ReplicaGone",
-    "RequestAccepted",
-    "RequestDone",
-    "RequestFailed",
-    "RequestMoved",
-    "RequestPreempted",
-    "RequestProgressed",
-    "RequestRefused",
-    "RequestStarted",
-    "TickRecord",
-]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,7 @@ from jitney.engine.answer import Answer, Ending
 from jitney.engine.clock import Clock
 from jitney.engine.collector import READ_TOO_SLOWLY
 from jitney.engine.mailbox import Mailbox
-from jitney.engine.make_records import record_accepted, record_done
-from jitney.engine.observe import Observers
+from jitney.engine.observe import Observers, record_accepted, record_done
 from jitney.engine.stats import Statistics
 from jitney.errors import DeadlineExceeded, JitneyError, QueueFull
 from jitney.records import (

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from jitney.api.feed import Outcome, run_each
+from jitney.api.feed import AnswerOrError, run_each
 from jitney.api.llm import LLM
 from jitney.api.prompts import Prompt, read_prompt
 from jitney.core.events import FinishReason
@@ -139,7 +139,7 @@ class RowAnswers:
         if "messages" in batch and self._llm.engine.backend.vocabulary.chat_template is None:
             raise ModelError("The model has no chat template; give a column prompt, not messages.")
 
-    def _check_engine(self, _place: int, outcome: Outcome) -> None:
+    def _check_engine(self, _place: int, outcome: AnswerOrError) -> None:
         """Raise an error that every other row would get too."""
         is_running = self._llm.engine.state is EngineState.RUNNING
         if isinstance(outcome, JitneyError) and not is_running:
@@ -174,7 +174,7 @@ class RowAnswers:
         return replace(self._params, **{"seed": seed, **own})
 
 
-def _told(outcome: Outcome) -> tuple[str, str, int, int, str]:
+def _told(outcome: AnswerOrError) -> tuple[str, str, int, int, str]:
     """The answer's values for OUTPUT_COLUMNS."""
     if isinstance(outcome, Answer):
         (made,) = outcome.completions

@@ -221,7 +221,7 @@ OF_ANSWERS = (
     planted(
         "a slow reader gets only the last delta",
         "stream",
-        ("jitney/engine/mailbox.py", "self.deltas.append(delta)", "self.deltas = [delta]"),
+        ("jitney/engine/mailbox.py", "unread.deltas.append(delta)", "unread.deltas = [delta]"),
     ),
     planted(
         "a stop string is found and the sequence goes on",

@@ -31,6 +31,7 @@ HEAVY = {
     "llguidance": ("jitney/sampling", "jitney/text", "jitney/backends"),
     "msgspec": (
         *("jitney/backends/process", "jitney/config", "jitney/models", "jitney/sandbox"),
+        "jitney/server/page",
         *("jitney_cluster", "jitney_lab"),
     ),
     "ray": ("jitney_cluster",),

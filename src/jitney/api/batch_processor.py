@@ -245,12 +245,6 @@ class BatchProcessor:
         self._user_data = user_data
         self._llm: LLM | None = None
         self._starting = threading.Lock()
-        self._changed = threading.Condition()
-        self._live_count = 0
-        self._calling: set[int] = set()
-        """Threads that run the callback now."""
-        self._stopping: set[int] = set()
-        """Those of them that wait in `stop`."""
         self.is_running = False
         if isinstance(model, LLM):
             _check_agrees(model, {**(config.settings() if config else {}), **settings})
@@ -287,19 +281,14 @@ class BatchProcessor:
         request = BatchRequest(
             id=RequestId(uuid.uuid4().hex), prompt=prompt, config=params, created_at=_now_ms()
         )
-        self._count(1)
-        try:
-            llm.submit(
-                prompt,
-                params,
-                request_id=request.id,
-                priority=priority,
-                on_done=self._finish,
-                user_data=request,
-            )
-        except BaseException:
-            self._count(-1)
-            raise
+        llm.submit(
+            prompt,
+            params,
+            request_id=request.id,
+            priority=priority,
+            on_done=self._finish,
+            user_data=request,
+        )
         return request.id
 
     def get_stats(self) -> BatchStats:
@@ -314,16 +303,8 @@ class BatchProcessor:
         self.is_running = False
         if self._llm is not None and self._llm is not self._model:
             self._llm.close(drain_s)
-            return
-        with self._changed:
-            # A callback that calls `stop` cannot wait for itself, nor for another one that does.
-            self._stopping |= {threading.get_ident()} & self._calling
-            self._changed.notify_all()
-            self._changed.wait_for(
-                lambda: self._live_count <= len(self._stopping),
-                min(drain_s, threading.TIMEOUT_MAX),
-            )
-            self._stopping.discard(threading.get_ident())
+        elif self._llm is not None:
+            self._llm.callback_threads.wait(min(drain_s, threading.TIMEOUT_MAX), self._finish)
 
     def __enter__(self) -> Self:
         self.start()
@@ -340,23 +321,10 @@ class BatchProcessor:
     def _finish(
         self, output: RequestOutput | None, error: JitneyError | None, request: BatchRequest
     ) -> object:
-        thread = threading.get_ident()
-        with self._changed:
-            self._calling.add(thread)
-        try:
-            request.mark_completed(output, _now_ms())
-            if self._callback is None:
-                return None
-            return self._callback(_result(request, error), self._user_data)
-        finally:
-            with self._changed:
-                self._calling.discard(thread)
-            self._count(-1)
-
-    def _count(self, change: int) -> None:
-        with self._changed:
-            self._live_count += change
-            self._changed.notify_all()
+        request.mark_completed(output, _now_ms())
+        if self._callback is None:
+            return None
+        return self._callback(_result(request, error), self._user_data)
 
 
 def _result(request: BatchRequest, error: JitneyError | None) -> BatchResult:

@@ -4,10 +4,10 @@ This module has its own threads; the engine's thread never runs a callback. One 
 calls for a request, so its calls come in order. Text that is made during a call is merged into the
 next delta, so a slow callback delays only its own request.
 
-While each call returns within `PATIENCE_S`, one thread makes all calls. If a call takes longer,
-another thread goes on with the other requests. When `THREADS_MAX` callbacks block at once, the
-others wait. The threads end when no request with callbacks is left. They are daemons: a program
-that ends does not wait for them.
+There are as many threads as requests with callbacks, at most `THREADS_MAX`. When so many callbacks
+block at once, the others wait. One more thread reports calls that do not return. The threads end
+when no request with callbacks is left. They are daemons: a program that ends does not wait for
+them.
 """
 
 import inspect
@@ -29,11 +29,8 @@ _log = logging.getLogger("jitney.api.callbacks")
 THREADS_MAX = 32
 """How many callbacks may block at once before the others have to wait."""
 
-PATIENCE_S = 0.02
-"""When a call takes longer, another thread makes the calls that wait."""
-
 BLOCKED_S = 10.0
-"""A call that takes longer is reported."""
+"""A call that takes longer is reported. Also the time between two looks for such calls."""
 
 CLOSE_S = 10.0
 """How long `close` waits for callbacks after the engine has ended."""
@@ -102,121 +99,106 @@ class CallbackThreads:
 
     def __init__(self) -> None:
         self._clock = SystemClock()
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._arrived = threading.Condition(self._lock)
+        """A request has something to fetch, or the last request is over."""
+        self._ended = threading.Condition(self._lock)
+        """A request is over."""
         self._ready: deque[_Served] = deque()
+        self._live: set[_Served] = set()
         self._busy: dict[int, _Served] = {}
-        """The requests in a call now, by thread; the oldest call first."""
+        """The requests in a call now, by thread."""
+        self._waiting: set[int] = set()
+        """Threads whose callback is in `wait`."""
         self._thread_count = 0
-        self._live_count = 0
-        self._was_full = False
-        self._closing: set[int] = set()
-        """Threads whose callback waits in `close`."""
+        self._is_watched = False
         self.failed_count = 0
         """How many callbacks raised, or returned a coroutine."""
         self.blocked_count = 0
-        """How many calls took longer than `BLOCKED_S`."""
+        """How many calls took so long that it was logged."""
 
     def serve(self, handle: Handle[RequestOutput], callbacks: Callbacks) -> None:
         """Make the callbacks of this request from now until its `on_done`."""
-        with self._changed:
-            self._live_count += 1
-        self._start_spare()
-        self._listen(_Served(handle, callbacks))
+        served = _Served(handle, callbacks)
+        with self._lock:
+            self._live.add(served)
+            has_room = self._thread_count < min(len(self._live), THREADS_MAX)
+            self._thread_count += has_room
+            needs_watch, self._is_watched = not self._is_watched, True
+        if has_room and not _start(self._run, "jitney-callbacks"):
+            with self._lock:
+                self._thread_count -= 1
+        if needs_watch and not _start(self._watch, "jitney-callback-watch"):
+            self._is_watched = False
+        self._listen(served)
+
+    def wait(self, timeout: float, on_done: OnDone | None = None) -> int:
+        """Wait until the last calls were made: all of them, or those of one function. Returns how
+        many were not."""
+        with self._lock:
+            # A callback that waits here cannot wait for itself, nor for another one that does.
+            self._waiting |= {threading.get_ident()} & self._busy.keys()
+            self._ended.notify_all()
+            self._ended.wait_for(lambda: not self._left(on_done), timeout)
+            left_count = len(self._left(on_done))
+            self._waiting.discard(threading.get_ident())
+            return left_count
 
     def close(self) -> None:
         """Wait until all calls are made, for at most `CLOSE_S`. Log it if some are not."""
-        with self._changed:
-            # A callback that calls `close` cannot wait for itself, nor for another one that does.
-            self._closing |= {threading.get_ident()} & self._busy.keys()
-            self._changed.notify_all()
-            has_ended = self._changed.wait_for(
-                lambda: self._live_count <= len(self._closing), CLOSE_S
+        left_count = self.wait(CLOSE_S)
+        if left_count:
+            with self._lock:
+                blocking = ", ".join(each.handle.id for each in self._busy.values())
+            _log.warning(
+                "Callbacks: %d requests had not had their last call %g s after the close; nobody "
+                "waits for them any more; these callbacks did not return: %s",
+                left_count,
+                CLOSE_S,
+                blocking,
             )
-            left_count = self._live_count - len(self._closing)
-            self._closing.discard(threading.get_ident())
-            blocking = ", ".join(each.handle.id for each in self._busy.values())
-        if has_ended:
-            return
-        _log.warning(
-            "Callbacks: %d requests had not had their last call %g s after the close; nobody waits "
-            "for them any more; these callbacks did not return: %s",
-            left_count,
-            CLOSE_S,
-            blocking,
-        )
+
+    def _left(self, on_done: OnDone | None) -> set[_Served]:
+        own = {self._busy[thread] for thread in self._waiting}
+        return {
+            each
+            for each in self._live - own
+            if on_done is None or each.callbacks.on_done == on_done
+        }
 
     def _listen(self, served: _Served) -> None:
         served.handle.listen(lambda: self._put(served))
 
     def _put(self, served: _Served) -> None:
         """Note that the request has something to fetch. The engine thread calls this: be quick."""
-        with self._changed:
+        with self._lock:
             self._ready.append(served)
-            self._changed.notify()
-
-    def _start_spare(self) -> None:
-        """Start a thread if all are in a call and `THREADS_MAX` allows one more."""
-        with self._changed:
-            if self._thread_count > len(self._busy):
-                return
-            has_room = self._thread_count < THREADS_MAX
-            is_news = not has_room and not self._was_full
-            self._was_full |= not has_room
-            self._thread_count += has_room
-        if is_news:
-            message = "%d callbacks block at once, which is the limit; all others wait for them"
-            _log.warning(message, THREADS_MAX)
-        if has_room:
-            self._start()
-
-    def _start(self) -> None:
-        try:
-            threading.Thread(target=self._run, name="jitney-callbacks", daemon=True).start()
-        except RuntimeError as error:
-            # The running threads go on, and the next request tries again.
-            with self._changed:
-                self._thread_count -= 1
-            _log.warning("The system has no further thread for callbacks: %s", error)
+            self._arrived.notify()
 
     def _run(self) -> None:
-        while self._is_needed():
-            self._report_blocked()
-            served = self._take()
-            if served is None:
-                continue
-            self._start_spare()
+        while (served := self._take()) is not None:
             is_over = self._call(served)
-            with self._changed:
+            with self._lock:
                 del self._busy[threading.get_ident()]
-                # A thread is free again: log it the next time that none is.
-                self._was_full &= bool(self._ready)
                 if is_over:
-                    self._live_count -= 1
-                    self._changed.notify_all()
+                    self._live.remove(served)
+                    self._ended.notify_all()
+                    if not self._live:
+                        self._arrived.notify_all()
             if not is_over:
                 self._listen(served)
 
-    def _is_needed(self) -> bool:
-        with self._changed:
-            if self._live_count == 0:
-                self._thread_count -= 1
-            return self._live_count > 0
-
     def _take(self) -> _Served | None:
-        """The next request with something to fetch; None after a wait without one."""
-        with self._changed:
-            now = self._clock.now()
-            # The thread with the newest call will soon take the next one, unless it blocks.
-            last = next(reversed(self._busy.values()), None)
-            patience_s = 0.0 if last is None else last.called_at + PATIENCE_S - now
-            if self._ready and patience_s <= 0:
-                served = self._ready.popleft()
-                served.called_at, served.is_reported = now, False
-                self._busy[threading.get_ident()] = served
-                return served
-            if self._live_count:
-                self._changed.wait(patience_s if self._ready else self._report_in_s(now))
-            return None
+        """The next request with something to fetch; None if no request is left."""
+        with self._lock:
+            self._arrived.wait_for(lambda: self._ready or not self._live)
+            if not self._ready:
+                self._thread_count -= 1
+                return None
+            served = self._ready.popleft()
+            served.called_at, served.is_reported = self._clock.now(), False
+            self._busy[threading.get_ident()] = served
+            return served
 
     def _call(self, served: _Served) -> bool:
         """Call with the delta or the end. True after the end."""
@@ -236,33 +218,46 @@ class CallbackThreads:
 
     def _report_failed(self, served: _Served) -> None:
         """Call this in the `except` block."""
-        with self._changed:
+        with self._lock:
             self.failed_count += 1
             failed_count = self.failed_count
         # Log the first, the second, the fourth and so on, so that the log does not fill up.
-        if failed_count & (failed_count - 1) == 0:
+        if failed_count.bit_count() == 1:
             message = "A callback of request %s failed (%d so far); the request goes on"
             _log.warning(message, served.handle.id, failed_count, exc_info=True)
 
-    def _report_blocked(self) -> None:
-        with self._changed:
-            until = self._clock.now() - BLOCKED_S
-            blocked = [
-                each
-                for each in self._busy.values()
-                if each.called_at <= until and not each.is_reported
-            ]
+    def _watch(self) -> None:
+        """Report calls that do not return, until no request is left."""
+        while True:
+            with self._lock:
+                self._ended.wait_for(lambda: not self._live, BLOCKED_S)
+                if not self._live:
+                    self._is_watched = False
+                    return
+                until = self._clock.now() - BLOCKED_S
+                is_full = len(self._busy) >= THREADS_MAX
+                calls = [each for each in self._busy.values() if not each.is_reported]
+                blocked = [each for each in calls if each.called_at <= until]
+                for served in blocked:
+                    served.is_reported = True
+                self.blocked_count += len(blocked)
+            others = "others go on"
+            if is_full:
+                others = f"{THREADS_MAX} callbacks run at once, which is the limit; others wait"
             for served in blocked:
-                served.is_reported = True
-            self.blocked_count += len(blocked)
-        for served in blocked:
-            message = "A callback of request %s has not returned for %g s; others go on"
-            _log.warning(message, served.handle.id, BLOCKED_S)
+                message = "A callback of request %s has not returned for %g s; %s"
+                _log.warning(message, served.handle.id, BLOCKED_S, others)
 
-    def _report_in_s(self, now: float) -> float | None:
-        """Seconds until the oldest unreported call counts as blocked."""
-        began = [each.called_at for each in self._busy.values() if not each.is_reported]
-        return max(min(began) + BLOCKED_S - now, 0.0) if began else None
+
+def _start(body: Callable[[], None], name: str) -> bool:
+    """Start a thread; false if the system has no further one."""
+    try:
+        threading.Thread(target=body, name=name, daemon=True).start()
+    except RuntimeError as error:
+        # The running threads go on, and the next request tries again.
+        _log.warning("The system has no further thread for callbacks: %s", error)
+        return False
+    return True
 
 
 def _is_plain(given: object) -> bool:

@@ -17,7 +17,7 @@ from jitney.engine.engine import Engine
 from jitney.engine.handle import Handle
 from jitney.errors import JitneyError, QueueFull
 
-Outcome = Answer | JitneyError
+AnswerOrError = Answer | JitneyError
 """What came of a request."""
 
 RETRY_S = 0.05
@@ -32,7 +32,7 @@ def run_all(
     If one fails, its error is raised and the rest is cancelled.
     """
 
-    def report_or_raise(_place: int, outcome: Outcome) -> None:
+    def report_or_raise(_place: int, outcome: AnswerOrError) -> None:
         if isinstance(outcome, JitneyError):
             raise outcome
         report(outcome)
@@ -44,8 +44,8 @@ def run_all(
 def run_each(
     engine: Engine,
     requests: Iterator[Request | JitneyError],
-    report: Callable[[int, Outcome], None],
-) -> list[Outcome]:
+    report: Callable[[int, AnswerOrError], None],
+) -> list[AnswerOrError]:
     """What came of each request, in their order: its answer, or the error that it failed with.
 
     An error in place of a request is its outcome. `report` gets each one with its place when it is
@@ -54,16 +54,16 @@ def run_each(
     Requests are made one by one, when there is room. So the first ones run while the last ones
     are not yet tokenised.
     """
-    outcomes: dict[int, Outcome] = {}
+    outcomes: dict[int, AnswerOrError] = {}
 
-    def tell(place: int, outcome: Outcome) -> None:
+    def report_one(place: int, outcome: AnswerOrError) -> None:
         outcomes[place] = outcome
         report(place, outcome)
 
     def sendable() -> Iterator[tuple[int, Request]]:
         for place, each in enumerate(requests):
             if isinstance(each, JitneyError):
-                tell(place, each)
+                report_one(place, each)
             else:
                 yield place, each
 
@@ -74,7 +74,7 @@ def run_each(
                 engine.stop_gathering()
             ended = feed.wait()
             if ended is not None:
-                tell(*ended)
+                report_one(*ended)
     finally:
         for _, handle in feed.sent:
             handle.cancel()
@@ -121,10 +121,10 @@ class _Feed:
                 self.sent.append((place, handle))
         return bool(self.sent)
 
-    def wait(self) -> tuple[int, Outcome] | None:
+    def wait(self) -> tuple[int, AnswerOrError] | None:
         """Wait for the oldest request; None if there may be room for another one before its end."""
         place, handle = self.sent[0]
-        outcome: Outcome
+        outcome: AnswerOrError
         try:
             outcome = handle.result(RETRY_S if self._refused else None)
         except QueueFull:

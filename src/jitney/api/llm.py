@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, Unpack
 
 from rich.console import Console
@@ -113,7 +112,7 @@ class LLM:
         )
         self._assembly = assemble(resolved.settings)
         self._numbers = itertools.count()
-        self._callback_threads = CallbackThreads()
+        self.callback_threads = CallbackThreads()
 
     @property
     def settings(self) -> Settings:
@@ -263,12 +262,12 @@ class LLM:
     @property
     def callback_failed_count(self) -> int:
         """How often a callback raised."""
-        return self._callback_threads.failed_count
+        return self.callback_threads.failed_count
 
     @property
     def callback_blocked_count(self) -> int:
         """How many callbacks took so long that it was logged."""
-        return self._callback_threads.blocked_count
+        return self.callback_threads.blocked_count
 
     def close(self, drain_s: float = DRAIN_S) -> None:
         """Let requests that run finish, for at most `drain_s` seconds, and release the model.
@@ -278,17 +277,12 @@ class LLM:
         try:
             self._assembly.close(drain_s)
         finally:
-            self._callback_threads.close()
+            self.callback_threads.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         # After an error nobody needs the answers.
         self.close(DRAIN_S if error is None else 0.0)
 
@@ -319,7 +313,7 @@ class LLM:
         vocabulary = self.engine.backend.vocabulary
         made = handle.shaped(lambda answer: make_output(answer, prompt.text, vocabulary))
         if callbacks.are_given:
-            self._callback_threads.serve(made, callbacks)
+            self.callback_threads.serve(made, callbacks)
         return made
 
 
@@ -335,9 +329,6 @@ def _check_not_empty(messages: Sequence[object]) -> None:
 @contextmanager
 def _progress(count: int, *, shows: bool) -> Iterator[Callable[[Answer], None]]:
     """A progress bar on standard error that moves with every answer, or nothing."""
-    if not shows:
-        yield lambda answer: None
-        return
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -345,7 +336,7 @@ def _progress(count: int, *, shows: bool) -> Iterator[Callable[[Answer], None]]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[tokens]} tokens"),
     )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    with Progress(*columns, console=Console(stderr=True), disable=not shows) as bar:
         task = bar.add_task("completing", total=count, tokens=0)
         token_counts: list[int] = []
 

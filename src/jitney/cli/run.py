@@ -13,7 +13,7 @@ from functools import partial
 
 from rich.console import Console
 
-from jitney.api.feed import Outcome, run_each
+from jitney.api.feed import AnswerOrError, run_each
 from jitney.api.llm import LLM
 from jitney.api.outputs import RequestOutput, make_output
 from jitney.api.prompts import Prompt
@@ -117,7 +117,7 @@ def _answer_all(
     write_one: Callable[[int, RequestOutput | JitneyError], None],
 ) -> None:
     """Write each answer in the order of the prompts, as soon as those before it are written."""
-    waiting: dict[int, Outcome] = {}
+    waiting: dict[int, AnswerOrError] = {}
     vocabulary = llm.engine.backend.vocabulary
     following = 0
 
@@ -128,7 +128,7 @@ def _answer_all(
             except JitneyError as error:
                 yield error
 
-    def take(place: int, outcome: Outcome) -> None:
+    def take(place: int, outcome: AnswerOrError) -> None:
         nonlocal following
         waiting[place] = outcome
         while following in waiting:

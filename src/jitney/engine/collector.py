@@ -24,13 +24,7 @@ from jitney.core.events import (
 from jitney.core.request import Request
 from jitney.engine.answer import Answer, Completion, Delta, Ending, Timing, Usage
 from jitney.engine.mailbox import Mailbox
-from jitney.errors import (
-    BackendFailed,
-    DeadlineExceeded,
-    InvalidRequest,
-    JitneyError,
-    QueueFull,
-)
+from jitney.errors import BackendFailed, DeadlineExceeded, InvalidRequest, JitneyError, QueueFull
 from jitney.text.detokenizer import Detokenizer
 from jitney.text.stop import StopMatcher
 
@@ -208,13 +202,7 @@ class Collector:
             return FinishReason.CANCELLED
         return None
 
-    def _send(
-        self,
-        track: _Track,
-        text: str,
-        at: float,
-        end: FinishEvent | None = None,
-    ) -> None:
+    def _send(self, track: _Track, text: str, at: float, end: FinishEvent | None = None) -> None:
         track.texts.append(text)
         if not self.mailbox.streams:
             return

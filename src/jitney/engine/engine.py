@@ -24,8 +24,7 @@ from jitney.core.snapshot import Detail, Snapshot
 from jitney.engine.answer import Answer
 from jitney.engine.clock import Clock, SystemClock
 from jitney.engine.handle import Handle
-from jitney.engine.inbox import Inbox, Stop, Submit
-from jitney.engine.loop import Loop
+from jitney.engine.loop import Inbox, Loop, Stop, Submit
 from jitney.engine.mailbox import Mailbox
 from jitney.engine.observe import Observers
 from jitney.engine.stats import Statistics, Stats
@@ -35,7 +34,7 @@ from jitney.records import Observer
 
 _log = logging.getLogger("jitney.engine")
 
-Told = TypeVar("Told")
+Reply = TypeVar("Reply")
 
 ACCEPT_S_MAX = 60.0
 """A submission waits for the end of the current tick. A restart of the backend makes that long."""
@@ -57,11 +56,7 @@ class Engine:
     """Runs requests on one backend. It owns the backend and closes it."""
 
     def __init__(
-        self,
-        backend: Backend,
-        settings: SchedulerSettings,
-        *,
-        clock: Clock | None = None,
+        self, backend: Backend, settings: SchedulerSettings, *, clock: Clock | None = None
     ) -> None:
         self.backend = backend
         self.settings = settings
@@ -164,8 +159,8 @@ class Engine:
         answer: Future[PauseOutcome] = Future()
         self._inbox.send_last(
             (request_id, mailbox, "pause"),
-            partial(_tell, answer, partial(self._tick.pause, request_id, mailbox)),
-            dropped=partial(_tell, answer, lambda: PauseOutcome.REPLACED),
+            partial(_fulfil, answer, partial(self._tick.pause, request_id, mailbox)),
+            dropped=partial(_fulfil, answer, lambda: PauseOutcome.REPLACED),
         )
         return answer
 
@@ -216,9 +211,7 @@ class Engine:
 
         The answer comes between ticks. A stuck or stopped engine never answers: bound the wait.
         """
-        answer: Future[Detail] = Future()
-        self._inbox.send(partial(self._tick.look, answer, characters_max))
-        return answer
+        return self._ask(partial(self._tick.look, characters_max))
 
     def replica_views(self) -> None:
         """This is one engine."""
@@ -227,9 +220,7 @@ class Engine:
     def heads(self, strides: int) -> Future[frozenset[int]]:
         """Ask for the keys of the prefixes in memory (`Memory.heads`). As for `look`, bound the
         wait."""
-        answer: Future[frozenset[int]] = Future()
-        self._inbox.send(partial(_tell, answer, partial(self._scheduler.heads, strides)))
-        return answer
+        return self._ask(partial(self._scheduler.heads, strides))
 
     def drain(self) -> None:
         """Take no new requests from now on. Returns at once."""
@@ -261,6 +252,12 @@ class Engine:
                 self._stop(drain_s)
             self._finalizer.detach()
 
+    def _ask(self, question: Callable[[], Reply]) -> Future[Reply]:
+        """Let the engine thread call `question` between ticks."""
+        answer: Future[Reply] = Future()
+        self._inbox.send(partial(_fulfil, answer, question))
+        return answer
+
     def _stop(self, drain_s: float) -> None:
         if drain_s > 0:
             self._inbox.send(Stop(drains=True))
@@ -277,10 +274,10 @@ class Engine:
                 command.mailbox.abandon(error)
 
 
-def _tell(answer: Future[Told], ask: Callable[[], Told]) -> None:
+def _fulfil(answer: Future[Reply], question: Callable[[], Reply]) -> None:
     """Ask, and answer, if anybody still waits."""
     if answer.set_running_or_notify_cancel():
-        answer.set_result(ask())
+        answer.set_result(question())
 
 
 def _stop_thread(inbox: Inbox, thread: threading.Thread) -> None:

@@ -46,11 +46,7 @@ class Handle(Generic[Shape]):
     caller wants."""
 
     def __init__(
-        self,
-        request: Request,
-        mailbox: Mailbox,
-        control: Control,
-        shape: Callable[[Answer], Shape],
+        self, request: Request, mailbox: Mailbox, control: Control, shape: Callable[[Answer], Shape]
     ) -> None:
         self.request = request
         self._mailbox = mailbox

@@ -1,20 +1,24 @@
-"""`InFlight`: batches that were sent and whose outcome was not yet applied, the oldest first.
+"""The backend as the tick sees it: its batches in flight (`InFlight`) and restarts (`Recovery`).
 
-Called by the tick, on the engine thread. There is one batch at a time, or two if the backend
-computes in another process. Then the backend has the second batch when it finishes the first, and
-does not wait while the engine applies an outcome and plans. The second batch is sent late, so that
-requests that arrive meanwhile can be part of it. It is sent only if the time of the first is known.
+Called by the tick, on the engine thread. Batches whose outcome was not yet applied are in flight,
+the oldest first: one at a time, or two if the backend computes in another process. Then the backend
+has the second batch when it finishes the first, and does not wait while the engine applies an
+outcome and plans. The second batch is sent late, so that requests that arrive meanwhile can be part
+of it. It is sent only if the time of the first is known.
+
+Recovery restarts a lost backend, with pauses between failed attempts. It does not know the
+scheduler. It says whether batches may be sent, when to try next, and when to give up.
 """
 
 from collections import deque
 from dataclasses import dataclass
 
+from jitney.core import limits
 from jitney.core.backend import Backend, QueueingBackend
 from jitney.core.batch import Outcome
 from jitney.core.scheduler import PlannedBatch
-from jitney.core.sequence import Sequence, SequenceState
+from jitney.core.sequence import Sequence
 from jitney.errors import BackendCrashed, BackendFailed
-from jitney.records import Member
 
 LEAD_PART = 0.15
 LEAD_S_MIN = 0.002
@@ -23,6 +27,12 @@ and a minimum. A pass may be faster than the last one, and planning and sending 
 
 LIKE_PART = 0.125
 """How much the size of a batch may differ from the last one, to estimate its time from that."""
+
+PAUSE_S = 0.5
+PAUSE_S_MAX = 4.0
+"""The pause after the first failed attempt, and the longest one. It doubles with each attempt, and
+counts from the beginning of the attempt. A machine that killed the backend for lack of memory gets
+time to recover."""
 
 
 @dataclass(slots=True)
@@ -40,24 +50,6 @@ class LostBatch:
 
     error: Exception
     sequences: tuple[Sequence, ...] = ()
-
-
-def members_of(planned: PlannedBatch, outcome: Outcome) -> tuple[Member, ...]:
-    """The sequences of the batch, without those that have ended: their result is dropped. Call it
-    before the outcome is applied."""
-    parts = zip(planned.sequences, planned.batch.entries, outcome.samples, strict=True)
-    return tuple(
-        Member(
-            sequence.request.id,
-            sequence.index,
-            entry.slot,
-            entry.start,
-            entry.length,
-            sample.token is not None and sample.fault is None,
-        )
-        for sequence, entry, sample in parts
-        if sequence.state is not SequenceState.FINISHED
-    )
 
 
 class InFlight:
@@ -140,3 +132,48 @@ class InFlight:
                 f"The backend answered batch {batch.number} with the outcome of another batch."
             )
         return outcome
+
+
+class Recovery:
+    """Whether a backend is lost, and the attempts to restart it."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self.lost_at: float | None = None
+        """When the backend was lost; None while it works."""
+        self.has_given_up = False
+        """Whether attempts failed so often, and for so long, that there will be no more."""
+        self.failed_count = 0
+        """Attempts that failed in a row."""
+        self.retry_at: float | None = None
+        """The time of the next attempt; None without a failed one."""
+
+    def lose(self, now: float) -> None:
+        """The backend failed or crashed: its memory is lost."""
+        self.lost_at = now
+
+    def attempt(self, now: float) -> Exception | None:
+        """Reset a lost backend if the pause is over. Returns the error of a failed attempt.
+
+        Any exception counts as a failed attempt.
+        """
+        assert not self.has_given_up, "gave up already"
+        if self.lost_at is None or (self.retry_at is not None and now < self.retry_at):
+            return None
+        try:
+            self._backend.reset()
+        except Exception as error:
+            self.retry_at = now + min(PAUSE_S * 2**self.failed_count, PAUSE_S_MAX)
+            self.failed_count += 1
+            was_long = now - self.lost_at >= limits.GIVE_UP_S
+            self.has_given_up = was_long and self.failed_count >= limits.GIVE_UP_ATTEMPTS
+            return error
+        self.lost_at = None
+        self.retry_at = None
+        self.failed_count = 0
+        return None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a batch may be sent."""
+        return self.lost_at is None

@@ -47,25 +47,6 @@ class _Unread:
     """Estimated bytes; counted only if the mailbox is bounded."""
     deltas: list[Delta] = field(default_factory=list)
 
-    def add(self, delta: Delta) -> None:
-        is_over = bool(self.deltas) and self.deltas[-1].finish_reason is not None
-        assert not is_over, f"a delta after the end of completion {delta.index}"
-        self.deltas.append(delta)
-        if len(self.deltas) == DELTAS_MAX:
-            self.deltas = [self.merged()]
-
-    def merged(self) -> Delta:
-        """All of them as one. A single one is returned unchanged."""
-        last = self.deltas[-1]
-        if len(self.deltas) == 1:
-            return last
-        return replace(
-            last,
-            text="".join(each.text for each in self.deltas),
-            tokens=tuple(token for each in self.deltas for token in each.tokens),
-            logprobs=tuple(logprob for each in self.deltas for logprob in each.logprobs),
-        )
-
 
 class Mailbox:
     """Between the engine thread and one reader. With `streams=False` it keeps only the ending."""
@@ -104,8 +85,14 @@ class Mailbox:
             if self._abandoned:
                 return
             assert self._ending is None, "a delta after the ending"
-            unread = self._unread.setdefault(delta.index, _Unread(at))
-            unread.add(delta)
+            unread = self._unread.get(delta.index)
+            if unread is None:
+                unread = self._unread[delta.index] = _Unread(at)
+            is_over = bool(unread.deltas) and unread.deltas[-1].finish_reason is not None
+            assert not is_over, f"a delta after the end of completion {delta.index}"
+            unread.deltas.append(delta)
+            if len(unread.deltas) == DELTAS_MAX:
+                unread.deltas = [_merged(unread.deltas)]
             if self.is_bounded:
                 size = _size(delta)
                 unread.size += size
@@ -188,7 +175,7 @@ class Mailbox:
                 index = next(iter(self._unread))
                 unread = self._unread.pop(index)
                 self._size -= unread.size
-                return unread.merged()
+                return unread.deltas[0] if len(unread.deltas) == 1 else _merged(unread.deltas)
             return self._ending
 
     def get(self, timeout: float | None = None) -> Delta | Ending:
@@ -231,7 +218,8 @@ class Mailbox:
             listener()
 
     def _wake(self) -> None:
-        self._call_listener()
+        if self._listener is not None:
+            self._call_listener()
         # A reader that waits for the ending is not woken for every token: waking is expensive.
         if self._awaited is None or not self._is_ready(self._awaited):
             return
@@ -246,10 +234,22 @@ class Mailbox:
             return
 
 
+def _merged(deltas: list[Delta]) -> Delta:
+    """Several deltas of one completion as one."""
+    return replace(
+        deltas[-1],
+        text="".join(each.text for each in deltas),
+        tokens=tuple(token for each in deltas for token in each.tokens),
+        logprobs=tuple(logprob for each in deltas for logprob in each.logprobs),
+    )
+
+
 def _size(delta: Delta) -> int:
     """Estimated bytes of a delta: Python's numbers and pairs are large."""
     size = 64 + len(delta.text) + 40 * len(delta.tokens)
-    return size + sum(104 + 120 * len(each.top) for each in delta.logprobs)
+    for each in delta.logprobs:
+        size += 104 + 120 * len(each.top)
+    return size
 
 
 def _wake_sleeper(sleeper: "asyncio.Future[None]") -> None:

@@ -1,16 +1,15 @@
-"""Statistics since the start: `Statistics` adds up records; `Stats` are shown to people.
+"""Statistics since the start: `Statistics` adds up records; `Stats` shows the sums to people.
 
-Records are counted on the engine thread before callers get their results. Any thread may read
-both; each is consistent in itself. Keeps invariant 7: total_requests = completed + cancelled +
-failed + live.
+`Stats` is a table: each field has its public name, and says how it is read from the sums. Records
+are counted on the engine thread before callers get their results. Any thread may read both; each is
+consistent in itself. Keeps invariant 7: total_requests = completed + cancelled + failed + live.
 """
 
 import threading
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
-from typing import assert_never
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, assert_never
 
 from jitney.core.events import FinishReason, PreemptReason
 from jitney.core.request import RequestId
@@ -33,6 +32,17 @@ from jitney.records import (
 )
 
 
+def rate(count: float, amount: float) -> float:
+    """The count per unit of the amount, such as a second; 0 if that has no meaning."""
+    return count / amount if count > 0 and amount > 0 else 0.0
+
+
+# Any: a field of any type
+def _read(read: Callable[["Statistics"], object]) -> Any:
+    """A field whose value is read from the sums."""
+    return field(metadata={"read": read})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
     """Statistics of the engine since its start, and its present state.
@@ -41,94 +51,98 @@ class Stats:
     An average is 0 before its first request.
     """
 
-    total_requests: int
+    total_requests: int = _read(lambda sums: sums.accepted)
     """Requests that were accepted."""
-    total_batches: int
+    total_batches: int = _read(lambda sums: sums.batches)
     """Forward passes."""
-    avg_batch_size: float
+    avg_batch_size: float = _read(lambda sums: rate(sums.entries, sums.batches))
     """Sequences per forward pass."""
-    avg_latency_ms: float
+    avg_latency_ms: float = _read(lambda sums: rate(sums.latency_ms, sums.latency_count))
     """From arrival to the end, of completed requests that are not background ones."""
-    avg_queue_time_ms: float
+    avg_queue_time_ms: float = _read(lambda sums: rate(sums.waited_ms, sums.waited_count))
     """From sending to the first slot, of started requests that are not background ones."""
-    requests_per_second: float
+    requests_per_second: float = _read(lambda sums: rate(sums.completed, sums.busy_s))
     """Completed requests per second of busy time."""
-    tokens_per_second: float
+    tokens_per_second: float = _read(lambda sums: rate(sums.completion_tokens, sums.busy_s))
     """Sampled tokens per second of busy time."""
-    current_queue_size: int
+    current_queue_size: int = _read(lambda sums: sums.snapshot.waiting_count)
     """Waiting sequences, also preempted ones."""
-    peak_queue_size: int
+    peak_queue_size: int = _read(lambda sums: sums.queue_peak)
     """The most that waited at once."""
-    timeout_count: int
+    timeout_count: int = _read(lambda sums: sums.ended["deadline"])
     """Requests whose time limit passed; part of `failed_requests`."""
-    error_count: int
+    error_count: int = _read(lambda sums: sums.ended["error"])
     """Requests that failed for any other reason; the rest of `failed_requests`."""
 
-    completed_requests: int
+    completed_requests: int = _read(lambda sums: sums.completed)
     """Requests that were answered in full."""
-    queued_requests: int
+    queued_requests: int = _read(lambda sums: sums.snapshot.waiting_count)
     """The same as `current_queue_size`."""
-    avg_wait_time_ms: float
+    avg_wait_time_ms: float = _read(lambda sums: rate(sums.waited_ms, sums.waited_count))
     """The same as `avg_queue_time_ms`."""
-    gpu_utilization: float
+    gpu_utilization: float = _read(
+        lambda sums: sums.share_of(sums.prefill_s) + sums.share_of(sums.decode_s)
+    )
     """Share of the time since the start in forward passes, on any device."""
 
-    cancelled_requests: int
+    cancelled_requests: int = _read(lambda sums: sums.ended["abort"])
     """Requests that their callers cancelled."""
-    failed_requests: int
+    failed_requests: int = _read(lambda sums: sums.ended["deadline"] + sums.ended["error"])
     """Requests that ended with an error."""
-    refused_requests: int
+    refused_requests: int = _read(lambda sums: sums.refused.total())
     """Requests that were not accepted; not part of `total_requests`."""
-    live_requests: int
+    live_requests: int = _read(lambda sums: sums.live_count)
     """Requests that were accepted and have not ended."""
-    slot_count: int
+    slot_count: int = _read(lambda sums: sums.snapshot.slot_count)
     """Sequences that may run at once: `max_num_seqs`."""
-    paused_requests: int
+    paused_requests: int = _read(lambda sums: sums.snapshot.paused_count)
     """Sequences that their callers paused; not in the queue."""
-    active_slots: int
+    active_slots: int = _read(lambda sums: sums.snapshot.running_count)
     """Sequences that run."""
-    idle_slots: int
+    idle_slots: int = _read(lambda sums: sums.snapshot.slot_count - sums.snapshot.running_count)
     """Sequences that could run beside them: `slot_count` less `active_slots`."""
-    cached_slots: int
+    cached_slots: int = _read(lambda sums: sums.snapshot.cached_count)
     """Cached prefixes beside the running sequences, each in its own slot."""
-    prompt_tokens: int
+    prompt_tokens: int = _read(lambda sums: sums.prompt_tokens)
     """Prompt tokens of accepted requests."""
-    computed_prompt_tokens: int
+    computed_prompt_tokens: int = _read(lambda sums: sums.prefill_tokens)
     """Positions computed by prefill, also those computed again after a preemption."""
-    cached_tokens: int
+    cached_tokens: int = _read(lambda sums: sums.cached_tokens)
     """Prompt tokens that were found in the cache when their request started."""
-    completion_tokens: int
+    completion_tokens: int = _read(lambda sums: sums.completion_tokens)
     """Tokens that were made."""
-    preemption_count: int
+    preemption_count: int = _read(lambda sums: sums.preempted_count)
     """How often a sequence lost its slot to another, for memory or by class."""
-    eviction_count: int
+    eviction_count: int = _read(lambda sums: sums.evicted)
     """Cached prefixes that were evicted to make room."""
-    backend_failure_count: int
+    backend_failure_count: int = _read(lambda sums: sums.backend_losses)
     """Failures of the backend, and of attempts to start it again."""
-    moved_count: int
+    moved_count: int = _read(lambda sums: sums.moved)
     """How often a request of a cluster went on with another replica."""
-    replicas_gone_count: int
+    replicas_gone_count: int = _read(lambda sums: sums.replicas_gone)
     """Connections to replicas of a cluster that ended."""
-    kv_used: int
-    kv_cached: int
-    kv_tokens: int
+    kv_used: int = _read(lambda sums: sums.snapshot.kv_used)
+    kv_cached: int = _read(lambda sums: sums.snapshot.kv_cached)
+    kv_tokens: int = _read(lambda sums: sums.snapshot.kv_tokens)
     """Tokens of memory in all."""
-    prefill_share: float
+    prefill_share: float = _read(lambda sums: sums.share_of(sums.prefill_s))
     """Share of the time since the start that forward passes spent on prefill."""
-    decode_share: float
+    decode_share: float = _read(lambda sums: sums.share_of(sums.decode_s))
     """The same for decodes. In a pass with both, decodes count as long as they take alone."""
-    idle_share: float
+    idle_share: float = _read(
+        lambda sums: max(0.0, 1.0 - sums.share_of(sums.prefill_s + sums.decode_s))
+    )
     """The rest: the three add up to 1."""
-    fixed_cost_ms: float | None
+    fixed_cost_ms: float | None = _read(lambda sums: sums.cost_ms[0])
     """C of T(B) = C + B c, the fitted time of a batch of B decodes. None until there were batches
     of two sizes."""
-    cost_per_sequence_ms: float | None
+    cost_per_sequence_ms: float | None = _read(lambda sums: sums.cost_ms[1])
     """c of the same."""
-    uptime_s: float
+    uptime_s: float = _read(lambda sums: sums.uptime_s)
     """Time since the start."""
-    busy_s: float
+    busy_s: float = _read(lambda sums: sums.busy_s)
     """Time in which at least one request lived."""
-    counters: Mapping[str, int]
+    counters: Mapping[str, int] = _read(lambda sums: dict(sums.snapshot.counters))
     """The scheduler's own counters, by name."""
 
 
@@ -146,7 +160,6 @@ class Statistics:
     """Requests by how they ended."""
     refused: Counter[str] = field(default_factory=Counter)
     """Requests that were not accepted, by the name of the error."""
-    started: int = 0
     prompt_tokens: int = 0
     """Of accepted requests."""
     started_prompt_tokens: int = 0
@@ -177,6 +190,8 @@ class Statistics:
     busy_since: float | None = None
     progress_at: float = 0.0
     """When a forward pass ended last, or became due."""
+    read_at: float = 0.0
+    """In a copy: when it is read."""
     _behind: set[RequestId] = field(default_factory=set, repr=False, compare=False)
     """Background requests that have not ended."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
@@ -196,6 +211,29 @@ class Statistics:
         """Preemptions in favour of others. A pause is not one of them."""
         return sum(self.preempted.values()) - self.preempted[PreemptReason.PAUSED]
 
+    @property
+    def forward_s(self) -> float:
+        """Time in forward passes."""
+        return self.prefill_s + self.decode_s
+
+    @property
+    def uptime_s(self) -> float:
+        """Time since the start."""
+        return max(self.read_at - self.started_at, 0.0)
+
+    @property
+    def cost_ms(self) -> tuple[float, float] | tuple[None, None]:
+        """C and c of the fitted time of a batch."""
+        fit = self.snapshot.fit
+        if fit is None or fit.sequence_s is None:
+            return None, None
+        return fit.fixed_s * 1e3, fit.sequence_s * 1e3
+
+    def share_of(self, spent_s: float) -> float:
+        """The share of the time since the start."""
+        # A backend may report more time than has passed.
+        return rate(spent_s, max(self.uptime_s, self.forward_s))
+
     def copied(self) -> "Statistics":
         """A copy as it is now."""
         with self._lock:
@@ -209,21 +247,24 @@ class Statistics:
     def take(self, record: Record) -> None:
         """Count one record."""
         with self._lock:
+            if isinstance(record, TickRecord):
+                self._add_tick(record)
+                return
             self._add(record)
             if isinstance(record, RequestAccepted) and self.busy_since is None:
                 self.busy_since = record.at
-            elif self.live_count == 0 and not isinstance(record, TickRecord):
+            elif self.live_count == 0:
                 self._stop_busy(record.at)
 
     def note(self, snapshot: Snapshot, now: float) -> None:
         """Keep a snapshot of the scheduler."""
         with self._lock:
-            if snapshot.is_work_due and not self.snapshot.is_work_due:
+            if not self.snapshot.is_work_due and snapshot.is_work_due:
                 self.progress_at = now
             self.snapshot = snapshot
             self.queue_peak = max(self.queue_peak, snapshot.waiting_count)
             # While all are paused, the engine is not busy.
-            if snapshot.live_count <= snapshot.paused_count:
+            if not snapshot.running_count and not snapshot.waiting_count:
                 self._stop_busy(now)
             elif self.busy_since is None and self.live_count:
                 self.busy_since = now
@@ -236,12 +277,15 @@ class Statistics:
 
     def stats(self, now: float) -> Stats:
         """The statistics at `now`."""
-        return _stats(self.copied(), now)
+        sums = self.copied()
+        sums.read_at = now
+        sums._stop_busy(now)
+        return Stats(**{each.name: each.metadata["read"](sums) for each in fields(Stats)})
 
     def _add(self, record: Record) -> None:
         match record:
             case TickRecord():
-                self._add_tick(record)
+                pass
             case RequestAccepted():
                 self._add_accepted(record)
             case RequestRefused():
@@ -270,7 +314,6 @@ class Statistics:
             self._behind.add(record.request_id)
 
     def _add_started(self, record: RequestStarted) -> None:
-        self.started += 1
         self.started_prompt_tokens += record.prompt_tokens
         self.cached_tokens += record.prefix_cache_tokens
         if record.request_id not in self._behind:
@@ -301,69 +344,3 @@ class Statistics:
         if self.busy_since is not None:
             self.busy_s += max(now - self.busy_since, 0.0)
             self.busy_since = None
-
-
-def _stats(totals: Statistics, now: float) -> Stats:
-    snapshot, fit = totals.snapshot, totals.snapshot.fit
-    uptime_s, busy_s = max(now - totals.started_at, 0.0), totals.busy_s
-    if totals.busy_since is not None:
-        busy_s += max(now - totals.busy_since, 0.0)
-    waited_ms = rate(totals.waited_ms, totals.waited_count)
-    # A backend may report more time than has passed.
-    spent_s = max(uptime_s, totals.prefill_s + totals.decode_s)
-    prefill_share = rate(totals.prefill_s, spent_s)
-    decode_share = rate(totals.decode_s, spent_s)
-    fixed_s, sequence_s = None, None
-    if fit is not None and fit.sequence_s is not None:
-        fixed_s, sequence_s = fit.fixed_s, fit.sequence_s
-    return Stats(
-        total_requests=totals.accepted,
-        total_batches=totals.batches,
-        avg_batch_size=rate(totals.entries, totals.batches),
-        avg_latency_ms=rate(totals.latency_ms, totals.latency_count),
-        avg_queue_time_ms=waited_ms,
-        requests_per_second=rate(totals.completed, busy_s),
-        tokens_per_second=rate(totals.completion_tokens, busy_s),
-        current_queue_size=snapshot.waiting_count,
-        peak_queue_size=totals.queue_peak,
-        timeout_count=totals.ended["deadline"],
-        error_count=totals.ended["error"],
-        completed_requests=totals.completed,
-        queued_requests=snapshot.waiting_count,
-        avg_wait_time_ms=waited_ms,
-        gpu_utilization=prefill_share + decode_share,
-        cancelled_requests=totals.ended["abort"],
-        failed_requests=totals.ended["deadline"] + totals.ended["error"],
-        refused_requests=totals.refused.total(),
-        live_requests=totals.live_count,
-        slot_count=snapshot.slot_count,
-        paused_requests=snapshot.paused_count,
-        active_slots=snapshot.running_count,
-        idle_slots=snapshot.slot_count - snapshot.running_count,
-        cached_slots=snapshot.cached_count,
-        prompt_tokens=totals.prompt_tokens,
-        computed_prompt_tokens=totals.prefill_tokens,
-        cached_tokens=totals.cached_tokens,
-        completion_tokens=totals.completion_tokens,
-        preemption_count=totals.preempted_count,
-        eviction_count=totals.evicted,
-        backend_failure_count=totals.backend_losses,
-        moved_count=totals.moved,
-        replicas_gone_count=totals.replicas_gone,
-        kv_used=snapshot.kv_used,
-        kv_cached=snapshot.kv_cached,
-        kv_tokens=snapshot.kv_tokens,
-        prefill_share=prefill_share,
-        decode_share=decode_share,
-        idle_share=max(0.0, 1.0 - prefill_share - decode_share),
-        fixed_cost_ms=None if fixed_s is None else fixed_s * 1e3,
-        cost_per_sequence_ms=None if sequence_s is None else sequence_s * 1e3,
-        uptime_s=uptime_s,
-        busy_s=busy_s,
-        counters=MappingProxyType(dict(snapshot.counters)),
-    )
-
-
-def rate(count: float, amount: float) -> float:
-    """The count per unit of the amount, such as a second; 0 if that has no meaning."""
-    return count / amount if count > 0 and amount > 0 else 0.0

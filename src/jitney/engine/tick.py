@@ -11,7 +11,6 @@ is computed again from its tokens (invariant 10).
 import logging
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import replace
 
 from jitney.core import limits
@@ -32,22 +31,20 @@ from jitney.core.snapshot import Detail, Snapshot
 from jitney.engine.answer import Ending
 from jitney.engine.clock import Clock
 from jitney.engine.collector import Collector
-from jitney.engine.in_flight import InFlight, LostBatch, members_of
+from jitney.engine.in_flight import InFlight, LostBatch, Recovery
 from jitney.engine.mailbox import Mailbox
-from jitney.engine.make_records import TickFacts, record_accepted, record_done, record_tick
-from jitney.engine.observe import Observers
-from jitney.engine.recovery import Recovery
+from jitney.engine.observe import (
+    Observers,
+    members_of,
+    record_accepted,
+    record_done,
+    record_preempted,
+    record_started,
+    record_tick,
+)
 from jitney.engine.stats import Statistics
 from jitney.errors import BackendCrashed, EngineError, EngineStopped, InvalidRequest, JitneyError
-from jitney.records import (
-    BackendLost,
-    KvPressure,
-    Record,
-    RequestFailed,
-    RequestPreempted,
-    RequestRefused,
-    RequestStarted,
-)
+from jitney.records import BackendLost, KvPressure, Record, RequestFailed, RequestRefused
 
 _log = logging.getLogger("jitney.engine")
 
@@ -56,11 +53,7 @@ class Tick:
     """Runs the ticks of one engine."""
 
     def __init__(
-        self,
-        scheduler: Scheduler,
-        backend: Backend,
-        clock: Clock,
-        observers: Observers,
+        self, scheduler: Scheduler, backend: Backend, clock: Clock, observers: Observers
     ) -> None:
         self._scheduler = scheduler
         self._backend = backend
@@ -178,7 +171,9 @@ class Tick:
         are given out."""
         self._raise_stopped()
         started_at = self._clock.now()
-        self._collect(self._scheduler.expire(started_at), started_at)
+        expired = self._scheduler.expire(started_at)
+        if expired:
+            self._collect(expired, started_at)
         self._deliver(started_at)
         if not self._in_flight and not self._send(started_at):
             self._measure()
@@ -191,13 +186,14 @@ class Tick:
         if isinstance(outcome, LostBatch):
             self._lose(outcome, now)
             return True
-        begun_at = self._in_flight.begun_at
+        times = (self._in_flight.begun_at, now)
         planned = self._in_flight.pop_oldest(now)
         members = members_of(planned, outcome)
         self._collect(self._scheduler.apply(planned, outcome, now), now)
-        facts = TickFacts(begun_at, now, self._preempted_count, members)
+        snapshot, preempted_count = self._measure(), self._preempted_count
         self._preempted_count = 0
-        self._record(record_tick(planned.batch, outcome, self._measure(), facts))
+        batch = planned.batch
+        self._record(record_tick(batch, outcome, members, snapshot, preempted_count, times))
         self._deliver(now)
         return True
 
@@ -210,16 +206,13 @@ class Tick:
         except Exception as error:
             self._lose(LostBatch(error), self._clock.now())
 
-    def look(self, answer: Future[Detail], characters_max: int) -> None:
-        """Answer with the detail, and the last characters of every live text."""
-        if not answer.set_running_or_notify_cancel():
-            return
-        now = self._clock.now()
+    def look(self, characters_max: int) -> Detail:
+        """The detail, with the last characters of every live text."""
         tails = {
             request_id: collector.tails(characters_max)
             for request_id, collector in self._collectors.items()
         }
-        answer.set_result(replace(self._scheduler.detail(now), tails=tails))
+        return replace(self._scheduler.detail(self._clock.now()), tails=tails)
 
     def wake_at(self, now: float) -> float | None:
         """When a tick may have something to do though nothing new arrives; None: never."""
@@ -300,9 +293,11 @@ class Tick:
     def _recover(self, now: float) -> bool:
         """Restart the backend if it is lost; whether a batch may be sent."""
         lost_at = self._recovery.lost_at
+        if lost_at is None:
+            return True
         error = self._recovery.attempt(now)
         if error is None:
-            if lost_at is not None and self._recovery.is_ready:
+            if self._recovery.is_ready:
                 _log.warning("The backend is back after %.1f s", self._clock.now() - lost_at)
             return self._recovery.is_ready
         failed_count = self._recovery.failed_count
@@ -326,19 +321,11 @@ class Tick:
             collector = self._collectors.get(event.request_id)
             assert collector is not None, f"an event of a request that does not live: {event}"
             if isinstance(event, StartEvent) and not collector.is_started:
-                self._record_started(collector, event)
+                self._record(record_started(collector.request, collector.sent_at, event))
             elif isinstance(event, PreemptEvent):
                 self._preempted_count += event.reason is not PreemptReason.PAUSED
                 self._memory_preempted_count += event.reason.is_of_memory
-                self._record(
-                    RequestPreempted(
-                        at=event.at,
-                        request_id=event.request_id,
-                        index=event.index,
-                        reason=event.reason,
-                        by=event.by,
-                    )
-                )
+                self._record(record_preempted(event))
             verdict = collector.push(event)
             if verdict is not None:
                 verdicts.append((event.request_id, event.index, verdict))
@@ -402,17 +389,6 @@ class Tick:
         self._evicted_count = evicted_count
         self._memory_preempted_count = 0
         return snapshot
-
-    def _record_started(self, collector: Collector, event: StartEvent) -> None:
-        self._record(
-            RequestStarted(
-                at=event.at,
-                request_id=event.request_id,
-                prompt_tokens=len(collector.request.prompt),
-                prefix_cache_tokens=event.cached_count,
-                waited_ms=(event.at - collector.sent_at) * 1e3,
-            )
-        )
 
     def _record_failed(self, collector: Collector, error: JitneyError, now: float) -> None:
         self._record(

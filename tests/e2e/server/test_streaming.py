@@ -244,7 +244,7 @@ def test_a_failure_after_the_first_byte_is_one_event(
 ) -> None:
     """Guards clients of streams: one error event, no [DONE], no secret; then the server ends."""
     monkeypatch.setattr("jitney.core.limits.GIVE_UP_S", 0.0)
-    monkeypatch.setattr("jitney.engine.recovery.PAUSE_S", 0.01)
+    monkeypatch.setattr("jitney.engine.in_flight.PAUSE_S", 0.01)
     made: list[Faulty] = []
 
     def wrap(backend: Any) -> Faulty:

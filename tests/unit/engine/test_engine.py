@@ -186,7 +186,7 @@ def test_an_engine_whose_backend_is_beyond_hope_says_so_to_everyone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Guards against callers who wait for a dead engine."""
-    monkeypatch.setattr("jitney.engine.recovery.PAUSE_S", 0.001)
+    monkeypatch.setattr("jitney.engine.in_flight.PAUSE_S", 0.001)
     monkeypatch.setattr("jitney.core.limits.GIVE_UP_S", 0.0)
     backend.execute_faults = [BackendCrashed("killed", 9)]
     backend.reset_faults = [BackendCrashed("no memory")] * limits.GIVE_UP_ATTEMPTS

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from jitney.core.request import Request, RequestId
-from jitney.engine.inbox import Action, Inbox, Stop, Submit
+from jitney.engine.loop import Action, Inbox, Stop, Submit
 from jitney.engine.mailbox import Mailbox
 from jitney.errors import EngineStopped, QueueFull
 

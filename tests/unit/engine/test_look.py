@@ -1,7 +1,6 @@
 """Looking at a running engine: text as it is made, who preempted whom, and who sampled."""
 
 from collections.abc import Callable
-from concurrent.futures import Future
 
 import pytest
 
@@ -9,10 +8,8 @@ from jitney.backends.fake.backend import FakeSettings
 from jitney.core.events import PreemptReason
 from jitney.core.request import Priority, Request
 from jitney.core.scheduler_settings import Policy
-from jitney.core.snapshot import Detail
 from jitney.engine.engine import Engine
 from jitney.engine.mailbox import Mailbox
-from jitney.engine.tick import Tick
 from jitney.records import (
     KvPressure,
     RequestAccepted,
@@ -26,12 +23,6 @@ from tests.unit.engine.conftest import FaultyBackend, World
 WAIT_S = 100.0
 
 
-def looked(tick: Tick, characters_max: int) -> Detail:
-    answer: Future[Detail] = Future()
-    tick.look(answer, characters_max)
-    return answer.result(0)
-
-
 def test_a_look_shows_the_ends_of_texts_that_are_being_made(
     make_world: Callable[..., World], make_request: Callable[..., Request]
 ) -> None:
@@ -40,7 +31,7 @@ def test_a_look_shows_the_ends_of_texts_that_are_being_made(
     world.tick.submit(make_request("abc", id="a", max_tokens=30), mailbox)
     for _ in range(20):
         world.tick.run()
-    detail = looked(world.tick, 12)
+    detail = world.tick.look(12)
     world.run_dry()
     assert mailbox.ending is not None
     assert mailbox.ending.answer is not None
@@ -48,7 +39,7 @@ def test_a_look_shows_the_ends_of_texts_that_are_being_made(
     (tail,) = detail.tails[make_request("x", id="a").id]
     assert len(tail) == 12
     assert tail in text
-    assert looked(world.tick, 0).tails == {}
+    assert world.tick.look(0).tails == {}
 
 
 def test_an_idle_engine_answers_a_look_and_a_stuck_one_does_not(

@@ -4,7 +4,7 @@ from typing import Protocol
 
 from jitney.core import limits
 from jitney.core.backend import Backend
-from jitney.engine.recovery import PAUSE_S, PAUSE_S_MAX, Recovery
+from jitney.engine.in_flight import PAUSE_S, PAUSE_S_MAX, Recovery
 from jitney.errors import BackendCrashed
 
 

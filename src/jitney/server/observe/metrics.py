@@ -1,12 +1,8 @@
-"""Prometheus metrics: the same numbers under our own names, under vLLM's and under llama-server's.
+"""Prometheus metrics of one server: those of the engine (`metric_table`), and its own.
 
-`jitney:` is complete. `vllm:` and `llamacpp:` are aliases with the same buckets, so that dashboards
-made for those servers work here. `jitney:limit` has every limit in force (invariant 9). Other
-modules count; this one names and writes the numbers, when asked and on the caller's thread. Each
-instance has its own registry, so two servers in one process do not mix.
-
-`completion_tokens` counts every token that a sequence took. So after a run it equals the sum of all
-`usage` in the replies, and so does `prompt_tokens` for requests that ran.
+`jitney:limit` has every limit in force (invariant 9). Other modules count; this one writes the
+numbers, when asked and on the caller's thread. Each instance has its own registry, so two servers
+in one process do not mix.
 """
 
 import inspect
@@ -19,19 +15,22 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 
 from jitney.core import limits
-from jitney.core.counters import NAMES
 from jitney.core.scheduler_settings import SchedulerSettings
-from jitney.core.snapshot import SlotState
 from jitney.engine.engine import EngineState
 from jitney.engine.served_engine import ServedEngine
-from jitney.engine.stats import Statistics, Stats
 from jitney.server import limits as server_limits
 from jitney.server.http.open_files import connections_max
-from jitney.server.observe.aliases import as_llamacpp, llamacpp_series, vllm_series
-from jitney.server.observe.histograms import Histograms
-from jitney.server.observe.prometheus_families import MetricTable, MetricValues, by, families
+from jitney.server.observe.metric_table import (
+    as_llamacpp,
+    distributions,
+    levels,
+    levels_elsewhere,
+    series,
+    sums,
+)
+from jitney.server.observe.prometheus_families import MetricTable, by
 from jitney.server.observe.recorder import Recorder
-from jitney.server.observe.replica_series import kv_states, replica_series
+from jitney.server.observe.replica_series import replica_series
 from jitney.server.service import Service
 from jitney.version import version
 
@@ -106,13 +105,16 @@ class Metrics:
 
     def collect(self) -> Iterator[Metric]:
         """All metrics, for the registry."""
-        totals, histograms = self._engine.totals(), self._recorder.histograms()
-        gauges = {**self._state(), **_levels(totals, self._engine.stats())}
-        yield from families("gauge", "jitney", gauges)
-        yield from families("counter", "jitney", {**_sums(totals), **self._answer_counts()})
-        yield from families("histogram", "jitney", _histograms(histograms))
-        yield from vllm_series(totals, histograms, self._model_name)
-        yield from llamacpp_series(totals, histograms)
+        totals, stats = self._engine.totals(), self._engine.stats()
+        histograms = self._recorder.histograms()
+        others = levels_elsewhere(totals, stats, histograms)
+        tables = {
+            "gauge": self._state() | levels(totals, stats) | others,
+            "counter": self._answer_counts() | sums(totals, histograms),
+            "histogram": distributions(histograms),
+        }
+        for kind, table in tables.items():
+            yield from series(kind, table, self._model_name)
         views = self._engine.replica_views()
         if views is not None:
             yield from replica_series(views, totals)
@@ -196,117 +198,3 @@ class Metrics:
             "block_tokens": traits.block_tokens,
             "connections_max": connections_max(),
         }
-
-
-def _levels(totals: Statistics, stats: Stats) -> MetricTable:
-    snapshot = totals.snapshot
-    slots = {
-        SlotState.PREFILLING.value: snapshot.prefilling_count,
-        SlotState.GENERATING.value: snapshot.running_count - snapshot.prefilling_count,
-        SlotState.CACHED.value: snapshot.cached_count,
-    }
-    background = {"running": snapshot.background_running, "waiting": snapshot.background_waiting}
-    shares = {
-        "prefill": stats.prefill_share,
-        "decode": stats.decode_share,
-        "idle": stats.idle_share,
-    }
-    return {
-        "requests_running": ("Sequences that hold a slot.", snapshot.running_count),
-        "requests_waiting": ("Sequences that wait.", snapshot.waiting_count),
-        "requests_deferred": (
-            "Sequences that wait for a prefix, window, group, trial, share or live ones, not for "
-            "room.",
-            snapshot.deferred_count,
-        ),
-        "requests_paused": (
-            "Sequences that their callers paused; not among the waiting.",
-            snapshot.paused_count,
-        ),
-        "requests_background": (
-            "Sequences of background requests, such as lines of batches; among the others.",
-            by("state", background),
-        ),
-        "queue_tokens": ("Tokens known of the waiting.", snapshot.waiting_tokens),
-        "kv_tokens": (
-            "Tokens of memory, shared ones once: in use, kept as cached prefixes, free.",
-            by("state", kv_states(snapshot)),
-        ),
-        "slots": ("Slots by what they do.", by("state", slots)),
-        "uptime_seconds": ("Since the engine was made.", stats.uptime_s),
-        "peak_queue_size": (
-            "The most sequences that waited at once since the start.",
-            stats.peak_queue_size,
-        ),
-        "idle_slots": (
-            "How many more sequences could run, up to max_num_seqs.",
-            stats.idle_slots,
-        ),
-        "time_share": (
-            "Shares of the time since the start that forward passes spent on prefill and on "
-            "decodes, and the rest; together 1.",
-            by("kind", shares),
-        ),
-        "batch_fixed_seconds": _cost("C", stats.fixed_cost_ms),
-        "batch_per_sequence_seconds": _cost("c", stats.cost_per_sequence_ms),
-    }
-
-
-def _cost(letter: str, cost_ms: float | None) -> tuple[str, MetricValues]:
-    about = (
-        f"{letter} of T(B) = C + B c, what a batch of B decodes takes, as fitted now; "
-        "absent until batches of two sizes were seen."
-    )
-    return about, [] if cost_ms is None else cost_ms / 1e3
-
-
-def _sums(totals: Statistics) -> MetricTable:
-    computed = {"prefill": totals.prefill_tokens, "decode": totals.decode_tokens}
-    events = {name: totals.snapshot.counters.get(name, 0) for name in NAMES}
-    return {
-        "requests_accepted": ("Requests accepted.", totals.accepted),
-        "requests_ended": (
-            "Requests that ended, by how; accepted = ended + live.",
-            by("reason", totals.ended),
-        ),
-        "requests_refused": (
-            "Requests that the engine refused, by error; not part of accepted.",
-            by("error", dict(sorted(totals.refused.items()))),
-        ),
-        "prompt_tokens": ("Prompt tokens of requests that ran.", totals.started_prompt_tokens),
-        "prompt_tokens_cached": ("Of those, found in the cache.", totals.cached_tokens),
-        "completion_tokens": ("Tokens made.", totals.completion_tokens),
-        "computed_tokens": (
-            "Positions that went through a forward pass, recomputed ones included.",
-            by("kind", computed),
-        ),
-        "preemptions": (
-            "Sequences that lost their slot, by what happened to their memory.",
-            by("reason", totals.preempted),
-        ),
-        "evictions": ("Cached prefixes evicted for room.", totals.evicted),
-        "backend_losses": (
-            "Failures of the backend, and of attempts to start it again.",
-            totals.backend_losses,
-        ),
-        "events": ("The scheduler's own counters.", by("event", events)),
-    }
-
-
-def _histograms(of: Histograms) -> MetricTable:
-    return {
-        "first_token_seconds": (
-            "From arrival to the first token. Times of background requests count in none of these.",
-            of.first_token,
-        ),
-        "token_gap_seconds": ("Between successive tokens of a completion.", of.token_gap),
-        "request_seconds": ("From arrival to the end.", of.whole),
-        "queue_seconds": ("Waiting for the first slot.", of.queued),
-        "prefill_seconds": ("From the first slot to the first token.", of.prefilled),
-        "generation_seconds": ("From the first token to the last.", of.generated),
-        "tick_seconds": ("One tick of the engine that ran a batch.", of.tick),
-        "forward_seconds": ("The forward pass of a tick.", of.forward),
-        "tick_tokens": ("Positions computed in one tick.", of.tick_tokens),
-        "request_prompt_tokens": ("Prompt tokens of a request.", of.prompt_length),
-        "request_completion_tokens": ("Tokens made for a request.", of.completion_length),
-    }

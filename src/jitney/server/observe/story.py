@@ -3,7 +3,8 @@
 The engine thread changes it under the recorder's lock, until the request ends.
 """
 
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import dataclass, field
 
 from jitney.core.events import PreemptReason
 from jitney.core.request import Priority, RequestId
@@ -35,7 +36,6 @@ class PrefillSpan:
     tick: int
     at: float
     seconds: float
-    index: int
     start: int
     length: int
 
@@ -61,7 +61,6 @@ class Gap:
     """The longest time between two tokens, and what else was in the tick that ended it."""
 
     seconds: float
-    at: float
     prompts_beside: int
     prompt_tokens_beside: int
     batch_size: int
@@ -144,15 +143,10 @@ class Story:
 
     def copied(self) -> "Story":
         """A copy as it is now."""
-        return replace(
-            self,
-            phases=list(self.phases),
-            spans=list(self.spans),
-            losses=list(self.losses),
-            resumed_at=list(self.resumed_at),
-            moves=list(self.moves),
-            progress=dict(self.progress),
-        )
+        other = copy(self)
+        for name in ("phases", "spans", "losses", "resumed_at", "moves", "progress"):
+            setattr(other, name, copy(getattr(self, name)))
+        return other
 
     def start(self, record: RequestStarted) -> None:
         """It got its first slot."""
@@ -182,8 +176,7 @@ class Story:
         self.prefill_tokens += fresh
         if len(self.spans) < SPANS_MAX:
             seconds, start, length = tick.tick_ms / 1e3, member.start, member.length
-            span = PrefillSpan(tick.number, tick.at, seconds, member.index, start, length)
-            self.spans.append(span)
+            self.spans.append(PrefillSpan(tick.number, tick.at, seconds, start, length))
 
     def lose(self, loss: Loss) -> None:
         """It lost a slot."""
@@ -226,7 +219,7 @@ class Story:
             if member.length > 1:
                 count, tokens = count - 1, tokens - member.length
             lost_slot = progress.lost_slot
-            self.gap = Gap(seconds, tick.at, count, tokens, tick.batch_size, lost_slot)
+            self.gap = Gap(seconds, count, tokens, tick.batch_size, lost_slot)
         progress.lost_slot = False
         return seconds
 
@@ -275,8 +268,5 @@ def begin(record: RequestAccepted, waiting_before: int, running_before: int) -> 
     if record.sent_at - record.arrived_at >= READING_S_MIN:
         phases = [(record.arrived_at, "reading"), (record.sent_at, "queued")]
     return Story(
-        accepted=record,
-        waiting_before=waiting_before,
-        running_before=running_before,
-        phases=phases,
+        accepted=record, waiting_before=waiting_before, running_before=running_before, phases=phases
     )

@@ -13,17 +13,16 @@ Tests: tests/e2e/page/test_routes.py and tests/e2e/server/test_inspection.py.
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import fields
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from importlib import resources
 
+import msgspec
 from fastapi import APIRouter, Query, Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from jitney.core.request import RequestId
-from jitney.engine.stats import Stats
 from jitney.server import limits
 from jitney.server.call import Call
 from jitney.server.error_object import Refusal, retry_headers
@@ -66,13 +65,10 @@ def make_page_router(service: Service, monitor: Monitor, state: PageState) -> AP
 
     @router.get("/page/state")
     async def page_state(
-        request: Request,
-        after: int = Query(0, ge=0, le=2**53),
-        requests: bool = False,
+        request: Request, after: int = Query(0, ge=0, le=2**53), requests: bool = False
     ) -> Response:
         viewer = _viewer_of(service, request)
-        content = await state.state(viewer, after, wants_requests=requests)
-        return Response(content, media_type="application/json", headers=LIVE)
+        return _json(await state.state(viewer, after, wants_requests=requests))
 
     @router.get("/page/requests/{request_id}")
     async def page_request(request: Request, request_id: str) -> Response:
@@ -81,7 +77,7 @@ def make_page_router(service: Service, monitor: Monitor, state: PageState) -> AP
             raise Refusal(
                 "request_not_found", "The request is not known here, or not any more.", headers=LIVE
             )
-        return JSONResponse(shown, headers=LIVE)
+        return _json(shown)
 
     @router.get("/debug/trace")
     async def debug_trace(request: Request, whole: bool = False) -> Response:
@@ -112,7 +108,7 @@ def make_monitoring_router(service: Service, monitor: Monitor, state: PageState)
     @router.get("/stats")
     async def stats() -> Response:
         """Counters and averages since the start, and the state of the engine."""
-        return JSONResponse(stats_fields(service.engine.stats()), headers=LIVE)
+        return _json(msgspec.json.encode(service.engine.stats()))
 
     @router.get("/slots")
     async def slots(request: Request, fail_on_no_slot: bool = False) -> Response:
@@ -132,17 +128,9 @@ def make_monitoring_router(service: Service, monitor: Monitor, state: PageState)
             )
         content = await state.slots(detail, _viewer_of(service, request))
         seen_ms = (monitor.clock.now() - detail.at) * 1e3
-        headers = {**LIVE, "x-jitney-seen-ms": f"{seen_ms:.0f}"}
-        return Response(content, media_type="application/json", headers=headers)
+        return _json(content, {**LIVE, "x-jitney-seen-ms": f"{seen_ms:.0f}"})
 
     return router
-
-
-def stats_fields(stats: Stats) -> dict[str, object]:
-    """All statistics by their names."""
-    named: dict[str, object] = {each.name: getattr(stats, each.name) for each in fields(stats)}
-    # JSON needs a plain dict.
-    return {**named, "counters": dict(stats.counters)}
 
 
 class _Trace(StreamingResponse):
@@ -165,6 +153,10 @@ class _Trace(StreamingResponse):
             _log.info("A trace was not read within %g s; it is cut", limits.TRACE_S_MAX)
         finally:
             self._ended()
+
+
+def _json(content: bytes, headers: Mapping[str, str] = LIVE) -> Response:
+    return Response(content, media_type="application/json", headers=headers)
 
 
 def _viewer_of(service: Service, request: Request) -> Viewer:

@@ -15,10 +15,11 @@ replica after the other.
 """
 
 import asyncio
-import json
 import secrets
 from collections.abc import Callable, Iterable
 from itertools import islice
+
+import msgspec
 
 from jitney.core.limits import PREFIX_STRIDE
 from jitney.core.request import RequestId
@@ -35,8 +36,6 @@ from jitney.server.observe.story import Loss, Story
 from jitney.server.page.replica_panes import (
     MOVES_SHOWN,
     REPLICAS_SHOWN,
-    Fields,
-    JsonValue,
     move_fields,
     prefix_rows,
     replica_fields,
@@ -50,6 +49,9 @@ TICKS_SHOWN = 400
 STORIES_SHOWN = 40
 RATE_WINDOW_S = 5.0
 PERCENTILES = (0.50, 0.95, 0.99)
+
+Fields = dict[str, object]
+"""An object of JSON."""
 
 NOBODY = -1
 """In llama-server's numbers: no task, and no limit."""
@@ -79,11 +81,11 @@ class PageState:
         """The rows of `/slots`, in JSON."""
         return await self._in_turn(lambda: self._slot_rows(detail, viewer))
 
-    async def _in_turn(self, make: Callable[[], JsonValue]) -> bytes:
+    async def _in_turn(self, make: Callable[[], object]) -> bytes:
         """Call `make`, one caller at a time; its result in JSON."""
         async with self._turn:
             began_at = self._clock.now()
-            content = json.dumps(make(), separators=(",", ":"), allow_nan=False).encode()
+            content = msgspec.json.encode(make())
             # Pause as long as it took: half of the time belongs to the streams.
             await asyncio.sleep(self._clock.now() - began_at)
         return content
@@ -123,15 +125,15 @@ class PageState:
         """Slots, memory and queue of one engine; `slot_count` are those of all."""
         return {
             "slots": self._pane_rows(detail, viewer, slot_count),
-            "memory": [[each.start, each.end, list(each.slots)] for each in detail.stretches],
+            "memory": [(each.start, each.end, each.slots) for each in detail.stretches],
             "queue": [self._waiting(each, viewer, now) for each in detail.waiting],
         }
 
     def _replicas(self, views: tuple[ReplicaView, ...], viewer: Viewer, now: float) -> Fields:
         slot_count = sum(len(each.detail.slots) for each in views if each.detail is not None)
-        panes: list[JsonValue] = []
+        panes: list[Fields] = []
         for place, view in enumerate(views):
-            pane = replica_fields(view, now)
+            pane: Fields = {**replica_fields(view, now)}
             if view.detail is not None and place < REPLICAS_SHOWN:
                 pane |= self._seen(view.detail, slot_count, viewer, now)
             panes.append(pane)
@@ -144,22 +146,22 @@ class PageState:
             ],
         }
 
-    def request(self, viewer: Viewer, request_id: RequestId) -> Fields | None:
-        """All data of one request; None if it is not known, or not any more, or another's."""
+    def request(self, viewer: Viewer, request_id: RequestId) -> bytes | None:
+        """All data of one request, in JSON; None if it is not known, or not any more, or
+        another's."""
         story = self._recorder.story(request_id)
         if story is None or not viewer.may_read(story):
             return None
-        losses: list[JsonValue] = [self._loss(each, story, viewer) for each in story.losses]
-        now = self._clock.now()
-        fields = {**story_fields(story, now), **_details(story), "losses": losses}
+        now, arrived_at = self._clock.now(), story.accepted.arrived_at
+        fields = story_fields(story, now) | _details(story)
+        fields["losses"] = [self._loss(each, story, viewer) for each in story.losses]
         if story.replica:
-            arrived_at = story.accepted.arrived_at
-            moves: list[JsonValue] = [
-                move_fields(each, story.id, now) | {"at_s": each.at - arrived_at}
+            fields["replica"] = story.replica
+            fields["moves"] = [
+                {**move_fields(each, story.id, now), "at_s": each.at - arrived_at}
                 for each in story.moves
             ]
-            fields |= {"replica": story.replica, "moves": moves}
-        return fields
+        return msgspec.json.encode(fields)
 
     async def look(self) -> Detail | None:
         """The engine's detail, or the last one that it gave; None if it never gave one."""
@@ -198,12 +200,12 @@ class PageState:
         window_s = min(RATE_WINDOW_S, max(uptime_s, 0.5))
         return {"tokens_s": made / window_s, "prefill_tokens_s": prefilled / window_s}
 
-    def _pane_rows(self, detail: Detail, viewer: Viewer, slot_count: int) -> list[JsonValue]:
+    def _pane_rows(self, detail: Detail, viewer: Viewer, slot_count: int) -> list[Fields]:
         """The slots of one engine; those of all engines share the characters of texts."""
         shown = min(TAIL_CHARACTERS, limits.PAGE_TEXT_CHARACTERS // max(slot_count, 1))
-        rows: list[JsonValue] = []
+        rows: list[Fields] = []
         for view in detail.slots:
-            row: Fields = {"slot": view.slot, "state": view.state.value, "tokens": view.token_count}
+            row: Fields = {"slot": view.slot, "state": view.state, "tokens": view.token_count}
             if view.request_id is not None:
                 story = self._recorder.find(view.request_id)
                 may_read, index = viewer.may_read(story), view.index or 0
@@ -220,38 +222,32 @@ class PageState:
             rows.append(row)
         return rows
 
-    def _slot_rows(self, detail: Detail, viewer: Viewer) -> list[JsonValue]:
-        """One row for each slot that runs or could run, by number."""
+    def _slot_rows(self, detail: Detail, viewer: Viewer) -> list[Fields]:
+        """One row for each slot that runs or could run, by number; one engine after the other."""
         views = self._engine.replica_views()
+        engines: list[tuple[str | None, tuple[SlotView, ...], int]]
         if views is None:
-            return self._rows_of(detail.slots, self._engine.settings.max_num_seqs, viewer)
-        rows: list[JsonValue] = []
-        for place, view in enumerate(views):
+            engines = [(None, detail.slots, self._engine.settings.max_num_seqs)]
+        else:
+            engines = [
+                (view.name, view.detail.slots if view.detail else (), view.snapshot.slot_count)
+                for view in views
+            ]
+        rows: list[Fields] = []
+        for place, (replica, slots, slot_count) in enumerate(engines):
             first = place * self._engine.backend.traits.slots_max
-            slots = () if view.detail is None else view.detail.slots
-            rows += self._rows_of(slots, view.snapshot.slot_count, viewer, (first, view.name))
+            held = {view.slot: view for view in slots}
+            running = {slot for slot, view in held.items() if view.state is not SlotState.CACHED}
+            idle = (slot for slot in range(slot_count) if slot not in running)
+            shown = sorted([*running, *islice(idle, max(0, slot_count - len(running)))])
+            rows += [self._slot_row(first + n, held.get(n), viewer, replica) for n in shown]
         return rows
-
-    def _rows_of(
-        self,
-        slots: tuple[SlotView, ...],
-        slot_count: int,
-        viewer: Viewer,
-        place: tuple[int, str | None] = (0, None),
-    ) -> list[JsonValue]:
-        """The rows of one engine; `place` is the number of its first slot, and its name."""
-        first, replica = place
-        views = {view.slot: view for view in slots}
-        running = {slot for slot, view in views.items() if view.state is not SlotState.CACHED}
-        idle = (slot for slot in range(slot_count) if slot not in running)
-        shown = sorted([*running, *islice(idle, max(0, slot_count - len(running)))])
-        return [self._slot_row(first + slot, views.get(slot), viewer, replica) for slot in shown]
 
     def _slot_row(
         self, number: int, view: SlotView | None, viewer: Viewer, replica: str | None
     ) -> Fields:
         ours: Fields = {
-            "state": "idle" if view is None else view.state.value,
+            "state": "idle" if view is None else view.state,
             "tokens": 0 if view is None else view.token_count,
         }
         if view is not None and view.request_id is not None:
@@ -278,7 +274,7 @@ class PageState:
             "tokens": waiting.token_count,
             "priority": waiting.priority.name.lower(),
             "preempted": waiting.ran_before,
-            "reason": waiting.reason.value,
+            "reason": waiting.reason,
         }
 
     def _loss(self, loss: Loss, story: Story, viewer: Viewer) -> Fields:
@@ -368,11 +364,11 @@ def story_fields(story: Story, now: float) -> Fields:
         "ending": story.ending,
         "priority": story.accepted.priority.name.lower(),
         "words": explain(story, now),
-        "phases": [list(each) for each in phases(story, now)],
+        "phases": phases(story, now),
     }
 
 
-def percentiles(values: Iterable[float]) -> list[JsonValue]:
+def percentiles(values: Iterable[float]) -> list[float | None]:
     """The PERCENTILES of the values by nearest rank, in seconds; None without values."""
     ranked = sorted(values)
     if not ranked:
@@ -381,8 +377,8 @@ def percentiles(values: Iterable[float]) -> list[JsonValue]:
     return [ranked[min(last, int(share * len(ranked)))] for share in PERCENTILES]
 
 
-def _tick(record: TickRecord) -> JsonValue:
-    return [
+def _tick(record: TickRecord) -> tuple[float, ...]:
+    return (
         record.number,
         record.decode_tokens,
         record.prefill_tokens,
@@ -390,18 +386,15 @@ def _tick(record: TickRecord) -> JsonValue:
         round(record.tick_ms, 2),
         record.queue_depth,
         record.preempted_count,
-    ]
+    )
 
 
 def _details(story: Story) -> Fields:
     origin = story.accepted.arrived_at
 
-    def since(at: float | None) -> JsonValue:
+    def since(at: float | None) -> float | None:
         return None if at is None else at - origin
 
-    spans: list[JsonValue] = [
-        [each.tick, each.at - origin, each.start, each.length, each.seconds] for each in story.spans
-    ]
     return {
         "prompt_tokens": story.accepted.prompt_tokens,
         "cached_tokens": story.cached_tokens,
@@ -409,9 +402,12 @@ def _details(story: Story) -> Fields:
         "recomputed_tokens": story.recomputed_tokens,
         "completions": story.accepted.completions,
         "sent_s": since(story.accepted.sent_at),
-        "started_s": None if story.started is None else story.started.at - origin,
+        "started_s": since(None if story.started is None else story.started.at),
         "first_token_s": since(story.first_token_at),
         "last_token_s": since(story.last_token_at),
         "slowest_gap": None if story.gap is None else duration_text(story.gap.seconds),
-        "spans": spans,
+        "spans": [
+            (each.tick, each.at - origin, each.start, each.length, each.seconds)
+            for each in story.spans
+        ],
     }

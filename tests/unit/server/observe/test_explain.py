@@ -63,7 +63,7 @@ def test_a_hard_life_is_told_in_full() -> None:
             recomputed_tokens=214,
             preempted_count=1,
             losses=[Loss(100.8, 0, PreemptReason.RECOMPUTED, RequestId("b"))],
-            gap=Gap(0.31, 101.0, 2, 400, 6, lost_slot=False),
+            gap=Gap(0.31, 2, 400, 6, lost_slot=False),
         ),
         200.0,
     )
@@ -105,12 +105,12 @@ def test_a_hard_life_is_told_in_full() -> None:
             id="backend lost",
         ),
         pytest.param(
-            {"gap": Gap(0.5, 101.0, 0, 0, 1, lost_slot=True)},
+            {"gap": Gap(0.5, 0, 0, 1, lost_slot=True)},
             "the slowest gap was 500 ms while it had no slot",
             id="gap without a slot",
         ),
         pytest.param(
-            {"gap": Gap(0.5, 101.0, 0, 0, 7, lost_slot=False)},
+            {"gap": Gap(0.5, 0, 0, 7, lost_slot=False)},
             "the slowest gap was 500 ms in a batch of 7",
             id="gap in a batch",
         ),
@@ -150,7 +150,7 @@ def test_time_at_the_door_is_told_apart_from_waiting() -> None:
 
 def test_a_gap_like_all_the_others_is_not_worth_a_word() -> None:
     """Guards against every explanation ending in the same remark."""
-    usual = Gap(0.06, 101.0, 1, 100, 4, lost_slot=False)
+    usual = Gap(0.06, 1, 100, 4, lost_slot=False)
     assert "gap" not in explain(story(gap=usual), 200.0)
 
 
