@@ -85,7 +85,7 @@ def create_app(
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    return ErrorResponse(refusal_for(error, Call.of(request.scope).http_id))
+    return ErrorResponse(refusal_for(error, Call.of(request.scope).id))
 
 
 async def _http_refused(request: Request, error: Exception) -> Response:

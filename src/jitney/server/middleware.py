@@ -50,7 +50,7 @@ class RequestContext:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                extra = [(b"x-request-id", call.http_id.encode())]
+                extra = [(b"x-request-id", call.id.encode())]
                 if self._service.admission.is_draining or must_end():
                     extra.append((b"connection", b"close"))
                 names = {name for name, _ in extra}
@@ -64,7 +64,7 @@ class RequestContext:
         except ClientLeft:
             status = 499
         except Exception as error:
-            refusal = refusal_for(error, call.http_id)
+            refusal = refusal_for(error, call.id)
             if status is None:
                 await ErrorResponse(refusal)(scope, receive, send_marked)
             else:
@@ -79,7 +79,7 @@ class RequestContext:
             listener(route, 499 if status is None else status, call.refused)
         _log.info(
             "%s %s %s %s %.0f ms%s",
-            call.http_id,
+            call.id,
             scope["method"][: limits.METHOD_CHARACTERS_MAX],
             # Escaped, because a path may contain any character.
             ascii(scope["path"][: limits.NAME_CHARACTERS_MAX])[1:-1],

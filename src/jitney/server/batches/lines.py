@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from io import BufferedReader
 
 from jitney.server.batches import limits
-from jitney.server.batches.job_bodies import BatchLine
+from jitney.server.batches.batch_bodies import BatchLine
 from jitney.server.batches.objects import refused_line
-from jitney.server.batches.stored import CheckedLine
+from jitney.server.batches.rows import StoredLine
 from jitney.server.error_object import Refusal
 from jitney.server.openai.check_body import check_fields
 from jitney.server.openai.parse import parse_object
@@ -42,7 +42,7 @@ class RawLine:
 class CheckedPart:
     """Lines of one part of an input, and where the next part begins."""
 
-    lines: tuple[CheckedLine, ...]
+    lines: tuple[StoredLine, ...]
     read_bytes: int
     read_lines: int
     is_last: bool
@@ -65,7 +65,7 @@ class LineCheck:
 
     def check_part(self, file: BufferedReader, read_bytes: int, read_lines: int) -> CheckedPart:
         """Check the next lines of an input, as many as are checked in one go."""
-        found: list[CheckedLine] = []
+        found: list[StoredLine] = []
         ids: set[str] = set()
         start, number = read_bytes, read_lines
         for raw in read_lines_of(file, start, self._line_bytes_max):
@@ -76,7 +76,7 @@ class LineCheck:
                 return CheckedPart(tuple(found), start, number, is_last=False)
         return CheckedPart(tuple(found), start, number, is_last=True)
 
-    def _checked(self, raw: RawLine, number: int, ids: set[str]) -> CheckedLine:
+    def _checked(self, raw: RawLine, number: int, ids: set[str]) -> StoredLine:
         custom_id: str | None = None
         reply = None
         try:
@@ -96,7 +96,7 @@ class LineCheck:
         if custom_id is not None:
             # Of a refused line too: a result with its id is that of one line.
             ids.add(custom_id)
-        return CheckedLine(
+        return StoredLine(
             number=number, start=raw.start, length=raw.length, custom_id=custom_id, reply=reply
         )
 

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from jitney.server.batches.stored import BatchStatus, StoredBatch, StoredFile
+from jitney.server.batches.rows import BatchStatus, StoredBatch, StoredFile
 
 Json = dict[str, Any]  # Any: a JSON value
 Row = TypeVar("Row", StoredFile, StoredBatch)

@@ -4,7 +4,7 @@ A file goes to the disk as it comes, and is never held whole. It is refused as s
 large: by its length, by what its key has stored, or by what the store may take. Nothing of a
 refused file stays.
 
-Tests: tests/e2e/batches/test_uploads.py and test_job_limits.py.
+Tests: tests/e2e/batches/test_uploads.py and test_batch_limits.py.
 """
 
 import asyncio
@@ -20,19 +20,26 @@ from starlette.requests import Request
 from jitney.errors import Draining
 from jitney.server import limits as server_limits
 from jitney.server.batches import limits
-from jitney.server.batches.content_file import ContentFile
-from jitney.server.batches.database import NotBegun, disk_troubles
-from jitney.server.batches.file_table import FileUse
+from jitney.server.batches.database import NotBegun, disk_errors
+from jitney.server.batches.file_table import ContentFile
 from jitney.server.batches.multipart import BadForm, FormReader, PartBegin, PartContent, boundary_of
-from jitney.server.batches.store import JobStore
-from jitney.server.batches.store_thread import StoreThread
-from jitney.server.batches.stored import Purpose, StoredFile
+from jitney.server.batches.rows import Purpose, StoredFile
+from jitney.server.batches.store import BatchStore, StoreThread
 from jitney.server.error_object import NO_RETRY, ClientLeft, Refusal, retry_headers
 from jitney.server.service import Service
 
 _CLOSE = {"connection": "close"}
 _FINAL = {**_CLOSE, **NO_RETRY}
 _AGAIN_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _FileUse:
+    """How many files one owner has stored, their bytes, and those of everybody together."""
+
+    count: int
+    bytes: int
+    bytes_of_all: int
 
 
 @dataclass(slots=True)
@@ -97,7 +104,7 @@ class _Sink:
         await asyncio.to_thread(self._write, held)
 
     def _write(self, content: bytes) -> None:
-        with disk_troubles():
+        with disk_errors():
             self.content.write(content)
 
 
@@ -116,7 +123,7 @@ class Uploads:
         """Bytes of each key that have come and are not stored yet."""
 
     async def receive(self, request: Request, owner: str) -> StoredFile:
-        """Store the file of an upload. Raises Refusal, DiskTrouble, Draining and ClientLeft."""
+        """Store the file of an upload. Raises Refusal, DiskError, Draining and ClientLeft."""
         try:
             reader = FormReader(boundary_of(request.headers.get("content-type", "")))
         except BadForm:
@@ -127,11 +134,11 @@ class Uploads:
             use = await self._thread.call(lambda store: _use_of(store, owner))
             _check_count(use)
             file_id = f"file-{uuid.uuid4().hex}"
-            sink = _Sink(self._thread.store.partial_of(file_id))
+            sink = _Sink(self._thread.store.files.partial_of(file_id))
             try:
                 filename = await self._read(request, reader, sink, owner, use)
                 sink.content.close()
-                await asyncio.to_thread(self._thread.store.sync_partial, file_id)
+                await asyncio.to_thread(self._thread.store.files.sync_partial, file_id)
             except BaseException:
                 sink.content.discard()
                 raise
@@ -164,7 +171,7 @@ class Uploads:
             self._counts[owner] -= 1
 
     async def _read(
-        self, request: Request, reader: FormReader, sink: _Sink, owner: str, use: FileUse
+        self, request: Request, reader: FormReader, sink: _Sink, owner: str, use: _FileUse
     ) -> str:
         """Read the whole form; the name of the file."""
         form = _Form()
@@ -186,7 +193,7 @@ class Uploads:
         await sink.flush()
         return filename
 
-    async def _take(self, part: PartContent, sink: _Sink, owner: str, use: FileUse) -> None:
+    async def _take(self, part: PartContent, sink: _Sink, owner: str, use: _FileUse) -> None:
         """Take more of the file. Raises Refusal where it is too much."""
         count = len(part.content)
         if sink.bytes + count > limits.FILE_BYTES_MAX:
@@ -195,7 +202,7 @@ class Uploads:
         self._arriving[owner] += count
         await sink.write(part.content)
 
-    def _check_bytes(self, use: FileUse, more: int, more_of_all: int) -> None:
+    def _check_bytes(self, use: _FileUse, more: int, more_of_all: int) -> None:
         """Whether so many bytes of this key, and of all, may be stored. Raises Refusal."""
         if use.bytes + more > limits.KEY_BYTES_MAX:
             raise _too_much(
@@ -223,8 +230,8 @@ class Uploads:
                 async with asyncio.timeout(allowed_s - (clock.now() - started_at)):
                     message = await request.receive()
             except TimeoutError:
-                said = "The file arrives too slowly."
-                raise Refusal("request_timeout", said, headers=_CLOSE) from None
+                reason = "The file arrives too slowly."
+                raise Refusal("request_timeout", reason, headers=_CLOSE) from None
             if message["type"] == "http.disconnect":
                 raise ClientLeft
             piece = message.get("body", b"")
@@ -255,7 +262,7 @@ class Uploads:
         # Where the disk failed, nobody knows what it has: the content stays until the next start.
         return file
 
-    def _add(self, store: JobStore, file: StoredFile) -> None:
+    def _add(self, store: BatchStore, file: StoredFile) -> None:
         """On the store's thread, so that no other file comes between the check and the row.
 
         Since this file began to come, others may have been stored. Raises Refusal.
@@ -264,15 +271,14 @@ class Uploads:
         _check_count(use)
         self._check_bytes(use, file.bytes, file.bytes)
         store.files.add(file)
-        store.name_content(file.id)
+        store.files.name_content(file.id)
 
 
-def _use_of(store: JobStore, owner: str) -> FileUse:
-    use = store.files.use(owner)
-    return FileUse(use.count, use.bytes, store.used_bytes())
+def _use_of(store: BatchStore, owner: str) -> _FileUse:
+    return _FileUse(*store.files.use(owner), store.used_bytes())
 
 
-def _check_count(use: FileUse) -> None:
+def _check_count(use: _FileUse) -> None:
     """Whether one more file may be stored. Raises Refusal."""
     if use.count >= limits.FILES_MAX:
         raise _too_much(

@@ -1,4 +1,6 @@
-"""From a checked body to requests of the engine: `PreparedCall`. On a worker thread: it tokenises.
+"""From a checked body to requests of the engine and the form of their reply: `Reply`.
+
+On a worker thread: it tokenises.
 
 Rules that tie fields together, and those that need the model, are checked here; the others are
 in the bodies. Raises a RequestError that names the wrong field.
@@ -6,7 +8,7 @@ in the bodies. Raises a RequestError that names the wrong field.
 
 import hashlib
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from jitney.config import Key
@@ -26,38 +28,19 @@ from jitney.server.openai import tools
 from jitney.server.openai.bodies import NO_LIMIT, PASSED_ON, CompletionBody, SamplingFields
 from jitney.server.openai.chat_body import ChatBody, ObjectFormat, SchemaFormat, Tool
 from jitney.server.openai.conversation import chat_segments, switches_of
+from jitney.server.openai.replies import (
+    ChatChoices,
+    CompletionChoices,
+    EncodedPrompt,
+    Reply,
+    fingerprint,
+)
 from jitney.server.openai.tool_calls import Calling
 from jitney.server.service import Service, now_s
 from jitney.text.detokenizer import Detokenizer
 
 COMPLETION_TOKENS_DEFAULT = 16
 """As OpenAI has it for /v1/completions."""
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedPrompt:
-    """The tokens of one prompt, and its text if the reply repeats it.
-
-    The first `silent_count` tokens are not in that text: the server added them.
-    """
-
-    tokens: tuple[int, ...]
-    echo: str | None = None
-    silent_count: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedCall:
-    """One HTTP request for completions, ready for the engine: a request for each prompt."""
-
-    id: str
-    model: str
-    created: int
-    prompts: tuple[EncodedPrompt, ...]
-    requests: tuple[Request, ...]
-    calling: Calling | None
-    streams: bool
-    wants_usage: bool
 
 
 def check_model(service: Service, name: str | None) -> None:
@@ -71,7 +54,7 @@ def check_model(service: Service, name: str | None) -> None:
         )
 
 
-def prepare_completion(service: Service, body: CompletionBody, call: Call) -> PreparedCall:
+def prepare_completion(service: Service, body: CompletionBody, call: Call) -> Reply:
     """The requests of a body of /v1/completions."""
     echoes = bool(body.echo)
     if echoes and body.stream and body.logprobs is not None:
@@ -93,7 +76,7 @@ def prepare_completion(service: Service, body: CompletionBody, call: Call) -> Pr
     return _prepare(service, body, call, prompts, params)
 
 
-def prepare_chat(service: Service, body: ChatBody, call: Call) -> PreparedCall:
+def prepare_chat(service: Service, body: ChatBody, call: Call) -> Reply:
     """The request of a body of /v1/chat/completions."""
     if service.template is None:
         raise ModelError("The model has no chat template.")
@@ -136,7 +119,7 @@ def _prepare(
     prompts: list[EncodedPrompt],
     params: SamplingParams,
     calling: Calling | None = None,
-) -> PreparedCall:
+) -> Reply:
     """What completions and chat have in common."""
     fresh = uuid.uuid4().hex
     is_chat = isinstance(body, ChatBody)
@@ -147,29 +130,37 @@ def _prepare(
     _check_count(service, prompts, params, call.caller.share)
     _check_logprob_values(service, prompts, params)
     key = call.caller.key
+    is_line = call.window_s is not None
     options = RequestOptions(
-        priority=allowed_priority(body.priority, key),
+        # What people see of a line; the scheduler looks at `is_background`.
+        priority=Priority.LOW if is_line else allowed_priority(body.priority, key),
         tenant=key.name if key is not None else body.user or "",
         share=call.caller.share,
         scope=cache_scope("" if key is None else key.cache_scope, _salt(body)),
         reply_id=base,
         is_chat=is_chat,
-        request_timeout_s=call.left_s(service.clock.now()),
+        queue_timeout_s=call.window_s,
+        request_timeout_s=call.window_s or call.left_s(service.clock.now()),
     )
-    requests = []
+    requests: list[Request] = []
     for index, prompt in enumerate(prompts):
         name = RequestId(inner if len(prompts) == 1 else f"{inner}-{index}")
         named = replace(options, id=name)
-        made = service.request_factory.make(prompt.tokens, params, named, call.still_wanted)
-        requests.append(made)
+        request = service.request_factory.make(prompt.tokens, params, named, call.still_wanted)
+        requests.append(replace(request, is_background=True) if call.is_background else request)
     stream_options = body.stream_options
-    return PreparedCall(
+    vocabulary, traits = service.vocabulary, service.engine.backend.traits
+    return Reply(
         id=base,
         model=service.model_name,
         created=now_s(),
-        prompts=tuple(prompts),
+        fingerprint=fingerprint(
+            service.model_name, vocabulary, batch_invariant=traits.batch_invariant
+        ),
         requests=tuple(requests),
-        calling=calling,
+        choices=ChatChoices(calling, params, vocabulary)
+        if is_chat
+        else CompletionChoices(prompts, params, vocabulary),
         streams=bool(body.stream),
         wants_usage=bool(stream_options and stream_options.include_usage),
     )
