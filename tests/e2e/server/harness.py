@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 
 from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.config import Key, ServeSettings
@@ -252,6 +252,13 @@ def _batches_of(world: World, service: Service) -> Batches | None:
     return batches
 
 
+def _routers_of(service: Service, monitor: Monitor, batches: Batches | None) -> list[APIRouter]:
+    if batches is None:
+        return []
+    monitor.metrics.attach_other(partial(collect_batches, batches))
+    return [make_file_router(service, batches), make_batch_router(service, batches)]
+
+
 @contextlib.contextmanager
 def running(world: World) -> Iterator[Running]:
     """A server in a thread of this process; drained and ended afterwards."""
@@ -280,11 +287,7 @@ def running(world: World) -> Iterator[Running]:
     monitor = Monitor(engine, service.model_name)
     engine.start()
     batches = _batches_of(world, service)
-    routers = []
-    if batches is not None:
-        routers = [make_file_router(service, batches), make_batch_router(service, batches)]
-        monitor.metrics.attach_other(partial(collect_batches, batches))
-    app = create_app(service, monitor, routers)
+    app = create_app(service, monitor, _routers_of(service, monitor, batches))
     lifecycle = Lifecycle(service, app, world.unsent_bytes_max)
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))

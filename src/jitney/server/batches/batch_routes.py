@@ -116,20 +116,7 @@ def make_batch_router(service: Service, batches: Batches) -> APIRouter:
     @router.post("/v1/batches", openapi_extra=_described("application/json", schema))
     async def create(request: Request) -> Response:
         """Run the lines of a file behind live calls, on what these leave."""
-        owner = _enter(service, request)
-        call = Call.of(request.scope)
-        with service.admission.place(call.caller) as call.place:
-            body = await service.bodies.read(request, partial(check_body, kind=BatchBody))
-        assert body.completion_window == WINDOW, body.completion_window
-        now = batches.now()
-        new = NewBatch(
-            **body.model_dump(exclude={"completion_window"}),
-            owner=owner,
-            model=service.model_name,
-            idempotency_key=_idempotency_key(request),
-            created_at=now,
-            expires_at=now + limits.WINDOW_S,
-        )
+        new = await _new_batch(service, request, batches.now)
         with _disk_refusals():
             await _open(batches)
             created = await batches.thread.call(lambda store: store.batches.create(new))
@@ -170,6 +157,24 @@ def make_batch_router(service: Service, batches: Batches) -> APIRouter:
         return JSONResponse(batch_object(found))
 
     return router
+
+
+async def _new_batch(service: Service, request: Request, now: Callable[[], int]) -> NewBatch:
+    """What the body of a request and its headers say. Raises Refusal."""
+    owner = _enter(service, request)
+    call = Call.of(request.scope)
+    with service.admission.place(call.caller) as call.place:
+        body = await service.bodies.read(request, partial(check_body, kind=BatchBody))
+    assert body.completion_window == WINDOW, body.completion_window
+    created_at = now()
+    return NewBatch(
+        **body.model_dump(exclude={"completion_window"}),
+        owner=owner,
+        model=service.model_name,
+        idempotency_key=_idempotency_key(request),
+        created_at=created_at,
+        expires_at=created_at + limits.WINDOW_S,
+    )
 
 
 async def _query(

@@ -9,6 +9,7 @@ Tests: tests/unit/server/batches/test_store.py and tests/e2e/batches/test_upload
 
 import hashlib
 import os
+import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -26,45 +27,65 @@ _OF_OWNER = "SELECT * FROM files WHERE owner = ? AND id = ?"
 
 
 class ContentFile:
-    """A file that is written once, from its beginning. Raises OSError.
+    """The content of a new file, written once: `write`, `sync`, and after its row is noted `name`.
 
-    It is there from its first byte on, for its user only, and is held open: in a folder that was
-    moved away meanwhile, a second file of the same name would lack what the first has.
+    It is there from its first write on, for its user only, and is held open: in a folder that was
+    moved away meanwhile, a second file of the same name would lack what the first has. Raises
+    DiskError.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, files: "FileTable") -> None:
+        self.id = f"file-{uuid.uuid4().hex}"
+        self._files = files
+        self._path = files.partial_of(self.id)
         self._file: FileIO | None = None
         self._digest = hashlib.sha256()
         self.bytes = 0
 
-    @property
-    def sha256(self) -> str:
-        """The digest of what was written."""
-        return self._digest.hexdigest()
-
     def write(self, content: bytes) -> None:
         """Write all of it."""
-        if self._file is None:
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            # Without a buffer: what a full disk refused must not be tried again by `close`.
-            self._file = FileIO(descriptor, "wb")
-        rest = memoryview(content)
-        while rest:
-            rest = rest[self._file.write(rest) :]
+        with disk_errors():
+            if self._file is None:
+                descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                # Without a buffer: what a full disk refused must not be tried again by a close.
+                self._file = FileIO(descriptor, "wb")
+            rest = memoryview(content)
+            while rest:
+                rest = rest[self._file.write(rest) :]
         self._digest.update(content)
         self.bytes += len(content)
 
-    def close(self) -> None:
-        """It is complete."""
+    def sync(self) -> None:
+        """It is complete: wait until it is on the disk."""
         if self._file is not None:
-            self._file.close()
+            with disk_errors():
+                self._file.close()
+            self._files.sync_partial(self.id)
+
+    def name(self) -> None:
+        """The row is noted: give it its final name."""
+        if self._file is not None:
+            self._files.name_content(self.id)
 
     def discard(self) -> None:
         """Remove it. What is away now is removed at the next start."""
-        self.close()
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.close()
         with suppress(OSError):
             self._path.unlink()
+
+    def record(self, owner: str, filename: str, purpose: Purpose, now: int) -> StoredFile:
+        """The row of the file."""
+        return StoredFile(
+            id=self.id,
+            owner=owner,
+            filename=filename,
+            purpose=purpose,
+            bytes=self.bytes,
+            sha256=self._digest.hexdigest(),
+            created_at=now,
+        )
 
 
 class FileTable:

@@ -8,20 +8,20 @@ Tests: tests/e2e/batches/test_batch_run.py.
 """
 
 import asyncio
+import json
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from errno import EMLINK, ENOTSUP, EPERM
 from pathlib import Path
 
 from jitney.errors import ConfigError, EngineStopped
-from jitney.models.files import locked_if_free, publish, sha256_of, sync
+from jitney.models.files import locked_if_free, publish, sha256_of, sync, write_text
 from jitney.server.batches.batch_input import HeldInput, InputChanged
 from jitney.server.batches.batches import Batches
 from jitney.server.batches.database import StoreTaken
-from jitney.server.batches.receipt import Receipt, read_receipt
 from jitney.server.batches.rows import BatchStatus, NewBatch, Purpose, StoredBatch, StoredFile
 from jitney.server.batches.stages import BatchBounds
 from jitney.server.batches.store import BatchStore
@@ -37,37 +37,59 @@ NO_BOUNDS = BatchBounds(lines_max=None, bytes_max=None)
 _OWNER = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What a run has put in place: digests of the input and of both files, and counts of lines.
+
+    A run that was killed after its last step has left its results, and no store that knows them.
+    With the receipt beside them the same command finds that all is done. Another input with the
+    same ids is not the same command.
+    """
+
+    input_sha256: str
+    model: str
+    output_sha256: str
+    errors_sha256: str | None
+    answered: int
+    failed: int
+
+    def write(self, path: Path) -> None:
+        """Put it there, complete and on the disk."""
+        write_text(path, json.dumps(asdict(self), indent=1) + "\n")
+
+    def are_results(self, output: Path, errors: Path) -> bool:
+        """Whether these files are what was put in place."""
+        found = [sha256_of(each) if each.is_file() else None for each in (output, errors)]
+        return found == [self.output_sha256, self.errors_sha256]
+
+
+def read_receipt(path: Path) -> Receipt | None:
+    """The receipt in a file; None if there is none."""
+    try:
+        return Receipt(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+@dataclass
 class RunPlaces:
     """The files of one run."""
 
     source: Path
     output: Path
 
-    @property
-    def errors(self) -> Path:
+    def __post_init__(self) -> None:
+        name = self.output.name
+        self.errors = self.output.with_stem(f"{self.output.stem}.errors")
         """Where failed lines go: out.jsonl has out.errors.jsonl."""
-        return self.output.with_name(f"{self.output.stem}.errors{self.output.suffix}")
-
-    @property
-    def folder(self) -> Path:
+        self.folder = self.output.with_name(f"{name}.jobs")
         """The store, while the run is not complete."""
-        return self.output.with_name(f"{self.output.name}.jobs")
-
-    @property
-    def done_folder(self) -> Path:
+        self.done_folder = self.output.with_name(f"{name}.jobs.done")
         """The name of the store while it is being removed."""
-        return self.folder.with_name(f"{self.folder.name}.done")
-
-    @property
-    def receipt(self) -> Path:
+        self.receipt = self.output.with_name(f"{name}.done")
         """What was put in place."""
-        return self.output.with_name(f"{self.output.name}.done")
-
-    @property
-    def lock(self) -> Path:
+        self.lock = self.output.with_name(f"{name}.lock")
         """Held by the one run that there may be."""
-        return self.output.with_name(f"{self.output.name}.lock")
 
     def check(self) -> None:
         """Refuse what cannot be run, before anything is read. Raises ConfigError."""
@@ -231,13 +253,5 @@ def _begin(store: BatchStore, source: HeldInput, model: str) -> StoredBatch:
     store.files.add(file)
     # For people who look: the content is read where it is.
     store.files.path_of(file.id).symlink_to(source.path.resolve())
-    return store.batches.create(
-        NewBatch(
-            owner=_OWNER,
-            endpoint=None,
-            model=model,
-            input_file_id=file.id,
-            created_at=now_s(),
-            expires_at=None,
-        )
-    )
+    new = NewBatch(owner=_OWNER, model=model, input_file_id=file.id, created_at=now_s())
+    return store.batches.create(new)

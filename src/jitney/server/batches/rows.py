@@ -72,13 +72,13 @@ class NewBatch:
     limit of time."""
 
     owner: str
-    endpoint: str | None
+    endpoint: str | None = None
     model: str
     input_file_id: str
     metadata: Mapping[str, str] | None = None
     idempotency_key: str | None = None
     created_at: int
-    expires_at: int | None
+    expires_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,21 +8,19 @@ Tests: tests/e2e/batches/test_uploads.py and test_batch_limits.py.
 """
 
 import asyncio
-import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from starlette.requests import Request
 
 from jitney.errors import Draining
 from jitney.server import limits as server_limits
 from jitney.server.batches import limits
-from jitney.server.batches.database import NotBegun, disk_errors
-from jitney.server.batches.file_table import ContentFile
-from jitney.server.batches.multipart import BadForm, FormReader, PartBegin, PartContent, boundary_of
+from jitney.server.batches.database import NotBegun
+from jitney.server.batches.file_table import ContentFile, FileTable
+from jitney.server.batches.multipart import BadForm, FormReader, PartBegin, boundary_of
 from jitney.server.batches.rows import Purpose, StoredFile
 from jitney.server.batches.store import BatchStore, StoreThread
 from jitney.server.error_object import NO_RETRY, ClientLeft, Refusal, retry_headers
@@ -88,8 +86,8 @@ class _Form:
 class _Sink:
     """The content of one file as it comes. Pieces are written together."""
 
-    def __init__(self, path: Path) -> None:
-        self.content = ContentFile(path)
+    def __init__(self, files: FileTable) -> None:
+        self.content = ContentFile(files)
         self.bytes = 0
         self._held = bytearray()
 
@@ -101,11 +99,7 @@ class _Sink:
 
     async def flush(self) -> None:
         held, self._held = bytes(self._held), bytearray()
-        await asyncio.to_thread(self._write, held)
-
-    def _write(self, content: bytes) -> None:
-        with disk_errors():
-            self.content.write(content)
+        await asyncio.to_thread(self.content.write, held)
 
 
 class Uploads:
@@ -133,18 +127,16 @@ class Uploads:
         with self._counted(owner):
             use = await self._thread.call(lambda store: _use_of(store, owner))
             _check_count(use)
-            file_id = f"file-{uuid.uuid4().hex}"
-            sink = _Sink(self._thread.store.files.partial_of(file_id))
+            sink = _Sink(self._thread.store.files)
             try:
                 filename = await self._read(request, reader, sink, owner, use)
-                sink.content.close()
-                await asyncio.to_thread(self._thread.store.files.sync_partial, file_id)
+                await asyncio.to_thread(sink.content.sync)
             except BaseException:
                 sink.content.discard()
                 raise
             finally:
                 self._arriving[owner] -= sink.bytes
-            return await self._keep(sink, file_id, owner, filename)
+            return await self._keep(sink.content, owner, filename)
 
     def _check_length(self, request: Request) -> None:
         length = request.headers.get("content-length", "")
@@ -184,7 +176,7 @@ class Uploads:
                 if isinstance(event, PartBegin):
                     form.begin(event)
                 elif form.current == "purpose":
-                    form.add_purpose(event.content)
+                    form.add_purpose(event)
                 else:
                     await self._take(event, sink, owner, use)
         if not reader.is_over:
@@ -193,14 +185,14 @@ class Uploads:
         await sink.flush()
         return filename
 
-    async def _take(self, part: PartContent, sink: _Sink, owner: str, use: _FileUse) -> None:
+    async def _take(self, content: bytes, sink: _Sink, owner: str, use: _FileUse) -> None:
         """Take more of the file. Raises Refusal where it is too much."""
-        count = len(part.content)
+        count = len(content)
         if sink.bytes + count > limits.FILE_BYTES_MAX:
             raise _too_large()
         self._check_bytes(use, self._arriving[owner] + count, self._arriving.total() + count)
         self._arriving[owner] += count
-        await sink.write(part.content)
+        await sink.write(content)
 
     def _check_bytes(self, use: _FileUse, more: int, more_of_all: int) -> None:
         """Whether so many bytes of this key, and of all, may be stored. Raises Refusal."""
@@ -243,21 +235,13 @@ class Uploads:
             if not message.get("more_body", False):
                 return
 
-    async def _keep(self, sink: _Sink, file_id: str, owner: str, filename: str) -> StoredFile:
+    async def _keep(self, content: ContentFile, owner: str, filename: str) -> StoredFile:
         """Note the file, which is on the disk, and give it its name."""
-        file = StoredFile(
-            id=file_id,
-            owner=owner,
-            filename=filename,
-            purpose=Purpose.BATCH,
-            bytes=sink.bytes,
-            sha256=sink.content.sha256,
-            created_at=self._now(),
-        )
+        file = content.record(owner, filename, Purpose.BATCH, self._now())
         try:
             await self._thread.call(lambda store: self._add(store, file))
         except (Refusal, NotBegun):
-            sink.content.discard()
+            content.discard()
             raise
         # Where the disk failed, nobody knows what it has: the content stays until the next start.
         return file
