@@ -25,7 +25,7 @@ from jitney.server.error_object import Refusal, refusal_of
 from jitney.server.openai.bodies import CompletionBody
 from jitney.server.openai.chat_body import ChatBody
 from jitney.server.openai.replies import Json, Reply
-from jitney.server.openai.translate import prepare_chat, prepare_completion
+from jitney.server.openai.translate import prepare_reply
 from jitney.server.service import Service
 
 T = TypeVar("T")
@@ -47,13 +47,9 @@ async def prepare(service: Service, body: ChatBody | CompletionBody, call: Call)
         call.due_at = call.arrived_at + body.deadline_ms / 1e3
     # A constraint may take seconds to compile, however short it is.
     call.is_large |= bool(body.model_fields_set & _CONSTRAINTS)
-    work: Callable[[], Reply]
-    if isinstance(body, ChatBody):
-        work = partial(prepare_chat, service, body, call)
-    else:
-        work = partial(prepare_completion, service, body, call)
-    generation = Generation(service, await run_work(service, call, work), call)
-    call.reply_id, call.usages = generation.reply.id, generation.usages
+    reply = await run_work(service, call, partial(prepare_reply, service, body, call))
+    generation = Generation(service, reply, call)
+    call.reply_id, call.usages = reply.id, generation.usages
     return generation
 
 
@@ -86,7 +82,8 @@ class Generation:
         self.service = service
         self.reply = reply
         self.call = call
-        self._requests: list[LiveRequest] = []
+        self.live_requests: list[LiveRequest] = []
+        """How each request waits, once it is sent."""
         self._handles: Handles = []
 
     async def whole(self) -> Json:
@@ -132,7 +129,7 @@ class Generation:
 
     def _send(self) -> None:
         service, requests, streams = self.service, self.reply.requests, self.reply.streams
-        self._requests = service.live_calls.reserve(requests, self.call.caller)
+        self.live_requests = service.live_calls.reserve(requests, self.call.caller)
         try:
             for request in requests:
                 handle = service.engine.send(
@@ -151,12 +148,7 @@ class Generation:
     @property
     def is_accepted(self) -> bool:
         """Whether the engine has accepted all requests."""
-        return all(each.queue_position is not None for each in self._requests)
-
-    @property
-    def live_requests(self) -> list[LiveRequest]:
-        """How each request waits."""
-        return self._requests
+        return all(each.queue_position is not None for each in self.live_requests)
 
     @property
     def is_large(self) -> bool:

@@ -27,7 +27,6 @@ from jitney.server.error_object import NO_RETRY, ClientLeft, Refusal, retry_head
 from jitney.server.service import Service
 
 _CLOSE = {"connection": "close"}
-_FINAL = {**_CLOSE, **NO_RETRY}
 _AGAIN_S = 5.0
 
 
@@ -126,7 +125,7 @@ class Uploads:
         self._check_length(request)
         with self._counted(owner):
             use = await self._thread.call(lambda store: _use_of(store, owner))
-            _check_count(use)
+            self._check_use(use, 0, 0)
             sink = _Sink(self._thread.store.files)
             try:
                 filename = await self._read(request, reader, sink, owner, use)
@@ -190,24 +189,30 @@ class Uploads:
         count = len(content)
         if sink.bytes + count > limits.FILE_BYTES_MAX:
             raise _too_large()
-        self._check_bytes(use, self._arriving[owner] + count, self._arriving.total() + count)
+        self._check_use(use, self._arriving[owner] + count, self._arriving.total() + count)
         self._arriving[owner] += count
         await sink.write(content)
 
-    def _check_bytes(self, use: _FileUse, more: int, more_of_all: int) -> None:
-        """Whether so many bytes of this key, and of all, may be stored. Raises Refusal."""
-        if use.bytes + more > limits.KEY_BYTES_MAX:
-            raise _too_much(
-                "storage_limit",
-                f"The files of this key may have {limits.KEY_BYTES_MAX} bytes together; delete "
-                "some.",
-            )
-        if self._bytes_max is not None and use.bytes_of_all + more_of_all > self._bytes_max:
-            raise _too_much(
-                "storage_limit",
+    def _check_use(self, use: _FileUse, more: int, more_of_all: int) -> None:
+        """Whether one more file, and so many bytes of this key and of all, may be stored.
+
+        Raises Refusal.
+        """
+        code = "storage_limit"
+        if use.count >= limits.FILES_MAX:
+            code = "too_many_files"
+            message = f"This key has {use.count} files, as many as it may have; delete some."
+        elif use.bytes + more > limits.KEY_BYTES_MAX:
+            count = limits.KEY_BYTES_MAX
+            message = f"The files of this key may have {count} bytes together; delete some."
+        elif self._bytes_max is not None and use.bytes_of_all + more_of_all > self._bytes_max:
+            message = (
                 f"The files of all callers have {self._bytes_max} bytes, as many as they may have "
-                "here; delete some, or tell whoever runs the server (--jobs-disk-limit).",
+                "here; delete some, or tell whoever runs the server (--jobs-disk-limit)."
             )
+        else:
+            return
+        raise Refusal(code, message, headers={**_CLOSE, **NO_RETRY})
 
     async def _pieces(self, request: Request, sink: _Sink) -> AsyncIterator[bytes]:
         """The body as it comes. Raises Refusal if it is too slow."""
@@ -251,9 +256,7 @@ class Uploads:
 
         Since this file began to come, others may have been stored. Raises Refusal.
         """
-        use = _use_of(store, file.owner)
-        _check_count(use)
-        self._check_bytes(use, file.bytes, file.bytes)
+        self._check_use(_use_of(store, file.owner), file.bytes, file.bytes)
         store.files.add(file)
         store.files.name_content(file.id)
 
@@ -262,28 +265,15 @@ def _use_of(store: BatchStore, owner: str) -> _FileUse:
     return _FileUse(*store.files.use(owner), store.used_bytes())
 
 
-def _check_count(use: _FileUse) -> None:
-    """Whether one more file may be stored. Raises Refusal."""
-    if use.count >= limits.FILES_MAX:
-        raise _too_much(
-            "too_many_files",
-            f"This key has {use.count} files, as many as it may have; delete some.",
-        )
-
-
 def _plain_name(name: str) -> str:
     """A name for people: the last part of a path, without characters that control something."""
     last = name.replace("\\", "/").rsplit("/", 1)[-1]
-    shown = "".join(each for each in last if each.isprintable())
-    return shown[: limits.FILENAME_CHARACTERS_MAX] or "upload"
+    printable = "".join(each for each in last if each.isprintable())
+    return printable[: limits.FILENAME_CHARACTERS_MAX] or "upload"
 
 
 def _refused(code: str, message: str, param: str | None) -> Refusal:
     return Refusal(code, message, param=param, headers=_CLOSE)
-
-
-def _too_much(code: str, message: str) -> Refusal:
-    return Refusal(code, message, headers=_FINAL)
 
 
 def _too_large() -> Refusal:

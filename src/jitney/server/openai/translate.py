@@ -14,7 +14,7 @@ from typing import Any
 from jitney.config import Key
 from jitney.core.limits import CONSTRAINT_COMPILE_S_MAX
 from jitney.core.params import SamplingParams, StructuredOutputsParams
-from jitney.core.request import Priority, Request, RequestId, Share, read_priority
+from jitney.core.request import Priority, RequestId, Share, read_priority
 from jitney.engine.request_factory import GivenUp, RequestOptions, Wanted
 from jitney.errors import (
     InvalidRequest,
@@ -54,7 +54,14 @@ def check_model(service: Service, name: str | None) -> None:
         )
 
 
-def prepare_completion(service: Service, body: CompletionBody, call: Call) -> Reply:
+def prepare_reply(service: Service, body: ChatBody | CompletionBody, call: Call) -> Reply:
+    """The requests of a body, and the form of their reply."""
+    if isinstance(body, ChatBody):
+        return _prepare_chat(service, body, call)
+    return _prepare_completion(service, body, call)
+
+
+def _prepare_completion(service: Service, body: CompletionBody, call: Call) -> Reply:
     """The requests of a body of /v1/completions."""
     echoes = bool(body.echo)
     if echoes and body.stream and body.logprobs is not None:
@@ -73,10 +80,11 @@ def prepare_completion(service: Service, body: CompletionBody, call: Call) -> Re
             "best_of must be equal to n: completions are not ranked here.", "best_of"
         )
     prompts = [_encode(service, each, echoes, call.still_wanted) for each in _listed(body.prompt)]
-    return _prepare(service, body, call, prompts, params)
+    choices = CompletionChoices(prompts, params, service.vocabulary)
+    return _prepare(service, body, call, prompts, params, choices)
 
 
-def prepare_chat(service: Service, body: ChatBody, call: Call) -> Reply:
+def _prepare_chat(service: Service, body: ChatBody, call: Call) -> Reply:
     """The request of a body of /v1/chat/completions."""
     if service.template is None:
         raise ModelError("The model has no chat template.")
@@ -105,7 +113,8 @@ def prepare_chat(service: Service, body: ChatBody, call: Call) -> Reply:
         offered = body.tools if body.tool_choice != "none" else None
         segments = chat_segments(service, body, offered, switches_of(body))
         tokens = service.request_factory.encode(segments, call.still_wanted)
-        return _prepare(service, body, call, [EncodedPrompt(tokens)], params, calling)
+        choices = ChatChoices(calling, params, service.vocabulary)
+        return _prepare(service, body, call, [EncodedPrompt(tokens)], params, choices)
     except RequestError as error:
         # The same error, with the field's name in this interface.
         error.parameter = renamed.get(error.parameter, error.parameter)
@@ -118,7 +127,7 @@ def _prepare(
     call: Call,
     prompts: list[EncodedPrompt],
     params: SamplingParams,
-    calling: Calling | None = None,
+    choices: ChatChoices | CompletionChoices,
 ) -> Reply:
     """What completions and chat have in common."""
     fresh = uuid.uuid4().hex
@@ -142,25 +151,23 @@ def _prepare(
         queue_timeout_s=call.window_s,
         request_timeout_s=call.window_s or call.left_s(service.clock.now()),
     )
-    requests: list[Request] = []
+    requests = []
     for index, prompt in enumerate(prompts):
         name = RequestId(inner if len(prompts) == 1 else f"{inner}-{index}")
         named = replace(options, id=name)
         request = service.request_factory.make(prompt.tokens, params, named, call.still_wanted)
         requests.append(replace(request, is_background=True) if call.is_background else request)
     stream_options = body.stream_options
-    vocabulary, traits = service.vocabulary, service.engine.backend.traits
+    is_invariant = service.engine.backend.traits.batch_invariant
     return Reply(
         id=base,
         model=service.model_name,
         created=now_s(),
         fingerprint=fingerprint(
-            service.model_name, vocabulary, batch_invariant=traits.batch_invariant
+            service.model_name, service.vocabulary, batch_invariant=is_invariant
         ),
         requests=tuple(requests),
-        choices=ChatChoices(calling, params, vocabulary)
-        if is_chat
-        else CompletionChoices(prompts, params, vocabulary),
+        choices=choices,
         streams=bool(body.stream),
         wants_usage=bool(stream_options and stream_options.include_usage),
     )

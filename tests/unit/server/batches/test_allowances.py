@@ -213,7 +213,8 @@ def test_tokens_are_noted_with_their_results_or_not_at_all(tmp_path: Path) -> No
 
 
 def test_an_older_store_keeps_its_work_and_counts_from_now_on(tmp_path: Path) -> None:
-    """Guards whoever updates: a store of the first version goes on, and has room for the count."""
+    """Guards whoever updates: a store of the first version goes on, has room for the count, and the
+    folder gets its mark."""
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "file-0123456789abcdef0123456789abcdef").write_bytes(b"a\nb\n")
     connection = sqlite3.connect(tmp_path / NAME)
@@ -225,4 +226,5 @@ def test_an_older_store_keeps_its_work_and_counts_from_now_on(tmp_path: Path) ->
     assert [each.number for each in store.batches.pending_lines(batch.serial, 0, 10)] == [2]
     store.batches.settle([result(batch, 2)], {"a": 7.0})
     store.close()
+    assert (tmp_path / "files" / "store").exists()
     assert stored(tmp_path) == {"a": 7.0}

@@ -3,7 +3,6 @@
 import fcntl
 import os
 import shutil
-import sqlite3
 import stat
 from pathlib import Path
 
@@ -251,18 +250,3 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
     assert b"belongs to another user" in os.read(read, 1000)
     os.close(read)
     os.close(write)
-
-
-def test_a_store_of_the_first_version_is_brought_up(tmp_path: Path) -> None:
-    """Guards whoever updates: rows and content stay, and the folder gets its mark."""
-    ids = store_with(tmp_path / "jobs", 2)
-    with sqlite3.connect(tmp_path / "jobs" / NAME) as connection:
-        connection.execute("DROP TABLE meta")
-        connection.execute("DROP TABLE allowances")
-        connection.execute("ALTER TABLE batches DROP COLUMN passed_s")
-        connection.execute("PRAGMA user_version = 1")
-    connection.close()
-    (tmp_path / "jobs" / FILES / "store").unlink()
-    assert ids_after_a_start(tmp_path / "jobs") == ids
-    assert "store" in names(tmp_path / "jobs" / FILES)
-    assert ids_after_a_start(tmp_path / "jobs") == ids
