@@ -133,11 +133,11 @@ def allowed_hosts(serving: ServeSettings, keys: tuple[Key, ...]) -> tuple[str, .
     A page in a browser can make its own name lead to this machine. So a server without keys, on a
     loopback address, accepts only the names of this machine.
     """
-    given = tuple(name.lower() for name in serving.allowed_host)
+    names = tuple(name.lower() for name in serving.allowed_host)
     if keys or not is_local(serving.host):
-        return given
+        return names
     host = serving.host.lower()
-    return tuple(dict.fromkeys((*LOCAL_HOSTS, f"[{host}]" if ":" in host else host, *given)))
+    return tuple(dict.fromkeys((*LOCAL_HOSTS, f"[{host}]" if ":" in host else host, *names)))
 
 
 def is_local(host: str) -> bool:

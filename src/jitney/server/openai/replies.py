@@ -217,16 +217,16 @@ class ChatChoices:
         deltas = text.deltas(delta.text, is_last=is_last)
         if self._wants_logprobs and delta.logprobs and not deltas:
             deltas = [{"content": ""}]
-        made = [_chunk(delta.index, each) for each in (*first, *deltas)]
+        chunks = [_chunk(delta.index, each) for each in (*first, *deltas)]
         if self._wants_logprobs and deltas:
-            made[len(first)]["logprobs"] = chat_logprobs(delta.logprobs, self._vocabulary)
+            chunks[len(first)]["logprobs"] = chat_logprobs(delta.logprobs, self._vocabulary)
         if is_last:
             ending = {
                 "finish_reason": text.finish_name(delta.finish_reason),
                 "stop_reason": delta.stop_reason,
             }
-            made.append({**_chunk(delta.index, {}), **ending})
-        return made
+            chunks.append({**_chunk(delta.index, {}), **ending})
+        return chunks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,26 +249,26 @@ class Reply:
             for place, answer in enumerate(answers)
             for completion in answer.completions
         ]
-        made = self._made(self.choices.whole_object, choices)
-        return {**made, "usage": usage_of([answer.usage for answer in answers])}
+        parts = self._object(self.choices.whole_object, choices)
+        return {**parts, "usage": usage_of([answer.usage for answer in answers])}
 
     def chunks(self, place: int, delta: Delta) -> list[Json]:
         """What a delta of the request at this place adds to the stream."""
-        made = [
-            self._made(self.choices.chunk_object, [choice])
+        parts = [
+            self._object(self.choices.chunk_object, [choice])
             for choice in self.choices.parts(place, delta)
         ]
         if self.wants_usage:
             # As OpenAI does it: null, when the last chunk will have the usage.
-            for chunk in made:
+            for chunk in parts:
                 chunk["usage"] = None
-        return made
+        return parts
 
     def usage_chunk(self, usages: list[Usage]) -> Json:
         """The last chunk, if usage was asked for."""
-        return {**self._made(self.choices.chunk_object, []), "usage": usage_of(usages)}
+        return {**self._object(self.choices.chunk_object, []), "usage": usage_of(usages)}
 
-    def _made(self, kind: str, choices: list[Json]) -> Json:
+    def _object(self, kind: str, choices: list[Json]) -> Json:
         return {
             "id": self.id,
             "object": kind,

@@ -190,18 +190,18 @@ def _room(max_tokens: int | None) -> int | None:
     return None if max_tokens == NO_LIMIT else max_tokens
 
 
-def allowed_priority(given: str | int | None, key: Key | None) -> Priority:
+def allowed_priority(value: str | int | None, key: Key | None) -> Priority:
     """The priority of a name, or of a number as in vLLM, where lower numbers are served first.
 
     Refuses a priority above the highest one of the key.
     """
     highest = Priority.CRITICAL if key is None else key.priority_max
-    if given is None:
+    if value is None:
         return min(Priority.NORMAL, highest)
-    if isinstance(given, str):
-        priority = read_priority(given)
+    if isinstance(value, str):
+        priority = read_priority(value)
     else:
-        priority = Priority(min(max(Priority.NORMAL - given, Priority.LOW), Priority.CRITICAL))
+        priority = Priority(min(max(Priority.NORMAL - value, Priority.LOW), Priority.CRITICAL))
     if priority > highest:
         raise InvalidRequest(
             f"priority: this key may ask for {highest.name.lower()} at most.", "priority"
@@ -213,32 +213,32 @@ def _params(body: SamplingFields, **own: Any) -> SamplingParams:  # Any: of each
     """The sampling parameters of a body; `own` are those that differ between endpoints."""
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("stream_options needs stream to be true.", "stream_options")
-    given = {name: getattr(body, name) for name in PASSED_ON if getattr(body, name) is not None}
+    values = {name: getattr(body, name) for name in PASSED_ON if getattr(body, name) is not None}
     if body.repeat_penalty is not None:
-        if "repetition_penalty" in given:
+        if "repetition_penalty" in values:
             raise InvalidRequest(
                 "repeat_penalty and repetition_penalty are one thing; give one of them.",
                 "repeat_penalty",
             )
-        given["repetition_penalty"] = body.repeat_penalty
+        values["repetition_penalty"] = body.repeat_penalty
     if body.logit_bias is not None:
-        given["logit_bias"] = {int(token): bias for token, bias in body.logit_bias.items()}
-    return SamplingParams(**given, **own)
+        values["logit_bias"] = {int(token): bias for token, bias in body.logit_bias.items()}
+    return SamplingParams(**values, **own)
 
 
 def _structured(body: SamplingFields) -> StructuredOutputsParams | None:
-    given = body.structured_outputs
-    return None if given is None else StructuredOutputsParams(**given.model_dump(by_alias=True))
+    fields = body.structured_outputs
+    return None if fields is None else StructuredOutputsParams(**fields.model_dump(by_alias=True))
 
 
 def _form_field(body: ChatBody, calling: Calling | None) -> str:
     """The field that decides the form of the answer."""
-    given = {
+    chosen = {
         "structured_outputs": body.structured_outputs is not None,
         "response_format": isinstance(body.response_format, ObjectFormat | SchemaFormat),
         "tools": calling is not None and calling.is_enforced,
     }
-    names = [name for name, is_given in given.items() if is_given]
+    names = [name for name, is_chosen in chosen.items() if is_chosen]
     if len(names) > 1:
         raise InvalidRequest(
             f"{' and '.join(names)} each decide the form of the answer; give one of them.",
@@ -251,8 +251,8 @@ def _chat_structured(body: ChatBody, calling: Calling | None) -> StructuredOutpu
     if calling is not None and calling.is_enforced:
         return tools.enforced(calling, body.tools or [])
     match body.response_format:
-        case SchemaFormat(json_schema=given) if given.schema_ is not None:
-            return StructuredOutputsParams(json=given.schema_)
+        case SchemaFormat(json_schema=named) if named.schema_ is not None:
+            return StructuredOutputsParams(json=named.schema_)
         case SchemaFormat() | ObjectFormat():
             return StructuredOutputsParams(json={"type": "object"})
         case _:
@@ -339,13 +339,13 @@ def _listed(
 
 
 def _encode(
-    service: Service, given: str | list[int], echoes: bool, is_wanted: Wanted
+    service: Service, prompt: str | list[int], echoes: bool, is_wanted: Wanted
 ) -> EncodedPrompt:
-    if isinstance(given, str):
-        tokens = service.request_factory.encode_text(given, is_wanted)
-        silent_count = _silent_count(service, given, tokens)
-        return EncodedPrompt(tokens, given if echoes else None, silent_count)
-    tokens = tuple(given)
+    if isinstance(prompt, str):
+        tokens = service.request_factory.encode_text(prompt, is_wanted)
+        silent_count = _silent_count(service, prompt, tokens)
+        return EncodedPrompt(tokens, prompt if echoes else None, silent_count)
+    tokens = tuple(prompt)
     return EncodedPrompt(tokens, decode(service, tokens, is_wanted) if echoes else None)
 
 
