@@ -168,9 +168,11 @@ async def _new_batch(service: Service, request: Request, now: Callable[[], int])
     assert body.completion_window == WINDOW, body.completion_window
     created_at = now()
     return NewBatch(
-        **body.model_dump(exclude={"completion_window"}),
         owner=owner,
+        endpoint=body.endpoint,
         model=service.model_name,
+        input_file_id=body.input_file_id,
+        metadata=body.metadata,
         idempotency_key=_idempotency_key(request),
         created_at=created_at,
         expires_at=created_at + limits.WINDOW_S,
