@@ -35,7 +35,7 @@ import httpx
 from openai import APIConnectionError, APIStatusError, OpenAI
 
 from tests.deadly_text import DEADLY, deadly_text
-from tests.e2e.batches.job_process import ServerProcess, server_process
+from tests.e2e.batches.batch_process import ServerProcess, server_process
 from tests.e2e.server.processes import backend_of
 
 FULL_S = 6.0

@@ -25,12 +25,12 @@ from jitney.config import Resolved, ServeSettings, Settings, for_serving
 from jitney.errors import ConfigError, SetupError
 from jitney.loading.compose import Assembly, assemble, name_of
 from jitney.server.batches import offline
+from jitney.server.batches.answer_line import LineAnswerer
 from jitney.server.batches.batch_input import HeldInput, InputChanged
-from jitney.server.batches.database import DiskTrouble
-from jitney.server.batches.jobs import Jobs
-from jitney.server.batches.line_asker import ServiceAsker
-from jitney.server.batches.store import JobStore
-from jitney.server.batches.stored import BatchStatus, StoredBatch
+from jitney.server.batches.batches import Batches
+from jitney.server.batches.database import DiskError
+from jitney.server.batches.rows import BatchStatus, StoredBatch
+from jitney.server.batches.store import BatchStore
 from jitney.server.service import Service
 
 
@@ -42,23 +42,23 @@ def call(options: BatchRunOptions, resolved: Resolved) -> int:
     places.check()
     settings = for_serving(resolved)
     model = name_of(settings)
-    with _disk_told(places), offline.locked(places), closing(HeldInput(places.source)) as source:
+    with _disk_errors(places), offline.locked(places), closing(HeldInput(places.source)) as source:
         done = offline.find_results(places, source, model)
         if done is not None:
             say("All of it was done by an earlier run.")
-            return _tell(places, done.answered, done.failed)
+            return _say_counts(places, done.answered, done.failed)
         return _answer(places, source, settings, offline.adopt(places, source, model))
 
 
 @contextmanager
-def _disk_told(places: offline.RunPlaces) -> Iterator[None]:
+def _disk_errors(places: offline.RunPlaces) -> Iterator[None]:
     try:
         yield
-    except DiskTrouble as trouble:
+    except DiskError as error:
         raise SetupError(
-            f"The disk of {places.folder} cannot be used: {trouble}; give the same command again "
+            f"The disk of {places.folder} cannot be used: {error}; give the same command again "
             "when it can."
-        ) from trouble
+        ) from error
 
 
 def _answer(
@@ -85,20 +85,20 @@ def _run(
 ) -> StoredBatch:
     serving = ServeSettings(served_model_name=(assembly.model_name,))
     service = Service(assembly.engine, assembly.request_factory, assembly.template, serving)
-    asker = ServiceAsker(service, has_live_calls=False)
+    answerer = LineAnswerer(service, has_live_calls=False)
     held = {batch.input_file_id: source}
-    jobs = Jobs(places.folder, asker, bounds=offline.NO_BOUNDS, held=held)
-    jobs.thread.open()
+    batches = Batches(places.folder, answerer, bounds=offline.NO_BOUNDS, held=held)
+    batches.thread.open()
     last = batch
     try:
         with _progress() as show:
 
-            def tell(seen: StoredBatch) -> None:
+            def note(seen: StoredBatch) -> None:
                 nonlocal last
                 last = seen
                 show(seen)
 
-            ended = asyncio.run(offline.run(jobs, batch.serial, tell))
+            ended = asyncio.run(offline.run(batches, batch.serial, note))
         source.check_content()
         return ended
     except InputChanged:
@@ -111,14 +111,14 @@ def _run(
         say(f"Stopped: {said}. The same command goes on from there.")
         raise
     finally:
-        jobs.close()
+        batches.close()
         service.worker_threads.close()
         service.bodies.close()
 
 
 def _end(places: offline.RunPlaces, batch: StoredBatch) -> int:
     """Put the results where they belong, and say how many there are."""
-    store = JobStore(places.folder)
+    store = BatchStore(places.folder)
     try:
         offline.deliver(store, batch, places)
     except (OSError, KeyboardInterrupt) as error:
@@ -135,15 +135,15 @@ def _end(places: offline.RunPlaces, batch: StoredBatch) -> int:
     offline.remove_folder(places)
     if batch.status is BatchStatus.FAILED:
         raise ConfigError(f"{places.source}: {batch.errors[0]['message']}")
-    return _tell(places, batch.completed, batch.failed)
+    return _say_counts(places, batch.completed, batch.failed)
 
 
-def _tell(places: offline.RunPlaces, answered: int, failed: int) -> int:
+def _say_counts(places: offline.RunPlaces, answered: int, failed: int) -> int:
     total = answered + failed
-    told = f"{total:,} {plural('line', total)}: {answered:,} answered in {places.output}"
+    text = f"{total:,} {plural('line', total)}: {answered:,} answered in {places.output}"
     if failed:
-        told += f", {failed:,} failed in {places.errors}"
-    sys.stdout.write(f"{told}\n")
+        text += f", {failed:,} failed in {places.errors}"
+    sys.stdout.write(f"{text}\n")
     return FAILED if failed else 0
 
 

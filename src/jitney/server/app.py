@@ -40,10 +40,10 @@ class _App(FastAPI):
     def openapi(self) -> dict[str, Any]:
         """The OpenAPI document."""
         if self.openapi_schema is None:
-            _, made = models_json_schema(
+            _, schemas = models_json_schema(
                 [(kind, "validation") for kind in BODIES], ref_template=REFERENCE
             )
-            super().openapi()["components"]["schemas"].update(made["$defs"])
+            super().openapi()["components"]["schemas"].update(schemas["$defs"])
         assert self.openapi_schema is not None
         return self.openapi_schema
 
@@ -85,7 +85,7 @@ def create_app(
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    return ErrorResponse(refusal_for(error, Call.of(request.scope).http_id))
+    return ErrorResponse(refusal_for(error, Call.of(request.scope).id))
 
 
 async def _http_refused(request: Request, error: Exception) -> Response:

@@ -22,12 +22,12 @@ from jitney.config.machine import jobs_folder
 from jitney.errors import ConfigError
 from jitney.server.app import create_app
 from jitney.server.batches.allowances import Allowances
-from jitney.server.batches.database import DiskTrouble, StoreTaken
-from jitney.server.batches.job_metrics import collect_jobs
-from jitney.server.batches.job_routes import make_batch_router, make_file_router
-from jitney.server.batches.jobs import Jobs
-from jitney.server.batches.line_asker import ServiceAsker
-from jitney.server.batches.stages import JobBounds
+from jitney.server.batches.answer_line import LineAnswerer
+from jitney.server.batches.batch_metrics import collect_batches
+from jitney.server.batches.batch_routes import make_batch_router, make_file_router
+from jitney.server.batches.batches import Batches
+from jitney.server.batches.database import DiskError, StoreTaken
+from jitney.server.batches.stages import BatchBounds
 from jitney.server.observe.monitor import Monitor
 from jitney.server.service import Loaded, Service
 
@@ -56,39 +56,39 @@ class Application:
         self.service = Service(
             loaded.engine, loaded.request_factory, loaded.template, settings, keys
         )
-        self.jobs = None
+        self.batches = None
         if serving.jobs_dir is not None:
-            self.jobs = open_jobs(self.service, waits_for_store=waits_for_store)
+            self.batches = open_batches(self.service, waits_for_store=waits_for_store)
         self.monitor = Monitor(
             loaded.engine, self.service.model_name, otlp_endpoint=serving.otlp_endpoint
         )
         routers = []
-        if self.jobs is not None:
+        if self.batches is not None:
             routers = [
-                make_file_router(self.service, self.jobs),
-                make_batch_router(self.service, self.jobs),
+                make_file_router(self.service, self.batches),
+                make_batch_router(self.service, self.batches),
             ]
-            self.monitor.metrics.attach_other(partial(collect_jobs, self.jobs))
+            self.monitor.metrics.attach_other(partial(collect_batches, self.batches))
         self.app = create_app(self.service, self.monitor, routers)
 
     def start(self) -> None:
         """On the event loop: go on with the batches that are there."""
-        if self.jobs is not None:
-            self.jobs.start()
+        if self.batches is not None:
+            self.batches.start()
 
     async def stop(self) -> None:
         """On the event loop, where that goes on after `close`: run no more lines."""
-        if self.jobs is not None:
-            await self.jobs.stop()
+        if self.batches is not None:
+            await self.batches.stop()
 
     def close(self) -> None:
         """When the event loop has ended, or after `stop`."""
-        if self.jobs is not None:
-            self.jobs.close()
+        if self.batches is not None:
+            self.batches.close()
         self.monitor.close()
 
 
-def open_jobs(service: Service, *, waits_for_store: bool = False) -> Jobs:
+def open_batches(service: Service, *, waits_for_store: bool = False) -> Batches:
     """The work that may wait, with its store open if there is one. Raises ConfigError.
 
     Two servers of one user have the same folder by default. The second one does without, and so
@@ -96,21 +96,23 @@ def open_jobs(service: Service, *, waits_for_store: bool = False) -> Jobs:
     """
     settings = service.settings
     assert settings.jobs_dir is not None, "There is a folder for them"
-    bounds = JobBounds(bytes_max=settings.jobs_disk_limit)
+    bounds = BatchBounds(bytes_max=settings.jobs_disk_limit)
     allowances = Allowances(service.keys.known, service.clock)
-    jobs = Jobs(settings.jobs_dir, ServiceAsker(service), bounds=bounds, allowances=allowances)
-    jobs.is_waiting = waits_for_store
+    batches = Batches(
+        settings.jobs_dir, LineAnswerer(service), bounds=bounds, allowances=allowances
+    )
+    batches.is_waiting = waits_for_store
     try:
-        jobs.open_if_there()
+        batches.open_if_there()
     except (ConfigError, OSError) as error:
         is_free_later = waits_for_store and isinstance(error, StoreTaken)
         if settings.jobs_dir != jobs_folder(environment()) and not is_free_later:
             raise
         _log.warning("%s Files and batches are refused here (--jobs-dir)", error)
-    except DiskTrouble as trouble:
-        jobs.is_waiting = True
-        _log.warning("Files and batches wait for the disk: %s", trouble)
-    return jobs
+    except DiskError as error:
+        batches.is_waiting = True
+        _log.warning("Files and batches wait for the disk: %s", error)
+    return batches
 
 
 def read_keys(serving: ServeSettings) -> tuple[Key, ...]:
@@ -132,11 +134,11 @@ def allowed_hosts(serving: ServeSettings, keys: tuple[Key, ...]) -> tuple[str, .
     A page in a browser can make its own name lead to this machine. So a server without keys, on a
     loopback address, accepts only the names of this machine.
     """
-    given = tuple(name.lower() for name in serving.allowed_host)
+    names = tuple(name.lower() for name in serving.allowed_host)
     if keys or not is_local(serving.host):
-        return given
+        return names
     host = serving.host.lower()
-    return tuple(dict.fromkeys((*LOCAL_HOSTS, f"[{host}]" if ":" in host else host, *given)))
+    return tuple(dict.fromkeys((*LOCAL_HOSTS, f"[{host}]" if ":" in host else host, *names)))
 
 
 def is_local(host: str) -> bool:

@@ -50,7 +50,7 @@ class RequestContext:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                extra = [(b"x-request-id", call.http_id.encode())]
+                extra = [(b"x-request-id", call.id.encode())]
                 if self._service.admission.is_draining or must_end():
                     extra.append((b"connection", b"close"))
                 names = {name for name, _ in extra}
@@ -64,7 +64,7 @@ class RequestContext:
         except ClientLeft:
             status = 499
         except Exception as error:
-            refusal = refusal_for(error, call.http_id)
+            refusal = refusal_for(error, call.id)
             if status is None:
                 await ErrorResponse(refusal)(scope, receive, send_marked)
             else:
@@ -79,7 +79,7 @@ class RequestContext:
             listener(route, 499 if status is None else status, call.refused)
         _log.info(
             "%s %s %s %s %.0f ms%s",
-            call.http_id,
+            call.id,
             scope["method"][: limits.METHOD_CHARACTERS_MAX],
             # Escaped, because a path may contain any character.
             ascii(scope["path"][: limits.NAME_CHARACTERS_MAX])[1:-1],
@@ -109,8 +109,8 @@ class AccessCheck:
                 # Else a right key is needed, which no foreign page can know.
                 check_origin(scope["method"], headers, service.settings.cors_origin)
             if scope["path"] not in self._open_paths:
-                given = headers.get("authorization", "").encode("latin-1")
-                call.caller = service.keys.caller(given)
+                authorization = headers.get("authorization", "").encode("latin-1")
+                call.caller = service.keys.caller(authorization)
             if scope["path"] not in WORK_PATHS or scope["method"] != "POST":
                 await self._app(scope, receive, send)
                 return
@@ -133,18 +133,18 @@ def _log_fields(call: Call) -> str:
         "user": call.user,
         "id": call.reply_id,
     }
-    said = "".join(f" {name}={word!a}" for name, word in words.items() if word is not None)
+    fields = "".join(f" {name}={word!a}" for name, word in words.items() if word is not None)
     counted = call.usages()
     if counted:
         prompt_count = sum(each.prompt_count for each in counted)
-        said += f" tokens={prompt_count}+{sum(each.completion_count for each in counted)}"
-    return said
+        fields += f" tokens={prompt_count}+{sum(each.completion_count for each in counted)}"
+    return fields
 
 
 def _http_id(headers: Headers) -> str:
     """The caller's own id if it is valid, else a new one."""
-    given = headers.get("x-request-id", "")
-    return given if _VALID_ID.fullmatch(given) else f"req-{uuid.uuid4().hex}"
+    own_id = headers.get("x-request-id", "")
+    return own_id if _VALID_ID.fullmatch(own_id) else f"req-{uuid.uuid4().hex}"
 
 
 def _check_head(scope: Scope, headers: Headers) -> None:

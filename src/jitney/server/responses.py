@@ -10,20 +10,19 @@ test_rows_clients.py.
 import asyncio
 import contextlib
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from jitney.engine.answer import Answer
 from jitney.errors import QueueFull
 from jitney.server import limits
+from jitney.server.answer_call import Chunks, Generation
 from jitney.server.error_object import ClientLeft
-from jitney.server.generation import Generation, IndexedDelta
+from jitney.server.http.disconnect import wait_disconnect
 from jitney.server.http.error_response import refusal_for
 from jitney.server.http.json_slices import encode_json
-from jitney.server.openai.replies import Reply
 
 _DONE = b"data: [DONE]\n\n"
 _PING = b": ping\n\n"
@@ -42,31 +41,53 @@ def frame(value: dict[str, Any]) -> bytes:  # Any: a JSON value
     return b"data: " + _encode(value).encode("utf-8") + b"\n\n"
 
 
-async def whole_response(generation: Generation, reply: Reply, receive: Receive) -> Response:
+async def whole_response(generation: Generation, receive: Receive) -> Response:
     """The whole reply."""
-    with generation.running(receive):
-        answers = await generation.answers()
-    headers = {**generation.queue_headers(), **_times(answers)}
-    if _value_count(answers) > limits.INLINE_VALUES_MAX:
-        content = await asyncio.to_thread(lambda: encode_json(reply.whole(answers)))
+    with _watched(generation, receive):
+        reply = await generation.whole()
+    headers = {**_queue_headers(generation), **_times(generation)}
+    if generation.is_large:
+        content = await asyncio.to_thread(encode_json, reply)
         return Response(content, media_type="application/json", headers=headers)
-    return JSONResponse(reply.whole(answers), headers=headers)
+    return JSONResponse(reply, headers=headers)
 
 
-def _value_count(answers: list[Answer]) -> int:
-    """Tokens and logprobs of the reply: the time to encode it depends on them."""
-    count = 0
-    for answer in answers:
-        params = answer.request.params
-        made = sum(len(each.tokens) for each in answer.completions)
-        count += made if params.logprobs is None else made * (params.logprobs + 2)
-        if params.prompt_logprobs is not None:
-            count += len(answer.request.prompt) * (params.prompt_logprobs + 2)
-    return count
+@contextlib.contextmanager
+def _watched(
+    generation: Generation, receive: Receive, ping: Callable[[], Awaitable[None]] | None = None
+) -> Iterator[None]:
+    """Within this context, the requests are cancelled when the client leaves.
+
+    `ping` is called every `PING_S` seconds.
+    """
+    ping_s = None if ping is None else limits.PING_S
+
+    async def watch() -> None:
+        await wait_disconnect(receive, ping_s, ping)
+        generation.cancel()
+
+    watcher = asyncio.create_task(watch())
+    try:
+        yield
+    finally:
+        watcher.cancel()
 
 
-def _times(answers: list[Answer]) -> dict[str, str]:
-    timings = [answer.timing for answer in answers]
+def _queue_headers(generation: Generation) -> dict[str, str]:
+    """The place in the queue at acceptance, and the wait for the first slot once it is over."""
+    headers: dict[str, str] = {}
+    live = generation.live_requests
+    positions = [each.queue_position for each in live if each.queue_position is not None]
+    if positions:
+        headers["x-jitney-queue-position"] = str(min(positions))
+    waits = [each.waited_ms for each in live if each.waited_ms is not None]
+    if waits:
+        headers["x-jitney-queue-ms"] = f"{max(waits):.1f}"
+    return headers
+
+
+def _times(generation: Generation) -> dict[str, str]:
+    timings = [each.timing for each in generation.answers()]
     headers: dict[str, str] = {}
     firsts = [each.first_token_s for each in timings if each.first_token_s is not None]
     if firsts:
@@ -84,31 +105,31 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, generation: Generation, reply: Reply) -> None:
+    def __init__(self, generation: Generation) -> None:
         super().__init__(headers=_EVENT_HEADERS)
         # The framework set it for an empty body.
         del self.headers["content-length"]
         self._generation = generation
-        self._reply = reply
         self._service = generation.service
-        self._deltas = generation.deltas()
-        self._first: asyncio.Future[IndexedDelta] | None = None
+        self._chunks = generation.chunks()
+        self._first: asyncio.Future[Chunks] | None = None
         self._running = contextlib.ExitStack()
         self._send: Callable[[bytes], Awaitable[None]] | None = None
         self._sent_at = 0.0
 
     async def open(self, receive: Receive) -> None:
-        """Wait for the first delta, or for a limited time. Raises errors until then."""
+        """Wait for the first chunk, or for a limited time. Raises errors until then."""
         try:
-            self._running.enter_context(self._generation.running(receive, self._ping))
+            self._running.enter_context(self._generation.running())
+            self._running.enter_context(_watched(self._generation, receive, self._ping))
             # A future, because a wait for it can time out while it goes on.
-            self._first = asyncio.ensure_future(anext(self._deltas))
+            self._first = asyncio.ensure_future(anext(self._chunks))
             await self._wait_first(self._first)
         except BaseException:
             await self._close()
             raise
 
-    async def _wait_first(self, first: asyncio.Future[IndexedDelta]) -> None:
+    async def _wait_first(self, first: asyncio.Future[Chunks]) -> None:
         waited_s = 0.0
         while waited_s < limits.ACCEPT_S_MAX:
             await asyncio.wait({first}, timeout=limits.HEADERS_WAIT_S)
@@ -136,7 +157,7 @@ class EventStream(Response):
             await send({"type": "http.response.body", "body": body, "more_body": more_body})
 
         try:
-            self.headers.update(self._generation.queue_headers())
+            self.headers.update(_queue_headers(self._generation))
             start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
             await send(start)
             self._send = send_body
@@ -149,23 +170,21 @@ class EventStream(Response):
             await self._close()
 
     async def _run(self, send_body: Callable[[bytes], Awaitable[None]]) -> bytes:
-        """Send all deltas, and return the bytes to send last."""
+        """Send all chunks, and return the bytes to send last."""
         first, generation = self._first, self._generation
         assert first is not None, "The stream is open"
         try:
-            placed: IndexedDelta | None = await first
-            while placed is not None:
-                # Some deltas add nothing yet, such as half a tool call.
-                if chunks := self._reply.chunks(*placed):
-                    await send_body(b"".join(map(frame, chunks)))
-                placed = await anext(self._deltas, None)
-            if not generation.prepared.wants_usage:
+            chunks: Chunks | None = await first
+            while chunks is not None:
+                await send_body(b"".join(map(frame, chunks)))
+                chunks = await anext(self._chunks, None)
+            if not generation.reply.wants_usage:
                 return _DONE
-            return frame(self._reply.usage_chunk(generation.usages())) + _DONE
+            return frame(generation.reply.usage_chunk(generation.usages())) + _DONE
         except ClientLeft:
             return b""
         except Exception as error:
-            return frame(refusal_for(error, generation.call.http_id).body)
+            return frame(refusal_for(error, generation.call.id).body)
 
     async def _ping(self) -> None:
         """Send a comment when nothing else was sent for a long time."""
@@ -178,5 +197,5 @@ class EventStream(Response):
             self._first.cancel()
             with contextlib.suppress(BaseException):
                 await self._first
-        await self._deltas.aclose()
+        await self._chunks.aclose()
         self._running.close()

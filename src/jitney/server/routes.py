@@ -3,7 +3,8 @@
 Tests: tests/e2e/server/test_service.py.
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
@@ -12,28 +13,21 @@ from starlette.responses import JSONResponse, Response
 
 from jitney.errors import InvalidRequest
 from jitney.server import limits
+from jitney.server.answer_call import prepare, run_work
 from jitney.server.call import Call
 from jitney.server.error_object import Error
-from jitney.server.generation import Generation
 from jitney.server.http.disconnect import unless_left
 from jitney.server.openai.bodies import CompletionBody, DetokenizeBody, Strict
 from jitney.server.openai.chat_body import ChatBody, TokenizeBody
 from jitney.server.openai.check_body import check_body
 from jitney.server.openai.conversation import chat_segments
-from jitney.server.openai.replies import VERSION, ChatChoices, CompletionChoices, Reply
-from jitney.server.openai.translate import (
-    PreparedCall,
-    check_model,
-    decode,
-    prepare_chat,
-    prepare_completion,
-)
+from jitney.server.openai.replies import VERSION
+from jitney.server.openai.translate import check_model, decode
 from jitney.server.responses import EventStream, whole_response
 from jitney.server.service import Health, Service
 
 Body = TypeVar("Body", CompletionBody, ChatBody, TokenizeBody, DetokenizeBody)
-AnyCompletion = TypeVar("AnyCompletion", CompletionBody, ChatBody)
-Made = TypeVar("Made")
+T = TypeVar("T")
 
 BODIES: tuple[type[Strict], ...] = (CompletionBody, ChatBody, TokenizeBody, DetokenizeBody)
 """Described in the OpenAPI document."""
@@ -45,7 +39,6 @@ and a fixed sentence, and nothing about callers."""
 REFERENCE = "#/components/schemas/{model}"
 
 _ERROR: dict[str, Any] = {"model": Error, "description": "What went wrong, in OpenAI's shape."}
-_CONSTRAINTS = {"response_format", "tools", "structured_outputs"}
 
 
 def describe_body(kind: type[Strict], *, streams: bool = False) -> dict[str, Any]:
@@ -72,20 +65,20 @@ def make_router(service: Service) -> APIRouter:
     @router.post("/v1/completions", **describe_body(CompletionBody, streams=True))
     async def completions(request: Request) -> Response:
         """Complete a prompt, or several."""
-        return await _complete(
-            service, request, CompletionBody, CompletionChoices, prepare_completion
-        )
+        return await _complete(service, request, await _read(service, request, CompletionBody))
 
     @router.post("/v1/chat/completions", **describe_body(ChatBody, streams=True))
     async def chat(request: Request) -> Response:
         """Answer a conversation."""
-        return await _complete(service, request, ChatBody, ChatChoices, prepare_chat)
+        return await _complete(service, request, await _read(service, request, ChatBody))
 
     @router.post("/tokenize", **describe_body(TokenizeBody))
     async def tokenize(request: Request) -> Response:
         """The tokens of a prompt or of a conversation."""
         body = await _read(service, request, TokenizeBody)
-        tokens = await _run(service, request, body, _tokens_of)
+        call = Call.of(request.scope)
+        work = run_work(service, call, partial(_tokens_of, service, body, call))
+        tokens = await _unless_left(work, request)
         return JSONResponse(
             {
                 "tokens": list(tokens),
@@ -98,7 +91,9 @@ def make_router(service: Service) -> APIRouter:
     async def detokenize(request: Request) -> Response:
         """The text of tokens."""
         body = await _read(service, request, DetokenizeBody)
-        return JSONResponse({"prompt": await _run(service, request, body, _text_of)})
+        call = Call.of(request.scope)
+        work = run_work(service, call, partial(_text_of, service, body, call))
+        return JSONResponse({"prompt": await _unless_left(work, request)})
 
     return router
 
@@ -169,45 +164,19 @@ async def _read(service: Service, request: Request, kind: type[Body]) -> Body:
     return body
 
 
-async def _run(
-    service: Service, request: Request, body: Body, make: Callable[[Service, Body, Call], Made]
-) -> Made:
-    """Call `make` in a worker thread and return its result, unless the client leaves first.
-
-    Raises Draining, ClientLeft, and DeadlineExceeded when it is not done in time.
-    """
-    call = Call.of(request.scope)
-    left_s = call.left_s(service.clock.now())
-    line = (call.caller.name, call.is_large)
-    work = service.worker_threads.submit(line, partial(make, service, body, call))
-    try:
-        return await unless_left(work, request.receive, left_s)
-    finally:
-        call.is_wanted = False
+async def _unless_left(work: Coroutine[None, None, T], request: Request) -> T:
+    """The result of work that ends when the client leaves. Raises ClientLeft."""
+    return await unless_left(asyncio.create_task(work), request.receive)
 
 
 async def _complete(
-    service: Service,
-    request: Request,
-    kind: type[AnyCompletion],
-    choices: type[CompletionChoices] | type[ChatChoices],
-    make: Callable[[Service, AnyCompletion, Call], PreparedCall],
+    service: Service, request: Request, body: CompletionBody | ChatBody
 ) -> Response:
-    body = await _read(service, request, kind)
-    call = Call.of(request.scope)
-    call.user = body.user
-    if body.deadline_ms is not None:
-        call.due_at = call.arrived_at + body.deadline_ms / 1e3
-    # A constraint may take seconds to compile, however short it is.
-    call.is_large |= bool(body.model_fields_set & _CONSTRAINTS)
-    prepared = await _run(service, request, body, make)
-    traits = service.engine.backend.traits
-    reply = Reply(prepared, service.vocabulary, choices, batch_invariant=traits.batch_invariant)
-    generation = Generation(service, prepared, call)
-    call.reply_id, call.usages = prepared.id, generation.usages
-    if not prepared.streams:
-        return await whole_response(generation, reply, request.receive)
-    stream = EventStream(generation, reply)
+    preparing = prepare(service, body, Call.of(request.scope))
+    generation = await _unless_left(preparing, request)
+    if not generation.reply.streams:
+        return await whole_response(generation, request.receive)
+    stream = EventStream(generation)
     await stream.open(request.receive)
     return stream
 

@@ -10,7 +10,7 @@ from openai import OpenAI
 
 from jitney.backends.fake.backend import FakeSettings
 from jitney.errors import BackendFailed
-from jitney.server.batches.stages import JobBounds
+from jitney.server.batches.stages import BatchBounds
 from tests.e2e.batches.batch_client import (
     CHAT,
     client_of,
@@ -29,7 +29,7 @@ from tests.e2e.server.harness import LEAKS, Running, World, check_error, running
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("served") / "jobs"
     world = World(
-        jobs_dir=folder, body_limit=20_000, queue=8, jobs_bounds=JobBounds(lines_max=1000)
+        jobs_dir=folder, body_limit=20_000, queue=8, jobs_bounds=BatchBounds(lines_max=1000)
     )
     with running(world) as made:
         yield made

@@ -61,8 +61,8 @@ def completed(client: OpenAI, batch_id: str) -> int:
 
 def wait_until_used_up(server: Running, client: OpenAI, batch_id: str) -> None:
     """Until a key has used its day, none of its lines runs, and every answer is in the store."""
-    assert server.jobs is not None
-    allowances = server.jobs.allowances
+    assert server.batches is not None
+    allowances = server.batches.allowances
 
     def is_used_up() -> bool:
         used = completed(client, batch_id) * LINE_TOKENS

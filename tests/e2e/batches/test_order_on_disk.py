@@ -18,8 +18,8 @@ import pytest
 from jitney.server.batches.database import Database
 from jitney.server.batches.offline import RunPlaces, deliver
 from jitney.server.batches.output import OutputFiles
-from jitney.server.batches.store import JobStore
-from jitney.server.batches.stored import BatchStatus
+from jitney.server.batches.rows import BatchStatus
+from jitney.server.batches.store import BatchStore
 from tests.e2e.batches.batch_client import client_of, ended, line, submit
 from tests.e2e.server.harness import World, running, wait_until
 from tests.unit.server.batches.store_for_tests import NOW, begun, result
@@ -111,12 +111,12 @@ def test_results_of_a_run_are_on_the_disk_before_they_have_their_names(
     tmp_path: Path, recorder: Recorder
 ) -> None:
     """Guards `jitney batch run`: an output that is there is complete."""
-    store = JobStore(tmp_path / "out.jsonl.jobs")
+    store = BatchStore(tmp_path / "out.jsonl.jobs")
     batch = begun(store, 2)
-    store.lines.settle([result(batch, 1), result(batch, 2)])
+    store.batches.settle([result(batch, 1), result(batch, 2)])
     store.batches.finalize(batch.serial, NOW, BatchStatus.COMPLETED)
     files = OutputFiles(store, store.batches.get(batch.serial))
-    files.add(store.lines.written(batch.serial, 0))
+    files.add(store.batches.written_lines(batch.serial, 0))
     files.sync()
     batch = store.batches.get(batch.serial)
     store.batches.end(batch, NOW, *files.records(NOW))

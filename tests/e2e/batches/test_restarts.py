@@ -18,9 +18,9 @@ import openai
 import pytest
 from openai import OpenAI
 
-from jitney.server.batches.schema import PENDING
+from jitney.server.batches.database import PENDING
 from tests.e2e.batches.batch_client import custom_ids, ended, line, results, submit, upload
-from tests.e2e.batches.job_process import START_S, ServerProcess, server_process
+from tests.e2e.batches.batch_process import START_S, ServerProcess, server_process
 from tests.e2e.server.harness import WAIT_S, wait_until
 from tests.e2e.server.processes import backend_of
 

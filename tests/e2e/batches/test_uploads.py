@@ -30,8 +30,8 @@ def client(server: Running) -> Iterator[OpenAI]:
 
 
 def stored(server: Running) -> list[str]:
-    assert server.jobs is not None
-    names = {path.name for path in (server.jobs.thread.folder / "files").iterdir()}
+    assert server.batches is not None
+    names = {path.name for path in (server.batches.thread.folder / "files").iterdir()}
     return sorted(names - {"store"})
 
 
@@ -111,7 +111,7 @@ def test_a_wrong_form_is_refused_in_a_sentence(
     server: Running, content: bytes, code: str, param: str | None
 ) -> None:
     """Guards the disk: what is not taken leaves nothing behind."""
-    before = stored(server) if (server.jobs and server.jobs.thread.is_open) else []
+    before = stored(server) if (server.batches and server.batches.thread.is_open) else []
     with server.client() as client:
         error = check_error(client.post("/v1/files", content=content, headers=FORM), 400, param)
     assert error["code"] == code

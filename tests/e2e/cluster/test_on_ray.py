@@ -20,7 +20,7 @@ from openai import InternalServerError, OpenAI
 from jitney.core.limits import FAILURES_MAX
 from tests.deadly_text import DEADLY, Deaths, deadly_text
 from tests.e2e.batches.batch_client import custom_ids, ended, line, results, submit
-from tests.e2e.batches.job_process import ServerProcess, server_process
+from tests.e2e.batches.batch_process import ServerProcess, server_process
 from tests.e2e.cluster.open_ports import listening, started_with, tree
 from tests.e2e.cluster.ray_process import stream
 from tests.e2e.server.processes import PROC, _command, children, wait_until_gone

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 
 from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.config import Key, ServeSettings
@@ -24,11 +24,11 @@ from jitney.engine.request_factory import RequestFactory
 from jitney.errors import EngineStopped
 from jitney.server.app import create_app
 from jitney.server.batches.allowances import Allowances
-from jitney.server.batches.job_metrics import collect_jobs
-from jitney.server.batches.job_routes import make_batch_router, make_file_router
-from jitney.server.batches.jobs import Jobs
-from jitney.server.batches.line_asker import ServiceAsker
-from jitney.server.batches.stages import JobBounds, Times
+from jitney.server.batches.answer_line import LineAnswerer
+from jitney.server.batches.batch_metrics import collect_batches
+from jitney.server.batches.batch_routes import make_batch_router, make_file_router
+from jitney.server.batches.batches import Batches
+from jitney.server.batches.stages import BatchBounds, Times
 from jitney.server.lifecycle import Lifecycle
 from jitney.server.limits import UNSENT_BYTES_MAX
 from jitney.server.observe.monitor import Monitor
@@ -68,7 +68,7 @@ class World:
     wrap: Callable[[FakeBackend], Any] = lambda backend: backend
     jobs_dir: Path | None = None
     """Where files and batches are; None is none."""
-    jobs_bounds: JobBounds = field(default_factory=JobBounds)
+    jobs_bounds: BatchBounds = field(default_factory=BatchBounds)
     jobs_times: Times | None = None
 
 
@@ -81,7 +81,7 @@ class Running:
     lifecycle: Lifecycle
     host: str
     port: int
-    jobs: Jobs | None = None
+    batches: Batches | None = None
 
     @property
     def load(self) -> int:
@@ -239,18 +239,24 @@ def check_error(response: httpx.Response, status: int, param: str | None = None)
     return error
 
 
-def _jobs_of(world: World, service: Service) -> Jobs | None:
+def _batches_of(world: World, service: Service) -> Batches | None:
     if world.jobs_dir is None:
         return None
-    asker = ServiceAsker(service)
-    jobs = Jobs(
-        *(world.jobs_dir, asker),
+    batches = Batches(
+        *(world.jobs_dir, LineAnswerer(service)),
         bounds=world.jobs_bounds,
         times=world.jobs_times,
         allowances=Allowances(service.keys.known, service.clock),
     )
-    jobs.open_if_there()
-    return jobs
+    batches.open_if_there()
+    return batches
+
+
+def _routers_of(service: Service, monitor: Monitor, batches: Batches | None) -> list[APIRouter]:
+    if batches is None:
+        return []
+    monitor.metrics.attach_other(partial(collect_batches, batches))
+    return [make_file_router(service, batches), make_batch_router(service, batches)]
 
 
 @contextlib.contextmanager
@@ -280,11 +286,8 @@ def running(world: World) -> Iterator[Running]:
         service.admission.bodies_bytes_max = world.bodies_bytes_max
     monitor = Monitor(engine, service.model_name)
     engine.start()
-    jobs = _jobs_of(world, service)
-    routers = [make_file_router(service, jobs), make_batch_router(service, jobs)] if jobs else []
-    app = create_app(service, monitor, routers)
-    if jobs is not None:
-        monitor.metrics.attach_other(partial(collect_jobs, jobs))
+    batches = _batches_of(world, service)
+    app = create_app(service, monitor, _routers_of(service, monitor, batches))
     lifecycle = Lifecycle(service, app, world.unsent_bytes_max)
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
@@ -296,21 +299,21 @@ def running(world: World) -> Iterator[Running]:
             lifecycle.run(listener, on_started)
 
     def on_started() -> None:
-        if jobs is not None:
-            jobs.start()
+        if batches is not None:
+            batches.start()
         started.set()
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
     assert started.wait(WAIT_S), "the server did not start"
     try:
-        yield Running(service, app, lifecycle, host, port, jobs)
+        yield Running(service, app, lifecycle, host, port, batches)
     finally:
         lifecycle.stop()
         lifecycle.stop()
         thread.join(WAIT_S)
         listener.close()
         template.close()
-        if jobs is not None:
-            jobs.close()
+        if batches is not None:
+            batches.close()
         assert not thread.is_alive(), "the server did not end"

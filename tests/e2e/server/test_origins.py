@@ -42,8 +42,8 @@ def test_a_foreign_upload_is_refused_before_it_is_read(server: Running) -> None:
     """Guards the disk: 767 MiB of a page were stored in 22 s."""
     assert server.raw(UPLOAD).startswith(b"HTTP/1.1 403 ")
     assert server.get("/v1/files").json()["data"] == []
-    assert server.jobs is not None
-    assert not list(server.jobs.thread.folder.rglob("*.partial"))
+    assert server.batches is not None
+    assert not list(server.batches.thread.folder.rglob("*.partial"))
 
 
 @pytest.mark.parametrize(

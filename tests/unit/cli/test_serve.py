@@ -14,7 +14,7 @@ from jitney.loading.compose import assemble
 from jitney.server.application import Application, allowed_hosts, read_keys
 from jitney.server.batches import limits
 from jitney.server.batches.database import StoreTaken
-from jitney.server.batches.store import JobStore
+from jitney.server.batches.store import BatchStore
 from tests.unit.server.batches.test_runner import run_until
 
 
@@ -110,24 +110,24 @@ def test_a_store_that_another_server_has_is_waited_for_in_an_update(
     monkeypatch.setattr(limits, "STORE_S", 0.02)
     assembly = assemble(Settings(backend="fake"))
     serving = ServeSettings(jobs_dir=tmp_path)
-    first = JobStore(tmp_path)
+    first = BatchStore(tmp_path)
     try:
         with pytest.raises(StoreTaken):
             Application(assembly, serving, ())
         application = Application(assembly, serving, (), waits_for_store=True)
-        assert application.jobs is not None
-        assert not application.jobs.thread.is_open
+        assert application.batches is not None
+        assert not application.batches.thread.is_open
         asyncio.run(opened(application, first))
-        assert application.jobs.thread.is_open
+        assert application.batches.thread.is_open
         application.close()
     finally:
         first.close()
         assembly.close(0.0)
 
 
-async def opened(application: Application, other: JobStore) -> None:
+async def opened(application: Application, other: BatchStore) -> None:
     """Start, and wait until the store is open that the other one gives back."""
-    jobs = application.jobs
+    jobs = application.batches
     assert jobs is not None
     application.start()
     other.close()

@@ -9,8 +9,8 @@ import pytest
 from jitney.config import ServeSettings, Settings
 from jitney.loading.compose import assemble
 from jitney.server.batches.limits import WINDOW_S
-from jitney.server.batches.store import JobStore
-from jitney.server.batches.stored import CheckedLine
+from jitney.server.batches.rows import StoredLine
+from jitney.server.batches.store import BatchStore
 from jitney.server.service import now_s
 from tests.unit.server.batches.store_for_tests import add_file, new_batch
 from tests.unit.server.batches.test_runner import run_until
@@ -34,7 +34,7 @@ def test_an_ingress_that_leaves_stops_its_jobs_before_their_store(
     async def leave() -> None:
         serving = ServeSettings(jobs_dir=tmp_path)
         ingress = serve_app.RayIngress(None, Settings(backend="fake"), serving, 1)
-        jobs = ingress._application.jobs
+        jobs = ingress._application.batches
         assert jobs is not None
 
         async def is_running() -> bool:
@@ -47,8 +47,8 @@ def test_an_ingress_that_leaves_stops_its_jobs_before_their_store(
         monkeypatch.delattr(serve_app.RayIngress, "__del__")
 
     asyncio.run(leave())
-    store = JobStore(tmp_path)
-    pending, batch = store.lines.pending(serial, 0, LINES), store.batches.get(serial)
+    store = BatchStore(tmp_path)
+    pending, batch = store.batches.pending_lines(serial, 0, LINES), store.batches.get(serial)
     assert pending
     assert (batch.completed + len(pending), batch.failed) == (LINES, 0)
     store.close()
@@ -59,17 +59,17 @@ def _begun_batch(folder: Path, model: str) -> int:
     body = {"prompt": "a", "max_tokens": 200, "ignore_eos": True}
     asked = {"custom_id": "c", "method": "POST", "url": "/v1/completions", "body": body}
     text = json.dumps(asked).encode()
-    store = JobStore(folder)
+    store = BatchStore(folder)
     file = add_file(store, text)
     now = now_s()
     batch = store.batches.create(
         new_batch(file, model=model, created_at=now, expires_at=now + WINDOW_S)
     )
     lines = [
-        CheckedLine(number=number, start=0, length=len(text), custom_id=f"c{number}")
+        StoredLine(number=number, start=0, length=len(text), custom_id=f"c{number}")
         for number in range(1, LINES + 1)
     ]
-    store.lines.add(batch, lines, len(text), LINES)
+    store.batches.add_lines(batch, lines, len(text), LINES)
     assert store.batches.begin(batch.serial, now)
     store.close()
     return batch.serial

@@ -11,15 +11,13 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
-from functools import partial
 
 from jitney.config import Key
+from jitney.engine.answer import Usage
 from jitney.engine.clock import Clock
 from jitney.server.batches import limits
-from jitney.server.batches.database import DiskTrouble
-from jitney.server.batches.store import JobStore
-from jitney.server.batches.store_thread import StoreThread
-from jitney.server.batches.stored import LineTokens
+from jitney.server.batches.database import DiskError
+from jitney.server.batches.store import StoreThread
 
 _log = logging.getLogger("jitney.server.batches")
 
@@ -36,7 +34,7 @@ class Allowances:
         self._clock = clock
         self._counted_at = clock.now()
         self._used: dict[str, float] = {}
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     @property
     def used_up_count(self) -> int:
@@ -59,10 +57,10 @@ class Allowances:
         used = self._count_down().get(owner, 0.0)
         if used < per_day:
             # Not with each line that may begin after a wait: people read this.
-            self._told -= {owner} if used < per_day / 2 else set()
+            self._logged -= {owner} if used < per_day / 2 else set()
             return True
-        if owner not in self._told:
-            self._told.add(owner)
+        if owner not in self._logged:
+            self._logged.add(owner)
             _log.warning(
                 "The batches of %s wait: their %.0f tokens a day are used up, and come back with "
                 "time (batch_tokens_per_day of the key file)",
@@ -71,11 +69,11 @@ class Allowances:
             )
         return False
 
-    def spend(self, owner: str, tokens: LineTokens) -> None:
+    def spend(self, owner: str, usage: Usage) -> None:
         """A line of this key has ended."""
         if owner in self._per_day:
             used = self._count_down()
-            used[owner] = used.get(owner, 0.0) + tokens.prompt + tokens.completion
+            used[owner] = used.get(owner, 0.0) + usage.prompt_count + usage.completion_count
 
     def used_by(self, owners: Collection[str]) -> dict[str, float]:
         """What these have used and did not get back."""
@@ -90,8 +88,8 @@ class Allowances:
             used = self.used_by(self._per_day)
             if used == noted:
                 continue
-            with contextlib.suppress(DiskTrouble):  # the next time notes more
-                await thread.call(partial(_note, used))
+            with contextlib.suppress(DiskError):  # the next time notes more
+                await thread.call(lambda store: store.batches.note_used(used))  # noqa: B023, at once
                 noted = used
 
     def _count_down(self) -> dict[str, float]:
@@ -102,7 +100,3 @@ class Allowances:
         for owner, used in self._used.items():
             self._used[owner] = max(0.0, used - days * self._per_day[owner])
         return self._used
-
-
-def _note(used: Mapping[str, float], store: JobStore) -> None:
-    store.allowances.note(used)

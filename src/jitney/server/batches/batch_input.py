@@ -9,10 +9,10 @@ import os
 from io import BufferedReader, FileIO
 from pathlib import Path
 
-from jitney.server.batches.database import DiskTrouble
+from jitney.server.batches.database import DiskError
 
 
-class InputChanged(DiskTrouble):
+class InputChanged(DiskError):
     """The input is not what it was when its lines were noted."""
 
 

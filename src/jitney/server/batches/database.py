@@ -2,35 +2,42 @@
 
 What was committed is on the disk: the log is written ahead (WAL), and each commit waits for the
 disk (`synchronous=FULL`). A process that was killed leaves what it had committed, and nothing else.
-The lock ends with its process, however that ends. Raises `DiskTrouble` where the disk is full,
+The lock ends with its process, however that ends. Raises `DiskError` where the disk is full,
 fails or is away: nothing has changed then, and the same call may succeed later. The files are for
 their user only.
+
+A line is one row. Its state and its reply change in one statement: `reply` is there exactly when
+the line is no longer pending. The row of a line is unique, so a line has at most one result,
+whatever was killed when.
 """
 
 import errno
 import fcntl
 import os
 import sqlite3
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from jitney.errors import ConfigError
-from jitney.server.batches.schema import TABLES, UPGRADES, VERSION
 
 NAME = "jobs.sqlite"
 LOCK = "lock"
+
+VERSION = 2
+"""Stored as `user_version`. A store of a newer version is refused; an older one is brought up."""
+
+PENDING, DONE, FAILED = 0, 1, 2
+"""States of a line."""
 
 BUSY_S = 1.0
 """How long a call waits for another program that writes to the database."""
 
 _FULL = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
-_TROUBLES = _FULL | {
-    sqlite3.SQLITE_CANTOPEN,
-    sqlite3.SQLITE_BUSY,
-    sqlite3.SQLITE_LOCKED,
-    sqlite3.SQLITE_READONLY,
+_PASSING = _FULL | {
+    *(sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_BUSY),
+    *(sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY),
 }
 _FULL_ERRORS = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE}
@@ -42,7 +49,6 @@ MISTAKES = frozenset(
 )
 """Of a folder that was given: waiting does not help. Later, the same errors may pass."""
 
-_TABLES = {"files", "batches", "lines"}
 _UNUSABLE = {
     sqlite3.SQLITE_NOTADB: "is not a store of jobs",
     sqlite3.SQLITE_CORRUPT: "is damaged",
@@ -50,15 +56,68 @@ _UNUSABLE = {
     sqlite3.SQLITE_PERM: "cannot be written to",
 }
 
+_ADDED = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+INSERT INTO meta VALUES ('mark', lower(hex(randomblob(16))));
+CREATE TABLE allowances (owner TEXT PRIMARY KEY, used REAL NOT NULL);
+"""
 
-class DiskTrouble(Exception):
+_UPGRADES = {
+    1: f"{_ADDED}ALTER TABLE batches ADD COLUMN passed_s REAL NOT NULL DEFAULT 0;",
+}
+"""From each older version to this one."""
+
+_TABLES = f"""{_ADDED}
+CREATE TABLE files (
+    serial INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, owner TEXT NOT NULL,
+    filename TEXT NOT NULL, purpose TEXT NOT NULL, bytes INTEGER NOT NULL, sha256 TEXT NOT NULL,
+    created_at INTEGER NOT NULL
+);
+CREATE INDEX files_of_owner ON files (owner, serial);
+
+CREATE TABLE batches (
+    serial INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, owner TEXT NOT NULL,
+    endpoint TEXT, model TEXT NOT NULL,
+    input_file_id TEXT NOT NULL, input_sha256 TEXT NOT NULL,
+    metadata TEXT, idempotency_key TEXT,
+    status TEXT NOT NULL, outcome TEXT, errors TEXT,
+    read_bytes INTEGER NOT NULL DEFAULT 0, read_lines INTEGER NOT NULL DEFAULT 0,
+    total INTEGER NOT NULL DEFAULT 0,
+    completed INTEGER NOT NULL DEFAULT 0, failed INTEGER NOT NULL DEFAULT 0,
+    prompt_tokens INTEGER NOT NULL DEFAULT 0, cached_tokens INTEGER NOT NULL DEFAULT 0,
+    completion_tokens INTEGER NOT NULL DEFAULT 0,
+    output_file_id TEXT, error_file_id TEXT, is_swept INTEGER NOT NULL DEFAULT 0,
+    created_at INTEGER NOT NULL, expires_at INTEGER, passed_s REAL NOT NULL DEFAULT 0,
+    in_progress_at INTEGER, finalizing_at INTEGER, completed_at INTEGER, failed_at INTEGER,
+    expired_at INTEGER, cancelling_at INTEGER, cancelled_at INTEGER,
+    UNIQUE (owner, idempotency_key)
+);
+CREATE INDEX batches_of_owner ON batches (owner, serial);
+CREATE INDEX batches_live ON batches (status)
+    WHERE status IN ('validating', 'in_progress', 'finalizing', 'cancelling');
+CREATE INDEX batches_unswept ON batches (serial) WHERE is_swept = 0;
+
+CREATE TABLE lines (
+    batch INTEGER NOT NULL, number INTEGER NOT NULL,
+    start INTEGER NOT NULL, length INTEGER NOT NULL, custom_id TEXT,
+    state INTEGER NOT NULL CHECK (state IN (0, 1, 2)), reply BLOB,
+    PRIMARY KEY (batch, number), CHECK ((state = 0) = (reply IS NULL))
+);
+CREATE INDEX lines_pending ON lines (batch, number) WHERE state = 0;
+CREATE INDEX lines_by_custom_id ON lines (batch, custom_id);
+"""
+
+
+class DiskError(Exception):
     """The disk is full, fails or is away. Nothing has changed; the same may succeed later."""
 
-    is_full = False
-    """Whether room may be what is missing."""
+    def __init__(self, message: str, *, is_full: bool = False) -> None:
+        super().__init__(message)
+        self.is_full = is_full
+        """Whether room may be what is missing."""
 
 
-class NotBegun(DiskTrouble):
+class NotBegun(DiskError):
     """A transaction could not begin, so it has certainly changed nothing."""
 
 
@@ -67,8 +126,8 @@ class StoreTaken(ConfigError):
 
 
 @contextmanager
-def disk_troubles(*, passing: Collection[int] = ()) -> Iterator[None]:
-    """Turn a failure of the disk inside into DiskTrouble; other errors pass.
+def disk_errors(*, passing: Collection[int] = ()) -> Iterator[None]:
+    """Turn a failure of the disk inside into DiskError; other errors pass.
 
     What is read and written inside is ours, so no failure of the system is the caller's: a file
     that is not there is on a disk that is away. `passing` has errors that are somebody's mistake.
@@ -77,27 +136,14 @@ def disk_troubles(*, passing: Collection[int] = ()) -> Iterator[None]:
         yield
     except sqlite3.OperationalError as error:
         code = error.sqlite_errorcode & 0xFF
-        if code not in _TROUBLES:
+        if code not in _PASSING:
             raise
-        trouble = DiskTrouble(str(error))
-        trouble.is_full = code in _FULL
-        raise trouble from error
+        raise DiskError(str(error), is_full=code in _FULL) from error
     except OSError as error:
         if error.errno in passing:
             raise
-        trouble = DiskTrouble(error.strerror or type(error).__name__)
-        trouble.is_full = error.errno in _FULL_ERRORS
-        raise trouble from error
-
-
-@contextmanager
-def _not_begun() -> Iterator[None]:
-    try:
-        yield
-    except DiskTrouble as trouble:
-        unbegun = NotBegun(*trouble.args)
-        unbegun.is_full = trouble.is_full
-        raise unbegun from trouble
+        message = error.strerror or type(error).__name__
+        raise DiskError(message, is_full=error.errno in _FULL_ERRORS) from error
 
 
 class Database:
@@ -114,14 +160,12 @@ class Database:
     @property
     def mark(self) -> str:
         """What tells this database from all others, in the folder of content too."""
-        mark = self._meta("mark")
-        assert mark is not None
-        return mark
+        return str(self.value("SELECT value FROM meta WHERE key = 'mark'"))
 
     @property
     def is_marked(self) -> bool:
         """Whether the folder of content has got the mark."""
-        return self._meta("is_marked") is not None
+        return bool(self.value("SELECT count(*) FROM meta WHERE key = 'is_marked'"))
 
     def note_marked(self) -> None:
         """The folder of content has the mark."""
@@ -135,11 +179,14 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """All changes inside are on the disk at the end, or none is. Raises DiskTrouble."""
+        """All changes inside are on the disk at the end, or none is. Raises DiskError."""
         connection = self._connection
-        with _not_begun(), disk_troubles():
-            connection.execute("BEGIN IMMEDIATE")
-        with disk_troubles():
+        try:
+            with disk_errors():
+                connection.execute("BEGIN IMMEDIATE")
+        except DiskError as error:
+            raise NotBegun(str(error), is_full=error.is_full) from error
+        with disk_errors():
             try:
                 yield connection
                 connection.execute("COMMIT")
@@ -151,29 +198,44 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """For questions only. Raises DiskTrouble."""
-        with disk_troubles():
+        """For questions only. Raises DiskError."""
+        with disk_errors():
             yield self._connection
+
+    def rows(self, query: str, *values: object) -> list[sqlite3.Row]:
+        """The rows of a question. Raises DiskError."""
+        with self.reading() as connection:
+            return connection.execute(query, values).fetchall()
+
+    def row(self, query: str, *values: object) -> sqlite3.Row | None:
+        """The first row of a question; None without one. Raises DiskError."""
+        return next(iter(self.rows(query, *values)), None)
+
+    def value(self, query: str, *values: object) -> Any:  # Any: a value of SQLite
+        """The one value of a question. Raises DiskError."""
+        return self.rows(query, *values)[0][0]
 
     def used_bytes(self) -> int:
         """The bytes of the file that hold something."""
-        with self.reading() as connection:
-            pages, free, size = (
-                connection.execute(f"PRAGMA {name}").fetchone()[0]
-                for name in ("page_count", "freelist_count", "page_size")
-            )
+        pages, free, size = (
+            self.value(f"PRAGMA {name}") for name in ("page_count", "freelist_count", "page_size")
+        )
         used: int = (pages - free) * size
         return used
 
     def shrink(self) -> None:
         """Give back to the disk what holds nothing."""
-        with self.reading() as connection:
-            connection.execute("PRAGMA incremental_vacuum").fetchall()
+        self.rows("PRAGMA incremental_vacuum")
 
-    def _meta(self, key: str) -> str | None:
-        with self.reading() as connection:
-            row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-        return None if row is None else str(row["value"])
+
+def insert(connection: sqlite3.Connection, table: str, values: Mapping[str, object]) -> int:
+    """Add a row with these values, within a transaction; its serial."""
+    marks = ", ".join("?" * len(values))
+    cursor = connection.execute(
+        f"INSERT INTO {table} ({', '.join(values)}) VALUES ({marks})", tuple(values.values())
+    )
+    assert cursor.lastrowid is not None, table
+    return cursor.lastrowid
 
 
 def _private(path: Path) -> int:
@@ -204,15 +266,12 @@ def _opened(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         _bring_up(connection, path)
-    except sqlite3.DatabaseError as error:
+    except BaseException as error:
         connection.close()
-        reason = _UNUSABLE.get(error.sqlite_errorcode & 0xFF)
-        if reason is None:
+        code = error.sqlite_errorcode & 0xFF if isinstance(error, sqlite3.DatabaseError) else -1
+        if code not in _UNUSABLE:
             raise
-        raise ConfigError(f"{path} {reason}; give another folder.") from None
-    except BaseException:
-        connection.close()
-        raise
+        raise ConfigError(f"{path} {_UNUSABLE[code]}; give another folder.") from None
     return connection
 
 
@@ -221,12 +280,12 @@ def _bring_up(connection: sqlite3.Connection, path: Path) -> None:
     found = connection.execute("PRAGMA user_version").fetchone()[0]
     # A damaged file is found here, and not by the first caller.
     tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master")}
-    is_ours = tables >= _TABLES if found else not tables
+    is_ours = tables >= {"files", "batches", "lines"} if found else not tables
     if not is_ours:
         raise ConfigError(f"{path} is not a store of jobs; give another folder.")
     if found == VERSION:
         return
-    script = TABLES if found == 0 else UPGRADES.get(found)
+    script = _TABLES if found == 0 else _UPGRADES.get(found)
     if script is None:
         raise ConfigError(
             f"{path} was made by a newer version of jitney (form {found}, and this one knows "

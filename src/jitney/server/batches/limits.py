@@ -3,7 +3,7 @@
 All are checked on entry, and shown in the metrics as `jitney:jobs_limit` (invariant 9). Those of a
 line's body are the ones of any body: `jitney.server.limits`.
 
-Tests: tests/e2e/batches/test_job_limits.py.
+Tests: tests/e2e/batches/test_batch_limits.py.
 """
 
 FILE_BYTES_MAX = 536_870_912

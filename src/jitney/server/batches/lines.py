@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from io import BufferedReader
 
 from jitney.server.batches import limits
-from jitney.server.batches.job_bodies import BatchLine
+from jitney.server.batches.batch_bodies import BatchLine
 from jitney.server.batches.objects import refused_line
-from jitney.server.batches.stored import CheckedLine
+from jitney.server.batches.rows import StoredLine
 from jitney.server.error_object import Refusal
 from jitney.server.openai.check_body import check_fields
 from jitney.server.openai.parse import parse_object
@@ -42,33 +42,28 @@ class RawLine:
 class CheckedPart:
     """Lines of one part of an input, and where the next part begins."""
 
-    lines: tuple[CheckedLine, ...]
+    lines: tuple[StoredLine, ...]
     read_bytes: int
     read_lines: int
     is_last: bool
 
 
+@dataclass(frozen=True, slots=True)
 class LineCheck:
-    """The rules for lines of one batch."""
+    """The rules for lines of one batch. Without an endpoint, a line may have any. `is_taken` says
+    whether an earlier line has an id."""
 
-    def __init__(
-        self,
-        endpoint: str | None,
-        line_bytes_max: int,
-        values_max: int,
-        is_taken: Callable[[str], bool],
-    ) -> None:
-        self._endpoint = endpoint
-        self._line_bytes_max = line_bytes_max
-        self._values_max = values_max
-        self._is_taken = is_taken
+    endpoint: str | None
+    line_bytes_max: int
+    values_max: int
+    is_taken: Callable[[str], bool]
 
     def check_part(self, file: BufferedReader, read_bytes: int, read_lines: int) -> CheckedPart:
         """Check the next lines of an input, as many as are checked in one go."""
-        found: list[CheckedLine] = []
+        found: list[StoredLine] = []
         ids: set[str] = set()
         start, number = read_bytes, read_lines
-        for raw in read_lines_of(file, start, self._line_bytes_max):
+        for raw in read_lines_of(file, start, self.line_bytes_max):
             start, number = raw.start + raw.length, number + raw.count
             if not raw.is_blank:
                 found.append(self._checked(raw, number, ids))
@@ -76,39 +71,39 @@ class LineCheck:
                 return CheckedPart(tuple(found), start, number, is_last=False)
         return CheckedPart(tuple(found), start, number, is_last=True)
 
-    def _checked(self, raw: RawLine, number: int, ids: set[str]) -> CheckedLine:
+    def _checked(self, raw: RawLine, number: int, ids: set[str]) -> StoredLine:
         custom_id: str | None = None
         reply = None
         try:
             if raw.content is None:
                 raise Refusal(
                     "request_too_large",
-                    f"The line has {raw.length} bytes; the limit is {self._line_bytes_max}.",
+                    f"The line has {raw.length} bytes; the limit is {self.line_bytes_max}.",
                 )
-            given = parse_line(raw.content, self._values_max)
-            named = given.get("custom_id")
-            if isinstance(named, str) and len(named) <= limits.CUSTOM_ID_CHARACTERS_MAX:
-                custom_id = named
-            line = check_fields(given, BatchLine)
+            fields = parse_line(raw.content, self.values_max)
+            found = fields.get("custom_id")
+            if isinstance(found, str) and len(found) <= limits.CUSTOM_ID_CHARACTERS_MAX:
+                custom_id = found
+            line = check_fields(fields, BatchLine)
             self._check_rest(line, ids)
         except Refusal as refusal:
             reply = refused_line(number, custom_id, refusal.code, refusal.message)
         if custom_id is not None:
             # Of a refused line too: a result with its id is that of one line.
             ids.add(custom_id)
-        return CheckedLine(
+        return StoredLine(
             number=number, start=raw.start, length=raw.length, custom_id=custom_id, reply=reply
         )
 
     def _check_rest(self, line: BatchLine, ids: set[str]) -> None:
-        if line.custom_id in ids or self._is_taken(line.custom_id):
+        if line.custom_id in ids or self.is_taken(line.custom_id):
             raise Refusal(
                 "invalid_value", "An earlier line has the same custom_id.", param="custom_id"
             )
-        if self._endpoint is not None and line.url != self._endpoint:
+        if self.endpoint is not None and line.url != self.endpoint:
             raise Refusal(
                 "invalid_value",
-                f"The url is {line.url}, and the batch is for {self._endpoint}.",
+                f"The url is {line.url}, and the batch is for {self.endpoint}.",
                 param="url",
             )
 

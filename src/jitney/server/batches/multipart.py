@@ -5,8 +5,8 @@ is not a form of RFC 7578 is refused.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum, auto
 
 from jitney.server.batches import limits
 
@@ -30,21 +30,8 @@ class PartBegin:
     filename: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class PartContent:
-    """More of the field that began last."""
-
-    content: bytes
-
-
-FormEvent = PartBegin | PartContent
-
-
-class _Place(Enum):
-    BOUNDARY = auto()
-    HEADERS = auto()
-    CONTENT = auto()
-    END = auto()
+FormEvent = PartBegin | bytes
+"""Bytes are more of the field that began last."""
 
 
 def boundary_of(content_type: str) -> bytes:
@@ -63,14 +50,12 @@ class FormReader:
         self._delimiter = b"\r\n--" + boundary
         # The first boundary has no line before it.
         self._held = bytearray(b"\r\n")
-        self._place = _Place.CONTENT
+        self._take: Callable[[list[FormEvent]], bool] = self._take_content
+        """Takes the next thing if it is complete, and returns whether there may be more."""
         self._has_begun = False
         self._count = 0
-
-    @property
-    def is_over(self) -> bool:
+        self.is_over = False
         """Whether the last boundary was seen."""
-        return self._place is _Place.END
 
     def feed(self, piece: bytes) -> list[FormEvent]:
         """What the next bytes of the body hold."""
@@ -79,21 +64,9 @@ class FormReader:
             return []
         self._held += piece
         events: list[FormEvent] = []
-        while self._step(events):
+        while self._take(events):
             pass
         return events
-
-    def _step(self, events: list[FormEvent]) -> bool:
-        """Take the next thing that is complete; whether there may be more."""
-        match self._place:
-            case _Place.CONTENT:
-                return self._take_content(events)
-            case _Place.BOUNDARY:
-                return self._take_boundary()
-            case _Place.HEADERS:
-                return self._take_headers(events)
-            case _Place.END:
-                return False
 
     def _take_content(self, events: list[FormEvent]) -> bool:
         held = self._held
@@ -103,18 +76,18 @@ class FormReader:
         if count and not self._has_begun:
             raise BadForm("The form does not begin with its boundary.")
         if count:
-            events.append(PartContent(bytes(held[:count])))
+            events.append(bytes(held[:count]))
         del held[: count + (len(self._delimiter) if end >= 0 else 0)]
         if end >= 0:
-            self._place = _Place.BOUNDARY
+            self._take = self._take_boundary
         return end >= 0
 
-    def _take_boundary(self) -> bool:
+    def _take_boundary(self, events: list[FormEvent]) -> bool:
         held = self._held
         if len(held) < 2:
             return False
         if held[:2] == b"--":
-            self._place = _Place.END
+            self.is_over = True
             held.clear()
             return False
         if held[:2] != b"\r\n":
@@ -123,7 +96,7 @@ class FormReader:
         self._count += 1
         if self._count > limits.FORM_FIELDS_MAX:
             raise BadForm(f"The form has more than {limits.FORM_FIELDS_MAX} fields.")
-        self._place = _Place.HEADERS
+        self._take = self._take_headers
         return True
 
     def _take_headers(self, events: list[FormEvent]) -> bool:
@@ -137,7 +110,7 @@ class FormReader:
         # The empty line ends the headers; the content may be empty, and its boundary follows.
         del held[: end + 4]
         self._has_begun = True
-        self._place = _Place.CONTENT
+        self._take = self._take_content
         return True
 
 

@@ -10,12 +10,21 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from jitney.server.batches.stored import BatchStatus, StoredBatch, StoredFile
+from jitney.server.batches.rows import BatchStatus, StoredBatch, StoredFile
 
 Json = dict[str, Any]  # Any: a JSON value
 Row = TypeVar("Row", StoredFile, StoredBatch)
 
 WINDOW = "24h"
+
+_OF_FILE = ("id", "bytes", "created_at", "filename", "purpose")
+_OF_BATCH = (
+    *("id", "endpoint", "model", "input_file_id", "status", "output_file_id", "error_file_id"),
+    *("created_at", "in_progress_at", "expires_at", "finalizing_at", "completed_at"),
+    *("failed_at", "expired_at", "cancelling_at", "cancelled_at"),
+)
+_COUNTS = ("total", "completed", "failed")
+"""Fields that are as the store has them."""
 
 _UNRUN = {
     BatchStatus.EXPIRED: ("batch_expired", "The batch's time was over before this line was run."),
@@ -33,47 +42,19 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=
 
 def file_object(file: StoredFile) -> Json:
     """A file."""
-    return {
-        "id": file.id,
-        "object": "file",
-        "bytes": file.bytes,
-        "created_at": file.created_at,
-        "expires_at": None,
-        "filename": file.filename,
-        "purpose": file.purpose,
-        "status": "processed",
-        "status_details": None,
-    }
+    others = {"object": "file", "expires_at": None, "status": "processed", "status_details": None}
+    return {name: getattr(file, name) for name in _OF_FILE} | others
 
 
 def batch_object(batch: StoredBatch) -> Json:
     """A batch. What it has not come to yet is null."""
     errors = {"object": "list", "data": list(batch.errors)} if batch.errors else None
     return {
-        "id": batch.id,
+        **{name: getattr(batch, name) for name in _OF_BATCH},
         "object": "batch",
-        "endpoint": batch.endpoint,
-        "model": batch.model,
         "errors": errors,
-        "input_file_id": batch.input_file_id,
         "completion_window": WINDOW,
-        "status": batch.status.value,
-        "output_file_id": batch.output_file_id,
-        "error_file_id": batch.error_file_id,
-        "created_at": batch.created_at,
-        "in_progress_at": batch.in_progress_at,
-        "expires_at": batch.expires_at,
-        "finalizing_at": batch.finalizing_at,
-        "completed_at": batch.completed_at,
-        "failed_at": batch.failed_at,
-        "expired_at": batch.expired_at,
-        "cancelling_at": batch.cancelling_at,
-        "cancelled_at": batch.cancelled_at,
-        "request_counts": {
-            "total": batch.total,
-            "completed": batch.completed,
-            "failed": batch.failed,
-        },
+        "request_counts": {name: getattr(batch, name) for name in _COUNTS},
         "usage": {
             "input_tokens": batch.prompt_tokens,
             "input_tokens_details": {"cached_tokens": batch.cached_tokens},
@@ -85,11 +66,11 @@ def batch_object(batch: StoredBatch) -> Json:
     }
 
 
-def listed(rows: Sequence[Row], made: Callable[[Row], Json], *, has_more: bool) -> Json:
+def listed(rows: Sequence[Row], form: Callable[[Row], Json], *, has_more: bool) -> Json:
     """A list of objects."""
     return {
         "object": "list",
-        "data": [made(row) for row in rows],
+        "data": [form(row) for row in rows],
         "first_id": rows[0].id if rows else None,
         "last_id": rows[-1].id if rows else None,
         "has_more": has_more,
@@ -99,8 +80,8 @@ def listed(rows: Sequence[Row], made: Callable[[Row], Json], *, has_more: bool) 
 def answered_line(custom_id: str, status: int, request_id: str, body: bytes) -> bytes:
     """The line of a request that was asked; `body` is JSON already."""
     head = _encode({"id": _line_id(), "custom_id": custom_id}).encode()
-    told = _encode({"status_code": status, "request_id": request_id}).encode()
-    line = b'%b,"response":%b,"body":%b},"error":null}' % (head[:-1], told[:-1], body)
+    response = _encode({"status_code": status, "request_id": request_id}).encode()
+    line = b'%b,"response":%b,"body":%b},"error":null}' % (head[:-1], response[:-1], body)
     for character, escaped in _LINE_ENDS.items():
         line = line.replace(character, escaped)
     return line
@@ -109,9 +90,9 @@ def answered_line(custom_id: str, status: int, request_id: str, body: bytes) -> 
 def refused_line(number: int, custom_id: str | None, code: str, message: str) -> bytes:
     """The line of a request that was never asked."""
     error = {"code": code, "message": message, "line": number}
-    made = {"id": _line_id(), "custom_id": custom_id, "response": None, "error": error}
+    line = {"id": _line_id(), "custom_id": custom_id, "response": None, "error": error}
     # A custom id may hold any character: escapes keep it on one line.
-    return json.dumps(made, separators=(",", ":")).encode()
+    return json.dumps(line, separators=(",", ":")).encode()
 
 
 def unrun_line(number: int, custom_id: str | None, outcome: BatchStatus) -> bytes:

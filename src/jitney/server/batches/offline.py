@@ -8,66 +8,88 @@ Tests: tests/e2e/batches/test_batch_run.py.
 """
 
 import asyncio
+import json
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from errno import EMLINK, ENOTSUP, EPERM
 from pathlib import Path
 
 from jitney.errors import ConfigError, EngineStopped
-from jitney.models.files import locked_if_free, publish, sha256_of, sync
+from jitney.models.files import locked_if_free, publish, sha256_of, sync, write_text
 from jitney.server.batches.batch_input import HeldInput, InputChanged
+from jitney.server.batches.batches import Batches
 from jitney.server.batches.database import StoreTaken
-from jitney.server.batches.jobs import Jobs
-from jitney.server.batches.receipt import Receipt, read_receipt
-from jitney.server.batches.stages import JobBounds
-from jitney.server.batches.store import JobStore
+from jitney.server.batches.rows import BatchStatus, NewBatch, Purpose, StoredBatch, StoredFile
+from jitney.server.batches.stages import BatchBounds
+from jitney.server.batches.store import BatchStore
 from jitney.server.batches.store_folder import is_store, remove_store
-from jitney.server.batches.stored import BatchStatus, NewBatch, Purpose, StoredBatch, StoredFile
 from jitney.server.service import now_s
 
 POLL_S = 0.1
 NAME_BYTES_MAX = 230
 """Of the output: other names are made from it, and a name has 255 bytes at most."""
-NO_BOUNDS = JobBounds(lines_max=None, bytes_max=None)
+NO_BOUNDS = BatchBounds(lines_max=None, bytes_max=None)
 """The bounds of a server are for strangers."""
 
 _OWNER = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What a run has put in place: digests of the input and of both files, and counts of lines.
+
+    A run that was killed after its last step has left its results, and no store that knows them.
+    With the receipt beside them the same command finds that all is done. Another input with the
+    same ids is not the same command.
+    """
+
+    input_sha256: str
+    model: str
+    output_sha256: str
+    errors_sha256: str | None
+    answered: int
+    failed: int
+
+    def write(self, path: Path) -> None:
+        """Put it there, complete and on the disk."""
+        write_text(path, json.dumps(asdict(self), indent=1) + "\n")
+
+    def are_results(self, output: Path, errors: Path) -> bool:
+        """Whether these files are what was put in place."""
+        found = [sha256_of(each) if each.is_file() else None for each in (output, errors)]
+        return found == [self.output_sha256, self.errors_sha256]
+
+
+def read_receipt(path: Path) -> Receipt | None:
+    """The receipt in a file; None if there is none."""
+    try:
+        return Receipt(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+@dataclass
 class RunPlaces:
     """The files of one run."""
 
     source: Path
     output: Path
 
-    @property
-    def errors(self) -> Path:
+    def __post_init__(self) -> None:
+        name = self.output.name
+        self.errors = self.output.with_stem(f"{self.output.stem}.errors")
         """Where failed lines go: out.jsonl has out.errors.jsonl."""
-        return self.output.with_name(f"{self.output.stem}.errors{self.output.suffix}")
-
-    @property
-    def folder(self) -> Path:
+        self.folder = self.output.with_name(f"{name}.jobs")
         """The store, while the run is not complete."""
-        return self.output.with_name(f"{self.output.name}.jobs")
-
-    @property
-    def done_folder(self) -> Path:
+        self.done_folder = self.output.with_name(f"{name}.jobs.done")
         """The name of the store while it is being removed."""
-        return self.folder.with_name(f"{self.folder.name}.done")
-
-    @property
-    def receipt(self) -> Path:
+        self.receipt = self.output.with_name(f"{name}.done")
         """What was put in place."""
-        return self.output.with_name(f"{self.output.name}.done")
-
-    @property
-    def lock(self) -> Path:
+        self.lock = self.output.with_name(f"{name}.lock")
         """Held by the one run that there may be."""
-        return self.output.with_name(f"{self.output.name}.lock")
 
     def check(self) -> None:
         """Refuse what cannot be run, before anything is read. Raises ConfigError."""
@@ -115,7 +137,7 @@ def locked(places: RunPlaces) -> Iterator[None]:
 
 def adopt(places: RunPlaces, source: HeldInput, model: str) -> StoredBatch:
     """The batch of this run: that of an earlier run, or a new one. Raises ConfigError."""
-    store = JobStore(places.folder)
+    store = BatchStore(places.folder)
     try:
         earlier = store.batches.listed(_OWNER, None, 1)
         if earlier:
@@ -131,29 +153,29 @@ def adopt(places: RunPlaces, source: HeldInput, model: str) -> StoredBatch:
         store.close()
 
 
-async def run(jobs: Jobs, serial: int, tell: Callable[[StoredBatch], None]) -> StoredBatch:
-    """Run a batch to its end; `tell` is called now and then.
+async def run(batches: Batches, serial: int, show: Callable[[StoredBatch], None]) -> StoredBatch:
+    """Run a batch to its end; `show` is called now and then.
 
     Raises EngineStopped and InputChanged.
     """
-    jobs.start()
+    batches.start()
     try:
         while True:
-            batch = await jobs.call(lambda store: store.batches.get(serial))
-            tell(batch)
+            batch = await batches.thread.call(lambda store: store.batches.get(serial))
+            show(batch)
             if not batch.status.is_live:
                 return batch
-            trouble = jobs.runner.input_troubles.get(serial)
-            if isinstance(trouble, InputChanged):
-                raise trouble
-            if jobs.is_over:
+            error = batches.runner.input_errors.get(serial)
+            if isinstance(error, InputChanged):
+                raise error
+            if batches.runner.is_over:
                 raise EngineStopped("The engine stopped before the batch was done.")
             await asyncio.sleep(POLL_S)
     finally:
-        await jobs.stop()
+        await batches.stop()
 
 
-def deliver(store: JobStore, batch: StoredBatch, places: RunPlaces) -> None:
+def deliver(store: BatchStore, batch: StoredBatch, places: RunPlaces) -> None:
     """Give the results their final names; there are none if the batch failed as a whole.
 
     To be repeated where it was cut short. Raises OSError.
@@ -174,7 +196,7 @@ def deliver(store: JobStore, batch: StoredBatch, places: RunPlaces) -> None:
     ).write(places.receipt)
 
 
-def _put(store: JobStore, file_id: str | None, target: Path) -> str:
+def _put(store: BatchStore, file_id: str | None, target: Path) -> str:
     """Put a result where it belongs, or an empty file; its digest. Nothing else is overwritten."""
     # A copy: until all is in place, the store has what it knows.
     partial = target.with_name(f"file-{uuid.uuid4().hex}.partial")
@@ -183,7 +205,7 @@ def _put(store: JobStore, file_id: str | None, target: Path) -> str:
         if file_id is None:
             partial.touch(exist_ok=False)
         else:
-            shutil.copyfile(store.path_of(file_id), partial)
+            shutil.copyfile(store.files.path_of(file_id), partial)
         digest = sha256_of(partial)
         sync(partial)
         # Unlike a new name, a second one never takes the place of another file.
@@ -218,7 +240,7 @@ def _check_same(places: RunPlaces, batch: StoredBatch, digest: str, model: str) 
         raise ConfigError(f"{begun} with the model {batch.model}, not {model}. {otherwise}")
 
 
-def _begin(store: JobStore, source: HeldInput, model: str) -> StoredBatch:
+def _begin(store: BatchStore, source: HeldInput, model: str) -> StoredBatch:
     file = StoredFile(
         id=f"file-{uuid.uuid4().hex}",
         owner=_OWNER,
@@ -230,14 +252,6 @@ def _begin(store: JobStore, source: HeldInput, model: str) -> StoredBatch:
     )
     store.files.add(file)
     # For people who look: the content is read where it is.
-    store.path_of(file.id).symlink_to(source.path.resolve())
-    return store.batches.create(
-        NewBatch(
-            owner=_OWNER,
-            endpoint=None,
-            model=model,
-            input_file_id=file.id,
-            created_at=now_s(),
-            expires_at=None,
-        )
-    )
+    store.files.path_of(file.id).symlink_to(source.path.resolve())
+    new = NewBatch(owner=_OWNER, model=model, input_file_id=file.id, created_at=now_s())
+    return store.batches.create(new)

@@ -1,11 +1,11 @@
 """Runs the lines of batches: `LineRunner`. Event loop.
 
-It takes pending lines from the store, asks for their answers, at most so many at once, and writes
-the results back, as many together as have come. Owners take turns. It remembers nothing that
-matters: whatever is lost with the process is pending in the store. A key that has used up its
-tokens (`jitney.server.batches.allowances`) has no turn.
+It takes pending lines from the store, has them answered, at most so many at once, and writes the
+results back, as many together as have come. Owners take turns. It remembers nothing that matters:
+whatever is lost with the process is pending in the store. A key that has used up its tokens
+(`jitney.server.batches.allowances`) has no turn.
 
-While the disk is full or fails, answers are kept in memory, no new line is begun, and the write is
+While the disk is full or fails, results are kept in memory, no new line is begun, and the write is
 tried again. A batch whose input cannot be read pauses, and the others go on. A line that finds no
 room waits, and no other begins before it. A line with which backends ended while they read it waits
 too, and others go on meanwhile. It is counted as a sequence is that fails (decision 5): here, in
@@ -14,21 +14,23 @@ memory, so a restart of the server begins the count again.
 
 import asyncio
 import logging
+import uuid
 from collections import Counter, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
 from jitney.core.limits import FAILURES_MAX, SUSPECT_FAILURES
-from jitney.engine.clock import SystemClock
+from jitney.errors import EngineStopped, InputCrashed, QueueFull
 from jitney.server.batches import limits
 from jitney.server.batches.allowances import Allowances
-from jitney.server.batches.database import DiskTrouble
-from jitney.server.batches.line_asker import Asker, AskingOver, LineAnswer, LineCrashed, TryLater
+from jitney.server.batches.answer_line import LineAnswer, LineAnswerer, refused
+from jitney.server.batches.database import DiskError
 from jitney.server.batches.lines import read_content
 from jitney.server.batches.objects import answered_line
-from jitney.server.batches.store import JobStore
-from jitney.server.batches.store_thread import StoreThread
-from jitney.server.batches.stored import LineResult, PendingLine, StoredBatch
+from jitney.server.batches.rows import LineResult, StoredBatch, StoredLine
+from jitney.server.batches.store import BatchStore, StoreThread
 
 _log = logging.getLogger("jitney.server.batches")
 
@@ -42,7 +44,7 @@ class _Source:
 
     batch: StoredBatch
     after: int = 0
-    lines: deque[PendingLine] = field(default_factory=deque)
+    lines: deque[StoredLine] = field(default_factory=deque)
     is_empty: bool = False
     is_paused: bool = False
     """Whether its input could not be read a moment ago."""
@@ -51,33 +53,31 @@ class _Source:
 class LineRunner:
     """Runs lines until its task is cancelled, or nothing more is answered."""
 
-    def __init__(
-        self, thread: StoreThread, asker: Asker, allowances: Allowances | None = None
-    ) -> None:
+    def __init__(self, thread: StoreThread, answerer: LineAnswerer, allowances: Allowances) -> None:
         self._thread = thread
-        self._asker = asker
-        self._allowances = allowances or Allowances((), SystemClock())
+        self._answerer = answerer
+        self._allowances = allowances
         self._sources: dict[int, _Source] = {}
-        self._asking: dict[LineKey, asyncio.Task[None]] = {}
+        self._tasks: dict[LineKey, asyncio.Task[None]] = {}
         self._in_flight: Counter[str] = Counter()
-        """Lines of each owner that are being asked."""
-        self._answered: list[LineResult] = []
-        self._held_count = 0
-        """Lines that wait for room."""
-        self.input_troubles: dict[int, DiskTrouble] = {}
-        """Batches whose input cannot be read now, by their serials."""
+        """Lines of each owner that are being answered."""
+        self._held: Counter[str] = Counter()
+        """Lines of each owner that wait for room."""
         self._crashed: Counter[str] = Counter()
         """Lines of each owner that wait after a backend ended with them."""
         self._crashed_turn = asyncio.Lock()
-        self._is_troubled = False
-        self._was_told = False
-        """Whether the trouble of now is in the log."""
+        self._results: list[LineResult] = []
+        """Results that are not in the store yet."""
+        self.input_errors: dict[int, DiskError] = {}
+        """Batches whose input cannot be read now, by their serials."""
+        self.is_disk_failing = False
+        self._is_failure_logged = False
         self.is_full = False
         """Whether the store is as large as it may be: no line is begun then."""
         self.is_over = False
         """Whether nothing more is answered here."""
         self.done_count = self.failed_count = 0
-        """Lines that got their results here."""
+        """Lines whose results were written."""
         self._may_fill = asyncio.Event()
         self._may_keep = asyncio.Event()
         self.settled = asyncio.Event()
@@ -85,13 +85,13 @@ class LineRunner:
 
     @property
     def in_flight_count(self) -> int:
-        """Lines that are being asked."""
-        return len(self._asking)
+        """Lines that are being answered."""
+        return len(self._tasks)
 
     async def run(self) -> None:
         """Run lines. It ends with its task, and with an error that a line does not expect: the next
         runner finds that line pending."""
-        self._allowances.adopt(self._thread.store.allowances.at_open)
+        self._allowances.adopt(self._thread.store.batches.used_at_open)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._allowances.tend(self._thread, self.wake))
             tasks.create_task(self._fill_always(tasks))
@@ -99,7 +99,7 @@ class LineRunner:
 
     def begin(self, batch: StoredBatch) -> None:
         """Run the lines of this batch, too."""
-        if batch.serial not in self._sources and self._asker.serves(batch.owner, batch.model):
+        if batch.serial not in self._sources and self._answerer.serves(batch.owner, batch.model):
             self._sources[batch.serial] = _Source(batch)
             self._may_fill.set()
 
@@ -110,22 +110,22 @@ class LineRunner:
     async def drop(self, serial: int) -> None:
         """Run no more lines of this batch. What has no result yet gets none."""
         self._sources.pop(serial, None)
-        self.input_troubles.pop(serial, None)
-        dropped = [task for (batch, _), task in self._asking.items() if batch == serial]
+        self.input_errors.pop(serial, None)
+        dropped = [task for (batch, _), task in self._tasks.items() if batch == serial]
         for task in dropped:
             task.cancel()
         await asyncio.gather(*dropped, return_exceptions=True)
-        self._answered = [each for each in self._answered if each.batch != serial]
+        self._results = [each for each in self._results if each.batch != serial]
 
-    def note_trouble(self, batch: StoredBatch, trouble: DiskTrouble) -> None:
+    def note_input_error(self, batch: StoredBatch, error: DiskError) -> None:
         """The input of a batch cannot be read: say so once."""
-        if batch.serial not in self.input_troubles:
-            _log.warning("%s pauses until its input can be read: %s", batch.id, trouble)
-        self.input_troubles[batch.serial] = trouble
+        if batch.serial not in self.input_errors:
+            _log.warning("%s pauses until its input can be read: %s", batch.id, error)
+        self.input_errors[batch.serial] = error
 
-    def end_trouble(self, batch: StoredBatch) -> None:
+    def end_input_error(self, batch: StoredBatch) -> None:
         """The input of a batch was read."""
-        self.input_troubles.pop(batch.serial, None)
+        self.input_errors.pop(batch.serial, None)
 
     async def _fill_always(self, tasks: asyncio.TaskGroup) -> None:
         while True:
@@ -135,17 +135,17 @@ class LineRunner:
             await self._may_fill.wait()
 
     def _has_room(self) -> bool:
-        most = self._asker.in_flight_max
+        most = self._answerer.in_flight_max
         return (
             # Those that wait after a crash take no place, up to a bound.
-            len(self._asking) - min(self._crashed.total(), most) < most
-            and len(self._answered) < limits.UNKEPT_MAX
-            and not self._held_count
-            and not (self._is_troubled or self.is_full or self.is_over)
-            and self._asker.is_open
+            len(self._tasks) - min(self._crashed.total(), most) < most
+            and len(self._results) < limits.UNKEPT_MAX
+            and not self._held.total()
+            and not (self.is_disk_failing or self.is_full or self.is_over)
+            and self._answerer.is_open
         )
 
-    async def _next_line(self) -> tuple[_Source, PendingLine] | None:
+    async def _next_line(self) -> tuple[_Source, StoredLine] | None:
         """The next line of the owner that has the fewest; its oldest batch first."""
         while True:
             ready = [each for each in self._sources.values() if self._may_begin(each)]
@@ -175,50 +175,58 @@ class LineRunner:
         serial, after = source.batch.serial, source.after
         try:
             found = await self._thread.call(
-                lambda store: store.lines.pending(serial, after, limits.PENDING_LINES)
+                lambda store: store.batches.pending_lines(serial, after, limits.PENDING_LINES)
             )
-        except DiskTrouble as trouble:
-            await self._wait_out(trouble)
+        except DiskError as error:
+            await self._wait_for_disk(error)
             return
-        self._was_told = False
+        self._is_failure_logged = False
         source.lines.extend(found)
         source.is_empty = not found
         if found:
             source.after = found[-1].number
 
-    def _start(self, tasks: asyncio.TaskGroup, source: _Source, line: PendingLine) -> None:
+    def _start(self, tasks: asyncio.TaskGroup, source: _Source, line: StoredLine) -> None:
         key, owner = (source.batch.serial, line.number), source.batch.owner
         task = tasks.create_task(self._run_line(source, line))
-        self._asking[key] = task
+        self._tasks[key] = task
         self._in_flight[owner] += 1
 
         def ended(task: "asyncio.Task[None]") -> None:
             # It may have been put back and begun again already.
-            if self._asking.get(key) is task:
-                del self._asking[key]
+            if self._tasks.get(key) is task:
+                del self._tasks[key]
             self._in_flight[owner] -= 1
             self._may_fill.set()
 
         task.add_done_callback(ended)
 
-    async def _run_line(self, source: _Source, line: PendingLine) -> None:
+    async def _run_line(self, source: _Source, line: StoredLine) -> None:
         """Hand on the result of one line; none, if nothing more is answered."""
-        batch = source.batch
+        batch, custom_id = source.batch, line.custom_id
+        assert custom_id is not None, "A line without an id has failed when it was read"
         try:
             content = await self._thread.call(partial(_content_of, batch, line))
-            answer = await self._ask(batch.owner, line.custom_id, content)
-        except DiskTrouble as trouble:
+            answer = await self._answer(batch.owner, custom_id, content)
+        except DiskError as error:
             # A row without its content is our fault, not that of the line.
-            self.note_trouble(batch, trouble)
+            self.note_input_error(batch, error)
             source.lines.appendleft(line)
             self._pause(source)
             return
         if not source.is_paused:
             # Otherwise others were read since this one was.
-            self.end_trouble(batch)
+            self.end_input_error(batch)
         if answer is not None:
-            self._allowances.spend(batch.owner, answer.tokens)
-            self._answered.append(_answered(batch, line, answer))
+            self._allowances.spend(batch.owner, answer.usage)
+            result = LineResult(
+                batch=batch.serial,
+                number=line.number,
+                is_done=answer.status == 200,
+                reply=answered_line(custom_id, answer.status, answer.request_id, answer.body),
+                usage=answer.usage,
+            )
+            self._results.append(result)
             self._may_keep.set()
 
     def _pause(self, source: _Source) -> None:
@@ -230,91 +238,78 @@ class LineRunner:
             source.is_paused = True
             asyncio.get_running_loop().call_later(limits.TROUBLE_S, go_on)
 
-    async def _ask(self, owner: str, custom_id: str, content: bytes) -> LineAnswer | None:
-        """Ask until there is an answer. One that was held asks before another line can begin."""
+    async def _answer(self, owner: str, custom_id: str, content: bytes) -> LineAnswer | None:
+        """Try until there is an answer. One that was held tries before another line can begin."""
         deaths = 0
         while not self.is_over:
             is_suspect = deaths >= SUSPECT_FAILURES
             try:
-                return await self._asker.ask(owner, custom_id, content, is_suspect=is_suspect)
-            except TryLater as later:
-                await self._hold(later.seconds)
-            except LineCrashed as crash:
+                return await self._answerer.answer(owner, custom_id, content, is_suspect=is_suspect)
+            except QueueFull as full:
+                with self._counted(self._held, owner):
+                    seconds = max(full.retry_after_s, limits.LATER_S_MIN)
+                    await asyncio.sleep(min(seconds, limits.LATER_S_MAX))
+            except InputCrashed as crash:
                 deaths += crash.deaths
                 if deaths >= FAILURES_MAX:
-                    return crash.answer
-                await self._recover(owner)
-            except AskingOver:
+                    return refused(crash, f"req-{uuid.uuid4().hex}")
+                # The backend does some work before a line comes that may end it: one by one.
+                with self._counted(self._crashed, owner):
+                    async with self._crashed_turn:
+                        await asyncio.sleep(limits.LATER_S_MAX)
+            except EngineStopped:
                 self.is_over = True
         return None
 
-    async def _hold(self, seconds: float) -> None:
-        self._held_count += 1
-        try:
-            await asyncio.sleep(seconds)
-        finally:
-            self._held_count -= 1
-            self._may_fill.set()
-
-    async def _recover(self, owner: str) -> None:
-        """Let the backend do some work before a line is asked again that may end it: one by one."""
-        self._crashed[owner] += 1
+    @contextmanager
+    def _counted(self, counter: Counter[str], owner: str) -> Iterator[None]:
+        """A line of this owner waits within this context."""
+        counter[owner] += 1
         self._may_fill.set()
         try:
-            async with self._crashed_turn:
-                await asyncio.sleep(limits.LATER_S_MAX)
+            yield
         finally:
-            self._crashed[owner] -= 1
+            counter[owner] -= 1
             self._may_fill.set()
 
     async def _keep_always(self) -> None:
         while True:
             await self._may_keep.wait()
             self._may_keep.clear()
-            while self._answered:
+            while self._results:
                 await self._keep()
 
     async def _keep(self) -> None:
-        """Write all answers that are there, in one transaction."""
-        results = list(self._answered)
+        """Write all results that are there, in one transaction."""
+        results = list(self._results)
         used = self._allowances.used_by({each.batch.owner for each in self._sources.values()})
         try:
-            written = await self._thread.call(lambda store: store.lines.settle(results, used))
-        except DiskTrouble as trouble:
-            await self._wait_out(trouble)
+            written = await self._thread.call(lambda store: store.batches.settle(results, used))
+        except DiskError as error:
+            await self._wait_for_disk(error)
             return
-        self._was_told = False
+        self._is_failure_logged = False
         kept = set(map(id, results))
-        self._answered = [each for each in self._answered if id(each) not in kept]
+        self._results = [each for each in self._results if id(each) not in kept]
         done = sum(each.is_done for each in written)
         self.done_count += done
         self.failed_count += len(written) - done
         self.settled.set()
         self._may_fill.set()
 
-    async def _wait_out(self, trouble: DiskTrouble) -> None:
+    async def _wait_for_disk(self, error: DiskError) -> None:
         """The disk is full or fails: pause, and say so once."""
-        if not self._was_told:
-            _log.warning("The jobs pause until the disk can be written to: %s", trouble)
-        self._is_troubled = self._was_told = True
+        if not self._is_failure_logged:
+            _log.warning("The jobs pause until the disk can be written to: %s", error)
+        self.is_disk_failing = self._is_failure_logged = True
         try:
             await asyncio.sleep(limits.TROUBLE_S)
         finally:
-            self._is_troubled = False
+            self.is_disk_failing = False
         self._may_fill.set()
 
 
-def _content_of(batch: StoredBatch, line: PendingLine, store: JobStore) -> bytes:
-    """On the store's thread: the text of a line. Raises DiskTrouble."""
+def _content_of(batch: StoredBatch, line: StoredLine, store: BatchStore) -> bytes:
+    """On the store's thread: the text of a line. Raises DiskError."""
     with store.input_of(batch) as file:
         return read_content(file, line.start, line.length)
-
-
-def _answered(batch: StoredBatch, line: PendingLine, answer: LineAnswer) -> LineResult:
-    return LineResult(
-        batch=batch.serial,
-        number=line.number,
-        is_done=answer.status == 200,
-        reply=answered_line(line.custom_id, answer.status, answer.request_id, answer.body),
-        tokens=answer.tokens,
-    )

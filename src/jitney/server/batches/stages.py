@@ -7,26 +7,28 @@ that matters: each look begins with what the store says, and a restart goes on f
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from jitney.engine.clock import Clock
 from jitney.server.batches import limits
-from jitney.server.batches.database import DiskTrouble
-from jitney.server.batches.line_asker import Asker
+from jitney.server.batches.answer_line import LineAnswerer
+from jitney.server.batches.database import DiskError
 from jitney.server.batches.lines import CheckedPart, LineCheck
 from jitney.server.batches.output import OutputFiles
+from jitney.server.batches.rows import BatchStatus, StoredBatch
 from jitney.server.batches.runner import LineRunner
-from jitney.server.batches.store import JobStore
-from jitney.server.batches.store_thread import StoreThread
-from jitney.server.batches.stored import BatchStatus, StoredBatch, WrittenLine
+from jitney.server.batches.store import BatchStore, StoreThread
+
+T = TypeVar("T")
 
 _log = logging.getLogger("jitney.server.batches")
 
 
 @dataclass(frozen=True, slots=True)
-class JobBounds:
+class BatchBounds:
     """The most lines of a batch, and the most bytes of the disk. None is no bound."""
 
     lines_max: int | None = limits.LINES_MAX
@@ -47,14 +49,14 @@ class Stages:
     def __init__(
         self,
         thread: StoreThread,
-        asker: Asker,
+        answerer: LineAnswerer,
         runner: LineRunner,
         *,
         times: Times,
-        bounds: JobBounds,
+        bounds: BatchBounds,
     ) -> None:
         self._thread = thread
-        self._asker = asker
+        self._answerer = answerer
         self._runner = runner
         self._clock = times.clock
         self._now = times.now
@@ -81,28 +83,17 @@ class Stages:
         # Until now the store may have been another's.
         self._aged_at = self._clock.now()
         async with asyncio.TaskGroup() as tasks:
-            await self._look_always(tasks)
-
-    async def _look_always(self, tasks: asyncio.TaskGroup) -> None:
-        was_told = False
-        while True:
-            started_at = self._clock.now()
-            self._runner.settled.clear()
-            try:
-                is_busy = await self._look(tasks)
-                was_told = False
-            except DiskTrouble as trouble:
-                if not was_told:
-                    _log.warning("The batches wait for the disk: %s", trouble)
-                was_told, is_busy = True, False
-                await asyncio.sleep(limits.TROUBLE_S)
-            took_s = self._clock.now() - started_at
-            if is_busy:
-                # As long as it took: live calls need the interpreter, too.
-                await asyncio.sleep(min(took_s, limits.TURN_S_MAX))
-            else:
-                await asyncio.sleep(limits.TURN_S_MIN)
-                await self._wait()
+            while True:
+                started_at = self._clock.now()
+                self._runner.settled.clear()
+                look = partial(self._look, tasks)
+                if await _until_disk_works(look, "The batches wait for the disk"):
+                    # As long as it took: live calls need the interpreter, too.
+                    took_s = self._clock.now() - started_at
+                    await asyncio.sleep(min(took_s, limits.TURN_S_MAX))
+                else:
+                    await asyncio.sleep(limits.TURN_S_MIN)
+                    await self._wait()
 
     async def _wait(self) -> None:
         try:
@@ -121,7 +112,7 @@ class Stages:
         is_busy = False
         for batch in batches:
             is_busy |= await self._step(batch, tasks)
-        swept = await self._thread.call(lambda store: store.lines.sweep())
+        swept = await self._thread.call(lambda store: store.batches.sweep())
         if 0 < swept < limits.SWEEP_LINES:
             await self._thread.call(lambda store: store.shrink())
         if self._clock.now() >= self._measure_at:
@@ -150,7 +141,7 @@ class Stages:
             return await self._check(batch)
         if batch.is_settled:
             return await self._finalize(serial, BatchStatus.COMPLETED)
-        if self._asker.serves(batch.owner, batch.model):
+        if self._answerer.serves(batch.owner, batch.model):
             self._runner.begin(batch)
         elif serial not in self._unserved:
             self._unserved.add(serial)
@@ -158,101 +149,85 @@ class Stages:
         return False
 
     async def _finalize(self, serial: int, outcome: BatchStatus) -> bool:
-        await self._move(lambda store: store.batches.finalize(serial, self._now(), outcome))
+        now = self._now()
+        await self._thread.call(lambda store: store.batches.finalize(serial, now, outcome))
         return True
-
-    async def _move(self, move: Callable[[JobStore], bool]) -> None:
-        await self._thread.call(move)
 
     async def _check(self, batch: StoredBatch) -> bool:
         """Check the next lines of an input."""
         try:
             part = await self._thread.call(partial(self._check_part, batch))
-        except DiskTrouble as trouble:
+        except DiskError as error:
             # Of this batch alone, it may be: the others go on.
-            self._runner.note_trouble(batch, trouble)
+            self._runner.note_input_error(batch, error)
             return False
-        self._runner.end_trouble(batch)
-        total = batch.total + len(part.lines)
-        lines_max = self._bounds.lines_max
+        self._runner.end_input_error(batch)
+        total, lines_max = batch.total + len(part.lines), self._bounds.lines_max
+        serial, now = batch.serial, self._now()
         if lines_max is not None and total > lines_max:
             message = f"The file has more than {lines_max} lines, which is the limit."
             await self._fail(batch, "too_many_lines", message)
         elif part.is_last and total == 0:
             await self._fail(batch, "empty_file", "The file has no line with a request on it.")
         elif part.is_last:
-            serial = batch.serial
-            await self._move(lambda store: store.batches.begin(serial, self._now()))
+            await self._thread.call(lambda store: store.batches.begin(serial, now))
         return True
 
-    def _check_part(self, batch: StoredBatch, store: JobStore) -> CheckedPart:
+    def _check_part(self, batch: StoredBatch, store: BatchStore) -> CheckedPart:
         """On the store's thread: check lines, and note them."""
         check = LineCheck(
             batch.endpoint,
-            self._asker.line_bytes_max,
-            self._asker.values_max,
-            partial(store.lines.has_custom_id, batch.serial),
+            self._answerer.line_bytes_max,
+            self._answerer.values_max,
+            partial(store.batches.has_custom_id, batch.serial),
         )
         with store.input_of(batch) as file:
             part = check.check_part(file, batch.read_bytes, batch.read_lines)
         if part.is_last:
             store.check_whole(batch, part.read_bytes)
-        store.lines.add(batch, part.lines, part.read_bytes, part.read_lines)
+        store.batches.add_lines(batch, part.lines, part.read_bytes, part.read_lines)
         return part
 
     async def _fail(self, batch: StoredBatch, code: str, message: str) -> None:
         error = {"code": code, "message": message, "param": "input_file_id", "line": None}
-        serial = batch.serial
-        await self._move(lambda store: store.batches.fail(serial, self._now(), error))
+        serial, now = batch.serial, self._now()
+        await self._thread.call(lambda store: store.batches.fail(serial, now, error))
 
     async def _write_out(self, batch: StoredBatch) -> None:
-        """Write the output of a batch, as soon as the disk takes it."""
+        """Write the output of a batch that takes no more results, and end it, as soon as the disk
+        takes it."""
         await self._runner.drop(batch.serial)
-        was_told = is_written = False
-        while not is_written:
-            try:
-                async with self._writers:
-                    await self._write(batch)
-                is_written = True
-            except DiskTrouble as trouble:
-                if not was_told:
-                    _log.warning("%s waits for the disk to be written: %s", batch.id, trouble)
-                was_told = True
-                await asyncio.sleep(limits.TROUBLE_S)
+        write = partial(self._write, batch)
+        files = await _until_disk_works(write, f"{batch.id} waits for the disk to be written")
+        # From here on the files stay: where this task ends, or the disk fails, the store may know
+        # them all the same. If it does not, the next start removes them.
+        now = self._now()
+        output, errors = files.records(now)
+        end = partial(
+            self._thread.call, lambda store: store.batches.end(batch, now, output, errors)
+        )
+        await _until_disk_works(end, f"{batch.id} waits for the disk to be ended")
+        await asyncio.to_thread(files.name)
+        _log.info("%s is %s", batch.id, batch.outcome)
         # Its lines can be removed now.
         self.wake()
 
-    async def _write(self, batch: StoredBatch) -> None:
-        """Write the output of a batch that takes no more results, and end it."""
-        files = OutputFiles(self._thread.store, batch)
-        try:
-            after = 0
-            while lines := await self._read(batch.serial, after):
-                await asyncio.to_thread(files.add, lines)
-                after = lines[-1].number
-            await asyncio.to_thread(files.sync)
-        except BaseException:
-            await asyncio.to_thread(files.discard)
-            raise
-        # From here on the files stay: where this task ends, or the disk fails, the store may know
-        # them all the same. If it does not, the next start removes them.
-        await self._end(batch, files)
-        await asyncio.to_thread(files.name)
-        _log.info("%s is %s", batch.id, batch.outcome)
-
-    async def _end(self, batch: StoredBatch, files: OutputFiles) -> None:
-        now = self._now()
-        output, errors = files.records(now)
-        while True:
+    async def _write(self, batch: StoredBatch) -> OutputFiles:
+        """The output of a batch, complete and on the disk."""
+        serial, after = batch.serial, 0
+        async with self._writers:
+            files = OutputFiles(self._thread.store, batch)
             try:
-                await self._thread.call(lambda store: store.batches.end(batch, now, output, errors))
-                return
-            except DiskTrouble as trouble:
-                _log.warning("%s waits for the disk to be ended: %s", batch.id, trouble)
-                await asyncio.sleep(limits.TROUBLE_S)
-
-    async def _read(self, serial: int, after: int) -> Sequence[WrittenLine]:
-        return await self._thread.call(lambda store: store.lines.written(serial, after))
+                while lines := await self._thread.call(
+                    lambda store: store.batches.written_lines(serial, after)  # noqa: B023, at once
+                ):
+                    await asyncio.to_thread(files.add, lines)
+                    after = lines[-1].number
+                await asyncio.to_thread(files.sync)
+            except BaseException:
+                await asyncio.to_thread(files.discard)
+                raise
+        return files
 
     async def _note_size(self) -> None:
         """Begin no line while the store is as large as it may be."""
@@ -269,3 +244,16 @@ class Stages:
             )
         self._runner.is_full = is_full
         self._runner.wake()
+
+
+async def _until_disk_works(do: Callable[[], Awaitable[T]], message: str) -> T:
+    """Do this, again and again until the disk takes it; a wait is said once."""
+    is_logged = False
+    while True:
+        try:
+            return await do()
+        except DiskError as error:
+            if not is_logged:
+                _log.warning("%s: %s", message, error)
+            is_logged = True
+            await asyncio.sleep(limits.TROUBLE_S)

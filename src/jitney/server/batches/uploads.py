@@ -4,35 +4,39 @@ A file goes to the disk as it comes, and is never held whole. It is refused as s
 large: by its length, by what its key has stored, or by what the store may take. Nothing of a
 refused file stays.
 
-Tests: tests/e2e/batches/test_uploads.py and test_job_limits.py.
+Tests: tests/e2e/batches/test_uploads.py and test_batch_limits.py.
 """
 
 import asyncio
-import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from starlette.requests import Request
 
 from jitney.errors import Draining
 from jitney.server import limits as server_limits
 from jitney.server.batches import limits
-from jitney.server.batches.content_file import ContentFile
-from jitney.server.batches.database import NotBegun, disk_troubles
-from jitney.server.batches.file_table import FileUse
-from jitney.server.batches.multipart import BadForm, FormReader, PartBegin, PartContent, boundary_of
-from jitney.server.batches.store import JobStore
-from jitney.server.batches.store_thread import StoreThread
-from jitney.server.batches.stored import Purpose, StoredFile
+from jitney.server.batches.database import NotBegun
+from jitney.server.batches.file_table import ContentFile, FileTable
+from jitney.server.batches.multipart import BadForm, FormReader, PartBegin, boundary_of
+from jitney.server.batches.rows import Purpose, StoredFile
+from jitney.server.batches.store import BatchStore, StoreThread
 from jitney.server.error_object import NO_RETRY, ClientLeft, Refusal, retry_headers
 from jitney.server.service import Service
 
 _CLOSE = {"connection": "close"}
-_FINAL = {**_CLOSE, **NO_RETRY}
 _AGAIN_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _FileUse:
+    """How many files one owner has stored, their bytes, and those of everybody together."""
+
+    count: int
+    bytes: int
+    bytes_of_all: int
 
 
 @dataclass(slots=True)
@@ -81,8 +85,8 @@ class _Form:
 class _Sink:
     """The content of one file as it comes. Pieces are written together."""
 
-    def __init__(self, path: Path) -> None:
-        self.content = ContentFile(path)
+    def __init__(self, files: FileTable) -> None:
+        self.content = ContentFile(files)
         self.bytes = 0
         self._held = bytearray()
 
@@ -94,11 +98,7 @@ class _Sink:
 
     async def flush(self) -> None:
         held, self._held = bytes(self._held), bytearray()
-        await asyncio.to_thread(self._write, held)
-
-    def _write(self, content: bytes) -> None:
-        with disk_troubles():
-            self.content.write(content)
+        await asyncio.to_thread(self.content.write, held)
 
 
 class Uploads:
@@ -116,7 +116,7 @@ class Uploads:
         """Bytes of each key that have come and are not stored yet."""
 
     async def receive(self, request: Request, owner: str) -> StoredFile:
-        """Store the file of an upload. Raises Refusal, DiskTrouble, Draining and ClientLeft."""
+        """Store the file of an upload. Raises Refusal, DiskError, Draining and ClientLeft."""
         try:
             reader = FormReader(boundary_of(request.headers.get("content-type", "")))
         except BadForm:
@@ -125,19 +125,17 @@ class Uploads:
         self._check_length(request)
         with self._counted(owner):
             use = await self._thread.call(lambda store: _use_of(store, owner))
-            _check_count(use)
-            file_id = f"file-{uuid.uuid4().hex}"
-            sink = _Sink(self._thread.store.partial_of(file_id))
+            self._check_use(use, 0, 0)
+            sink = _Sink(self._thread.store.files)
             try:
                 filename = await self._read(request, reader, sink, owner, use)
-                sink.content.close()
-                await asyncio.to_thread(self._thread.store.sync_partial, file_id)
+                await asyncio.to_thread(sink.content.sync)
             except BaseException:
                 sink.content.discard()
                 raise
             finally:
                 self._arriving[owner] -= sink.bytes
-            return await self._keep(sink, file_id, owner, filename)
+            return await self._keep(sink.content, owner, filename)
 
     def _check_length(self, request: Request) -> None:
         length = request.headers.get("content-length", "")
@@ -164,7 +162,7 @@ class Uploads:
             self._counts[owner] -= 1
 
     async def _read(
-        self, request: Request, reader: FormReader, sink: _Sink, owner: str, use: FileUse
+        self, request: Request, reader: FormReader, sink: _Sink, owner: str, use: _FileUse
     ) -> str:
         """Read the whole form; the name of the file."""
         form = _Form()
@@ -177,7 +175,7 @@ class Uploads:
                 if isinstance(event, PartBegin):
                     form.begin(event)
                 elif form.current == "purpose":
-                    form.add_purpose(event.content)
+                    form.add_purpose(event)
                 else:
                     await self._take(event, sink, owner, use)
         if not reader.is_over:
@@ -186,29 +184,35 @@ class Uploads:
         await sink.flush()
         return filename
 
-    async def _take(self, part: PartContent, sink: _Sink, owner: str, use: FileUse) -> None:
+    async def _take(self, content: bytes, sink: _Sink, owner: str, use: _FileUse) -> None:
         """Take more of the file. Raises Refusal where it is too much."""
-        count = len(part.content)
+        count = len(content)
         if sink.bytes + count > limits.FILE_BYTES_MAX:
             raise _too_large()
-        self._check_bytes(use, self._arriving[owner] + count, self._arriving.total() + count)
+        self._check_use(use, self._arriving[owner] + count, self._arriving.total() + count)
         self._arriving[owner] += count
-        await sink.write(part.content)
+        await sink.write(content)
 
-    def _check_bytes(self, use: FileUse, more: int, more_of_all: int) -> None:
-        """Whether so many bytes of this key, and of all, may be stored. Raises Refusal."""
-        if use.bytes + more > limits.KEY_BYTES_MAX:
-            raise _too_much(
-                "storage_limit",
-                f"The files of this key may have {limits.KEY_BYTES_MAX} bytes together; delete "
-                "some.",
-            )
-        if self._bytes_max is not None and use.bytes_of_all + more_of_all > self._bytes_max:
-            raise _too_much(
-                "storage_limit",
+    def _check_use(self, use: _FileUse, more: int, more_of_all: int) -> None:
+        """Whether one more file, and so many bytes of this key and of all, may be stored.
+
+        Raises Refusal.
+        """
+        code = "storage_limit"
+        if use.count >= limits.FILES_MAX:
+            code = "too_many_files"
+            message = f"This key has {use.count} files, as many as it may have; delete some."
+        elif use.bytes + more > limits.KEY_BYTES_MAX:
+            count = limits.KEY_BYTES_MAX
+            message = f"The files of this key may have {count} bytes together; delete some."
+        elif self._bytes_max is not None and use.bytes_of_all + more_of_all > self._bytes_max:
+            message = (
                 f"The files of all callers have {self._bytes_max} bytes, as many as they may have "
-                "here; delete some, or tell whoever runs the server (--jobs-disk-limit).",
+                "here; delete some, or tell whoever runs the server (--jobs-disk-limit)."
             )
+        else:
+            return
+        raise Refusal(code, message, headers={**_CLOSE, **NO_RETRY})
 
     async def _pieces(self, request: Request, sink: _Sink) -> AsyncIterator[bytes]:
         """The body as it comes. Raises Refusal if it is too slow."""
@@ -223,8 +227,8 @@ class Uploads:
                 async with asyncio.timeout(allowed_s - (clock.now() - started_at)):
                     message = await request.receive()
             except TimeoutError:
-                said = "The file arrives too slowly."
-                raise Refusal("request_timeout", said, headers=_CLOSE) from None
+                reason = "The file arrives too slowly."
+                raise Refusal("request_timeout", reason, headers=_CLOSE) from None
             if message["type"] == "http.disconnect":
                 raise ClientLeft
             piece = message.get("body", b"")
@@ -236,64 +240,40 @@ class Uploads:
             if not message.get("more_body", False):
                 return
 
-    async def _keep(self, sink: _Sink, file_id: str, owner: str, filename: str) -> StoredFile:
+    async def _keep(self, content: ContentFile, owner: str, filename: str) -> StoredFile:
         """Note the file, which is on the disk, and give it its name."""
-        file = StoredFile(
-            id=file_id,
-            owner=owner,
-            filename=filename,
-            purpose=Purpose.BATCH,
-            bytes=sink.bytes,
-            sha256=sink.content.sha256,
-            created_at=self._now(),
-        )
+        file = content.record(owner, filename, Purpose.BATCH, self._now())
         try:
             await self._thread.call(lambda store: self._add(store, file))
         except (Refusal, NotBegun):
-            sink.content.discard()
+            content.discard()
             raise
         # Where the disk failed, nobody knows what it has: the content stays until the next start.
         return file
 
-    def _add(self, store: JobStore, file: StoredFile) -> None:
+    def _add(self, store: BatchStore, file: StoredFile) -> None:
         """On the store's thread, so that no other file comes between the check and the row.
 
         Since this file began to come, others may have been stored. Raises Refusal.
         """
-        use = _use_of(store, file.owner)
-        _check_count(use)
-        self._check_bytes(use, file.bytes, file.bytes)
+        self._check_use(_use_of(store, file.owner), file.bytes, file.bytes)
         store.files.add(file)
-        store.name_content(file.id)
+        store.files.name_content(file.id)
 
 
-def _use_of(store: JobStore, owner: str) -> FileUse:
-    use = store.files.use(owner)
-    return FileUse(use.count, use.bytes, store.used_bytes())
-
-
-def _check_count(use: FileUse) -> None:
-    """Whether one more file may be stored. Raises Refusal."""
-    if use.count >= limits.FILES_MAX:
-        raise _too_much(
-            "too_many_files",
-            f"This key has {use.count} files, as many as it may have; delete some.",
-        )
+def _use_of(store: BatchStore, owner: str) -> _FileUse:
+    return _FileUse(*store.files.use(owner), store.used_bytes())
 
 
 def _plain_name(name: str) -> str:
     """A name for people: the last part of a path, without characters that control something."""
     last = name.replace("\\", "/").rsplit("/", 1)[-1]
-    shown = "".join(each for each in last if each.isprintable())
-    return shown[: limits.FILENAME_CHARACTERS_MAX] or "upload"
+    printable = "".join(each for each in last if each.isprintable())
+    return printable[: limits.FILENAME_CHARACTERS_MAX] or "upload"
 
 
 def _refused(code: str, message: str, param: str | None) -> Refusal:
     return Refusal(code, message, param=param, headers=_CLOSE)
-
-
-def _too_much(code: str, message: str) -> Refusal:
-    return Refusal(code, message, headers=_FINAL)
 
 
 def _too_large() -> Refusal:

@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 from starlette.types import Receive
 
 from jitney.errors import Draining
-from jitney.server.call import deadline_passed
 from jitney.server.error_object import ClientLeft
 
 ResultT = TypeVar("ResultT")
@@ -29,21 +28,19 @@ async def wait_disconnect(
             await when_idle()
 
 
-async def unless_left(
-    work: "asyncio.Future[ResultT]", receive: Receive, left_s: float | None = None
-) -> ResultT:
-    """Return the result of the work, unless the client leaves first or the time is over.
+async def unless_left(work: "asyncio.Future[ResultT]", receive: Receive) -> ResultT:
+    """Return the result of the work, unless the client leaves first.
 
-    Raises ClientLeft, DeadlineExceeded, and Draining when a shutdown cancelled the work.
+    Raises ClientLeft, and Draining when a shutdown cancelled the work.
     """
     leaving = asyncio.create_task(wait_disconnect(receive))
     try:
         either: set[asyncio.Future[Any]] = {work, leaving}  # Any: made, or nothing
-        await asyncio.wait(either, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if work.cancelled():
             raise Draining("The server was shut down.")
         if not work.done():
-            raise ClientLeft if leaving.done() else deadline_passed()
+            raise ClientLeft
         return work.result()
     finally:
         # Work that a thread has begun goes on; work that waits never begins.

@@ -80,16 +80,16 @@ Body = TypeVar("Body", bound=Strict)
 
 def with_parameters(kind: type[Body]) -> type[Body]:
     """The same body with the other sampling parameters that are passed on."""
-    made: dict[str, Any] = {}  # Any: types, and what pydantic makes a field from
+    added: dict[str, Any] = {}  # Any: types, and what pydantic makes a field from
     for name in PASSED_ON:
         if name in kind.model_fields:
             continue
         row = PARAMETERS[name]
         lower: dict[str, Any] = {"gt" if row.is_above else "ge": row.lowest}
         field = Field(None, description=row.about, le=row.highest, **lower)
-        made[name] = (row.type | None, field)
+        added[name] = (row.type | None, field)
     return create_model(
-        kind.__name__, __base__=kind, __module__=kind.__module__, __doc__=kind.__doc__, **made
+        kind.__name__, __base__=kind, __module__=kind.__module__, __doc__=kind.__doc__, **added
     )
 
 

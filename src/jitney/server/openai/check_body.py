@@ -36,16 +36,16 @@ def check_body(content: bytes, kind: type[Body], values_max: int = limits.VALUES
     return check_fields(parse_object(content, values_max), kind)
 
 
-def check_fields(given: dict[str, Any], kind: type[Body]) -> Body:  # Any: a JSON value
+def check_fields(fields: dict[str, Any], kind: type[Body]) -> Body:  # Any: a JSON value
     """The body in this object, which is used up. Raises Refusal with status 400."""
-    for name in [each for each in given if each in kind.refused]:
+    for name in [each for each in fields if each in kind.refused]:
         refused = kind.refused[name]
-        if not refused.passes(given.pop(name)):
+        if not refused.passes(fields.pop(name)):
             raise Refusal(
                 "unsupported_parameter", f"{name} is not supported: {refused.reason}.", param=name
             )
     try:
-        return kind.model_validate(given)
+        return kind.model_validate(fields)
     except ValidationError as error:
         raise _explained(error, kind) from None
     except RecursionError:

@@ -65,9 +65,9 @@ def switches_of(body: ChatBody) -> dict[str, bool | str]:
         switches["reasoning_effort"] = body.reasoning_effort
         if body.reasoning_effort == "none":
             switches["enable_thinking"] = False
-    given = body.chat_template_kwargs
-    if given is not None and given.enable_thinking is not None:
-        switches["enable_thinking"] = given.enable_thinking
+    options = body.chat_template_kwargs
+    if options is not None and options.enable_thinking is not None:
+        switches["enable_thinking"] = options.enable_thinking
     return switches
 
 

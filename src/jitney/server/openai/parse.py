@@ -86,14 +86,14 @@ def _check_surrogates(value: Any) -> None:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(pairs) > OBJECT_KEYS_MAX:
         _refuse(f"An object in the body has more than {OBJECT_KEYS_MAX} keys.")
-    made = dict(pairs)
-    if len(made) < len(pairs):
+    found = dict(pairs)
+    if len(found) < len(pairs):
         seen = set()
         for key, _ in pairs:
             if key in seen:
                 _refuse(f"The key {key[:80]!r} stands twice in one object of the body.")
             seen.add(key)
-    return made
+    return found
 
 
 def _whole_number(text: str) -> int:

@@ -1,19 +1,21 @@
-"""Replies in OpenAI's form: whole ones, and the chunks of streams. Pure; event loop.
+"""Replies in OpenAI's form: whole ones, and the chunks of streams. Pure; one thread at a time.
 
 A whole reply is the sum of the chunks of a stream: both come from the same choices.
 """
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from jitney.core.backend import Vocabulary
 from jitney.core.batch import TokenLogprob
 from jitney.core.events import FinishReason
+from jitney.core.params import SamplingParams
+from jitney.core.request import Request
 from jitney.engine.answer import Answer, Completion, Delta, Usage
 from jitney.server.openai.logprobs_reply import LegacyLogprobs, chat_logprobs
 from jitney.server.openai.tool_calls import Calling, CallParser, ChatDelta, ContentDelta
-from jitney.server.openai.translate import PreparedCall
 from jitney.version import version
 
 Json = dict[str, Any]  # Any: a JSON value
@@ -43,16 +45,31 @@ def usage_of(usages: list[Usage]) -> Json:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class EncodedPrompt:
+    """The tokens of one prompt, and its text if the reply repeats it.
+
+    The first `silent_count` tokens are not in that text: the server added them.
+    """
+
+    tokens: tuple[int, ...]
+    echo: str | None = None
+    silent_count: int = 0
+
+
 class CompletionChoices:
-    """Of /v1/completions; one for each HTTP request, because streams have a state.
+    """Of /v1/completions; one for each call, because streams have a state.
 
     The echo comes with the first part of a choice.
     """
 
     whole_object = chunk_object = "text_completion"
 
-    def __init__(self, prepared: PreparedCall, vocabulary: Vocabulary) -> None:
-        self._prepared = prepared
+    def __init__(
+        self, prompts: Sequence[EncodedPrompt], params: SamplingParams, vocabulary: Vocabulary
+    ) -> None:
+        self._prompts = prompts
+        self._params = params
         self._vocabulary = vocabulary
         self._logprobs: dict[int, LegacyLogprobs] = {}
         self._begun: set[int] = set()
@@ -77,12 +94,12 @@ class CompletionChoices:
         tokens: tuple[int, ...],
         logprobs: Sequence[TokenLogprob | None],
     ) -> Json:
-        params = self._prepared.requests[place].params
+        params = self._params
         index = place * params.n + part.index
         text = part.text
         if index not in self._begun:
             self._begun.add(index)
-            text = (self._prepared.prompts[place].echo or "") + text
+            text = (self._prompts[place].echo or "") + text
         shaped = None
         if params.logprobs is not None:
             shaped = self._legacy(index, place).shaped(tokens, logprobs)
@@ -97,12 +114,11 @@ class CompletionChoices:
     def _legacy(self, index: int, place: int) -> LegacyLogprobs:
         if index not in self._logprobs:
             # With an echo, the names of control tokens are part of the text.
-            is_plain = self._prepared.prompts[place].echo is None
-            params = self._prepared.requests[place].params
+            is_plain = self._prompts[place].echo is None
             self._logprobs[index] = LegacyLogprobs(
                 self._vocabulary,
-                params.skip_special_tokens and is_plain,
-                silent_count=0 if is_plain else self._prepared.prompts[place].silent_count,
+                self._params.skip_special_tokens and is_plain,
+                silent_count=0 if is_plain else self._prompts[place].silent_count,
             )
         return self._logprobs[index]
 
@@ -164,14 +180,16 @@ class _ChatText:
 
 
 class ChatChoices:
-    """Of /v1/chat/completions; one for each HTTP request."""
+    """Of /v1/chat/completions; one for each call."""
 
     whole_object, chunk_object = "chat.completion", "chat.completion.chunk"
 
-    def __init__(self, prepared: PreparedCall, vocabulary: Vocabulary) -> None:
-        self._calling = prepared.calling
+    def __init__(
+        self, calling: Calling | None, params: SamplingParams, vocabulary: Vocabulary
+    ) -> None:
+        self._calling = calling
         self._vocabulary = vocabulary
-        self._wants_logprobs = prepared.requests[0].params.logprobs is not None
+        self._wants_logprobs = params.logprobs is not None
         self._texts: dict[int, _ChatText] = {}
 
     def whole(self, place: int, answer: Answer, completion: Completion) -> Json:
@@ -199,66 +217,64 @@ class ChatChoices:
         deltas = text.deltas(delta.text, is_last=is_last)
         if self._wants_logprobs and delta.logprobs and not deltas:
             deltas = [{"content": ""}]
-        made = [_chunk(delta.index, each) for each in (*first, *deltas)]
+        chunks = [_chunk(delta.index, each) for each in (*first, *deltas)]
         if self._wants_logprobs and deltas:
-            made[len(first)]["logprobs"] = chat_logprobs(delta.logprobs, self._vocabulary)
+            chunks[len(first)]["logprobs"] = chat_logprobs(delta.logprobs, self._vocabulary)
         if is_last:
             ending = {
                 "finish_reason": text.finish_name(delta.finish_reason),
                 "stop_reason": delta.stop_reason,
             }
-            made.append({**_chunk(delta.index, {}), **ending})
-        return made
+            chunks.append({**_chunk(delta.index, {}), **ending})
+        return chunks
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """The reply to one HTTP request."""
+    """The reply to one call: the requests that it is made of, one for each prompt, and its form."""
 
-    def __init__(
-        self,
-        prepared: PreparedCall,
-        vocabulary: Vocabulary,
-        kind: type[CompletionChoices] | type[ChatChoices],
-        *,
-        batch_invariant: bool = True,
-    ) -> None:
-        self._prepared = prepared
-        self._choices = kind(prepared, vocabulary)
-        self._fingerprint = fingerprint(prepared.model, vocabulary, batch_invariant=batch_invariant)
+    id: str
+    model: str
+    created: int
+    fingerprint: str
+    requests: tuple[Request, ...]
+    choices: CompletionChoices | ChatChoices
+    streams: bool
+    wants_usage: bool
 
     def whole(self, answers: list[Answer]) -> Json:
         """The reply, all at once."""
         choices = [
-            self._choices.whole(place, answer, completion)
+            self.choices.whole(place, answer, completion)
             for place, answer in enumerate(answers)
             for completion in answer.completions
         ]
-        made = self._made(self._choices.whole_object, choices)
-        return {**made, "usage": usage_of([answer.usage for answer in answers])}
+        parts = self._object(self.choices.whole_object, choices)
+        return {**parts, "usage": usage_of([answer.usage for answer in answers])}
 
     def chunks(self, place: int, delta: Delta) -> list[Json]:
         """What a delta of the request at this place adds to the stream."""
-        made = [
-            self._made(self._choices.chunk_object, [choice])
-            for choice in self._choices.parts(place, delta)
+        parts = [
+            self._object(self.choices.chunk_object, [choice])
+            for choice in self.choices.parts(place, delta)
         ]
-        if self._prepared.wants_usage:
+        if self.wants_usage:
             # As OpenAI does it: null, when the last chunk will have the usage.
-            for chunk in made:
+            for chunk in parts:
                 chunk["usage"] = None
-        return made
+        return parts
 
     def usage_chunk(self, usages: list[Usage]) -> Json:
         """The last chunk, if usage was asked for."""
-        return {**self._made(self._choices.chunk_object, []), "usage": usage_of(usages)}
+        return {**self._object(self.choices.chunk_object, []), "usage": usage_of(usages)}
 
-    def _made(self, kind: str, choices: list[Json]) -> Json:
+    def _object(self, kind: str, choices: list[Json]) -> Json:
         return {
-            "id": self._prepared.id,
+            "id": self.id,
             "object": kind,
-            "created": self._prepared.created,
-            "model": self._prepared.model,
-            "system_fingerprint": self._fingerprint,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": self.fingerprint,
             "choices": choices,
         }
 

@@ -127,11 +127,11 @@ def _rebased(tool: Tool, at: int) -> Any:  # Any: a JSON schema
             return [moved(each) for each in value]
         if not isinstance(value, dict):
             return value
-        made = {name: moved(each) for name, each in value.items()}
-        pointer = made.get("$ref")
+        copied = {name: moved(each) for name, each in value.items()}
+        pointer = copied.get("$ref")
         if isinstance(pointer, str) and pointer.startswith("#"):
-            made["$ref"] = root + pointer[1:]
-        return made
+            copied["$ref"] = root + pointer[1:]
+        return copied
 
     return moved(tool.function.parameters or NO_PARAMETERS)
 

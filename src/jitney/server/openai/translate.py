@@ -1,4 +1,6 @@
-"""From a checked body to requests of the engine: `PreparedCall`. On a worker thread: it tokenises.
+"""From a checked body to requests of the engine and the form of their reply: `Reply`.
+
+On a worker thread: it tokenises.
 
 Rules that tie fields together, and those that need the model, are checked here; the others are
 in the bodies. Raises a RequestError that names the wrong field.
@@ -6,13 +8,13 @@ in the bodies. Raises a RequestError that names the wrong field.
 
 import hashlib
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from jitney.config import Key
 from jitney.core.limits import CONSTRAINT_COMPILE_S_MAX
 from jitney.core.params import SamplingParams, StructuredOutputsParams
-from jitney.core.request import Priority, Request, RequestId, Share, read_priority
+from jitney.core.request import Priority, RequestId, Share, read_priority
 from jitney.engine.request_factory import GivenUp, RequestOptions, Wanted
 from jitney.errors import (
     InvalidRequest,
@@ -26,38 +28,19 @@ from jitney.server.openai import tools
 from jitney.server.openai.bodies import NO_LIMIT, PASSED_ON, CompletionBody, SamplingFields
 from jitney.server.openai.chat_body import ChatBody, ObjectFormat, SchemaFormat, Tool
 from jitney.server.openai.conversation import chat_segments, switches_of
+from jitney.server.openai.replies import (
+    ChatChoices,
+    CompletionChoices,
+    EncodedPrompt,
+    Reply,
+    fingerprint,
+)
 from jitney.server.openai.tool_calls import Calling
 from jitney.server.service import Service, now_s
 from jitney.text.detokenizer import Detokenizer
 
 COMPLETION_TOKENS_DEFAULT = 16
 """As OpenAI has it for /v1/completions."""
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedPrompt:
-    """The tokens of one prompt, and its text if the reply repeats it.
-
-    The first `silent_count` tokens are not in that text: the server added them.
-    """
-
-    tokens: tuple[int, ...]
-    echo: str | None = None
-    silent_count: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedCall:
-    """One HTTP request for completions, ready for the engine: a request for each prompt."""
-
-    id: str
-    model: str
-    created: int
-    prompts: tuple[EncodedPrompt, ...]
-    requests: tuple[Request, ...]
-    calling: Calling | None
-    streams: bool
-    wants_usage: bool
 
 
 def check_model(service: Service, name: str | None) -> None:
@@ -71,7 +54,14 @@ def check_model(service: Service, name: str | None) -> None:
         )
 
 
-def prepare_completion(service: Service, body: CompletionBody, call: Call) -> PreparedCall:
+def prepare_reply(service: Service, body: ChatBody | CompletionBody, call: Call) -> Reply:
+    """The requests of a body, and the form of their reply."""
+    if isinstance(body, ChatBody):
+        return _prepare_chat(service, body, call)
+    return _prepare_completion(service, body, call)
+
+
+def _prepare_completion(service: Service, body: CompletionBody, call: Call) -> Reply:
     """The requests of a body of /v1/completions."""
     echoes = bool(body.echo)
     if echoes and body.stream and body.logprobs is not None:
@@ -90,10 +80,11 @@ def prepare_completion(service: Service, body: CompletionBody, call: Call) -> Pr
             "best_of must be equal to n: completions are not ranked here.", "best_of"
         )
     prompts = [_encode(service, each, echoes, call.still_wanted) for each in _listed(body.prompt)]
-    return _prepare(service, body, call, prompts, params)
+    choices = CompletionChoices(prompts, params, service.vocabulary)
+    return _prepare(service, body, call, prompts, params, choices)
 
 
-def prepare_chat(service: Service, body: ChatBody, call: Call) -> PreparedCall:
+def _prepare_chat(service: Service, body: ChatBody, call: Call) -> Reply:
     """The request of a body of /v1/chat/completions."""
     if service.template is None:
         raise ModelError("The model has no chat template.")
@@ -122,7 +113,8 @@ def prepare_chat(service: Service, body: ChatBody, call: Call) -> PreparedCall:
         offered = body.tools if body.tool_choice != "none" else None
         segments = chat_segments(service, body, offered, switches_of(body))
         tokens = service.request_factory.encode(segments, call.still_wanted)
-        return _prepare(service, body, call, [EncodedPrompt(tokens)], params, calling)
+        choices = ChatChoices(calling, params, service.vocabulary)
+        return _prepare(service, body, call, [EncodedPrompt(tokens)], params, choices)
     except RequestError as error:
         # The same error, with the field's name in this interface.
         error.parameter = renamed.get(error.parameter, error.parameter)
@@ -135,8 +127,8 @@ def _prepare(
     call: Call,
     prompts: list[EncodedPrompt],
     params: SamplingParams,
-    calling: Calling | None = None,
-) -> PreparedCall:
+    choices: ChatChoices | CompletionChoices,
+) -> Reply:
     """What completions and chat have in common."""
     fresh = uuid.uuid4().hex
     is_chat = isinstance(body, ChatBody)
@@ -147,29 +139,35 @@ def _prepare(
     _check_count(service, prompts, params, call.caller.share)
     _check_logprob_values(service, prompts, params)
     key = call.caller.key
+    is_line = call.window_s is not None
     options = RequestOptions(
-        priority=allowed_priority(body.priority, key),
+        # What people see of a line; the scheduler looks at `is_background`.
+        priority=Priority.LOW if is_line else allowed_priority(body.priority, key),
         tenant=key.name if key is not None else body.user or "",
         share=call.caller.share,
         scope=cache_scope("" if key is None else key.cache_scope, _salt(body)),
         reply_id=base,
         is_chat=is_chat,
-        request_timeout_s=call.left_s(service.clock.now()),
+        queue_timeout_s=call.window_s,
+        request_timeout_s=call.window_s or call.left_s(service.clock.now()),
     )
     requests = []
     for index, prompt in enumerate(prompts):
         name = RequestId(inner if len(prompts) == 1 else f"{inner}-{index}")
         named = replace(options, id=name)
-        made = service.request_factory.make(prompt.tokens, params, named, call.still_wanted)
-        requests.append(made)
+        request = service.request_factory.make(prompt.tokens, params, named, call.still_wanted)
+        requests.append(replace(request, is_background=True) if call.is_background else request)
     stream_options = body.stream_options
-    return PreparedCall(
+    is_invariant = service.engine.backend.traits.batch_invariant
+    return Reply(
         id=base,
         model=service.model_name,
         created=now_s(),
-        prompts=tuple(prompts),
+        fingerprint=fingerprint(
+            service.model_name, service.vocabulary, batch_invariant=is_invariant
+        ),
         requests=tuple(requests),
-        calling=calling,
+        choices=choices,
         streams=bool(body.stream),
         wants_usage=bool(stream_options and stream_options.include_usage),
     )
@@ -192,18 +190,18 @@ def _room(max_tokens: int | None) -> int | None:
     return None if max_tokens == NO_LIMIT else max_tokens
 
 
-def allowed_priority(given: str | int | None, key: Key | None) -> Priority:
+def allowed_priority(value: str | int | None, key: Key | None) -> Priority:
     """The priority of a name, or of a number as in vLLM, where lower numbers are served first.
 
     Refuses a priority above the highest one of the key.
     """
     highest = Priority.CRITICAL if key is None else key.priority_max
-    if given is None:
+    if value is None:
         return min(Priority.NORMAL, highest)
-    if isinstance(given, str):
-        priority = read_priority(given)
+    if isinstance(value, str):
+        priority = read_priority(value)
     else:
-        priority = Priority(min(max(Priority.NORMAL - given, Priority.LOW), Priority.CRITICAL))
+        priority = Priority(min(max(Priority.NORMAL - value, Priority.LOW), Priority.CRITICAL))
     if priority > highest:
         raise InvalidRequest(
             f"priority: this key may ask for {highest.name.lower()} at most.", "priority"
@@ -215,32 +213,32 @@ def _params(body: SamplingFields, **own: Any) -> SamplingParams:  # Any: of each
     """The sampling parameters of a body; `own` are those that differ between endpoints."""
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("stream_options needs stream to be true.", "stream_options")
-    given = {name: getattr(body, name) for name in PASSED_ON if getattr(body, name) is not None}
+    values = {name: getattr(body, name) for name in PASSED_ON if getattr(body, name) is not None}
     if body.repeat_penalty is not None:
-        if "repetition_penalty" in given:
+        if "repetition_penalty" in values:
             raise InvalidRequest(
                 "repeat_penalty and repetition_penalty are one thing; give one of them.",
                 "repeat_penalty",
             )
-        given["repetition_penalty"] = body.repeat_penalty
+        values["repetition_penalty"] = body.repeat_penalty
     if body.logit_bias is not None:
-        given["logit_bias"] = {int(token): bias for token, bias in body.logit_bias.items()}
-    return SamplingParams(**given, **own)
+        values["logit_bias"] = {int(token): bias for token, bias in body.logit_bias.items()}
+    return SamplingParams(**values, **own)
 
 
 def _structured(body: SamplingFields) -> StructuredOutputsParams | None:
-    given = body.structured_outputs
-    return None if given is None else StructuredOutputsParams(**given.model_dump(by_alias=True))
+    fields = body.structured_outputs
+    return None if fields is None else StructuredOutputsParams(**fields.model_dump(by_alias=True))
 
 
 def _form_field(body: ChatBody, calling: Calling | None) -> str:
     """The field that decides the form of the answer."""
-    given = {
+    chosen = {
         "structured_outputs": body.structured_outputs is not None,
         "response_format": isinstance(body.response_format, ObjectFormat | SchemaFormat),
         "tools": calling is not None and calling.is_enforced,
     }
-    names = [name for name, is_given in given.items() if is_given]
+    names = [name for name, is_chosen in chosen.items() if is_chosen]
     if len(names) > 1:
         raise InvalidRequest(
             f"{' and '.join(names)} each decide the form of the answer; give one of them.",
@@ -253,8 +251,8 @@ def _chat_structured(body: ChatBody, calling: Calling | None) -> StructuredOutpu
     if calling is not None and calling.is_enforced:
         return tools.enforced(calling, body.tools or [])
     match body.response_format:
-        case SchemaFormat(json_schema=given) if given.schema_ is not None:
-            return StructuredOutputsParams(json=given.schema_)
+        case SchemaFormat(json_schema=named) if named.schema_ is not None:
+            return StructuredOutputsParams(json=named.schema_)
         case SchemaFormat() | ObjectFormat():
             return StructuredOutputsParams(json={"type": "object"})
         case _:
@@ -341,13 +339,13 @@ def _listed(
 
 
 def _encode(
-    service: Service, given: str | list[int], echoes: bool, is_wanted: Wanted
+    service: Service, prompt: str | list[int], echoes: bool, is_wanted: Wanted
 ) -> EncodedPrompt:
-    if isinstance(given, str):
-        tokens = service.request_factory.encode_text(given, is_wanted)
-        silent_count = _silent_count(service, given, tokens)
-        return EncodedPrompt(tokens, given if echoes else None, silent_count)
-    tokens = tuple(given)
+    if isinstance(prompt, str):
+        tokens = service.request_factory.encode_text(prompt, is_wanted)
+        silent_count = _silent_count(service, prompt, tokens)
+        return EncodedPrompt(tokens, prompt if echoes else None, silent_count)
+    tokens = tuple(prompt)
     return EncodedPrompt(tokens, decode(service, tokens, is_wanted) if echoes else None)
 
 

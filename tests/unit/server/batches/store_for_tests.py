@@ -5,23 +5,23 @@ import uuid
 from hashlib import sha256
 from pathlib import Path
 
+from jitney.engine.answer import Usage
 from jitney.server.batches.objects import answered_line
-from jitney.server.batches.store import JobStore
-from jitney.server.batches.stored import (
-    CheckedLine,
+from jitney.server.batches.rows import (
     LineResult,
-    LineTokens,
     NewBatch,
     Purpose,
     StoredBatch,
     StoredFile,
+    StoredLine,
 )
+from jitney.server.batches.store import BatchStore
 
 NOW = 1_700_000_000
 ENDPOINT = "/v1/completions"
 
 
-def add_file(store: JobStore, content: bytes, owner: str = "") -> StoredFile:
+def add_file(store: BatchStore, content: bytes, owner: str = "") -> StoredFile:
     """A file with its content."""
     file = StoredFile(
         id=f"file-{uuid.uuid4().hex}",
@@ -32,7 +32,7 @@ def add_file(store: JobStore, content: bytes, owner: str = "") -> StoredFile:
         sha256=sha256(content).hexdigest(),
         created_at=NOW,
     )
-    store.path_of(file.id).write_bytes(content)
+    store.files.path_of(file.id).write_bytes(content)
     store.files.add(file)
     return file
 
@@ -50,14 +50,14 @@ def new_batch(file: StoredFile, **fields: object) -> NewBatch:
     return NewBatch(**(given | fields))  # type: ignore[arg-type]
 
 
-def begun(store: JobStore, count: int, owner: str = "") -> StoredBatch:
+def begun(store: BatchStore, count: int, owner: str = "") -> StoredBatch:
     """A batch whose lines are all pending."""
     batch = store.batches.create(new_batch(add_file(store, b"x", owner)))
     lines = [
-        CheckedLine(number=number, start=number, length=1, custom_id=f"c{number}")
+        StoredLine(number=number, start=number, length=1, custom_id=f"c{number}")
         for number in range(1, count + 1)
     ]
-    store.lines.add(batch, lines, count, count)
+    store.batches.add_lines(batch, lines, count, count)
     assert store.batches.begin(batch.serial, NOW)
     return store.batches.get(batch.serial)
 
@@ -69,7 +69,7 @@ def result(batch: StoredBatch, number: int, *, is_done: bool = True) -> LineResu
         number=number,
         is_done=is_done,
         reply=answered_line(f"c{number}", 200 if is_done else 400, "req-x", b"{}"),
-        tokens=LineTokens(prompt=3, cached=1, completion=2),
+        usage=Usage(prompt_count=3, cached_count=1, completion_count=2),
     )
 
 

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from jitney.config import Key
+from jitney.engine.answer import Usage
 from jitney.server.batches import limits
 from jitney.server.batches.allowances import DAY_S, Allowances
 from jitney.server.batches.database import NAME
+from jitney.server.batches.rows import StoredBatch
 from jitney.server.batches.runner import LineRunner
-from jitney.server.batches.store import JobStore
-from jitney.server.batches.stored import LineTokens, StoredBatch
+from jitney.server.batches.store import BatchStore
 from tests.unit.server.batches.store_for_tests import begun, result
 from tests.unit.server.batches.test_runner import Bench, bench
 
@@ -41,14 +42,14 @@ def allowances(clock: HandClock, **per_day: float | None) -> Allowances:
 
 
 def spend(made: Allowances, owner: str, tokens: int) -> None:
-    made.spend(owner, LineTokens(prompt=tokens - 1, cached=1, completion=1))
+    made.spend(owner, Usage(prompt_count=tokens - 1, cached_count=1, completion_count=1))
 
 
 def stored(folder: Path) -> dict[str, float]:
     """What the next process finds."""
-    store = JobStore(folder)
+    store = BatchStore(folder)
     store.close()
-    return dict(store.allowances.at_open)
+    return dict(store.batches.used_at_open)
 
 
 def test_what_was_used_comes_back_evenly_and_not_twice() -> None:
@@ -119,7 +120,7 @@ async def run_until_idle(made: Bench, *done: StoredBatch) -> None:
 
     async def is_idle() -> bool:
         settled = [(await made.now(each)).is_settled for each in done]
-        is_kept = made.runner.in_flight_count == 0 and not made.runner._answered
+        is_kept = made.runner.in_flight_count == 0 and not made.runner._results
         return all(settled) and is_kept
 
     await made.run_until(is_idle)
@@ -200,28 +201,30 @@ def rows(folder: Path) -> dict[str, float]:
 
 def test_tokens_are_noted_with_their_results_or_not_at_all(tmp_path: Path) -> None:
     """Guards a kill between two writes: results would be kept that nobody paid for."""
-    store = JobStore(tmp_path)
+    store = BatchStore(tmp_path)
     batch = begun(store, 2, "a")
-    store.lines.settle([result(batch, 1)], {"a": 5.0})
+    store.batches.settle([result(batch, 1)], {"a": 5.0})
     broken = result(batch, 2)
     object.__setattr__(broken, "reply", None)
     with pytest.raises(sqlite3.IntegrityError):
-        store.lines.settle([broken], {"a": 10.0})
+        store.batches.settle([broken], {"a": 10.0})
     store.close()
     assert stored(tmp_path) == {"a": 5.0}
 
 
 def test_an_older_store_keeps_its_work_and_counts_from_now_on(tmp_path: Path) -> None:
-    """Guards whoever updates: a store of the first version goes on, and has room for the count."""
+    """Guards whoever updates: a store of the first version goes on, has room for the count, and the
+    folder gets its mark."""
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "file-0123456789abcdef0123456789abcdef").write_bytes(b"a\nb\n")
     connection = sqlite3.connect(tmp_path / NAME)
     connection.executescript(VERSION_1.read_text(encoding="utf-8"))
     connection.close()
-    store = JobStore(tmp_path)
+    store = BatchStore(tmp_path)
     (batch,) = store.batches.live()
     assert (batch.id, batch.completed, batch.total) == ("batch_1", 1, 2)
-    assert [each.number for each in store.lines.pending(batch.serial, 0, 10)] == [2]
-    store.lines.settle([result(batch, 2)], {"a": 7.0})
+    assert [each.number for each in store.batches.pending_lines(batch.serial, 0, 10)] == [2]
+    store.batches.settle([result(batch, 2)], {"a": 7.0})
     store.close()
+    assert (tmp_path / "files" / "store").exists()
     assert stored(tmp_path) == {"a": 7.0}

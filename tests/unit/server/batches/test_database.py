@@ -10,8 +10,14 @@ import pytest
 
 from jitney.errors import ConfigError
 from jitney.server.batches import database as database_module
-from jitney.server.batches.database import NAME, Database, DiskTrouble, StoreTaken, disk_troubles
-from jitney.server.batches.schema import VERSION
+from jitney.server.batches.database import (
+    NAME,
+    VERSION,
+    Database,
+    DiskError,
+    StoreTaken,
+    disk_errors,
+)
 
 HOLDER = """
 import sys
@@ -83,7 +89,7 @@ def test_a_full_disk_changes_nothing_and_can_be_tried_again(tmp_path: Path) -> N
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
         connection.execute(f"PRAGMA max_page_count = {pages + 2}")
     rows = [(number, b"x" * 4000) for number in range(10)]
-    with pytest.raises(DiskTrouble, match="full"), database.transaction() as connection:
+    with pytest.raises(DiskError, match="full"), database.transaction() as connection:
         connection.executemany(row, rows)
     with database.reading() as connection:
         assert connection.execute("SELECT count(*) FROM lines").fetchone()[0] == 0
@@ -98,12 +104,12 @@ def test_a_full_disk_changes_nothing_and_can_be_tried_again(tmp_path: Path) -> N
 @pytest.mark.parametrize("name", ["ENOSPC", "EIO", "ENOENT", "EACCES", "ESTALE", "ENOTCONN"])
 def test_errors_of_the_disk_are_told_apart(name: str) -> None:
     """Guards the pause of the runner: it waits for the disk, and for nothing else."""
-    with pytest.raises(DiskTrouble) as found, disk_troubles():
+    with pytest.raises(DiskError) as found, disk_errors():
         raise OSError(getattr(errno, name), "it does not work")
     assert found.value.is_full == (name in ("ENOSPC", "EIO"))
-    with pytest.raises(ValueError, match="ours"), disk_troubles():
+    with pytest.raises(ValueError, match="ours"), disk_errors():
         raise ValueError("a fault of ours")
-    with pytest.raises(sqlite3.OperationalError), disk_troubles():
+    with pytest.raises(sqlite3.OperationalError), disk_errors():
         sqlite3.connect(":memory:").execute("SELECT nothing")
 
 
@@ -115,7 +121,7 @@ def test_another_program_that_writes_is_waited_for(
     database = Database(tmp_path)
     other = sqlite3.connect(tmp_path / NAME, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(DiskTrouble, match="locked") as found, database.transaction():
+    with pytest.raises(DiskError, match="locked") as found, database.transaction():
         pass
     assert not found.value.is_full
     other.execute("ROLLBACK")

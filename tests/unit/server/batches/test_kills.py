@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jitney.server.batches.output import OutputFiles
-from jitney.server.batches.store import JobStore
-from jitney.server.batches.stored import BatchStatus, CheckedLine, StoredBatch
+from jitney.server.batches.rows import BatchStatus, StoredBatch, StoredLine
+from jitney.server.batches.store import BatchStore
 from tests.unit.server.batches.store_for_tests import NOW, add_file, ids_in, new_batch, result
 
 LINES = 12
@@ -32,7 +32,7 @@ class Process:
     """One process that works on a store, one small step after the other, until it is killed."""
 
     def __init__(self, folder: Path, steps: int, draw: Callable[[int], int]) -> None:
-        self.store = JobStore(folder)
+        self.store = BatchStore(folder)
         self._left = steps
         self._draw = draw
         self._files: OutputFiles | None = None
@@ -80,7 +80,7 @@ class Process:
     def _check(self, batch: StoredBatch) -> None:
         last = min(batch.read_lines + PART, LINES)
         lines = [
-            CheckedLine(
+            StoredLine(
                 number=number,
                 start=number,
                 length=1,
@@ -89,23 +89,23 @@ class Process:
             )
             for number in range(batch.read_lines + 1, last + 1)
         ]
-        self.store.lines.add(batch, lines, last, last)
+        self.store.batches.add_lines(batch, lines, last, last)
         self.step()
         if last == LINES:
             self.store.batches.begin(batch.serial, NOW)
 
     def _settle(self, batch: StoredBatch) -> None:
         """Answers come in any order, some of them twice, a few at once."""
-        pending = list(self.store.lines.pending(batch.serial, 0, LINES))
+        pending = list(self.store.batches.pending_lines(batch.serial, 0, LINES))
         chosen = [pending[self._draw(len(pending))] for _ in range(1 + self._draw(3))]
         self.step()
         results = [result(batch, each.number, is_done=bool(self._draw(3))) for each in chosen]
-        self.store.lines.settle(results)
+        self.store.batches.settle(results)
 
     def _write(self, batch: StoredBatch) -> None:
         files = self._files = OutputFiles(self.store, batch)
         after = 0
-        while lines := self.store.lines.written(batch.serial, after):
+        while lines := self.store.batches.written_lines(batch.serial, after):
             self.step()
             files.add(lines)
             after = lines[-1].number
@@ -116,7 +116,7 @@ class Process:
         self.step()
         files.name()
         self.step()
-        self.store.lines.sweep()
+        self.store.batches.sweep()
 
 
 @settings(max_examples=60)
@@ -143,7 +143,7 @@ def test_each_line_is_in_the_results_once_and_in_order(lives: list[int], seed: i
         found = []
         for file_id in (batch.output_file_id, batch.error_file_id):
             if file_id is not None:
-                ids = ids_in(last.store.path_of(file_id))
+                ids = ids_in(last.store.files.path_of(file_id))
                 assert ids == sorted(ids, key=lambda each: int(each[1:]))
                 found += ids
         assert sorted(found) == sorted(f"c{number}" for number in range(1, LINES + 1))
@@ -152,7 +152,7 @@ def test_each_line_is_in_the_results_once_and_in_order(lives: list[int], seed: i
         assert len(listed) == 1
         last.store.close()
         # Nothing is left of outputs that were never complete.
-        again = JobStore(folder)
+        again = BatchStore(folder)
         left_names = {each.name for each in (folder / "files").iterdir()}
         assert left_names == again.files.ids() | {"store"}
         again.close()

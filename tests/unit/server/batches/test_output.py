@@ -7,35 +7,35 @@ from pathlib import Path
 import pytest
 
 from jitney.server.batches.output import OutputFiles
-from jitney.server.batches.store import JobStore
-from jitney.server.batches.stored import BatchStatus, StoredBatch
+from jitney.server.batches.rows import BatchStatus, StoredBatch
+from jitney.server.batches.store import BatchStore
 from tests.unit.server.batches.store_for_tests import NOW, begun, ids_in, result
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[JobStore]:
-    made = JobStore(tmp_path)
+def store(tmp_path: Path) -> Iterator[BatchStore]:
+    made = BatchStore(tmp_path)
     yield made
     made.close()
 
 
-def expired(store: JobStore) -> StoredBatch:
+def expired(store: BatchStore) -> StoredBatch:
     batch = begun(store, 6)
-    store.lines.settle([result(batch, 2), result(batch, 4, is_done=False), result(batch, 5)])
+    store.batches.settle([result(batch, 2), result(batch, 4, is_done=False), result(batch, 5)])
     store.batches.finalize(batch.serial, NOW, BatchStatus.EXPIRED)
     return store.batches.get(batch.serial)
 
 
-def files_in(store: JobStore) -> set[str]:
+def files_in(store: BatchStore) -> set[str]:
     return {path.name for path in (store.folder / "files").iterdir()}
 
 
-def test_each_line_is_in_one_of_the_files_in_order(store: JobStore) -> None:
+def test_each_line_is_in_one_of_the_files_in_order(store: BatchStore) -> None:
     """Guards the recount: done lines in one file, all others with their reasons in the other."""
     batch = expired(store)
     before = files_in(store)
     files = OutputFiles(store, batch)
-    files.add(store.lines.written(batch.serial, 0))
+    files.add(store.batches.written_lines(batch.serial, 0))
     files.sync()
     # Nothing has a final name yet.
     assert all(name.endswith(".partial") for name in files_in(store) - before)
@@ -43,34 +43,34 @@ def test_each_line_is_in_one_of_the_files_in_order(store: JobStore) -> None:
     output, errors = files.records(NOW)
     assert output is not None
     assert errors is not None
-    assert ids_in(store.path_of(output.id)) == ["c2", "c5"]
-    assert ids_in(store.path_of(errors.id)) == ["c1", "c3", "c4", "c6"]
-    content = store.path_of(output.id).read_bytes()
+    assert ids_in(store.files.path_of(output.id)) == ["c2", "c5"]
+    assert ids_in(store.files.path_of(errors.id)) == ["c1", "c3", "c4", "c6"]
+    content = store.files.path_of(output.id).read_bytes()
     assert (output.bytes, output.sha256) == (len(content), sha256(content).hexdigest())
     assert (output.purpose, output.owner) == ("batch_output", batch.owner)
     assert files_in(store) - before == {output.id, errors.id}
 
 
-def test_a_file_without_lines_is_not_made(store: JobStore) -> None:
+def test_a_file_without_lines_is_not_made(store: BatchStore) -> None:
     """Guards callers: an id is of a file that has something in it."""
     batch = begun(store, 2)
-    store.lines.settle([result(batch, 1), result(batch, 2)])
+    store.batches.settle([result(batch, 1), result(batch, 2)])
     store.batches.finalize(batch.serial, NOW, BatchStatus.COMPLETED)
     files = OutputFiles(store, store.batches.get(batch.serial))
-    files.add(store.lines.written(batch.serial, 0))
+    files.add(store.batches.written_lines(batch.serial, 0))
     files.sync()
     output, errors = files.records(NOW)
     assert output is not None
     assert errors is None
 
 
-def test_what_is_discarded_leaves_nothing(store: JobStore) -> None:
+def test_what_is_discarded_leaves_nothing(store: BatchStore) -> None:
     """Guards the disk when it is full: a second try begins with the room of the first."""
     batch = expired(store)
     before = files_in(store)
     for is_complete in (False, True):
         files = OutputFiles(store, batch)
-        files.add(store.lines.written(batch.serial, 0))
+        files.add(store.batches.written_lines(batch.serial, 0))
         if is_complete:
             files.sync()
         assert files_in(store) > before

@@ -11,15 +11,17 @@ from typing import Any
 
 import pytest
 
+from jitney.engine.answer import Usage
 from jitney.engine.clock import SystemClock
+from jitney.errors import EngineStopped, InputCrashed, QueueFull
 from jitney.server.batches import limits
-from jitney.server.batches.jobs import Jobs
-from jitney.server.batches.line_asker import AskingOver, LineAnswer, LineCrashed, TryLater
+from jitney.server.batches.allowances import Allowances
+from jitney.server.batches.answer_line import LineAnswer, LineAnswerer
+from jitney.server.batches.batches import Batches
+from jitney.server.batches.rows import StoredBatch, StoredLine
 from jitney.server.batches.runner import LineRunner
 from jitney.server.batches.stages import Times
-from jitney.server.batches.store import JobStore
-from jitney.server.batches.store_thread import StoreThread
-from jitney.server.batches.stored import CheckedLine, LineTokens, StoredBatch
+from jitney.server.batches.store import BatchStore, StoreThread
 from tests.unit.server.batches.store_for_tests import NOW, add_file, new_batch
 
 WAIT_S = 60.0
@@ -42,7 +44,7 @@ async def run_until(
 
 
 @dataclass
-class ScriptedAsker:
+class ScriptedAnswerer(LineAnswerer):
     """Answers with the line itself, after what the script does."""
 
     script: Callable[[str, str], Awaitable[None]]
@@ -58,7 +60,7 @@ class ScriptedAsker:
     def serves(self, owner: str, model: str) -> bool:
         return model == "fake"
 
-    async def ask(
+    async def answer(
         self, owner: str, custom_id: str, content: bytes, *, is_suspect: bool = False
     ) -> LineAnswer:
         text = content.decode().strip()
@@ -70,24 +72,28 @@ class ScriptedAsker:
             await self.script(owner, text)
         finally:
             self.in_flight -= 1
-        return answer(200)
+        return ANSWER
 
 
-def answer(status: int) -> LineAnswer:
-    return LineAnswer(status=status, request_id="req-x", body=b"{}", tokens=LineTokens(prompt=1))
+ANSWER = LineAnswer(
+    status=200,
+    request_id="req-x",
+    body=b"{}",
+    usage=Usage(prompt_count=1, completion_count=0, cached_count=0),
+)
 
 
-def ready(store: JobStore, owner: str, count: int) -> StoredBatch:
+def ready(store: BatchStore, owner: str, count: int) -> StoredBatch:
     """A batch of lines with a text each."""
     texts = [f"{owner}{number}\n".encode() for number in range(1, count + 1)]
     batch = store.batches.create(new_batch(add_file(store, b"".join(texts), owner)))
     lines, start = [], 0
     for number, text in enumerate(texts, 1):
         lines.append(
-            CheckedLine(number=number, start=start, length=len(text), custom_id=f"c{number}")
+            StoredLine(number=number, start=start, length=len(text), custom_id=f"c{number}")
         )
         start += len(text)
-    store.lines.add(batch, lines, start, count)
+    store.batches.add_lines(batch, lines, start, count)
     store.batches.begin(batch.serial, NOW)
     return store.batches.get(batch.serial)
 
@@ -95,11 +101,11 @@ def ready(store: JobStore, owner: str, count: int) -> StoredBatch:
 class Bench:
     """A runner over a store in a folder."""
 
-    def __init__(self, folder: Path, asker: ScriptedAsker) -> None:
+    def __init__(self, folder: Path, asker: ScriptedAnswerer) -> None:
         self.thread = StoreThread(folder)
         self.thread.open()
         self.asker = asker
-        self.runner = LineRunner(self.thread, asker)
+        self.runner = LineRunner(self.thread, asker, Allowances((), SystemClock()))
 
     async def begin(self, owner: str, count: int) -> StoredBatch:
         batch = await self.thread.call(lambda store: ready(store, owner, count))
@@ -126,7 +132,7 @@ async def at_once(owner: str, text: str) -> None:
 
 def bench(folder: Path, script: Callable[[str, str], Awaitable[None]] = at_once) -> Bench:
     folder.mkdir(exist_ok=True)
-    return Bench(folder, ScriptedAsker(script))
+    return Bench(folder, ScriptedAnswerer(script))
 
 
 def test_every_line_is_asked_once_and_never_too_many_at_a_time(tmp_path: Path) -> None:
@@ -178,7 +184,7 @@ def test_a_line_without_room_waits_and_nobody_overtakes_it(
 ) -> None:
     """Guards wide lines: while one waits for room, no other line takes it."""
     monkeypatch.setattr(limits, "LATER_S_MIN", 0.02)
-    refusals = iter([TryLater(0.0), TryLater(0.0)])
+    refusals = iter([QueueFull("full", 0.0), QueueFull("full", 0.0)])
     made: Bench
     begun_meanwhile: list[str] = []
     is_waiting = False
@@ -224,7 +230,7 @@ def test_a_line_with_which_backends_end_is_a_suspect_and_fails_at_the_fourth(
 
     async def end_some(owner: str, text: str) -> None:
         if text == "a3" and (count := next(to_come, 0)):
-            raise LineCrashed(count, answer(500))
+            raise InputCrashed("it ended", deaths=count)
 
     made = bench(tmp_path, end_some)
 
@@ -250,7 +256,7 @@ def test_a_line_with_which_the_backend_ended_holds_up_nobody(
 
     async def end_one(owner: str, text: str) -> None:
         if text == "a1":
-            raise LineCrashed(1, answer(500))
+            raise InputCrashed("it ended")
 
     made = bench(tmp_path, end_one)
     made.asker.in_flight_max = 1
@@ -276,7 +282,7 @@ def test_lines_with_which_the_backend_ended_are_bounded(
 
     async def end_all(owner: str, text: str) -> None:
         if owner == "a":
-            raise LineCrashed(1, answer(500))
+            raise InputCrashed("it ended")
 
     made = bench(tmp_path, end_all)
 
@@ -296,7 +302,7 @@ def test_what_was_running_when_the_engine_stopped_is_pending(tmp_path: Path) -> 
 
     async def stop_at_seven(owner: str, text: str) -> None:
         if int(text[1:]) >= 7:
-            raise AskingOver
+            raise EngineStopped("no more")
 
     made = bench(tmp_path, stop_at_seven)
 
@@ -333,26 +339,26 @@ def test_a_line_that_ends_unexpectedly_is_run_again(
         if text == "a3" and (fault := next(faults, None)) is not None:
             raise fault
 
-    asker = ScriptedAsker(fail_once)
-    jobs = Jobs(tmp_path, asker, times=Times(SystemClock(), lambda: NOW))
-    jobs.thread.open()
+    asker = ScriptedAnswerer(fail_once)
+    batches = Batches(tmp_path, asker, times=Times(SystemClock(), lambda: NOW))
+    batches.thread.open()
 
     async def run() -> StoredBatch:
-        batch = await jobs.call(lambda store: ready(store, "a", 8))
+        batch = await batches.thread.call(lambda store: ready(store, "a", 8))
         serial = batch.serial
-        jobs.start()
+        batches.start()
         try:
             async with asyncio.timeout(WAIT_S):
                 while not batch.is_settled:
                     await asyncio.sleep(0.005)
-                    batch = await jobs.call(lambda store: store.batches.get(serial))
+                    batch = await batches.thread.call(lambda store: store.batches.get(serial))
         finally:
-            await jobs.stop()
+            await batches.stop()
         return batch
 
     assert asyncio.run(run()).completed == 8
     assert asker.asked["a3"] == 2
-    jobs.close()
+    batches.close()
 
 
 def test_a_dropped_batch_gets_no_more_results(tmp_path: Path) -> None:
@@ -418,8 +424,8 @@ def test_answers_are_kept_until_the_disk_takes_them(
     monkeypatch.setattr(limits, "TROUBLE_S", 0.02)
     made = bench(tmp_path)
 
-    def set_pages(count: int) -> Callable[[JobStore], object]:
-        def set_max(store: JobStore) -> object:
+    def set_pages(count: int) -> Callable[[BatchStore], object]:
+        def set_max(store: BatchStore) -> object:
             with store._database.reading() as connection:
                 return connection.execute(f"PRAGMA max_page_count = {count}").fetchone()
 
@@ -432,7 +438,7 @@ def test_answers_are_kept_until_the_disk_takes_them(
         asked: list[int] = []
 
         async def is_settled() -> bool:
-            if made.runner._is_troubled and not asked:
+            if made.runner.is_disk_failing and not asked:
                 # As many as may be in memory, and then no more.
                 asked.append(made.asker.asked.total())
                 await made.thread.call(set_pages(1_000_000))
@@ -466,11 +472,11 @@ def test_an_input_that_is_away_pauses_its_batch_and_no_other(
 
     async def run() -> tuple[StoredBatch, StoredBatch]:
         batch, other = await made.begin("a", 30), await made.begin("b", 30)
-        away.add(made.thread.store.path_of(batch.input_file_id))
+        away.add(made.thread.store.files.path_of(batch.input_file_id))
         await made.run_to_end(other)
         before = await made.now(batch)
         away.clear()
-        made.runner = LineRunner(made.thread, made.asker)
+        made.runner = LineRunner(made.thread, made.asker, Allowances((), SystemClock()))
         made.runner.begin(batch)
         await made.run_to_end(batch)
         return before, await made.now(batch)
@@ -491,7 +497,7 @@ def test_a_batch_whose_input_is_back_goes_on(
 
     async def run() -> StoredBatch:
         batch = await made.begin("a", 30)
-        path = made.thread.store.path_of(batch.input_file_id)
+        path = made.thread.store.files.path_of(batch.input_file_id)
         path.rename(tmp_path / "away")
 
         async def is_told() -> bool:

@@ -10,31 +10,32 @@ import pytest
 
 from jitney.engine.clock import SystemClock
 from jitney.server.batches import limits
+from jitney.server.batches.allowances import Allowances
 from jitney.server.batches.output import OutputFiles
+from jitney.server.batches.rows import BatchStatus, StoredBatch
 from jitney.server.batches.runner import LineRunner
-from jitney.server.batches.stages import JobBounds, Stages, Times
-from jitney.server.batches.store_thread import StoreThread
-from jitney.server.batches.stored import BatchStatus, StoredBatch
+from jitney.server.batches.stages import BatchBounds, Stages, Times
+from jitney.server.batches.store import StoreThread
 from tests.unit.server.batches.store_for_tests import NOW, add_file, new_batch
-from tests.unit.server.batches.test_runner import WAIT_S, ScriptedAsker, at_once, run_until
+from tests.unit.server.batches.test_runner import WAIT_S, ScriptedAnswerer, at_once, run_until
 
 
 class Parts:
     """All parts of jobs over one folder, as they are put together for a server."""
 
     def __init__(
-        self, folder: Path, bounds: JobBounds | None = None, times: Times | None = None
+        self, folder: Path, bounds: BatchBounds | None = None, times: Times | None = None
     ) -> None:
         self.thread = StoreThread(folder)
         self.thread.open()
-        self.asker = ScriptedAsker(at_once)
-        self.runner = LineRunner(self.thread, self.asker)
+        self.asker = ScriptedAnswerer(at_once)
+        self.runner = LineRunner(self.thread, self.asker, Allowances((), SystemClock()))
         self.stages = Stages(
             self.thread,
             self.asker,
             self.runner,
             times=times or Times(SystemClock(), lambda: NOW),
-            bounds=bounds or JobBounds(),
+            bounds=bounds or BatchBounds(),
         )
 
     async def create(self, count: int) -> StoredBatch:
@@ -132,7 +133,7 @@ def test_an_output_that_takes_long_keeps_nobody_waiting(
 
 def test_no_line_is_begun_while_the_store_is_as_large_as_it_may_be(tmp_path: Path) -> None:
     """Guards the disk of the server: the batch waits, and goes on when there is room."""
-    parts = Parts(tmp_path, JobBounds(bytes_max=1))
+    parts = Parts(tmp_path, BatchBounds(bytes_max=1))
 
     async def run() -> StoredBatch:
         batch = await parts.create(20)
@@ -147,7 +148,7 @@ def test_no_line_is_begun_while_the_store_is_as_large_as_it_may_be(tmp_path: Pat
     batch = asyncio.run(run())
     assert batch.completed <= parts.asker.in_flight_max
     parts.thread.close()
-    roomy = Parts(tmp_path, JobBounds(bytes_max=2**30))
+    roomy = Parts(tmp_path, BatchBounds(bytes_max=2**30))
 
     async def go_on() -> StoredBatch:
         await roomy.run_until(lambda: roomy.is_ended(batch))
@@ -217,7 +218,7 @@ def test_a_batch_whose_input_is_away_keeps_no_other_waiting(
 
     async def run() -> tuple[StoredBatch, StoredBatch]:
         first, second = await parts.create(5), await parts.create(5)
-        path = parts.thread.store.path_of(first.input_file_id)
+        path = parts.thread.store.files.path_of(first.input_file_id)
         path.rename(tmp_path / "away")
         await parts.run_until(lambda: parts.is_ended(second))
         before = await parts.now(first)
@@ -255,7 +256,7 @@ def test_an_input_that_was_cut_is_not_taken_for_the_whole(
 
     async def run() -> StoredBatch:
         batch = await parts.create(50)
-        path = parts.thread.store.path_of(batch.input_file_id)
+        path = parts.thread.store.files.path_of(batch.input_file_id)
         content = path.read_bytes()
         path.write_bytes(content[:1000])
 

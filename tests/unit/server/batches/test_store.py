@@ -2,17 +2,17 @@
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from jitney.server.batches import limits
-from jitney.server.batches.batch_table import InputMissing, KeyReused, TooManyBatches
 from jitney.server.batches.database import NAME
-from jitney.server.batches.file_table import FileInUse
 from jitney.server.batches.output import OutputFiles
-from jitney.server.batches.store import JobStore
-from jitney.server.batches.stored import BatchStatus, CheckedLine, StoredBatch
+from jitney.server.batches.rows import BatchStatus, StoredBatch, StoredLine
+from jitney.server.batches.store import BatchStore
+from jitney.server.error_object import Refusal
 from tests.unit.server.batches.store_for_tests import (
     NOW,
     add_file,
@@ -24,17 +24,25 @@ from tests.unit.server.batches.store_for_tests import (
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[JobStore]:
-    made = JobStore(tmp_path)
+def store(tmp_path: Path) -> Iterator[BatchStore]:
+    made = BatchStore(tmp_path)
     yield made
     made.close()
 
 
-def end(store: JobStore, batch: StoredBatch) -> StoredBatch:
+@contextmanager
+def refused(code: str) -> Iterator[None]:
+    """Within this context the store refuses something."""
+    with pytest.raises(Refusal) as caught:
+        yield
+    assert caught.value.code == code
+
+
+def end(store: BatchStore, batch: StoredBatch) -> StoredBatch:
     """Write the output of a batch, as the runner does."""
     files = OutputFiles(store, batch)
     after = 0
-    while lines := store.lines.written(batch.serial, after):
+    while lines := store.batches.written_lines(batch.serial, after):
         files.add(lines)
         after = lines[-1].number
     files.sync()
@@ -43,37 +51,41 @@ def end(store: JobStore, batch: StoredBatch) -> StoredBatch:
     return store.batches.get(batch.serial)
 
 
-def test_a_line_has_one_result(store: JobStore) -> None:
+def test_a_line_has_one_result(store: BatchStore) -> None:
     """Guards exactly once: a second result of a line is left out, and counted nowhere."""
     batch = begun(store, 3)
-    assert len(store.lines.settle([result(batch, 1), result(batch, 1, is_done=False)])) == 1
-    assert len(store.lines.settle([result(batch, 1), result(batch, 2, is_done=False)])) == 1
+    assert len(store.batches.settle([result(batch, 1), result(batch, 1, is_done=False)])) == 1
+    assert len(store.batches.settle([result(batch, 1), result(batch, 2, is_done=False)])) == 1
     now = store.batches.get(batch.serial)
     assert (now.total, now.completed, now.failed) == (3, 1, 1)
     assert (now.prompt_tokens, now.cached_tokens, now.completion_tokens) == (6, 2, 4)
-    assert [line.number for line in store.lines.pending(batch.serial, 0, 10)] == [3]
-    assert [line.is_done for line in store.lines.written(batch.serial, 0)] == [True, False, False]
+    assert [line.number for line in store.batches.pending_lines(batch.serial, 0, 10)] == [3]
+    assert [line.is_done for line in store.batches.written_lines(batch.serial, 0)] == [
+        True,
+        False,
+        False,
+    ]
 
 
 @pytest.mark.parametrize("how", ["cancel", "finalize"])
-def test_a_batch_that_ends_takes_no_more_results(store: JobStore, how: str) -> None:
+def test_a_batch_that_ends_takes_no_more_results(store: BatchStore, how: str) -> None:
     """Guards the output: what it is written from does not change meanwhile."""
     batch = begun(store, 3)
-    store.lines.settle([result(batch, 2)])
+    store.batches.settle([result(batch, 2)])
     if how == "cancel":
         assert store.batches.cancel("", batch.id, NOW) is not None
     else:
         assert store.batches.finalize(batch.serial, NOW, BatchStatus.EXPIRED)
-    assert store.lines.settle([result(batch, 1)]) == []
+    assert store.batches.settle([result(batch, 1)]) == []
     done = end(store, store.batches.get(batch.serial))
     assert (done.completed, done.failed, done.total) == (1, 2, 3)
     assert done.output_file_id is not None
     assert done.error_file_id is not None
-    assert ids_in(store.path_of(done.output_file_id)) == ["c2"]
-    assert ids_in(store.path_of(done.error_file_id)) == ["c1", "c3"]
+    assert ids_in(store.files.path_of(done.output_file_id)) == ["c2"]
+    assert ids_in(store.files.path_of(done.error_file_id)) == ["c1", "c3"]
 
 
-def test_moves_start_from_their_states_only(store: JobStore) -> None:
+def test_moves_start_from_their_states_only(store: BatchStore) -> None:
     """Guards ends that cross: whichever comes first holds."""
     batch = begun(store, 1)
     assert not store.batches.begin(batch.serial, NOW)
@@ -88,23 +100,23 @@ def test_moves_start_from_their_states_only(store: JobStore) -> None:
     assert not store.batches.end(done, NOW, None, None)
 
 
-def test_an_idempotency_key_is_of_its_owner_and_its_content(store: JobStore) -> None:
+def test_an_idempotency_key_is_of_its_owner_and_its_content(store: BatchStore) -> None:
     """Guards repeats: the same content is one batch, other content an error, others' keys apart."""
     first, again, other = (add_file(store, each) for each in (b"a", b"a", b"b"))
     made = store.batches.create(new_batch(first, idempotency_key="k"))
     assert store.batches.create(new_batch(again, idempotency_key="k")).id == made.id
-    with pytest.raises(KeyReused):
+    with refused("idempotency_key_reused"):
         store.batches.create(new_batch(other, idempotency_key="k"))
-    with pytest.raises(KeyReused):
+    with refused("idempotency_key_reused"):
         store.batches.create(new_batch(first, idempotency_key="k", metadata={"a": "b"}))
     strange = add_file(store, b"a", "somebody")
     assert store.batches.create(new_batch(strange, idempotency_key="k")).id != made.id
     assert store.batches.create(new_batch(first)).id != store.batches.create(new_batch(first)).id
-    with pytest.raises(InputMissing):
+    with refused("file_not_found"):
         store.batches.create(new_batch(first, owner="somebody"))
 
 
-def test_a_repeat_finds_its_batch_when_the_input_is_deleted(store: JobStore) -> None:
+def test_a_repeat_finds_its_batch_when_the_input_is_deleted(store: BatchStore) -> None:
     """Guards a caller who tidies up and then sends again: it is still one batch."""
     file, other = add_file(store, b"a"), add_file(store, b"a")
     made = store.batches.create(new_batch(file, idempotency_key="k"))
@@ -112,15 +124,15 @@ def test_a_repeat_finds_its_batch_when_the_input_is_deleted(store: JobStore) -> 
     for each in (file, other):
         assert store.files.remove("", each.id) is not None
     assert store.batches.create(new_batch(file, idempotency_key="k")).id == made.id
-    with pytest.raises(KeyReused):
+    with refused("idempotency_key_reused"):
         store.batches.create(new_batch(file, idempotency_key="k", metadata={"a": "b"}))
     # Nobody knows any more what this one was.
-    with pytest.raises(InputMissing):
+    with refused("file_not_found"):
         store.batches.create(new_batch(other, idempotency_key="k"))
 
 
 def test_live_batches_are_bounded_and_old_ones_forgotten(
-    store: JobStore, monkeypatch: pytest.MonkeyPatch
+    store: BatchStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards the disk: a key has so many live batches, and so many that it can look back at."""
     monkeypatch.setattr(limits, "BATCHES_LIVE_MAX", 3)
@@ -128,18 +140,18 @@ def test_live_batches_are_bounded_and_old_ones_forgotten(
     file = add_file(store, b"a")
     for _ in range(4):
         made = [store.batches.create(new_batch(file)) for _ in range(3)]
-        with pytest.raises(TooManyBatches):
+        with refused("too_many_batches"):
             store.batches.create(new_batch(file))
         for batch in made:
             store.batches.fail(batch.serial, NOW, {"code": "x"})
         while any(not _is_swept(store, batch) for batch in made):
-            store.lines.sweep()
+            store.batches.sweep()
     kept = store.batches.listed("", None, 100)
     assert kept is not None
     assert len(kept) == 5
 
 
-def _is_swept(store: JobStore, batch: StoredBatch) -> bool:
+def _is_swept(store: BatchStore, batch: StoredBatch) -> bool:
     with sqlite3.connect(store.folder / NAME) as connection:
         row = connection.execute(
             "SELECT is_swept FROM batches WHERE serial = ?", (batch.serial,)
@@ -149,50 +161,49 @@ def _is_swept(store: JobStore, batch: StoredBatch) -> bool:
 
 
 def test_lines_of_ended_batches_are_removed_and_others_stay(
-    store: JobStore, monkeypatch: pytest.MonkeyPatch
+    store: BatchStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards the disk: results stay in their files, and not twice."""
     monkeypatch.setattr(limits, "SWEEP_LINES", 4)
     ended, live = begun(store, 10), begun(store, 3)
     store.batches.cancel("", ended.id, NOW)
     end(store, store.batches.get(ended.serial))
-    assert [store.lines.sweep() for _ in range(4)] == [4, 4, 2, 0]
-    assert store.lines.written(ended.serial, 0) == []
-    assert len(store.lines.pending(live.serial, 0, 10)) == 3
+    assert [store.batches.sweep() for _ in range(4)] == [4, 4, 2, 0]
+    assert store.batches.written_lines(ended.serial, 0) == []
+    assert len(store.batches.pending_lines(live.serial, 0, 10)) == 3
 
 
-def test_a_part_of_an_input_is_noted_once(store: JobStore) -> None:
+def test_a_part_of_an_input_is_noted_once(store: BatchStore) -> None:
     """Guards a check that was repeated: the position in the input and its lines move together."""
     batch = store.batches.create(new_batch(add_file(store, b"x")))
-    lines = [CheckedLine(number=1, start=0, length=1, custom_id="a")]
-    store.lines.add(batch, lines, 10, 1)
-    store.lines.add(batch, lines, 10, 1)
+    lines = [StoredLine(number=1, start=0, length=1, custom_id="a")]
+    store.batches.add_lines(batch, lines, 10, 1)
+    store.batches.add_lines(batch, lines, 10, 1)
     now = store.batches.get(batch.serial)
     assert (now.read_bytes, now.read_lines, now.total) == (10, 1, 1)
 
 
-def test_files_belong_to_their_owner_and_to_their_batch(store: JobStore) -> None:
+def test_files_belong_to_their_owner_and_to_their_batch(store: BatchStore) -> None:
     """Guards deletes: another's file is not there, and one that is read stays."""
     file = add_file(store, b"abc", "me")
     assert store.files.find("you", file.id) is None
     assert store.files.remove("you", file.id) is None
     batch = store.batches.create(new_batch(file))
-    with pytest.raises(FileInUse):
+    with refused("file_in_use"):
         store.files.remove("me", file.id)
     store.batches.fail(batch.serial, NOW, {"code": "x"})
-    use = store.files.use("me")
-    assert (use.count, use.bytes) == (1, 3)
-    assert store.remove_file("me", file.id) == file
-    assert not store.path_of(file.id).exists()
-    assert store.files.use("me").count == 0
+    assert store.files.use("me") == (1, 3)
+    assert store.files.remove("me", file.id) == file
+    assert not store.files.path_of(file.id).exists()
+    assert store.files.use("me") == (0, 0)
 
 
-def test_another_owner_removes_nothing_of_a_file(store: JobStore) -> None:
+def test_another_owner_removes_nothing_of_a_file(store: BatchStore) -> None:
     """Guards content that has not got its final name yet: who may not delete it does not."""
     file = add_file(store, b"mine", "me")
-    store.path_of(file.id).rename(store.partial_of(file.id))
-    assert store.remove_file("somebody", file.id) is None
-    with store.open_content(file.id) as content:
+    store.files.path_of(file.id).rename(store.files.partial_of(file.id))
+    assert store.files.remove("somebody", file.id) is None
+    with store.files.open_content(file.id) as content:
         assert content.read() == b"mine"
-    assert store.remove_file("me", file.id) == file
-    assert not store.partial_of(file.id).exists()
+    assert store.files.remove("me", file.id) == file
+    assert not store.files.partial_of(file.id).exists()

@@ -3,7 +3,6 @@
 import fcntl
 import os
 import shutil
-import sqlite3
 import stat
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 
 from jitney.errors import ConfigError
 from jitney.server.batches.database import NAME
-from jitney.server.batches.store import JobStore
+from jitney.server.batches.store import BatchStore
 from tests.unit.server.batches.store_for_tests import add_file
 
 FILES = "files"
@@ -21,7 +20,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become ano
 
 def store_with(folder: Path, count: int) -> set[str]:
     """A closed store with so many files; their ids."""
-    store = JobStore(folder)
+    store = BatchStore(folder)
     ids = {add_file(store, b"content %d" % number).id for number in range(count)}
     store.close()
     return ids
@@ -32,7 +31,7 @@ def names(folder: Path) -> set[str]:
 
 
 def ids_after_a_start(folder: Path) -> set[str]:
-    store = JobStore(folder)
+    store = BatchStore(folder)
     try:
         return store.files.ids()
     finally:
@@ -59,14 +58,14 @@ def test_a_folder_that_is_somebody_elses_is_refused(tmp_path: Path) -> None:
     (home / FILES / f"file-{'0' * 32}").write_text("of another store")
     home.chmod(0o755)
     with pytest.raises(ConfigError, match=r"has something in it .*another folder"):
-        JobStore(home)
+        BatchStore(home)
     assert names(home) == {FILES}
     assert names(home / FILES) == {"thesis.txt", f"file-{'0' * 32}"}
     assert stat.S_IMODE(home.stat().st_mode) == 0o755
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "list.txt").write_text("mine")
     with pytest.raises(ConfigError, match=r"list\.txt"):
-        JobStore(tmp_path / "notes")
+        BatchStore(tmp_path / "notes")
     assert names(tmp_path / "notes") == {"list.txt"}
 
 
@@ -83,7 +82,7 @@ def test_a_database_that_was_moved_away_is_missed(tmp_path: Path) -> None:
     for path in tmp_path.glob(f"jobs/{NAME}*"):
         path.rename(tmp_path / path.name)
     with pytest.raises(ConfigError, match=r"there is no jobs\.sqlite"):
-        JobStore(tmp_path / "jobs")
+        BatchStore(tmp_path / "jobs")
     assert names(tmp_path / "jobs" / FILES) >= ids
     (tmp_path / NAME).rename(tmp_path / "jobs" / NAME)
     assert ids_after_a_start(tmp_path / "jobs") == ids
@@ -105,7 +104,7 @@ def test_another_database_is_refused(tmp_path: Path) -> None:
     store_with(tmp_path / "other", 0)
     shutil.copy(tmp_path / "other" / NAME, tmp_path / "jobs" / NAME)
     with pytest.raises(ConfigError, match="belongs to another"):
-        JobStore(tmp_path / "jobs")
+        BatchStore(tmp_path / "jobs")
     assert names(tmp_path / "jobs" / FILES) >= ids
 
 
@@ -118,7 +117,7 @@ def test_a_volume_that_is_not_mounted_is_missed(tmp_path: Path, *, is_there: boo
     if is_there:
         files.mkdir()
     with pytest.raises(ConfigError, match="mount its volume"):
-        JobStore(tmp_path / "jobs")
+        BatchStore(tmp_path / "jobs")
     if is_there:
         files.rmdir()
     (tmp_path / "volume").rename(files)
@@ -134,7 +133,7 @@ def test_rows_that_lost_their_content_stay(tmp_path: Path) -> None:
     assert ids_after_a_start(tmp_path / "jobs") == set(ids)
     (files / ids[1]).rename(tmp_path / ids[1])
     with pytest.raises(ConfigError, match="2 of 4 files are gone"):
-        JobStore(tmp_path / "jobs")
+        BatchStore(tmp_path / "jobs")
     for each in ids[:2]:
         (tmp_path / each).rename(files / each)
     assert ids_after_a_start(tmp_path / "jobs") == set(ids)
@@ -163,7 +162,7 @@ def test_the_store_is_for_its_user_only(tmp_path: Path, *, is_old: bool) -> None
             store_with(folder, 1)
             for path in (folder, *folder.rglob("*")):
                 path.chmod(0o755 if path.is_dir() else 0o644)
-        store = JobStore(folder)
+        store = BatchStore(folder)
         add_file(store, b"more")
         found = [folder, *folder.rglob("*")]
         assert folder / f"{NAME}-wal" in found
@@ -224,7 +223,7 @@ def test_what_another_user_laid_into_the_folder_is_refused(tmp_path: Path) -> No
         (folder / name).symlink_to("/dev/null")
         os.chown(folder / name, NOBODY, NOBODY, follow_symlinks=False)
         with pytest.raises(ConfigError, match="belongs to another user"):
-            JobStore(folder)
+            BatchStore(folder)
 
 
 @as_root
@@ -242,7 +241,7 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
     if child == 0:
         os.setuid(NOBODY - 1)
         try:
-            JobStore(trap)
+            BatchStore(trap)
             os.write(write, b"taken")
         except ConfigError as error:
             os.write(write, str(error).encode())
@@ -251,18 +250,3 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
     assert b"belongs to another user" in os.read(read, 1000)
     os.close(read)
     os.close(write)
-
-
-def test_a_store_of_the_first_version_is_brought_up(tmp_path: Path) -> None:
-    """Guards whoever updates: rows and content stay, and the folder gets its mark."""
-    ids = store_with(tmp_path / "jobs", 2)
-    with sqlite3.connect(tmp_path / "jobs" / NAME) as connection:
-        connection.execute("DROP TABLE meta")
-        connection.execute("DROP TABLE allowances")
-        connection.execute("ALTER TABLE batches DROP COLUMN passed_s")
-        connection.execute("PRAGMA user_version = 1")
-    connection.close()
-    (tmp_path / "jobs" / FILES / "store").unlink()
-    assert ids_after_a_start(tmp_path / "jobs") == ids
-    assert "store" in names(tmp_path / "jobs" / FILES)
-    assert ids_after_a_start(tmp_path / "jobs") == ids

@@ -12,34 +12,35 @@ from collections.abc import Iterator
 from prometheus_client.core import Metric
 
 from jitney.server.batches import limits
-from jitney.server.batches.jobs import Jobs
+from jitney.server.batches.batches import Batches
 from jitney.server.observe.prometheus_families import by, families
 
 
-def collect_jobs(jobs: Jobs) -> Iterator[Metric]:
-    """All metrics of jobs."""
+def collect_batches(batches: Batches) -> Iterator[Metric]:
+    """All metrics of files and batches."""
     bounds = {
         name.lower(): value
         for name, value in inspect.getmembers(limits)
         if name.isupper() and isinstance(value, int | float)
     }
-    if jobs.bounds.bytes_max is not None:
-        bounds["disk_bytes_max"] = jobs.bounds.bytes_max
+    if batches.bounds.bytes_max is not None:
+        bounds["disk_bytes_max"] = batches.bounds.bytes_max
+    runner, stages = batches.runner, batches.stages
     yield from families(
         "gauge",
         "jitney",
         {
-            "jobs_batches": ("Batches by state.", by("status", dict(jobs.stages.counts))),
-            "jobs_lines_pending": ("Lines without a result.", jobs.stages.pending_count),
-            "jobs_lines_in_flight": ("Lines that are being asked.", jobs.runner.in_flight_count),
+            "jobs_batches": ("Batches by state.", by("status", dict(stages.counts))),
+            "jobs_lines_pending": ("Lines without a result.", stages.pending_count),
+            "jobs_lines_in_flight": ("Lines that are being asked.", runner.in_flight_count),
             "jobs_keys_used_up": (
                 "Keys whose batches wait, because their tokens of a day are used up.",
-                jobs.allowances.used_up_count,
+                batches.allowances.used_up_count,
             ),
             "jobs_limit": ("Every bound of files and batches.", by("limit", bounds)),
         },
     )
-    done = {"done": jobs.done_count, "failed": jobs.failed_count}
+    done = {"done": runner.done_count, "failed": runner.failed_count}
     yield from families(
         "counter", "jitney", {"jobs_lines": ("Lines with a result.", by("result", done))}
     )

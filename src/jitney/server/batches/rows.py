@@ -10,7 +10,11 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any
 
+from jitney.engine.answer import Usage
+
 LIVE = ("validating", "in_progress", "finalizing", "cancelling")
+LIVE_STATES = f"IN {LIVE}"
+"""For a question in SQL."""
 
 
 class BatchStatus(StrEnum):
@@ -64,17 +68,17 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewBatch:
-    """What was asked for. Without an endpoint, a line may have any. None as `expires_at` is no
+    """A request for a batch. Without an endpoint, a line may have any. None as `expires_at` is no
     limit of time."""
 
     owner: str
-    endpoint: str | None
+    endpoint: str | None = None
     model: str
     input_file_id: str
     metadata: Mapping[str, str] | None = None
     idempotency_key: str | None = None
     created_at: int
-    expires_at: int | None
+    expires_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,34 +133,17 @@ class StoredBatch:
         return self.completed + self.failed == self.total
 
 
-@dataclass(frozen=True, slots=True)
-class PendingLine:
-    """A line that has no result, and where its text stands in the input."""
-
-    number: int
-    start: int
-    length: int
-    custom_id: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckedLine:
-    """A line of the input. With a `reply` it has failed already, and that says why."""
+class StoredLine:
+    """A line of an input: where its text stands, and its line of the results, if it has one."""
 
     number: int
     start: int
     length: int
     custom_id: str | None
+    is_done: bool = False
+    """Whether the result is an answer, and no error."""
     reply: bytes | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LineTokens:
-    """Tokens that a line took."""
-
-    prompt: int = 0
-    cached: int = 0
-    completion: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,17 +154,7 @@ class LineResult:
     number: int
     is_done: bool
     reply: bytes
-    tokens: LineTokens
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenLine:
-    """A line for the output; `reply` is None where it was never run."""
-
-    number: int
-    custom_id: str | None
-    is_done: bool
-    reply: bytes | None
+    usage: Usage
 
 
 _FILE_NAMES = tuple(each.name for each in fields(StoredFile))

@@ -1,4 +1,4 @@
-"""JobBounds of files and batches: each is refused by name, in a sentence, and others go on."""
+"""BatchBounds of files and batches: each is refused by name, in a sentence, and others go on."""
 
 import contextlib
 import io
@@ -13,7 +13,7 @@ from jitney.backends.fake.backend import FakeSettings
 from jitney.config import Key
 from jitney.server import limits as server_limits
 from jitney.server.batches import limits
-from jitney.server.batches.stages import JobBounds
+from jitney.server.batches.stages import BatchBounds
 from tests.e2e.batches.batch_client import client_of, ended, jsonl, line, submit, upload
 from tests.e2e.server.harness import (
     Running,
@@ -106,7 +106,7 @@ def test_what_was_stored_while_a_file_came_counts(
 
 def test_all_files_together_have_a_bound(tmp_path: Path) -> None:
     """Guards the machine's disk: the bound of the setting holds over all keys."""
-    bounds = JobBounds(bytes_max=1_000_000)
+    bounds = BatchBounds(bytes_max=1_000_000)
     with (
         running(World(jobs_dir=tmp_path / "jobs", keys=KEYS, jobs_bounds=bounds)) as server,
         client_of(server, FIRST) as first,

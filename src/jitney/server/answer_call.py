@@ -1,0 +1,240 @@
+"""The floor below every protocol: from a checked body to its reply. Event loop.
+
+`answer` gives the whole reply to a body as a value. `prepare` gives a `Generation`, for callers who
+read a stream of chunks or do something in between. What is wrong is raised as an error. There is no
+HTTP here. A caller who gives up cancels the task, or calls `Generation.cancel`: then the slots are
+free within two ticks, whether the requests ran or waited. Routes, batches and tests call this.
+
+Several prompts are one call: when the engine refuses one, the others are cancelled at once.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+from jitney.core.events import FinishReason
+from jitney.engine.answer import Answer, Usage
+from jitney.errors import DeadlineExceeded, Draining
+from jitney.server import limits
+from jitney.server.admission.live_calls import Handles, LiveRequest
+from jitney.server.call import Call, deadline_passed
+from jitney.server.error_object import Refusal, refusal_of
+from jitney.server.openai.bodies import CompletionBody
+from jitney.server.openai.chat_body import ChatBody
+from jitney.server.openai.replies import Json, Reply
+from jitney.server.openai.translate import prepare_reply
+from jitney.server.service import Service
+
+T = TypeVar("T")
+Chunks = list[Json]
+
+_CONSTRAINTS = {"response_format", "tools", "structured_outputs"}
+_OPENAI_REASONS = (None, FinishReason.STOP, FinishReason.LENGTH)
+
+
+async def answer(service: Service, body: ChatBody | CompletionBody, call: Call) -> Json:
+    """The whole reply to a body. Raises Refusal and JitneyError."""
+    return await (await prepare(service, body, call)).whole()
+
+
+async def prepare(service: Service, body: ChatBody | CompletionBody, call: Call) -> "Generation":
+    """The requests of a body, made in a worker thread and not sent yet. Raises as `run_work`."""
+    call.user = body.user
+    if body.deadline_ms is not None:
+        call.due_at = call.arrived_at + body.deadline_ms / 1e3
+    # A constraint may take seconds to compile, however short it is.
+    call.is_large |= bool(body.model_fields_set & _CONSTRAINTS)
+    reply = await run_work(service, call, partial(prepare_reply, service, body, call))
+    generation = Generation(service, reply, call)
+    call.reply_id, call.usages = reply.id, generation.usages
+    return generation
+
+
+async def run_work(service: Service, call: Call, work: Callable[[], T]) -> T:
+    """The result of work in a worker thread; keys take turns.
+
+    Raises the error of the work, Draining when a shutdown ends it, and DeadlineExceeded when it is
+    not done in time.
+    """
+    left_s = call.left_s(service.clock.now())
+    working = service.worker_threads.submit(call.turn, work)
+    try:
+        await asyncio.wait({working}, timeout=left_s)
+        if working.cancelled():
+            raise Draining("The server was shut down.")
+        if not working.done():
+            raise deadline_passed()
+        return working.result()
+    except BaseException:
+        # Work that a thread has begun sees this; work that waits never begins.
+        call.is_wanted = False
+        working.cancel()
+        raise
+
+
+class Generation:
+    """The requests of one call, from their sending to their end. Used once."""
+
+    def __init__(self, service: Service, reply: Reply, call: Call) -> None:
+        self.service = service
+        self.reply = reply
+        self.call = call
+        self.live_requests: list[LiveRequest] = []
+        """How each request waits, once it is sent."""
+        self._handles: Handles = []
+
+    async def whole(self) -> Json:
+        """Send the requests, and form the reply when they have ended. Raises any error of theirs,
+        and all that `running` raises."""
+        with self.running():
+            await self._wait_accepted()
+            answers = [await handle.result_async() for handle in self._handles]
+        if any(each.was_cancelled for each in answers):
+            raise self._cancelled()
+        if self.is_large:
+            return await asyncio.to_thread(self.reply.whole, answers)
+        return self.reply.whole(answers)
+
+    def chunks(self) -> AsyncGenerator[Chunks, None]:
+        """The chunks of a stream as they come, within `running`. Raises the error of any request at
+        the end."""
+        return self._read(0) if len(self.reply.requests) == 1 else self._read_all()
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Send the requests. They end with this context, or at the deadline.
+
+        Raises QueueFull, EngineStopped, and a Refusal when the caller's rate is used up.
+        """
+        service, due_at = self.service, self.call.due_at
+        with contextlib.ExitStack() as stack:
+            name = self.call.caller.name
+            stack.enter_context(service.live_calls.registered(name, self.reply.id, self._handles))
+            if due_at is not None:
+                # The engine itself may be busy with a batch or a new backend.
+                wait_s = due_at - service.clock.now() + limits.DEADLINE_GRACE_S
+                timer = asyncio.get_running_loop().call_later(wait_s, self._abandon)
+                stack.callback(timer.cancel)
+            stack.callback(self.cancel)
+            self._send()
+            yield
+
+    def cancel(self) -> None:
+        """Nobody waits for the reply any more."""
+        for handle in self._handles:
+            handle.cancel()
+
+    def _send(self) -> None:
+        service, requests, streams = self.service, self.reply.requests, self.reply.streams
+        self.live_requests = service.live_calls.reserve(requests, self.call.caller)
+        try:
+            for request in requests:
+                handle = service.engine.send(
+                    request, streams=streams, is_bounded=streams, arrived_at=self.call.arrived_at
+                )
+                self._handles.append(handle)
+        except BaseException:
+            for request in requests[len(self._handles) :]:
+                service.live_calls.release(request.id)
+            raise
+
+    def _abandon(self) -> None:
+        for handle in self._handles:
+            handle.abandon(DeadlineExceeded("The request passed its deadline."))
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether the engine has accepted all requests."""
+        return all(each.queue_position is not None for each in self.live_requests)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the reply takes long to form and to encode: by its tokens and logprobs."""
+        count = 0
+        for each in self.answers():
+            params = each.request.params
+            generated = sum(len(completion.tokens) for completion in each.completions)
+            count += generated if params.logprobs is None else generated * (params.logprobs + 2)
+            if params.prompt_logprobs is not None:
+                count += len(each.request.prompt) * (params.prompt_logprobs + 2)
+        return count > limits.INLINE_VALUES_MAX
+
+    def answers(self) -> list[Answer]:
+        """The answer of each request that has ended."""
+        endings = [handle.ending for handle in self._handles]
+        return [each.answer for each in endings if each is not None and each.answer is not None]
+
+    def usages(self) -> list[Usage]:
+        """The usage of each request that has ended."""
+        return [each.usage for each in self.answers()]
+
+    async def _wait_accepted(self) -> None:
+        """Wait until the engine has accepted all of several requests. Raises any refusal."""
+        if len(self._handles) > 1:
+            for handle in self._handles:
+                await handle.wait_accepted_async()
+
+    async def _read_all(self) -> AsyncGenerator[Chunks, None]:
+        await self._wait_accepted()
+        # One place for each request: when the reader is slow, the engine merges further deltas.
+        queue: asyncio.Queue[Chunks | Exception | None] = asyncio.Queue(len(self._handles))
+        tasks = [
+            asyncio.create_task(_pump(self._read(place), queue))
+            for place in range(len(self._handles))
+        ]
+        try:
+            open_count = len(tasks)
+            while open_count:
+                item = await queue.get()
+                if item is None:
+                    open_count -= 1
+                elif isinstance(item, Exception):
+                    raise item
+                else:
+                    yield item
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _read(self, place: int) -> AsyncGenerator[Chunks, None]:
+        """Chunks of one request. An end without a name in OpenAI's interface raises an error."""
+        is_cut = False
+        async for delta in self._handles[place]:
+            if delta.finish_reason not in _OPENAI_REASONS:
+                is_cut = True
+                if not (delta.text or delta.tokens):
+                    continue
+                delta = replace(delta, finish_reason=None, stop_reason=None)
+            # Some deltas add nothing yet, such as half a tool call.
+            if chunks := self.reply.chunks(place, delta):
+                yield chunks
+        # A fleet cancels without a delta that says so.
+        ending = self._handles[place].ending
+        ended = None if ending is None else ending.answer
+        if is_cut or (ended is not None and ended.was_cancelled):
+            raise self._cancelled()
+
+    def _cancelled(self) -> Exception:
+        """The error for a request that ended and was not cancelled here."""
+        if self.service.is_stopping:
+            refusal = refusal_of(Draining("The server was shut down."))
+            refusal.message = "The answer was cut short by a shutdown of the server; ask again."
+            return refusal
+        messages = [each.message for ended in self.answers() for each in ended.completions]
+        reason = next((each for each in messages if each), "The request was cancelled.")
+        return Refusal("cancelled", reason)
+
+
+async def _pump(
+    chunks: AsyncGenerator[Chunks, None], queue: "asyncio.Queue[Chunks | Exception | None]"
+) -> None:
+    try:
+        async for item in chunks:
+            await queue.put(item)
+    except Exception as error:
+        await queue.put(error)
+    else:
+        await queue.put(None)

@@ -1,0 +1,201 @@
+"""Answers one line of a batch: `LineAnswerer`. Event loop.
+
+A line is checked and answered by the code for any call (`jitney.server.answer_call`). It differs in
+three things: it counts neither against its key's rates nor against its share, it runs behind all
+live calls, and its time limit is that of its batch. A suspect, with which backends have ended, is
+tokenised while no other line is.
+
+Tests: tests/e2e/batches/test_batches.py, test_bad_lines.py and test_deadly_lines.py.
+"""
+
+import asyncio
+import json
+import uuid
+from dataclasses import dataclass
+from functools import partial
+
+from jitney.engine.answer import Usage
+from jitney.engine.engine import EngineState
+from jitney.errors import (
+    BackendCrashed,
+    CapacityError,
+    DeadlineExceeded,
+    Draining,
+    EngineStopped,
+    InputCrashed,
+    NoRoom,
+    QueueFull,
+)
+from jitney.server import limits as server_limits
+from jitney.server.admission.keys import Caller
+from jitney.server.answer_call import prepare, run_work
+from jitney.server.batches import limits
+from jitney.server.batches.batch_bodies import BatchLine
+from jitney.server.batches.batch_input import InputChanged
+from jitney.server.batches.lines import parse_line
+from jitney.server.batches.reading_turns import ReadingTurns
+from jitney.server.call import Call
+from jitney.server.error_object import Refusal
+from jitney.server.http.error_response import refusal_for
+from jitney.server.http.json_slices import encode_json
+from jitney.server.openai.bodies import CompletionBody
+from jitney.server.openai.chat_body import ChatBody
+from jitney.server.openai.check_body import check_fields
+from jitney.server.openai.translate import check_model
+from jitney.server.service import Service
+
+AHEAD = 2
+"""Lines that are asked for each one that can run, so that the engine never waits for the next. Only
+without live calls: those would find more lines in the engine's queue."""
+
+NO_TOKENS = Usage(prompt_count=0, completion_count=0, cached_count=0)
+
+_REFUSED = {
+    "stream": "a line has one answer; leave it out",
+    "deadline_ms": "the time of a line is that of its batch; leave it out",
+    "priority": "lines run behind all live calls; leave it out",
+}
+"""Fields of a body that have no meaning in a batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineAnswer:
+    """The answer to a line: the status and the body that a caller would have got over HTTP."""
+
+    status: int
+    request_id: str
+    body: bytes
+    usage: Usage = NO_TOKENS
+
+
+class LineAnswerer:
+    """Answers lines with a service. Without live calls, lines need not leave room for any."""
+
+    def __init__(self, service: Service, *, has_live_calls: bool = True) -> None:
+        self._service = service
+        self._has_live_calls = has_live_calls
+        self._reading = ReadingTurns()
+        # As many as can run: they make way for live calls.
+        self.in_flight_max = service.engine.settings.max_num_seqs
+        if not has_live_calls:
+            self.in_flight_max *= AHEAD
+        self.line_bytes_max = service.body_limit + limits.LINE_ENVELOPE_BYTES
+        self.values_max = max(
+            server_limits.VALUES_MAX, service.body_limit // server_limits.VALUE_BYTES_USUAL
+        )
+
+    @property
+    def is_open(self) -> bool:
+        """Whether new lines are welcome."""
+        is_running = self._service.engine.state is EngineState.RUNNING
+        return is_running and not self._service.admission.is_draining
+
+    def serves(self, owner: str, model: str) -> bool:
+        """Whether lines of this owner, for this model, can be answered here."""
+        is_known = self._service.keys.named(owner) is not None
+        return is_known and model in self._service.settings.served_model_name
+
+    async def answer(
+        self, owner: str, custom_id: str, content: bytes, *, is_suspect: bool = False
+    ) -> LineAnswer:
+        """The answer to the line with this id; a suspect is read alone.
+
+        Raises QueueFull if there is no room now, InputCrashed if backends ended while they read it,
+        EngineStopped if nothing more is answered here, and InputChanged.
+        """
+        service = self._service
+        call = Call(
+            f"req-{uuid.uuid4().hex}",
+            service.clock.now(),
+            window_s=float(limits.WINDOW_S),
+            is_background=self._has_live_calls,
+            is_large=True,  # such work never has all worker threads
+        )
+        known = service.keys.named(owner)
+        # Neither rates nor a share: those are for live calls.
+        call.caller = Caller(None if known is None else known.key)
+        try:
+            if not self.is_open:
+                raise EngineStopped("Nothing more is answered here.")
+            return await self._answer(call, custom_id, content, is_suspect=is_suspect)
+        except InputChanged:
+            raise
+        except Exception as error:
+            self._raise_unless_final(error)
+            return refused(error, call.id)
+
+    async def _answer(
+        self, call: Call, custom_id: str, content: bytes, *, is_suspect: bool
+    ) -> LineAnswer:
+        check = partial(self._checked_body, custom_id, content)
+        body = await run_work(self._service, call, check)
+        async with self._reading.taken(is_alone=is_suspect):
+            generation = await prepare(self._service, body, call)
+        reply = await generation.whole()
+        if generation.is_large:
+            encoded = await asyncio.to_thread(encode_json, reply)
+        else:
+            encoded = encode_json(reply)
+        usage = _sum(generation.usages())
+        return LineAnswer(status=200, request_id=call.id, body=encoded, usage=usage)
+
+    def _checked_body(self, custom_id: str, content: bytes) -> ChatBody | CompletionBody:
+        """On a worker thread: the body on a line. Raises Refusal and InputChanged."""
+        line = _checked_line(custom_id, content, self.values_max)
+        body: ChatBody | CompletionBody
+        if line.url == "/v1/chat/completions":
+            body = check_fields(dict(line.body), ChatBody)
+        else:
+            body = check_fields(dict(line.body), CompletionBody)
+        for name, reason in _REFUSED.items():
+            if getattr(body, name):
+                message = f"{name} is not supported in a batch: {reason}."
+                raise Refusal("unsupported_parameter", message, param=name)
+        check_model(self._service, body.model)
+        return body
+
+    def _raise_unless_final(self, error: Exception) -> None:
+        """Raise what `answer` says where the line itself is not the reason of an error."""
+        if self._service.is_stopping or isinstance(error, Draining | EngineStopped):
+            raise EngineStopped("Nothing more is answered here.") from error
+        if isinstance(error, QueueFull | InputCrashed):
+            raise error
+        is_momentary = isinstance(error, NoRoom | BackendCrashed | CapacityError | MemoryError)
+        was_cut = isinstance(error, Refusal) and error.code == "cancelled"
+        if (is_momentary and not isinstance(error, DeadlineExceeded)) or was_cut:
+            raise QueueFull("There is no room for the line now.", limits.LATER_S_MAX) from error
+
+
+def refused(error: Exception, request_id: str) -> LineAnswer:
+    """The answer to a line that ended with an error."""
+    refusal = refusal_for(error, request_id)
+    return LineAnswer(status=refusal.status, request_id=request_id, body=encode_json(refusal.body))
+
+
+def _checked_line(custom_id: str, content: bytes, values_max: int) -> BatchLine:
+    """The line with this id. Raises Refusal, and InputChanged if it is not that line any more."""
+    try:
+        line = check_fields(parse_line(content, values_max), BatchLine)
+    except Refusal:
+        # It was right when it was noted. A limit may be smaller since then; its id is the same.
+        if _id_on(content) != custom_id:
+            raise InputChanged("a line is not what it was") from None
+        raise
+    if line.custom_id != custom_id:
+        raise InputChanged("another line stands where a line was")
+    return line
+
+
+def _id_on(content: bytes) -> object:
+    try:
+        return json.loads(content)["custom_id"]
+    except (ValueError, RecursionError, LookupError, TypeError):
+        return None
+
+
+def _sum(usages: list[Usage]) -> Usage:
+    return Usage(
+        prompt_count=sum(each.prompt_count for each in usages),
+        completion_count=sum(each.completion_count for each in usages),
+        cached_count=sum(each.cached_count for each in usages),
+    )

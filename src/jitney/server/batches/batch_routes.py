@@ -1,0 +1,280 @@
+"""The endpoints of files and batches, one short function each. Event loop.
+
+Files and batches belong to the key that they came with: for another key they are not there. A call
+counts as one request of its key's rate; the lines of a batch do not.
+
+Tests: tests/e2e/batches/test_batches.py, test_uploads.py and test_batch_limits.py.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Annotated, Any, BinaryIO, Literal, TypeVar
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from jitney.errors import ConfigError, Draining
+from jitney.server.batches import limits
+from jitney.server.batches.batch_bodies import BatchBody
+from jitney.server.batches.batches import Batches
+from jitney.server.batches.database import DiskError
+from jitney.server.batches.objects import WINDOW, batch_object, file_object, listed
+from jitney.server.batches.rows import NewBatch, StoredBatch, StoredFile
+from jitney.server.batches.store import BatchStore
+from jitney.server.batches.uploads import Uploads
+from jitney.server.call import Call
+from jitney.server.error_object import NO_RETRY, Refusal, retry_headers
+from jitney.server.openai.check_body import check_body
+from jitney.server.service import Service
+
+T = TypeVar("T")
+
+_log = logging.getLogger("jitney.server.batches")
+
+After = Annotated[str | None, Query(max_length=limits.IDEMPOTENCY_KEY_CHARACTERS_MAX)]
+FileCount = Annotated[int, Query(ge=1, le=limits.FILES_LISTED_MAX)]
+BatchCount = Annotated[int, Query(ge=1, le=limits.BATCHES_LISTED_MAX)]
+
+_NO_FILE = ("file_not_found", "There is no file with this id.")
+_NO_BATCH = ("batch_not_found", "There is no batch with this id.")
+
+_FORM: dict[str, Any] = {  # Any: a part of the OpenAPI document
+    "type": "object",
+    "required": ["purpose", "file"],
+    "properties": {
+        "purpose": {"const": "batch"},
+        "file": {"type": "string", "format": "binary"},
+    },
+}
+
+
+def _described(kind: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """How the OpenAPI document describes a body."""
+    return {"requestBody": {"required": True, "content": {kind: {"schema": schema}}}}
+
+
+def make_file_router(service: Service, batches: Batches) -> APIRouter:
+    """The endpoints of files."""
+    router = APIRouter()
+    uploads = Uploads(service, batches.thread, batches.now, batches.bounds.bytes_max)
+
+    @router.post("/v1/files", openapi_extra=_described("multipart/form-data", _FORM))
+    async def upload(request: Request) -> Response:
+        """Store a file of lines for a batch."""
+        owner = _enter(service, request)
+        with _disk_refusals():
+            await _open(batches)
+            return JSONResponse(file_object(await uploads.receive(request, owner)))
+
+    @router.get("/v1/files")
+    async def files(
+        request: Request,
+        purpose: Literal["batch", "batch_output"] | None = None,
+        after: After = None,
+        limit: FileCount = limits.FILES_LISTED_MAX,
+        order: Literal["asc", "desc"] = "desc",
+    ) -> Response:
+        """The caller's files."""
+        owner, is_oldest_first = _owner(request), order == "asc"
+
+        def find(store: BatchStore) -> Sequence[StoredFile] | None:
+            return store.files.listed(
+                owner, purpose, after, limit + 1, is_oldest_first=is_oldest_first
+            )
+
+        found: Sequence[StoredFile] = await _query(batches, find, _NO_FILE, ())
+        return JSONResponse(listed(found[:limit], file_object, has_more=len(found) > limit))
+
+    @router.get("/v1/files/{file_id}")
+    async def file(request: Request, file_id: str) -> Response:
+        """One of the caller's files."""
+        return JSONResponse(file_object(await _file(batches, _owner(request), file_id)))
+
+    @router.delete("/v1/files/{file_id}")
+    async def delete(request: Request, file_id: str) -> Response:
+        """Delete one of the caller's files, unless a batch still reads it."""
+        owner = _owner(request)
+        await _query(batches, lambda store: store.files.remove(owner, file_id), _NO_FILE)
+        return JSONResponse({"id": file_id, "object": "file", "deleted": True})
+
+    @router.get("/v1/files/{file_id}/content")
+    async def content(request: Request, file_id: str) -> Response:
+        """The content of one of the caller's files."""
+        return await _content(batches, await _file(batches, _owner(request), file_id))
+
+    return router
+
+
+def make_batch_router(service: Service, batches: Batches) -> APIRouter:
+    """The endpoints of batches."""
+    router = APIRouter()
+    schema = BatchBody.model_json_schema()
+
+    @router.post("/v1/batches", openapi_extra=_described("application/json", schema))
+    async def create(request: Request) -> Response:
+        """Run the lines of a file behind live calls, on what these leave."""
+        new = await _new_batch(service, request, batches.now)
+        with _disk_refusals():
+            await _open(batches)
+            created = await batches.thread.call(lambda store: store.batches.create(new))
+        batches.stages.wake()
+        return JSONResponse(batch_object(created))
+
+    @router.get("/v1/batches", name="batches")
+    async def list_batches(
+        request: Request, after: After = None, limit: BatchCount = 20
+    ) -> Response:
+        """The caller's batches, newest first."""
+        owner = _owner(request)
+
+        def find(store: BatchStore) -> Sequence[StoredBatch] | None:
+            return store.batches.listed(owner, after, limit + 1)
+
+        found: Sequence[StoredBatch] = await _query(batches, find, _NO_BATCH, ())
+        return JSONResponse(listed(found[:limit], batch_object, has_more=len(found) > limit))
+
+    @router.get("/v1/batches/{batch_id}")
+    async def batch(request: Request, batch_id: str) -> Response:
+        """One of the caller's batches."""
+        owner = _owner(request)
+        found = await _query(batches, lambda store: store.batches.find(owner, batch_id), _NO_BATCH)
+        return JSONResponse(batch_object(found))
+
+    @router.post("/v1/batches/{batch_id}/cancel")
+    async def cancel(request: Request, batch_id: str) -> Response:
+        """Run no more lines of a batch. What is done stays."""
+        owner, now = _owner(request), batches.now()
+        found, is_cancelled = await _query(
+            batches, lambda store: store.batches.cancel(owner, batch_id, now), _NO_BATCH
+        )
+        if not is_cancelled:
+            message = f"The batch is {found.status.value}; it cannot be cancelled any more."
+            raise Refusal("batch_ended", message)
+        batches.stages.wake()
+        return JSONResponse(batch_object(found))
+
+    return router
+
+
+async def _new_batch(service: Service, request: Request, now: Callable[[], int]) -> NewBatch:
+    """What the body of a request and its headers say. Raises Refusal."""
+    owner = _enter(service, request)
+    call = Call.of(request.scope)
+    with service.admission.place(call.caller) as call.place:
+        body = await service.bodies.read(request, partial(check_body, kind=BatchBody))
+    assert body.completion_window == WINDOW, body.completion_window
+    created_at = now()
+    return NewBatch(
+        owner=owner,
+        endpoint=body.endpoint,
+        model=service.model_name,
+        input_file_id=body.input_file_id,
+        metadata=body.metadata,
+        idempotency_key=_idempotency_key(request),
+        created_at=created_at,
+        expires_at=created_at + limits.WINDOW_S,
+    )
+
+
+async def _query(
+    batches: Batches,
+    query: Callable[[BatchStore], T | None],
+    missing: tuple[str, str],
+    without_store: T | None = None,
+) -> T:
+    """What the store says. Raises Refusal if it cannot be reached, and with the code and message of
+    `missing` if it says nothing."""
+    if batches.thread.is_open:
+        with _disk_refusals():
+            found = await batches.thread.call(query)
+    elif await batches.is_there():
+        raise _unavailable(batches)
+    else:
+        found = without_store
+    if found is None:
+        raise Refusal(*missing)
+    return found
+
+
+async def _file(batches: Batches, owner: str, file_id: str) -> StoredFile:
+    return await _query(batches, lambda store: store.files.find(owner, file_id), _NO_FILE)
+
+
+async def _content(batches: Batches, file: StoredFile) -> Response:
+    try:
+        opened = await asyncio.to_thread(batches.thread.store.files.open_content, file.id)
+    except OSError as error:
+        # Unless it was deleted in this moment, its disk is away.
+        await _file(batches, file.owner, file.id)
+        _log.warning("The content of %s cannot be read: %s", file.id, error.strerror)
+        raise _away() from None
+    return StreamingResponse(
+        _pieces(opened),
+        media_type="application/octet-stream",
+        headers={"content-length": str(file.bytes)},
+    )
+
+
+async def _open(batches: Batches) -> None:
+    try:
+        await batches.open()
+    except (ConfigError, OSError) as error:
+        _log.warning("Files and batches cannot be taken: %s", error)
+        raise _unavailable(batches) from None
+
+
+@contextmanager
+def _disk_refusals() -> Iterator[None]:
+    """Turn a failure of the disk into a refusal."""
+    try:
+        yield
+    except DiskError as error:
+        _log.warning("A call for files or batches was refused: %s", error)
+        if not error.is_full:
+            raise _away() from None
+        message = "The server's disk is full, or cannot be used now; try again later."
+        raise Refusal("disk_full", message, headers=NO_RETRY) from None
+
+
+async def _pieces(file: BinaryIO) -> AsyncIterator[bytes]:
+    try:
+        while piece := await asyncio.to_thread(file.read, limits.READ_BYTES):
+            yield piece
+    finally:
+        file.close()
+
+
+def _owner(request: Request) -> str:
+    return Call.of(request.scope).caller.name
+
+
+def _enter(service: Service, request: Request) -> str:
+    """Count a call that brings work; the name of its key."""
+    if service.admission.is_draining:
+        raise Draining("The server is shutting down.")
+    Call.of(request.scope).caller.enter()
+    return _owner(request)
+
+
+def _idempotency_key(request: Request) -> str | None:
+    key = request.headers.get("idempotency-key")
+    if key is not None and not 0 < len(key) <= limits.IDEMPOTENCY_KEY_CHARACTERS_MAX:
+        message = f"Idempotency-Key has 1 to {limits.IDEMPOTENCY_KEY_CHARACTERS_MAX} characters."
+        raise Refusal("invalid_value", message, param="Idempotency-Key")
+    return key
+
+
+def _unavailable(batches: Batches) -> Refusal:
+    """The store is there and not open: nobody can say what is in it."""
+    if batches.is_waiting:
+        return _away()
+    message = "Files and batches cannot be stored here; whoever runs the server can see why."
+    return Refusal("jobs_unavailable", message, headers=NO_RETRY)
+
+
+def _away() -> Refusal:
+    message = "Files and batches cannot be reached at the moment; try again later."
+    return Refusal("jobs_unavailable", message, headers=retry_headers(limits.STORE_S))
