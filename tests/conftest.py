@@ -1,7 +1,9 @@
-"""For all tests: no example of a property is timed, since a busy machine is no defect; and no
-thread of a test goes on working after its file.
+"""For all tests: no example of a property is timed, since a busy machine is no defect; no thread of
+a test goes on working after its file; and certificates are read once.
 """
 
+import functools
+import ssl
 import sys
 import threading
 import time
@@ -13,6 +15,9 @@ from hypothesis import settings
 
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+# Each HTTP client reads all certificates of the machine, which takes 50 ms; no test speaks TLS.
+ssl.create_default_context = functools.cache(ssl.create_default_context)
 
 GLANCE_S = 0.02
 LOOK_S = 1.0
