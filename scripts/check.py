@@ -76,7 +76,10 @@ def run_tests(folders: Sequence[str], workers: str, others: Sequence[str]) -> in
         command += [f"tests/{name}" for name in folders]
     command += [f"--maxfail={FAILURES_MAX}", "-n", workers]
     command += ["--dist", "loadfile", "--no-loadscope-reorder", *others]
-    return subprocess.run(command, cwd=ROOT, check=False).returncode
+    # Hundreds of processes import jitney: each would compile it again.
+    environ = {**os.environ}
+    environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    return subprocess.run(command, cwd=ROOT, env=environ, check=False).returncode
 
 
 def main() -> int:
