@@ -21,6 +21,7 @@ import httpx
 import pytest
 
 from tests.e2e.server.harness import WAIT_S, events, lines_of, wait_until
+from tests.e2e.server.pace import SLOW_PROGRAM
 from tests.e2e.server.processes import backend_of, children, is_alive
 
 ROUND = 100
@@ -240,14 +241,14 @@ def test_a_server_that_gives_up_leaves_though_nobody_reads_why() -> None:
         assert server.process.wait(WAIT_S) == 1
 
 
-LONG = {"prompt": "a", "max_tokens": 3000, "ignore_eos": True, "stream": True}
+LONG = {"prompt": "a", "max_tokens": 100, "ignore_eos": True, "stream": True}
 
 
 def test_a_terminal_that_closes_lets_streams_finish() -> None:
     """Guards callers of a server in a terminal: it drains, as when it is told to stop, though it
     can say so to nobody. The shell and the system tell it of the same end, one after another."""
     ours, theirs = pty.openpty()
-    command = (sys.executable, "-c", IN_TERMINAL, *OURS)
+    command = (sys.executable, "-c", IN_TERMINAL, sys.executable, "-c", SLOW_PROGRAM)
     with served(*command, stdin=theirs, stdout=theirs, stderr=theirs) as server:
         os.close(theirs)
         with server.client.stream("POST", "/v1/completions", json=LONG) as stream:
@@ -255,6 +256,8 @@ def test_a_terminal_that_closes_lets_streams_finish() -> None:
             lines = lines_of(stream)
             next(lines)
             os.close(ours)
+            # Two that are on their way at once would arrive as one.
+            wait_until(lambda: server.client.get("/ready").status_code == 503, "it does not drain")
             server.process.send_signal(signal.SIGHUP)
             *_, last = events("\n".join(lines).lstrip() + "\n\n")
         assert last == "[DONE]"
