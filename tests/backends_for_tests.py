@@ -1,14 +1,13 @@
 """Whether a backend can run here, asked of jitney itself, and the skip where it cannot.
 
-A backend is tried once in a session, in a cache folder of the session's own: what an earlier state
-of the source found does not count. A reason that is no fact about the machine fails
+A backend is tried once in a run, in a cache folder that all workers of the run share: what an
+earlier state of the source found does not count. A reason that is no fact about the machine fails
 `tests/conformance/test_usable.py`, so that no mistake of ours hides behind a skip.
 """
 
-import atexit
 import functools
+import os
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Any  # Any: settings of every kind
 
@@ -24,10 +23,8 @@ WRONG = "it computes wrongly on this processor"
 
 @functools.cache
 def session_cache() -> Path:
-    """The cache folder in which this session's trials are remembered."""
-    folder = Path(tempfile.mkdtemp(prefix="jitney-tests-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+    """The cache folder in which this run's trials are remembered; `tests/conftest.py` makes it."""
+    return Path(os.environ["PYTEST_JITNEY_CACHE"])
 
 
 def failure(name: str, **given: Any) -> str | None:

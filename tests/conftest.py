@@ -1,8 +1,13 @@
-"""For all tests: no example of a property is timed, since a busy machine is no defect; and no
-thread of a test goes on working after its file.
+"""For all tests: no example of a property is timed, since a busy machine is no defect; no thread of
+a test goes on working after its file; certificates are read once; and workers share a folder.
 """
 
+import functools
+import os
+import shutil
+import ssl
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -13,6 +18,17 @@ from hypothesis import settings
 
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+# Each HTTP client reads all certificates of the machine, which takes 50 ms; no test speaks TLS.
+ssl.create_default_context = functools.cache(ssl.create_default_context)  # type: ignore[assignment]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the cache folder for `tests/backends_for_tests.py`, which all workers of a run share."""
+    if "PYTEST_JITNEY_CACHE" not in os.environ:
+        folder = os.environ["PYTEST_JITNEY_CACHE"] = tempfile.mkdtemp(prefix="jitney-tests-")
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+
 
 GLANCE_S = 0.02
 LOOK_S = 1.0

@@ -1,6 +1,5 @@
 """What one key sees of another's requests: that they run and wait, in numbers, and no more."""
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,7 +9,14 @@ import pytest
 from jitney.backends.fake.backend import FakeSettings
 from jitney.config import Key
 from jitney.core.scheduler_settings import Policy
-from tests.e2e.server.harness import WAIT_S, Running, World, check_error, running, wait_until
+from tests.e2e.server.harness import (
+    Running,
+    World,
+    check_error,
+    request_bytes,
+    running,
+    wait_until,
+)
 
 KEYS = {name: f"secret-of-{name}" for name in ("one", "two")}
 SLOW = FakeSettings(slots=32, eos_period=0, kv_tokens=8192, tick_s=0.01, sleeps=True)
@@ -32,26 +38,11 @@ def server() -> Iterator[Running]:
 @contextmanager
 def asking(server: Running, name: str, **fields: Any) -> Iterator[None]:
     """A request that runs or waits until the block is left."""
-    leaving = threading.Event()
-
-    def ask() -> None:
-        body = {"prompt": "hello", "max_tokens": 3000, "stream": True, **fields}
-        with (
-            server.client(headers=headers(name)) as client,
-            client.stream("POST", "/v1/completions", json=body) as response,
-        ):
-            for _ in response.iter_lines():
-                if leaving.is_set():
-                    return
-
-    thread = threading.Thread(target=ask, daemon=True)
-    thread.start()
-    try:
+    body = {"prompt": "hello", "max_tokens": 3000, **fields}
+    key = f"Authorization: Bearer {KEYS[name]}"
+    with server.connect() as connection:
+        connection.sendall(request_bytes("/v1/completions", body, key))
         yield
-    finally:
-        leaving.set()
-        thread.join(WAIT_S)
-        assert not thread.is_alive(), "the request did not end"
 
 
 def test_an_unread_trace_keeps_no_other_key_from_theirs(

@@ -49,7 +49,7 @@ for their first request, since a test has thousands of them to open before it se
 PATIENT = IMPATIENT.replace("limits.KEEP_ALIVE_S = 3\n", "")
 """A server that gives them the longer time only."""
 
-IDLE_COUNT = 5000
+IDLE_COUNT = 2000
 
 
 @dataclass(frozen=True)

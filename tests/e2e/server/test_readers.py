@@ -3,13 +3,17 @@
 import contextlib
 import logging
 import socket
+import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from jitney.config import ServeSettings
 from jitney.core import limits
+from jitney.core.batch import Batch, Outcome
 from jitney.engine.collector import READ_TOO_SLOWLY
 from jitney.server import lifecycle
 from tests.e2e.server.conftest import Start
@@ -49,6 +53,27 @@ def silent(server: Running, sent: bytes) -> Iterator[socket.socket]:
         yield connection
 
 
+class Tiring:
+    """A backend that is quick for a while, so that much is unread, and then waits for its readers:
+    a machine that is busy elsewhere may look at them late."""
+
+    quick_count = 1000
+
+    def __init__(self, backend: Any) -> None:  # Any: a backend
+        self._backend = backend
+        self._count = 0
+
+    def __getattr__(self, name: str) -> Any:  # Any: whatever the backend has
+        return getattr(self._backend, name)
+
+    def execute(self, batch: Batch) -> Outcome:
+        self._count += 1
+        if self._count > self.quick_count:
+            threading.Event().wait(0.05)
+        outcome: Outcome = self._backend.execute(batch)
+        return outcome
+
+
 def is_cut(connection: socket.socket) -> bool:
     """Whether the other side is gone, told by a write."""
     try:
@@ -84,7 +109,7 @@ def test_a_stream_that_nobody_reads_ends_before_it_holds_much(
     """Guards memory: logprobs of a stream may come to 100 MB until its connection is cut. Whoever
     comes back in time is told why it ended."""
     monkeypatch.setattr(limits, "UNREAD_S_MAX", 0.0)
-    server = start(world(read_timeout=3600.0))
+    server = start(replace(world(read_timeout=3600.0), wrap=Tiring))
     body = {"prompt": "a", "max_tokens": 4000, "logprobs": 5, "ignore_eos": True, "stream": True}
     with silent(server, request_bytes("/v1/completions", body)) as connection:
         engine = server.service.engine

@@ -176,7 +176,7 @@ def test_a_deadline_counts_from_arrival(start: Start, door: Doors) -> None:
     error = check_error(replies[0], 408)
     assert error["code"] == "deadline_exceeded"
     assert "deadline_ms" in error["message"]
-    assert server.post("/v1/completions", {**SHORT, "deadline_ms": 20_000}).status_code == 200
+    assert server.post("/v1/completions", {**SHORT, "deadline_ms": 100_000}).status_code == 200
 
 
 def test_a_full_queue_is_refused_by_the_engine(start: Start) -> None:

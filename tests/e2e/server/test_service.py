@@ -359,8 +359,8 @@ def test_a_second_signal_does_not_wait_for_a_stuck_backend(tmp_path: Path) -> No
 
 def test_a_killed_backend_is_started_again_and_streams_go_on(tmp_path: Path) -> None:
     """Guards callers against crashes of native code: the text is that of an undisturbed run."""
-    body = {"prompt": "a", "max_tokens": 1500, "temperature": 0, "ignore_eos": True}
-    with served(tmp_path) as (process, address):
+    body = {"prompt": "a", "max_tokens": 100, "temperature": 0, "ignore_eos": True}
+    with served(tmp_path, program=("-c", SLOW_PROGRAM)) as (process, address):
         with httpx.Client(base_url=address, timeout=WAIT_S) as client:
             whole = client.post("/v1/completions", json=body).json()["choices"][0]["text"]
             for lost_count in range(1, TRIES + 1):
@@ -372,7 +372,6 @@ def test_a_killed_backend_is_started_again_and_streams_go_on(tmp_path: Path) -> 
                     break
                 # The stream was over before its backend was gone.
                 wait_until(partial(is_lost, client, lost_count), "nobody noticed")
-                assert client.post("/v1/completions", json=body).status_code == 200
             else:
                 pytest.fail("no stream was under way when its backend died")
             assert client.get("/health").json() == {"status": "ok"}
@@ -400,34 +399,25 @@ def is_lost(client: httpx.Client, count: int) -> bool:
     return re.search(sought, told, re.MULTILINE) is not None
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="niceness of threads is Linux's")
-def test_http_stands_back_behind_the_model(tmp_path: Path) -> None:
-    """Guards the forward pass: a thread of it that is pushed aside holds up all the others."""
-    with served(tmp_path) as (process, _):
-        worker = backend_of(process.pid)
-        http, model = (os.getpriority(os.PRIO_PROCESS, each) for each in (process.pid, worker))
-        assert http > model
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_backend_lost_while_idle_is_seen_and_started_again(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+def test_a_backend_lost_while_idle_is_seen_and_started_again(tmp_path: Path) -> None:
     """Guards the first request after a quiet night: every request is tokenised by the backend, so
-    that no batch would ever find it dead or stuck."""
+    that no batch would ever find it dead or stuck. Guards the forward pass, too: where threads have
+    a niceness, that of HTTP stands back, since all threads of a pass wait for the slowest."""
     with (
         served(tmp_path) as (process, address),
         httpx.Client(base_url=address, timeout=WAIT_S) as client,
     ):
-        worker = backend_of(process.pid)
-        os.kill(worker, number)
-        wait_until(lambda: is_lost(client, 1), "nobody noticed")
-        reply = client.post(
-            "/v1/completions", json={"prompt": "a", "max_tokens": 3}, timeout=WAIT_S
-        )
-        assert reply.status_code == 200
-        assert client.get("/health").json() == {"status": "ok"}
-        assert not is_alive(worker)
+        for lost_count, number in enumerate((signal.SIGKILL, signal.SIGSTOP), start=1):
+            worker = backend_of(process.pid)
+            if sys.platform == "linux":
+                http, model = (os.getpriority(os.PRIO_PROCESS, x) for x in (process.pid, worker))
+                assert http > model
+            os.kill(worker, number)
+            wait_until(partial(is_lost, client, lost_count), "nobody noticed")
+            reply = client.post("/v1/completions", json={"prompt": "a", "max_tokens": 3})
+            assert reply.status_code == 200
+            assert client.get("/health").json() == {"status": "ok"}
+            assert not is_alive(worker)
 
 
 def test_a_port_in_use_is_one_sentence(server: Running, tmp_path: Path) -> None:
