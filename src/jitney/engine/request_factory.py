@@ -27,7 +27,7 @@ class GivenUp(Exception):
 
 
 @runtime_checkable
-class FarBackend(Protocol):
+class RemoteBackend(Protocol):
     """A backend on other machines, which may let a caller wait for long."""
 
     def while_wanted(self, is_wanted: Wanted) -> TextBackend:
@@ -144,7 +144,7 @@ class RequestFactory:
 
     def _backend_of(self, is_wanted: Wanted) -> TextBackend:
         backend = self._backend
-        return backend.while_wanted(is_wanted) if isinstance(backend, FarBackend) else backend
+        return backend.while_wanted(is_wanted) if isinstance(backend, RemoteBackend) else backend
 
     def _check_size(self, segments: tuple[Segment, ...]) -> None:
         """Refuse a prompt that is too large before time is spent to tokenise it."""

@@ -222,7 +222,7 @@ class SimulatedReplica:
                 if order.left_count == 0:
                     self._later(now, order.ingress.call_over, order)
             elif type(event) is TokenEvent:
-                order.ingress.made(order, event, now)
+                order.ingress.received(order, event, now)
             elif type(event) is FinishEvent:
                 order.ingress.finished(order, event, now)
             elif type(event) is StartEvent:
