@@ -142,12 +142,7 @@ class ClusterRequest:
     def left_s(self, now: float) -> float | None:
         """Seconds until its deadline, if it or the server has one. Raises DeadlineExceeded."""
         limit_s = self.request.request_timeout_s or self.settings.request_timeout_s
-        if limit_s is None:
-            return None
-        left_s = limit_s - (now - self.sent_at)
-        if left_s <= 0:
-            raise DeadlineExceeded("The request passed its deadline.")
-        return left_s
+        return self._left_s(now, limit_s, "The request passed its deadline.")
 
     def wait_left_s(self, now: float) -> float | None:
         """Seconds that it may still wait for its first slot, if there is a limit and it waits.
@@ -159,12 +154,13 @@ class ClusterRequest:
             limit_s = self.settings.queue_timeout_s
         if limit_s is None or self.is_started:
             return None
-        left_s = limit_s - (now - self.sent_at)
-        if left_s <= 0:
-            raise DeadlineExceeded(
-                f"The request did not run within {limit_s:g} s, its limit for waiting; raise the "
-                "limit, or try again later."
-            )
+        message = f"The request did not run within {limit_s:g} s, its limit for waiting; raise the "
+        return self._left_s(now, limit_s, message + "limit, or try again later.")
+
+    def _left_s(self, now: float, limit_s: float | None, message: str) -> float | None:
+        left_s = None if limit_s is None else limit_s - (now - self.sent_at)
+        if left_s is not None and left_s <= 0:
+            raise DeadlineExceeded(message)
         return left_s
 
     def next_request(self, number: int, replica_count: int, now: float) -> Request:

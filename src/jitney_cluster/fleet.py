@@ -209,7 +209,7 @@ class ReplicaFleet:
         if isinstance(message, ReplicaState):
             self._overview.take(replica, message)
         elif isinstance(message, OrderMessage):
-            live = self._live.get(message.id)
+            live = self._live.get(message.request_id)
             if live is not None:
                 self._attempts.take(live, replica, message)
 

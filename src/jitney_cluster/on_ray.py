@@ -45,7 +45,7 @@ from jitney_cluster.replica_count import ReplicaLoad, wanted_count
 from jitney_cluster.replica_engine import ReplicaEngine
 from jitney_cluster.replica_messages import Address, Description, Order, decode_description
 from jitney_cluster.replica_port import keep_on_loopback
-from jitney_cluster.routing import Report, RouteTable
+from jitney_cluster.routing import RouteTable
 
 Argument = TypeVar("Argument")
 Output = TypeVar("Output")
@@ -79,10 +79,10 @@ SCALE_DOWN_S = 60.0
 class RayReplica:
     """One engine. Serve makes it, and calls it on one event loop."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
+    def __init__(self, settings: Settings) -> None:
         logging.getLogger("jitney").setLevel(logging.INFO)
         keep_on_loopback()
-        self._assembly = assemble(Settings(**settings))
+        self._assembly = assemble(settings)
         self._engine: ReplicaEngine | None = None
 
     async def run(self, order: Order, model_key: str) -> None:
@@ -119,9 +119,7 @@ class RayReplica:
 
     async def record_routing_stats(self) -> dict[str, Any]:
         """The state for the router. Serve asks for it every REPORT_S."""
-        report = await self._here().report()
-        values = {each.name: getattr(report, each.name) for each in fields(Report)}
-        return values | {"model_key": self._here().model_key}
+        return {"report": await self._here().report(), "model_key": self._here().model_key}
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """The load for `wanted_replicas`. Serve asks for it now and then."""
@@ -220,9 +218,7 @@ class FirstTokenRouter(RequestRouter):
         for name, replica in replicas.items():
             stats = self._reports[name] = replica.routing_stats
             if stats and stats is not before.get(name):
-                values = dict(stats)
-                values.pop("model_key", None)
-                self._table.report(name, Report(**values))
+                self._table.report(name, stats["report"])
         return self._table
 
 
@@ -313,8 +309,7 @@ def wanted_replicas(context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
 def replica_deployment(
     settings: Settings, bounds: tuple[int, int], *, drain_s: float, router: type = FirstTokenRouter
 ) -> Any:
-    """The deployment of replicas, from the fewest to the most; its settings are bound."""
-    values = {each.name: getattr(settings, each.name) for each in fields(Settings)}
+    """The deployment of replicas, from the fewest to the most, with their settings."""
     least, most = bounds
     counted: dict[str, Any] = {"num_replicas": least}
     if most > least:
@@ -341,7 +336,7 @@ def replica_deployment(
         request_router_config=RequestRouterConfig(
             request_router_class=router, request_routing_stats_period_s=REPORT_S
         ),
-    ).bind(values)
+    ).bind(settings)
 
 
 def start_replicas(

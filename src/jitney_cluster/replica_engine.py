@@ -48,7 +48,7 @@ from jitney_cluster.replica_messages import (
     decode_request,
     encode_description,
 )
-from jitney_cluster.routing import ENDS_PER_S_MIN, HEAD_STRIDES, HEADS_MAX, Report
+from jitney_cluster.routing import ENDS_PER_S_MIN, HEAD_STRIDES, Report
 
 _log = logging.getLogger("jitney.cluster")
 
@@ -209,20 +209,8 @@ class ReplicaEngine:
             self._heads = await asyncio.wait_for(heads, LOOK_S_MAX)
         except TimeoutError:
             pass  # the last ones are the best that is known
-        snapshot, stats = self._engine.snapshot(), self._engine.stats()
-        fit = snapshot.fit
-        return Report(
-            slot_count=snapshot.slot_count,
-            running_count=snapshot.running_count,
-            waiting_count=snapshot.waiting_count,
-            prefill_tokens=snapshot.waiting_tokens + snapshot.prefill_left,
-            kv_free=snapshot.kv_tokens - snapshot.kv_used + snapshot.kv_cached,
-            tick_s=0.0 if fit is None else fit.seconds(snapshot.running_count),
-            prefill_token_s=snapshot.prefill_token_s,
-            ends_per_s=stats.requests_per_second,
-            heads=frozenset(sorted(self._heads)[:HEADS_MAX]),
-            seen=dict(self._seen),
-        )
+        ends_per_s = self._engine.stats().requests_per_second
+        return Report.of(self._engine.snapshot(), ends_per_s, self._heads, self._seen)
 
     def load(self) -> ReplicaLoad:
         """The load, for the number of replicas. Background requests use what is there."""
@@ -281,23 +269,17 @@ class ReplicaEngine:
         outbox: dict[IngressConnection, list[ReplicaMessage]] = {}
         for _ in range(len(self._ready)):
             item = self._ready.popleft()
-            messages: list[ReplicaMessage] = []
-            if isinstance(item, _RunningOrder):
-                live: _RunningOrder | None = item
-                messages = self._fetch(item)
-            elif isinstance(item, OrderCatchingUp):
-                live = self._live.get(item.id)
-                messages = [item]
-            else:
-                live = self._live.get(item.request_id)
-                if live is not None:
-                    count = item.prefix_cache_tokens
-                    started = OrderStarted(item.request_id, live.order.attempt, count)
-                    messages = [*live.accept(), started]
+            live = item if isinstance(item, _RunningOrder) else self._live.get(item.request_id)
             if live is not None:
-                outbox.setdefault(live.connection, []).extend(messages)
+                outbox.setdefault(live.connection, []).extend(self._messages(live, item))
         for connection, messages in outbox.items():
             connection.send(messages)
+
+    def _messages(self, live: _RunningOrder, item: _News) -> list[ReplicaMessage]:
+        if isinstance(item, RequestStarted):
+            count = item.prefix_cache_tokens
+            return [*live.accept(), OrderStarted(live.request.id, live.order.attempt, count)]
+        return [item] if isinstance(item, OrderCatchingUp) else self._fetch(live)
 
     def _fetch(self, live: _RunningOrder) -> list[ReplicaMessage]:
         """Everything that is new of a request."""

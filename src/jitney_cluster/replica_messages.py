@@ -102,14 +102,14 @@ class ReplicaHello(_TaggedMessage, frozen=True):
 class OrderAccepted(_TaggedMessage, frozen=True):
     """The engine has taken the request."""
 
-    id: str
+    request_id: str
     attempt: int
 
 
 class OrderStarted(_TaggedMessage, frozen=True):
     """The request has its first slot there."""
 
-    id: str
+    request_id: str
     attempt: int
     cached_count: int
 
@@ -117,7 +117,7 @@ class OrderStarted(_TaggedMessage, frozen=True):
 class OrderCatchingUp(_TaggedMessage, frozen=True):
     """Whether the request still computes what was computed elsewhere before, and goes on to."""
 
-    id: str
+    request_id: str
     attempt: int
     is_catching_up: bool
 
@@ -125,7 +125,7 @@ class OrderCatchingUp(_TaggedMessage, frozen=True):
 class OrderDelta(_TaggedMessage, frozen=True):
     """New text of the request."""
 
-    id: str
+    request_id: str
     attempt: int
     delta: Delta
 
@@ -133,7 +133,7 @@ class OrderDelta(_TaggedMessage, frozen=True):
 class OrderEnded(_TaggedMessage, frozen=True):
     """The request has ended there: it was answered, or it failed."""
 
-    id: str
+    request_id: str
     attempt: int
     completions: tuple[Completion, ...] = ()
     """Without texts, tokens and logprobs, which went out before."""

@@ -15,9 +15,11 @@ No I/O, no clock, no Ray; one thread. The router on Ray and the simulations use 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Self
 
 from jitney.core.chain import Chain
 from jitney.core.limits import PREFIX_STRIDE
+from jitney.core.snapshot import Snapshot
 
 HEAD_STRIDES = 8
 """Prefixes are reported in steps of this many strides. The rest is computed again."""
@@ -77,6 +79,25 @@ class Report:
     heads: frozenset[int]
     seen: Mapping[str, int] = field(default_factory=dict)
     """For each ingress, the number of its last request that this report counts."""
+
+    @classmethod
+    def of(
+        cls, snapshot: Snapshot, ends_per_s: float, heads: Iterable[int], seen: Mapping[str, int]
+    ) -> Self:
+        """The report of an engine with these levels and prefixes."""
+        fit = snapshot.fit
+        return cls(
+            slot_count=snapshot.slot_count,
+            running_count=snapshot.running_count,
+            waiting_count=snapshot.waiting_count,
+            prefill_tokens=snapshot.waiting_tokens + snapshot.prefill_left,
+            kv_free=snapshot.kv_tokens - snapshot.kv_used + snapshot.kv_cached,
+            tick_s=0.0 if fit is None else fit.seconds(snapshot.running_count),
+            prefill_token_s=snapshot.prefill_token_s,
+            ends_per_s=ends_per_s,
+            heads=frozenset(sorted(heads)[:HEADS_MAX]),
+            seen=dict(seen),
+        )
 
 
 @dataclass(slots=True)

@@ -66,8 +66,10 @@ async def test_one_that_stops_engines_ends_as_one_that_kills_them(
     def stop(fleet: ReplicaFleet, replica: str, message: ReplicaMessage) -> ReplicaMessage | None:
         if not isinstance(message, OrderStarted):
             return message
-        fleet._live[RequestId(message.id)].start(0.0)
-        return OrderEnded.of(message.id, message.attempt, None, EngineStopped("a fault of its own"))
+        fleet._live[RequestId(message.request_id)].start(0.0)
+        return OrderEnded.of(
+            message.request_id, message.attempt, None, EngineStopped("a fault of its own")
+        )
 
     change_messages(monkeypatch, stop)
 
@@ -87,7 +89,7 @@ async def test_no_room_for_one_that_runs_is_its_own_end(
     ) -> ReplicaMessage | None:
         if not isinstance(message, OrderStarted):
             return message
-        return OrderEnded.of(message.id, message.attempt, None, QueueFull("no room", 1.0))
+        return OrderEnded.of(message.request_id, message.attempt, None, QueueFull("no room", 1.0))
 
     change_messages(monkeypatch, find_no_room)
 
@@ -151,7 +153,7 @@ async def test_a_failure_is_one_though_its_replica_was_lost_before_it_told_why(
         if message.delta.index != index:
             return message if index else None
         failed = Delta(index=index, text="", finish_reason=reason)
-        return OrderDelta(message.id, message.attempt, failed)
+        return OrderDelta(message.request_id, message.attempt, failed)
 
     losses: list[str] = []
     change_messages(monkeypatch, fail)
@@ -182,9 +184,9 @@ async def test_a_stream_whose_turn_as_a_suspect_does_not_come_ends_with_the_reas
         if not isinstance(message, OrderDelta):
             return message
         first = Delta(index=0, text="a", tokens=message.delta.tokens[:1])
-        take(fleet, replica, OrderDelta(message.id, message.attempt, first))
+        take(fleet, replica, OrderDelta(message.request_id, message.attempt, first))
         # The second loss in a row, as if it were the third replica.
-        fleet._live[RequestId(message.id)]._losses = 1
+        fleet._live[RequestId(message.request_id)]._losses = 1
         fleet._lose(replica)
         return None
 

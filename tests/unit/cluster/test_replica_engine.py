@@ -70,7 +70,7 @@ class Pair:
         return [
             each
             for each in self.messages
-            if isinstance(each, OrderMessage) and each.id == request.id
+            if isinstance(each, OrderMessage) and each.request_id == request.id
         ]
 
     async def end_of(self, request: Request) -> OrderEnded:

@@ -349,7 +349,9 @@ def test_a_frame_that_is_cut_or_too_long_is_refused() -> None:
 
 def test_fields_of_another_version_are_refused() -> None:
     """Guards an upgrade: a part that one side does not know is not left out in silence."""
-    frame = msgspec.msgpack.encode([{"type": "OrderAccepted", "id": "q", "attempt": 1, "new": 1}])
+    frame = msgspec.msgpack.encode(
+        [{"type": "OrderAccepted", "request_id": "q", "attempt": 1, "new": 1}]
+    )
     with pytest.raises(MalformedFrame, match="unknown field"):
         decode_messages(frame)
 
