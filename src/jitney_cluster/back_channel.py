@@ -200,9 +200,9 @@ class IngressConnection:
         elif not self._watcher.done():
             self._writer.transport.abort()
 
-    async def wait_gone(self) -> None:
-        """Wait until the ingress is gone."""
-        await asyncio.shield(self._watcher)
+    def call_when_gone(self, call: Callable[[], None]) -> None:
+        """Have something called when the ingress is gone, or this is closed."""
+        self._watcher.add_done_callback(lambda _: call())
 
     def close(self) -> None:
         """End the connection."""

@@ -7,6 +7,7 @@ thread reads.
 """
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -113,10 +114,10 @@ class FleetOverview:
         self._empty = Snapshot(**levels, fit=None, counters={})
         self._known = _Known()
         self._lost_at: dict[str, float] = {}
-        self._looking: list[Future[Detail]] = []
         self._missing: set[str] = set()
         """Replicas that were asked and have not answered."""
-        self._timer: asyncio.TimerHandle | None = None
+        self._has_all = asyncio.Event()
+        """Set when none is missing any more."""
         self.statistics = Statistics(clock.now(), self._empty)
         """What the fleet itself counted: requests."""
 
@@ -161,9 +162,7 @@ class FleetOverview:
 
     def look(self, characters_max: int) -> Future[Detail]:
         """Ask for the details. They are in `views` when this is answered. Any thread."""
-        answer: Future[Detail] = Future()
-        self._loop.call_soon_threadsafe(self._look, answer, characters_max)
-        return answer
+        return asyncio.run_coroutine_threadsafe(self._look(characters_max), self._loop)
 
     def views(self) -> tuple[ReplicaView, ...]:
         """The replicas that are there, by name. Any thread."""
@@ -202,31 +201,25 @@ class FleetOverview:
         last_at = max((each.progress_at for each in due), default=None)
         return 0.0 if last_at is None else max(0.0, self._clock.now() - last_at)
 
-    def _look(self, answer: Future[Detail], characters_max: int) -> None:
-        self._looking.append(answer)
-        if len(self._looking) == 1:
-            self._missing = set(self._ask(characters_max))
-            self._timer = self._loop.call_later(LOOK_S_MAX, self._answer)
+    async def _look(self, characters_max: int) -> Detail:
         if not self._missing:
-            self._answer()
+            self._missing = set(self._ask(characters_max))
+            self._has_all = asyncio.Event()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_S_MAX):
+                if self._missing:
+                    await self._has_all.wait()
+        # Those who look together do not wait longer than the first of them.
+        self._missing.clear()
+        self._has_all.set()
+        details = (each.detail for each in self.views())
+        oldest_at = min((each.at for each in details if each), default=self._clock.now())
+        return Detail(oldest_at, (), (), ())
 
     def _note_answer(self, name: str) -> None:
         self._missing.discard(name)
         if not self._missing:
-            self._answer()
-
-    def _answer(self) -> None:
-        """Answer those who look: all replicas have answered, or it has taken too long."""
-        self._missing.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        looking, self._looking = self._looking, []
-        details = (each.detail for each in self.views())
-        oldest_at = min((each.at for each in details if each), default=self._clock.now())
-        for answer in looking:
-            if answer.set_running_or_notify_cancel():
-                answer.set_result(Detail(oldest_at, (), (), ()))
+            self._has_all.set()
 
 
 def _next(name: str, before: _Seen | None, state: ReplicaState, now: float) -> _Seen:

@@ -119,7 +119,6 @@ class ReplicaEngine:
         """Filled by the engine's thread, emptied on the loop."""
         self._is_flush_due = False
         self._heads: frozenset[int] = frozenset()
-        self._watching: set[asyncio.Task[None]] = set()
         self._looking: set[IngressConnection] = set()
         """Connections whose ingresses asked for the detail."""
         self._engine.observe(self._take_record)
@@ -317,16 +316,12 @@ class ReplicaEngine:
         except BaseException:
             del self._connections[address.ingress]
             raise
-        watching = asyncio.create_task(self._watch(address.ingress, connection))
-        # Tasks that nobody holds may be collected before they end.
-        self._watching.add(watching)
-        watching.add_done_callback(self._watching.discard)
+        connection.call_when_gone(lambda: self._forget(address.ingress, connection))
         connection.send([self._state()])
         return connection
 
-    async def _watch(self, ingress: str, connection: IngressConnection) -> None:
+    def _forget(self, ingress: str, connection: IngressConnection) -> None:
         """When the ingress is gone, its requests are too."""
-        await connection.wait_gone()
         self._connections.pop(ingress, None)
         self._seen.pop(ingress, None)
         connection.close()

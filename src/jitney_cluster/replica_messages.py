@@ -7,10 +7,12 @@ The dataclasses of `jitney` are sent as they are. msgspec checks every type when
 no code. All times are durations, because clocks of two machines differ.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self  # Any: plain values of a setting, and an object that is not sent
+from typing import (  # Any: plain values of a setting, and an object that is not sent
+    Any,
+    Self,
+    TypeVar,
+)
 
 import msgspec
 
@@ -26,6 +28,8 @@ from jitney.errors import InvalidRequest
 from jitney.sandbox.frames import MalformedFrame
 from jitney.sandbox.sent_error import SentError
 from jitney_cluster.routing import Head
+
+Content = TypeVar("Content")
 
 DESCRIPTION_BYTES_MAX = 2**26
 """Ten times the largest vocabulary that is known."""
@@ -222,8 +226,7 @@ def decode_description(frame: bytes) -> Description:
     """A description. Raises MalformedFrame."""
     if len(frame) > DESCRIPTION_BYTES_MAX:
         raise MalformedFrame(f"A description of {len(frame)} bytes is that of no model.")
-    with _checked():
-        return _DESCRIPTION.decode(frame)
+    return _decode(_DESCRIPTION, frame)
 
 
 def encode_messages(messages: list[ReplicaMessage]) -> bytes:
@@ -233,13 +236,11 @@ def encode_messages(messages: list[ReplicaMessage]) -> bytes:
 
 def decode_messages(frame: bytes) -> list[ReplicaMessage]:
     """The messages of a frame. Raises MalformedFrame."""
-    with _checked():
-        return _MESSAGES.decode(frame)
+    return _decode(_MESSAGES, frame)
 
 
-@contextmanager
-def _checked() -> Iterator[None]:
+def _decode(decoder: msgspec.msgpack.Decoder[Content], frame: bytes) -> Content:
     try:
-        yield
+        return decoder.decode(frame)
     except (ValueError, RecursionError) as error:
         raise MalformedFrame(f"The frame is not a message ({error}).") from error

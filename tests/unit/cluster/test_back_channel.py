@@ -207,7 +207,7 @@ async def test_silence_is_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened() as ingress:
         connection = await IngressConnection.connect(ingress.address, "r1")
         await until(lambda: bool(ingress.lost))
-        await connection.wait_gone()
+        await until(lambda: not connection.is_open)
         assert not connection.is_open
         connection.close()
 
@@ -266,7 +266,7 @@ async def test_a_replica_knows_the_end_of_the_ingress() -> None:
         await ingress.connected("r1")
         assert connection.is_open
         await ingress.channel.close()
-        await connection.wait_gone()
+        await until(lambda: not connection.is_open)
         await ingress.connected()
         assert not connection.is_open
         connection.send([OrderAccepted("q", 1)])
@@ -329,7 +329,7 @@ async def test_an_ingress_asks_each_replica_for_its_details() -> None:
         connections[0].close()
         await ingress.connected("b")
         assert ingress.channel.ask(1) == ["b"]
-    await connections[1].wait_gone()
+    await until(lambda: not connections[1].is_open)
     assert not connections[1].is_open
     connections[1].close()
 

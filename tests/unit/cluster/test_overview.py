@@ -24,7 +24,7 @@ from jitney_cluster.overview import LOST_NAMES_MAX, LOST_S, RATE_S, FleetOvervie
 from jitney_cluster.replica_engine import SLOTS_MAX, STRETCHES_MAX, bounded
 from jitney_cluster.replica_messages import ReplicaState
 from tests.snapshots_for_tests import FILLED, IDLE
-from tests.unit.cluster.conftest import HandClock, MakeCluster, MakeRequest
+from tests.unit.cluster.conftest import HandClock, MakeCluster, MakeRequest, until
 
 SETTINGS = SchedulerSettings(model_len_max=512, max_num_seqs=8)
 TRAITS = Traits(name="t", slots_max=4, kv_tokens=1000, model_len_max=512, batch_invariant=True)
@@ -94,7 +94,7 @@ async def test_a_look_is_answered_when_all_have_answered() -> None:
     for name in seen.names:
         seen.state(name)
     looking = [asyncio.wrap_future(seen.overview.look(20)) for _ in range(3)]
-    await asyncio.sleep(0)
+    await until(lambda: seen.asked)
     assert seen.asked == [20], "they look together"
     seen.overview.take("a", ReplicaState(IDLE, {}, detail=NOTHING))
     await asyncio.sleep(0)
@@ -104,8 +104,7 @@ async def test_a_look_is_answered_when_all_have_answered() -> None:
     details = await asyncio.gather(*looking)
     assert {each.at for each in details} == {100.0}, "the oldest of them"
     again = asyncio.wrap_future(seen.overview.look(20))
-    await asyncio.sleep(0)
-    assert len(seen.asked) == 2
+    await until(lambda: len(seen.asked) == 2)
     seen.overview.take("a", ReplicaState(IDLE, {}, detail=NOTHING))
     seen.overview.lose("b")
     await again
@@ -122,7 +121,7 @@ async def test_a_look_does_not_wait_for_a_replica_that_is_stuck(
     for name in seen.names:
         seen.state(name)
     looking = asyncio.wrap_future(seen.overview.look(0))
-    await asyncio.sleep(0)
+    await until(lambda: seen.asked)
     seen.overview.take("a", ReplicaState(IDLE, {}, detail=NOTHING))
     await looking
     shown = {each.name: each.detail for each in seen.overview.views()}
