@@ -25,12 +25,7 @@ from ray.serve.config import (
     RequestRouterConfig,
 )
 from ray.serve.exceptions import RayServeException
-from ray.serve.request_router import (
-    PendingRequest,
-    ReplicaID,
-    RequestRouter,
-    RunningReplica,
-)
+from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
 from jitney.config import Settings
 from jitney.core.backend import Segment

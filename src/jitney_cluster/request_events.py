@@ -76,10 +76,7 @@ class RequestEvents:
             gaps_s, live.gaps_s = tuple(live.gaps_s), []
             self._record(
                 RequestProgressed(
-                    at=now,
-                    request_id=live.request.id,
-                    generated_tokens=count,
-                    token_gaps_s=gaps_s,
+                    at=now, request_id=live.request.id, generated_tokens=count, token_gaps_s=gaps_s
                 )
             )
 

@@ -145,11 +145,7 @@ def assemble_cluster(settings: Settings, serving: ServeSettings) -> ClusterAssem
 
 
 def assemble_fleet(
-    dispatch: Dispatch,
-    settings: Settings,
-    replica_count: int,
-    host: str,
-    stop: Callable[[], None],
+    dispatch: Dispatch, settings: Settings, replica_count: int, host: str, stop: Callable[[], None]
 ) -> ClusterAssembly:
     """A fleet of the replicas behind `dispatch`, with what a server needs beside it."""
     thread = FleetThread(dispatch, replica_count, host)
