@@ -21,13 +21,3 @@
 
 Nothing below this package imports it, and only `on_ray`, `replica_port` and `serve_app` import Ray.
 """
-
-import importlib
-from typing import Any  # Any: the application of Ray Serve
-
-
-def __getattr__(name: str) -> Any:
-    """`app` is made when it is asked for, since Ray is needed for it."""
-    if name == "app":
-        return importlib.import_module("jitney_cluster.serve_app").app
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -94,12 +94,12 @@ class BackChannel:
 
     def ask(self, characters_max: int) -> list[str]:
         """Ask all replicas for their details; returns whom. Never waits."""
-        asked = []
+        replicas = []
         for name, writer in self._writers.items():
             if writer.transport.get_write_buffer_size() < QUESTION_BYTES_MAX:
                 writer.write(_LENGTH.pack(characters_max))
-                asked.append(name)
-        return asked
+                replicas.append(name)
+        return replicas
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

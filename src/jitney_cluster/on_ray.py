@@ -36,7 +36,7 @@ from jitney.errors import ConfigError, InputCrashed, NoRoom, QueueFull, RequestE
 from jitney.loading.compose import assemble
 from jitney.sandbox.sent_error import SentError
 from jitney_cluster.dispatch import ReplicaLost
-from jitney_cluster.replica_count import ReplicaLoad, wanted_count
+from jitney_cluster.replica_count import ReplicaLoad, needed_count
 from jitney_cluster.replica_engine import ReplicaEngine
 from jitney_cluster.replica_messages import Address, Description, Order, decode_description
 from jitney_cluster.replica_port import keep_on_loopback
@@ -68,7 +68,7 @@ HEALTH_S = 5.0
 LOOK_BACK_S = 10.0
 SCALE_UP_S = 5.0
 SCALE_DOWN_S = 60.0
-"""How long more or fewer replicas must be wanted before Serve starts or stops some."""
+"""How long more or fewer replicas must be needed before Serve starts or stops some."""
 
 
 class RayReplica:
@@ -117,7 +117,7 @@ class RayReplica:
         return {"report": await self._here().report(), "model_key": self._here().model_key}
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """The load for `wanted_replicas`. Serve asks for it now and then."""
+        """The load for `needed_replicas`. Serve asks for it now and then."""
         return asdict(self._here().load())
 
     async def check_health(self) -> None:
@@ -291,14 +291,14 @@ class RayDispatch:
             raise ReplicaLost(str(error)) from error
 
 
-def wanted_replicas(context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
+def needed_replicas(context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
     """How many replicas the load needs. Serve's controller calls it."""
     known = context.aggregated_metrics or {}
     names = [each.name for each in fields(ReplicaLoad)]
     reporting = set.intersection(*(set(known.get(name, {})) for name in names))
     loads = [ReplicaLoad(**{name: known[name][replica] for name in names}) for replica in reporting]
     # The target has those that are being started too; the current number has not.
-    return wanted_count(loads, context.target_num_replicas), {}
+    return needed_count(loads, context.target_num_replicas), {}
 
 
 def replica_deployment(
@@ -308,7 +308,7 @@ def replica_deployment(
     least, most = bounds
     counted: dict[str, Any] = {"num_replicas": least}
     if most > least:
-        policy = AutoscalingPolicy(policy_function=wanted_replicas)
+        policy = AutoscalingPolicy(policy_function=needed_replicas)
         counted = {
             "autoscaling_config": AutoscalingConfig(
                 min_replicas=least,
@@ -366,10 +366,10 @@ def start_ray(address: str | None) -> None:
     logging.getLogger("ray").setLevel(logging.WARNING)
     # Without an address Ray would join whatever it finds here, or RAY_ADDRESS.
     own = {"address": "local", "include_dashboard": False}
-    given = own if address is None else {"address": address}
+    options = own if address is None else {"address": address}
     _check_reachable(address)
     try:
-        ray.init(**given, log_to_driver=False, configure_logging=False)
+        ray.init(**options, log_to_driver=False, configure_logging=False)
         serve.start(proxy_location="Disabled")
         # Serve has set it to INFO meanwhile.
         logging.getLogger("ray.serve").setLevel(logging.WARNING)

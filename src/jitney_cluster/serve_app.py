@@ -28,8 +28,6 @@ from jitney_cluster.serving import assemble_fleet, replica_bounds
 
 INGRESSES_MAX = 64
 
-_log = logging.getLogger("jitney.cluster")
-
 
 class RayIngress:
     """A server over all replicas. Serve makes it, and calls it on one event loop."""

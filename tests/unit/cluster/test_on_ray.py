@@ -59,12 +59,12 @@ def test_a_replica_that_loads_its_model_is_waited_for() -> None:
     """Guards the number of replicas: before the first one has loaded, a second one would be
     started, then a third, and those that load would be stopped for being idle."""
     one = {"a": LATE}
-    assert on_ray.wanted_replicas(context(one, running=1, target=1)) == (2, {})
-    assert on_ray.wanted_replicas(context(one, running=1, target=2)) == (2, {}), "it is starting"
-    assert on_ray.wanted_replicas(context(one, running=2, target=2)) == (2, {}), "no report yet"
+    assert on_ray.needed_replicas(context(one, running=1, target=1)) == (2, {})
+    assert on_ray.needed_replicas(context(one, running=1, target=2)) == (2, {}), "it is starting"
+    assert on_ray.needed_replicas(context(one, running=2, target=2)) == (2, {}), "no report yet"
     both = {"a": LATE, "b": LATE}
-    assert on_ray.wanted_replicas(context(both, running=2, target=2)) == (3, {})
-    assert on_ray.wanted_replicas(context({}, running=0, target=3)) == (3, {}), "all are starting"
+    assert on_ray.needed_replicas(context(both, running=2, target=2)) == (3, {})
+    assert on_ray.needed_replicas(context({}, running=0, target=3)) == (3, {}), "all are starting"
 
 
 class StuckThenFine:
