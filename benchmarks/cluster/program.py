@@ -20,6 +20,7 @@ from benchmarks.cluster.fleet import ROUTERS
 from benchmarks.cluster.sampling import sample
 from benchmarks.http.paced import pace
 from jitney.cli.main import run
+from jitney.config import Settings
 from jitney_cluster import on_ray
 
 
@@ -73,7 +74,7 @@ def _paced(replica: type[on_ray.RayReplica], costs: dict[str, Any]) -> type[on_r
     """A replica whose fake backend takes its time."""
 
     class PacedReplica(replica):  # type: ignore[valid-type, misc]
-        def __init__(self, settings: dict[str, Any]) -> None:
+        def __init__(self, settings: Settings) -> None:
             pace(costs)
             super().__init__(settings)
 

@@ -13,7 +13,7 @@ from ray.llm._internal.serve.routing_policies.prefix_aware.prefix_aware_router i
 )
 from ray.llm._internal.serve.routing_policies.prefix_aware.prefix_tree import PrefixTreeActor
 
-from jitney_cluster.replica_messages import decode_run
+from jitney_cluster.replica_messages import Order, decode_request
 
 
 class TextPrefixRouter(PrefixCacheAffinityRouter):  # type: ignore[misc]
@@ -26,7 +26,5 @@ class TextPrefixRouter(PrefixCacheAffinityRouter):  # type: ignore[misc]
 
     def _extract_text_from_request(self, pending_request: Any) -> str | None:
         """The prompt of an order; None for other calls, which then go by power of two."""
-        for each in pending_request.args:
-            if isinstance(each, bytes):
-                return "".join(map(chr, decode_run(each).wanted.prompt))
-        return None
+        order: Order | None = pending_request.kwargs.get("order")
+        return None if order is None else "".join(map(chr, decode_request(order.request).prompt))

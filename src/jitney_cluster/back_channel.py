@@ -1,11 +1,12 @@
-"""The connections over which replicas tell an ingress what they made: `BackChannel`, `ReplicaLine`.
+"""The connections over which replicas send messages to an ingress. Event loops only.
 
-An ingress listens; each replica connects to it once, says its secret, and sends frames. A frame
-carries everything that a tick made for this ingress. A replica that dies closes its connection, so
-the ingress knows at once; one whose machine is gone is known by its silence. Event loops only.
+An ingress listens (`BackChannel`); each replica connects to it once (`IngressConnection`), sends
+its secret, and then frames. A frame carries everything that a tick made for this ingress. A replica
+that dies closes its connection, so the ingress knows at once; one whose machine is gone is known by
+its silence.
 
-An ingress sends nothing but requests for details (`ReplicaDetail`), each of them four bytes: how
-many characters of each text it wants.
+An ingress sends nothing but questions for details, each of them four bytes: how many characters of
+each text they should have.
 """
 
 import asyncio
@@ -20,15 +21,15 @@ from jitney.sandbox.frames import MalformedFrame
 from jitney_cluster.replica_messages import (
     Address,
     ReplicaHello,
-    Told,
-    decode_told,
-    encode_told,
+    ReplicaMessage,
+    decode_messages,
+    encode_messages,
 )
 
 FRAME_BYTES_MAX = 2**26
 HELLO_BYTES_MAX = 1024
 HELLO_S_MAX = 5.0
-STRANGERS_MAX = 64
+UNKNOWN_MAX = 64
 """Whoever reaches the port can connect to it: so long, and so many at once, may be without a hello.
 One more takes the place of the oldest, since a replica says hello as soon as it is connected."""
 
@@ -42,7 +43,7 @@ CONNECT_S_MAX = 5.0
 UNSENT_BYTES_MAX = 2**26
 """An ingress that reads so slowly is given up."""
 
-ASKED_BYTES_MAX = 64
+QUESTION_BYTES_MAX = 64
 """A replica that does not read is not asked again."""
 
 _LENGTH = struct.Struct(">I")
@@ -56,7 +57,7 @@ class BackChannel:
         self,
         ingress: str,
         host: str,
-        take: Callable[[str, Told], None],
+        take: Callable[[str, ReplicaMessage], None],
         lose: Callable[[str], None],
     ) -> None:
         self._ingress = ingress
@@ -67,7 +68,7 @@ class BackChannel:
         self._server: asyncio.Server | None = None
         self._readers: dict[str, asyncio.Task[None]] = {}
         self._writers: dict[str, asyncio.StreamWriter] = {}
-        self._strangers: dict[asyncio.Task[None], None] = {}
+        self._unknown: dict[asyncio.Task[None], None] = {}
         """Connections that have not said hello, oldest first."""
         self._is_closed = False
 
@@ -83,7 +84,7 @@ class BackChannel:
         self._is_closed = True
         if self._server is not None:
             self._server.close()
-        for task in (*self._readers.values(), *self._strangers):
+        for task in (*self._readers.values(), *self._unknown):
             task.cancel()
 
     @property
@@ -93,12 +94,12 @@ class BackChannel:
 
     def ask(self, characters_max: int) -> list[str]:
         """Ask all replicas for their details; returns whom. Never waits."""
-        asked = []
+        replicas = []
         for name, writer in self._writers.items():
-            if writer.transport.get_write_buffer_size() < ASKED_BYTES_MAX:
+            if writer.transport.get_write_buffer_size() < QUESTION_BYTES_MAX:
                 writer.write(_LENGTH.pack(characters_max))
-                asked.append(name)
-        return asked
+                replicas.append(name)
+        return replicas
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -119,16 +120,16 @@ class BackChannel:
                 self._lose(name)
 
     async def _hello(self, reader: asyncio.StreamReader, task: "asyncio.Task[None]") -> str | None:
-        self._strangers[task] = None
-        if len(self._strangers) > STRANGERS_MAX:
-            oldest = next(iter(self._strangers))
-            del self._strangers[oldest]
+        self._unknown[task] = None
+        if len(self._unknown) > UNKNOWN_MAX:
+            oldest = next(iter(self._unknown))
+            del self._unknown[oldest]
             oldest.cancel()
         try:
             async with asyncio.timeout(HELLO_S_MAX):
-                messages = decode_told(await _receive(reader, HELLO_BYTES_MAX))
+                messages = decode_messages(await _receive(reader, HELLO_BYTES_MAX))
         finally:
-            self._strangers.pop(task, None)
+            self._unknown.pop(task, None)
         first = messages[0] if messages else None
         if not isinstance(first, ReplicaHello) or not _are_equal(first.secret, self._secret):
             return None
@@ -138,49 +139,47 @@ class BackChannel:
         while True:
             async with asyncio.timeout(SILENCE_S_MAX):
                 frame = await _receive(reader, FRAME_BYTES_MAX)
-            for message in decode_told(frame):
+            for message in decode_messages(frame):
                 self._take(name, message)
 
 
-Asked = Callable[["ReplicaLine", int], None]
-"""What is done when an ingress wants details: on which line, with how many characters."""
-
-
-def _show_nothing(line: "ReplicaLine", characters_max: int) -> None:
-    """A line without an engine."""
-
+OnQuestion = Callable[["IngressConnection", int], None]
+"""Is called when an ingress asks for details: on which connection, with how many characters."""
 
 GONE_MS = 30_000
-"""An ingress whose machine is lost says no word. After so long without a receipt it is gone."""
+"""An ingress whose machine is lost sends nothing. After so long without a receipt it is gone."""
 
 
-class ReplicaLine:
+class IngressConnection:
     """The end of a replica: a connection to one ingress. Made by `connect`.
 
-    `asked` is called when the ingress asks for details. It must not raise.
+    `on_question` is called when the ingress asks for details. It must not raise.
     """
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, asked: Asked
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        on_question: OnQuestion | None,
     ) -> None:
         self._writer = writer
-        self._asked = asked
+        self._on_question = on_question
         # It ends with the ingress.
         self._watcher = asyncio.create_task(self._read(reader))
 
     @staticmethod
     async def connect(
-        address: Address, replica: str, asked: Asked = _show_nothing
-    ) -> "ReplicaLine":
+        address: Address, replica: str, on_question: OnQuestion | None = None
+    ) -> "IngressConnection":
         """Connect to an ingress. Raises OSError and TimeoutError."""
         async with asyncio.timeout(CONNECT_S_MAX):
             reader, writer = await asyncio.open_connection(address.host, address.port)
         if hasattr(socket, "TCP_USER_TIMEOUT"):
-            connection = writer.get_extra_info("socket")
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, GONE_MS)
-        line = ReplicaLine(reader, writer, asked)
-        line.send([ReplicaHello(address.secret, replica)])
-        return line
+            own_socket = writer.get_extra_info("socket")
+            own_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, GONE_MS)
+        connection = IngressConnection(reader, writer, on_question)
+        connection.send([ReplicaHello(address.secret, replica)])
+        return connection
 
     @property
     def is_open(self) -> bool:
@@ -188,7 +187,7 @@ class ReplicaLine:
         unsent = self._writer.transport.get_write_buffer_size()
         return not self._watcher.done() and unsent < UNSENT_BYTES_MAX
 
-    def send(self, messages: list[Told]) -> None:
+    def send(self, messages: list[ReplicaMessage]) -> None:
         """Send messages in one frame. Never waits; after the end of the ingress it does nothing.
 
         An ingress that does not read loses its connection: a stream with a hole would be worse.
@@ -196,14 +195,14 @@ class ReplicaLine:
         if not messages:
             return
         if self.is_open:
-            frame = encode_told(messages)
+            frame = encode_messages(messages)
             self._writer.write(_LENGTH.pack(len(frame)) + frame)
         elif not self._watcher.done():
             self._writer.transport.abort()
 
-    async def wait_gone(self) -> None:
-        """Wait until the ingress is gone."""
-        await asyncio.shield(self._watcher)
+    def call_when_gone(self, call: Callable[[], None]) -> None:
+        """Have something called when the ingress is gone, or this is closed."""
+        self._watcher.add_done_callback(lambda _: call())
 
     def close(self) -> None:
         """End the connection."""
@@ -214,7 +213,8 @@ class ReplicaLine:
         with contextlib.suppress(OSError, EOFError):
             while True:
                 (characters_max,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-                self._asked(self, characters_max)
+                if self._on_question is not None:
+                    self._on_question(self, characters_max)
 
 
 async def _receive(reader: asyncio.StreamReader, bytes_max: int) -> bytes:
@@ -225,6 +225,6 @@ async def _receive(reader: asyncio.StreamReader, bytes_max: int) -> bytes:
     return await reader.readexactly(length)
 
 
-def _are_equal(given: str, secret: str) -> bool:
-    """In a time that does not tell how much of it is right."""
-    return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), secret.encode())
+def _are_equal(sent: str, secret: str) -> bool:
+    """In a time that does not show how much of it is right."""
+    return hmac.compare_digest(sent.encode("utf-8", "surrogatepass"), secret.encode())

@@ -1,28 +1,40 @@
 """The way to the replicas, and what a server needs of them to make requests from texts.
 
-Tests: tests/unit/cluster/test_fleet.py and test_fleet_texts.py.
+Tests: tests/unit/cluster/test_fleet.py, test_fleet_texts.py and test_connect_replicas.py.
 """
 
 import asyncio
+import logging
 import math
-from collections.abc import Sequence
-from concurrent.futures import Future, wait
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import wait
 from copy import copy
 from typing import Any, Protocol, TypeVar  # Any: the result of any call
 
 from jitney.core.backend import Segment, Traits, Vocabulary
 from jitney.core.params import Constraint
 from jitney.core.rules.pauses import PauseOutcome
-from jitney.engine.request_factory import GivenUp, Wanted
+from jitney.engine.request_factory import GivenUp
 from jitney.errors import QueueFull
-from jitney_cluster.replica_messages import Description
-from jitney_cluster.routing import Sought
+from jitney_cluster.replica_messages import Address, Description, Order
+
+_log = logging.getLogger("jitney")
 
 ENCODE_S_MAX = 60.0
 LOOK_S = 0.25
 """How often a wait for a replica looks whether its caller still waits."""
 
-Answered = TypeVar("Answered")
+CONNECT_S = 0.5
+"""Until the next replica is asked to connect after one that did, as there may be more; and while
+none is connected."""
+
+QUIET_S = 5.0
+"""Until the next one is asked after one that did not. A call through Serve takes 10 ms."""
+
+CONNECT_S_MAX = 5.0
+"""A replica that has not connected by then is stuck, and another one may be asked."""
+
+Output = TypeVar("Output")
 
 
 class ReplicaLost(Exception):
@@ -32,8 +44,19 @@ class ReplicaLost(Exception):
 class Dispatch(Protocol):
     """The way to the replicas. It chooses one for each order."""
 
-    async def run(self, frame: bytes, sought: Sought) -> None:
+    async def run(self, order: Order) -> None:
         """Have an order run to its end. Raises ReplicaLost."""
+        ...
+
+    async def connect(self, address: Address, connected: tuple[str, ...]) -> None:
+        """Have a replica connect that is not among the `connected`, if there is one.
+
+        Raises ReplicaLost.
+        """
+        ...
+
+    async def describe(self) -> Description:
+        """What the replicas have loaded."""
         ...
 
     async def encode(self, texts: Sequence[Segment]) -> list[int]:
@@ -62,11 +85,11 @@ class FleetBackend:
     ) -> None:
         self._dispatch = dispatch
         self._loop = loop
-        self._is_wanted: Wanted = lambda: True
+        self._is_wanted: Callable[[], bool] = lambda: True
         self.traits: Traits = description.traits
         self.vocabulary: Vocabulary = description.vocabulary
 
-    def while_wanted(self, is_wanted: Wanted) -> "FleetBackend":
+    def while_wanted(self, is_wanted: Callable[[], bool]) -> "FleetBackend":
         """The same for one caller: no replica is waited for when that one waits no more."""
         of_one = copy(self)
         of_one._is_wanted = is_wanted
@@ -74,24 +97,52 @@ class FleetBackend:
 
     def encode(self, texts: Sequence[Segment]) -> list[int]:
         """Tokens of all texts in order. Raises GivenUp and InputCrashed."""
-        asked = asyncio.run_coroutine_threadsafe(self._dispatch.encode(texts), self._loop)
-        return self._waited(asked)
+        return self._wait(self._dispatch.encode(texts))
 
     def prepare(self, constraint: Constraint) -> None:
         """Compile a constraint, so that a mistake is found. Raises a RequestError and GivenUp."""
-        asked = asyncio.run_coroutine_threadsafe(self._dispatch.prepare(constraint), self._loop)
-        self._waited(asked)
+        self._wait(self._dispatch.prepare(constraint))
 
-    def _waited(self, asked: "Future[Answered]") -> Answered:
-        """What a replica answered. Raises QueueFull if none does for a long time, and GivenUp."""
+    def _wait(self, call: Coroutine[Any, Any, Output]) -> Output:
+        """The result of a replica. Raises QueueFull if none comes for a long time, and GivenUp."""
+        running = asyncio.run_coroutine_threadsafe(call, self._loop)
         for _ in range(math.ceil(ENCODE_S_MAX / LOOK_S)):
-            if wait([asked], LOOK_S).done:
-                return asked.result()
+            if wait([running], LOOK_S).done:
+                return running.result()
             if not self._is_wanted():
-                asked.cancel()
+                running.cancel()
                 raise GivenUp
-        asked.cancel()
+        running.cancel()
         raise QueueFull(f"No replica answered within {ENCODE_S_MAX:g} s; try again later.", 5.0)
+
+
+async def connect_replicas(
+    dispatch: Dispatch, address: Address, names: Callable[[], tuple[str, ...]]
+) -> None:
+    """Have every replica connect to an ingress before it gets a request from it. Ends by a cancel.
+
+    A replica knows of an ingress only what comes with a call. So one replica after the other is
+    asked to connect, of those that are not among the `names` of the connected ones: at the start,
+    and whenever a new one takes the place of a lost one. What people see depends on it, and whether
+    the server is ready.
+    """
+    own_task = asyncio.current_task()
+    assert own_task is not None
+    while True:
+        before = names()
+        try:
+            async with asyncio.timeout(CONNECT_S_MAX):
+                await dispatch.connect(address, before)
+        except (ReplicaLost, TimeoutError):
+            pass
+        except asyncio.CancelledError:
+            # A call that Ray itself has cancelled looks like this too.
+            if own_task.cancelling():
+                raise
+        except Exception:  # Ray raises all kinds; the next question may be answered
+            _log.exception("A replica could not be asked to connect")
+        is_quiet = before and names() == before
+        await asyncio.sleep(QUIET_S if is_quiet else CONNECT_S)
 
 
 def forget_error(ended: "asyncio.Future[Any]") -> None:

@@ -1,4 +1,5 @@
-"""What a handle asks of the fleet: `FleetControl`. Any thread; the fleet's event loop does it.
+"""What a handle can do with a request of the fleet: `FleetControl`. Any thread; the fleet's event
+loop does it.
 
 Tests: tests/unit/cluster/test_fleet.py and tests/e2e/server/test_fleet_callers.py.
 """
@@ -12,7 +13,7 @@ from dataclasses import replace
 from jitney.core.request import Priority, RequestId
 from jitney.core.rules.pauses import PauseOutcome
 from jitney.engine.mailbox import Mailbox
-from jitney_cluster.accounts import MovingRequest
+from jitney_cluster.cluster_request import ClusterRequest
 from jitney_cluster.dispatch import Dispatch, ReplicaLost, forget_error
 
 
@@ -22,7 +23,7 @@ class FleetControl:
     def __init__(
         self,
         dispatch: Dispatch,
-        live: Mapping[str, MovingRequest],
+        live: Mapping[str, ClusterRequest],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._dispatch = dispatch
@@ -65,7 +66,7 @@ class FleetControl:
     def _reprioritise(self, request_id: RequestId, priority: Priority) -> None:
         live = self._live.get(request_id)
         if live is not None:
-            live.progress.request = replace(live.progress.request, priority=priority)
+            live.request = replace(live.request, priority=priority)
             self._steer(request_id, "priority", int(priority))
 
     def _steer(self, request_id: RequestId, action: str, priority: int = 0) -> None:

@@ -11,9 +11,9 @@ import asyncio
 import logging
 import random
 import socket
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, fields
-from typing import Any  # Any: Ray has no types for handles and statistics
+from typing import Any, TypeVar  # Any: Ray has no types for handles and statistics
 
 import ray
 from ray import serve
@@ -25,12 +25,7 @@ from ray.serve.config import (
     RequestRouterConfig,
 )
 from ray.serve.exceptions import RayServeException
-from ray.serve.request_router import (
-    PendingRequest,
-    ReplicaID,
-    RequestRouter,
-    RunningReplica,
-)
+from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
 from jitney.config import Settings
 from jitney.core.backend import Segment
@@ -41,11 +36,14 @@ from jitney.errors import ConfigError, InputCrashed, NoRoom, QueueFull, RequestE
 from jitney.loading.compose import assemble
 from jitney.sandbox.sent_error import SentError
 from jitney_cluster.dispatch import ReplicaLost
-from jitney_cluster.replica_count import ReplicaLoad, wanted_count
+from jitney_cluster.replica_count import ReplicaLoad, needed_count
 from jitney_cluster.replica_engine import ReplicaEngine
-from jitney_cluster.replica_messages import Address, Description, decode_description
+from jitney_cluster.replica_messages import Address, Description, Order, decode_description
 from jitney_cluster.replica_port import keep_on_loopback
-from jitney_cluster.routing import Report, RouteTable, Sought
+from jitney_cluster.routing import RouteTable
+
+Argument = TypeVar("Argument")
+Output = TypeVar("Output")
 
 APPLICATION = "jitney"
 DEPLOYMENT = "Replica"
@@ -56,8 +54,8 @@ NOT_STARTED = "Ray could not be started"
 REASON_CHARACTERS_MAX = 300
 REPORT_S = 1.0
 ANSWERS = (RequestError, QueueFull, InputCrashed)
-"""What every replica would answer, or of which no other one may die. After any other error, another
-replica is asked."""
+"""Errors that every replica would answer with, or of which no other one may die. After any other
+error, another replica is asked."""
 
 AGAIN_S = 0.1
 """Before another one is asked."""
@@ -70,45 +68,37 @@ HEALTH_S = 5.0
 LOOK_BACK_S = 10.0
 SCALE_UP_S = 5.0
 SCALE_DOWN_S = 60.0
-"""How long more or fewer replicas must be wanted before Serve starts or stops some."""
+"""How long more or fewer replicas must be needed before Serve starts or stops some."""
 
 
 class RayReplica:
     """One engine. Serve makes it, and calls it on one event loop."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
+    def __init__(self, settings: Settings) -> None:
         logging.getLogger("jitney").setLevel(logging.INFO)
         keep_on_loopback()
-        self._assembly = assemble(Settings(**settings))
+        self._assembly = assemble(settings)
         self._engine: ReplicaEngine | None = None
 
-    async def run(self, frame: bytes, sought: Sought, model_key: str) -> None:
-        """Run an order to its end. The other arguments are for the router."""
-        del sought, model_key
-        await self._here().run(frame)
+    async def run(self, order: Order, model_key: str) -> None:
+        """Run an order to its end. The model's key is for the router."""
+        del model_key
+        await self._here().run(order)
 
-    async def meet(self, address: Address, met: tuple[str, ...], model_key: str) -> None:
-        """Connect to an ingress. Fails where another model is loaded. `met` is for the router."""
-        del met
+    async def connect(self, address: Address, connected: tuple[str, ...], model_key: str) -> None:
+        """Connect to an ingress. Fails where another model is loaded. `connected` is for the
+        router."""
+        del connected
         self._here().check_model(model_key)
-        await self._here().meet(address)
+        await self._here().connect(address)
 
     async def encode(self, texts: Sequence[Segment], model_key: str) -> list[int] | SentError:
         """Tokens of texts, or why there are none. Fails where another model is loaded."""
-        self._check(model_key)
-        try:
-            return await self._here().encode(texts)
-        except ANSWERS as error:
-            return SentError.of(error, "replica")
+        return await self._answer(self._here().encode, texts, model_key)
 
     async def prepare(self, constraint: Constraint, model_key: str) -> SentError | None:
         """Compile a constraint; the mistake in it, if there is one."""
-        self._check(model_key)
-        try:
-            await self._here().prepare(constraint)
-        except ANSWERS as error:
-            return SentError.of(error, "replica")
-        return None
+        return await self._answer(self._here().prepare, constraint, model_key)
 
     async def describe(self, model_key: str) -> bytes:
         """What is loaded here. Fails where another model is."""
@@ -124,12 +114,10 @@ class RayReplica:
 
     async def record_routing_stats(self) -> dict[str, Any]:
         """The state for the router. Serve asks for it every REPORT_S."""
-        report = await self._here().report()
-        values = {each.name: getattr(report, each.name) for each in fields(Report)}
-        return values | {"model_key": self._here().model_key}
+        return {"report": await self._here().report(), "model_key": self._here().model_key}
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """The load for `wanted_replicas`. Serve asks for it now and then."""
+        """The load for `needed_replicas`. Serve asks for it now and then."""
         return asdict(self._here().load())
 
     async def check_health(self) -> None:
@@ -139,10 +127,17 @@ class RayReplica:
     def __del__(self) -> None:
         self._assembly.close(0.0)
 
-    def _check(self, model_key: str) -> None:
-        """Fail if another replica has to be asked."""
+    async def _answer(
+        self, work: Callable[[Argument], Awaitable[Output]], argument: Argument, model_key: str
+    ) -> Output | SentError:
+        """The result of some work, or an answer that no other replica would better. Fails if
+        another replica has to be asked."""
         self._here().check()
         self._here().check_model(model_key)
+        try:
+            return await work(argument)
+        except ANSWERS as error:
+            return SentError.of(error, "replica")
 
     def _here(self) -> ReplicaEngine:
         if self._engine is None:
@@ -154,11 +149,11 @@ class RayReplica:
 class FirstTokenRouter(RequestRouter):
     """Sends an order where its first token is expected soonest (`jitney_cluster.routing`)."""
 
-    def initialize_state(self, **given: Any) -> None:
+    def initialize_state(self, **options: Any) -> None:
         """Called by Serve once, before the first request."""
-        del given
+        del options
         self._table: RouteTable | None = None
-        self._taken: dict[str, Any] = {}
+        self._reports: dict[str, Any] = {}
         """The reports that are in the table, as Serve has them."""
 
     async def choose_replicas(
@@ -167,8 +162,8 @@ class FirstTokenRouter(RequestRouter):
         pending_request: PendingRequest | None = None,
     ) -> list[list[RunningReplica]]:
         """The best candidate, then the others."""
-        asked = {} if pending_request is None else pending_request.kwargs
-        model_key = asked.get("model_key")
+        call = {} if pending_request is None else pending_request.kwargs
+        model_key = call.get("model_key")
         # A replica that did not report yet is asked: it refuses if it has another model.
         fitting = [
             each
@@ -179,15 +174,15 @@ class FirstTokenRouter(RequestRouter):
         candidate_replicas = fitting if model_key and fitting else candidate_replicas
         named = {each.replica_id.unique_id: each for each in candidate_replicas}
         # Any can tokenise. Serve would ask the one with the fewest calls, which may be broken.
-        unmet = [each for each in named if each not in asked.get("met", ())]
-        best = asked.get("target", random.choice(unmet or list(named)) if named else None)
-        if "sought" in asked:
-            sought: Sought = asked["sought"]
-            table = self._known(sought.ingress)
-            for name, number in sought.begun:
+        unconnected = [each for each in named if each not in call.get("connected", ())]
+        best = call.get("target", random.choice(unconnected or list(named)) if named else None)
+        if "order" in call:
+            order: Order = call["order"]
+            table = self._updated_table(order.address.ingress)
+            for name, number in order.begun:
                 table.began(name, number)
             unfit = {each for each in table.replicas if each not in named}
-            best = table.choose(sought.head, unfit.union(sought.avoided))
+            best = table.choose(order.head, unfit.union(order.avoided))
         if best not in named:
             return [candidate_replicas]
         others = [each for name, each in named.items() if name != best]
@@ -197,30 +192,28 @@ class FirstTokenRouter(RequestRouter):
         self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any
     ) -> None:
         """An order is on its way to this replica."""
-        sought: Sought | None = pending_request.kwargs.get("sought")
-        if sought is not None:
+        order: Order | None = pending_request.kwargs.get("order")
+        if order is not None:
             request_id = pending_request.metadata.internal_request_id
-            table = self._known(sought.ingress)
-            table.sent(replica_id.unique_id, request_id, sought.number, sought.head)
+            table = self._updated_table(order.address.ingress)
+            table.sent(replica_id.unique_id, request_id, order.number, order.head)
 
     def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
         """A call has ended."""
         if self._table is not None:
             self._table.ended(replica_id.unique_id, internal_request_id)
 
-    def _known(self, ingress: str) -> RouteTable:
+    def _updated_table(self, ingress: str) -> RouteTable:
         """The table with the replicas and the reports of this moment."""
         if self._table is None:
             self._table = RouteTable(ingress)
         replicas = {key.unique_id: each for key, each in self.curr_replicas.items()}
         self._table.keep(replicas)
-        before, self._taken = self._taken, {}
+        before, self._reports = self._reports, {}
         for name, replica in replicas.items():
-            stats = self._taken[name] = replica.routing_stats
+            stats = self._reports[name] = replica.routing_stats
             if stats and stats is not before.get(name):
-                values = dict(stats)
-                values.pop("model_key", None)
-                self._table.report(name, Report(**values))
+                self._table.report(name, stats["report"])
         return self._table
 
 
@@ -231,71 +224,64 @@ class RayDispatch:
         self._handle = handle
         self._model_key = model_key
 
-    async def run(self, frame: bytes, sought: Sought) -> None:
+    async def run(self, order: Order) -> None:
         """Have an order run to its end. Raises ReplicaLost."""
-        run = self._handle.run
-        await self._asked(run.remote(frame, sought=sought, model_key=self._model_key))
+        await self._call(self._handle.run, order=order)
 
-    async def meet(self, address: Address, met: tuple[str, ...]) -> None:
-        """Have a replica connect that is not among `met`, if there is one. Raises ReplicaLost."""
-        await self._asked(self._handle.meet.remote(address, met=met, model_key=self._model_key))
+    async def connect(self, address: Address, connected: tuple[str, ...]) -> None:
+        """Have a replica connect that is not among the `connected`, if there is one.
+
+        Raises ReplicaLost.
+        """
+        await self._call(self._handle.connect, address, connected=connected)
 
     async def encode(self, texts: Sequence[Segment]) -> list[int]:
         """Have texts tokenised by any replica. Raises InputCrashed."""
-        key = self._model_key
-        ask = self._handle.encode
-        answer: list[int] | SentError = await self._again(
-            lambda: ask.remote(list(texts), model_key=key), deaths_max=FAILURES_MAX
-        )
-        if isinstance(answer, SentError):
-            raise answer.error()
-        return list(answer)
+        return list(await self._call_any(self._handle.encode, list(texts)))
 
     async def prepare(self, constraint: Constraint) -> None:
         """Have a constraint compiled by any replica. Raises a RequestError and InputCrashed."""
-        key = self._model_key
-        failure: SentError | None = await self._again(
-            lambda: self._handle.prepare.remote(constraint, model_key=key), deaths_max=FAILURES_MAX
-        )
-        if failure is not None:
-            raise failure.error()
+        await self._call_any(self._handle.prepare, constraint)
 
     async def describe(self) -> Description:
         """What the replicas have loaded. Asks until one says it: bounded by its caller."""
-        key = self._model_key
-        ask = self._handle.describe
-        asked = self._again(lambda: ask.remote(model_key=key), DESCRIBED_S_MAX)
-        return decode_description(await asked)
+        while True:
+            try:
+                async with asyncio.timeout(DESCRIBED_S_MAX):
+                    return decode_description(await self._call(self._handle.describe))
+            except (ReplicaLost, TimeoutError):
+                await asyncio.sleep(AGAIN_S)
 
     async def steer(
         self, replica: str, request_id: str, action: str, priority: int
     ) -> PauseOutcome | None:
         """Pause, resume or reprioritise a request on its replica; the outcome of a pause."""
-        steer = self._handle.steer.remote
-        outcome: PauseOutcome | None = await self._asked(
-            steer(request_id, action, priority, target=replica)
-        )
+        steer = self._handle.steer.remote(request_id, action, priority, target=replica)
+        outcome: PauseOutcome | None = await self._result(steer)
         return outcome
 
-    async def _again(
-        self, ask: Any, one_s_max: float | None = None, deaths_max: int | None = None
-    ) -> Any:
-        """Ask until a replica answers, each for so long: what is asked changes nothing.
-
-        Raises InputCrashed when so many have died of it.
-        """
+    async def _call_any(self, method: Any, argument: object) -> Any:
+        """Call replicas until one answers: what is asked changes nothing. Raises that answer if it
+        is an error, and InputCrashed when FAILURES_MAX replicas have died of it."""
         deaths = 0
-        while deaths != deaths_max:
+        while deaths < FAILURES_MAX:
             try:
-                async with asyncio.timeout(one_s_max):
-                    return await self._asked(ask())
-            except (ReplicaLost, TimeoutError) as error:
+                answer = await self._call(method, argument)
+            except ReplicaLost as error:
                 deaths += isinstance(error.__cause__, ActorDiedError)
                 await asyncio.sleep(AGAIN_S)
+            else:
+                if isinstance(answer, SentError):
+                    raise answer.error()
+                return answer
         raise InputCrashed("Every replica that read this was lost.", deaths=deaths)
 
-    async def _asked(self, response: Any) -> Any:
-        """The answer to a call. When this is cancelled, so is the call."""
+    async def _call(self, method: Any, *arguments: Any, **routing: Any) -> Any:
+        """Call a replica that has the model."""
+        return await self._result(method.remote(*arguments, **routing, model_key=self._model_key))
+
+    async def _result(self, response: Any) -> Any:
+        """The result of a call. When this is cancelled, so is the call. Raises ReplicaLost."""
         try:
             return await response
         except asyncio.CancelledError:
@@ -305,25 +291,24 @@ class RayDispatch:
             raise ReplicaLost(str(error)) from error
 
 
-def wanted_replicas(context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
+def needed_replicas(context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
     """How many replicas the load needs. Serve's controller calls it."""
     known = context.aggregated_metrics or {}
     names = [each.name for each in fields(ReplicaLoad)]
     reporting = set.intersection(*(set(known.get(name, {})) for name in names))
     loads = [ReplicaLoad(**{name: known[name][replica] for name in names}) for replica in reporting]
     # The target has those that are being started too; the current number has not.
-    return wanted_count(loads, context.target_num_replicas), {}
+    return needed_count(loads, context.target_num_replicas), {}
 
 
 def replica_deployment(
     settings: Settings, bounds: tuple[int, int], *, drain_s: float, router: type = FirstTokenRouter
 ) -> Any:
-    """The deployment of replicas, from the fewest to the most; its settings are bound."""
-    values = {each.name: getattr(settings, each.name) for each in fields(Settings)}
+    """The deployment of replicas, from the fewest to the most, with their settings."""
     least, most = bounds
     counted: dict[str, Any] = {"num_replicas": least}
     if most > least:
-        policy = AutoscalingPolicy(policy_function=wanted_replicas)
+        policy = AutoscalingPolicy(policy_function=needed_replicas)
         counted = {
             "autoscaling_config": AutoscalingConfig(
                 min_replicas=least,
@@ -346,7 +331,7 @@ def replica_deployment(
         request_router_config=RequestRouterConfig(
             request_router_class=router, request_routing_stats_period_s=REPORT_S
         ),
-    ).bind(values)
+    ).bind(settings)
 
 
 def start_replicas(
@@ -381,10 +366,10 @@ def start_ray(address: str | None) -> None:
     logging.getLogger("ray").setLevel(logging.WARNING)
     # Without an address Ray would join whatever it finds here, or RAY_ADDRESS.
     own = {"address": "local", "include_dashboard": False}
-    given = own if address is None else {"address": address}
+    options = own if address is None else {"address": address}
     _check_reachable(address)
     try:
-        ray.init(**given, log_to_driver=False, configure_logging=False)
+        ray.init(**options, log_to_driver=False, configure_logging=False)
         serve.start(proxy_location="Disabled")
         # Serve has set it to INFO meanwhile.
         logging.getLogger("ray.serve").setLevel(logging.WARNING)

@@ -1,14 +1,18 @@
 """All replicas as one ingress last saw them: levels, sums, rates and details: `FleetOverview`.
 
-Replicas tell their levels by themselves (`State`). Their details (which request holds which slot)
-are told when asked (`ReplicaDetail`), and nobody asks while no page is open. The event loop of the
-fleet changes it; any thread reads.
+Replicas send their state by themselves. With its details (which request holds which slot) they send
+it when asked, and nobody asks while no page is open. Levels are those of the replicas that are
+there. Sums only grow: those of a lost replica stay. The event loop of the fleet changes it; any
+thread reads.
 """
 
 import asyncio
+import contextlib
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
+from typing import TypeVar
 
 from jitney.core.backend import Traits
 from jitney.core.scheduler_settings import SchedulerSettings
@@ -16,8 +20,10 @@ from jitney.core.snapshot import Detail, Snapshot
 from jitney.engine.clock import Clock
 from jitney.engine.replica_view import ReplicaView
 from jitney.engine.stats import Statistics
-from jitney_cluster.levels import Levels
-from jitney_cluster.replica_messages import ReplicaDetail, State
+from jitney_cluster.replica_messages import ReplicaState
+
+Sums = dict[str, float]
+Value = TypeVar("Value")
 
 LOOK_S_MAX = 0.5
 """A look does not wait longer for replicas that are in a long pass. It has their last details."""
@@ -25,39 +31,65 @@ LOOK_S_MAX = 0.5
 RATE_S = 5.0
 """Rates are those of so many last seconds."""
 
-
 LOST_S = 60.0
 """Ray misses a replica within a minute, and then nobody sends anything to it."""
 
+LOST_NAMES_MAX = 64
+"""So many lost replicas are known by name, because they may come back with the sums of their whole
+life. Of older ones only the sum of their sums stays."""
 
-@dataclass(frozen=True, slots=True)
-class _Mark:
-    """The sums of a replica at one moment."""
+_LEVELS = tuple(each.name for each in fields(Snapshot) if each.type in ("int", int))
+"""Fields of a snapshot that are added up."""
 
-    at: float
-    completion_tokens: float
-    prefill_tokens: float
+_ENGINE_SUMS = (
+    "completion_tokens",
+    "prefill_tokens",
+    "decode_tokens",
+    "evicted",
+    "backend_losses",
+    "batches",
+    "entries",
+)
+"""Sums that only the engines know. Requests are counted by the fleet: each once."""
+
+_SENT_SUMS = tuple(
+    each.name
+    for each in fields(Statistics)
+    if each.type in ("int", "float", int, float) and each.name not in ("started_at", "progress_at")
+)
+_EVENT, _PREEMPTED = "event ", "preempted "
+"""Before the names of a scheduler's own counters, and of reasons to preempt."""
+
+
+def sums_of(totals: Statistics) -> Sums:
+    """The sums of one engine, as they are sent."""
+    sums = {name: float(getattr(totals, name)) for name in _SENT_SUMS}
+    return sums | {_PREEMPTED + name: float(count) for name, count in totals.preempted.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
     """A replica that is there."""
 
-    state: State
-    marks: tuple[_Mark, ...]
-    """Of the last RATE_S and one before, oldest first."""
+    view: ReplicaView
+    sums: Sums
+    """With its scheduler's own counters."""
+    is_ready: bool
+    marks: tuple[tuple[float, int, float], ...]
+    """Moments of the last RATE_S and one before, oldest first: when, and its completion tokens and
+    prefill tokens then."""
     progress_at: float
     """When it last made progress, or had nothing to do."""
-    detail: Detail | None = None
 
-    def rates(self) -> tuple[float, float]:
-        """Tokens made and prefilled in a second."""
-        first, last = self.marks[0], self.marks[-1]
-        if last.at <= first.at:
-            return 0.0, 0.0
-        seconds = last.at - first.at
-        made = last.completion_tokens - first.completion_tokens
-        return made / seconds, (last.prefill_tokens - first.prefill_tokens) / seconds
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """All that was reported. Replaced as a whole, so that any thread sees every sum once."""
+
+    there: dict[str, _Seen] = field(default_factory=dict)
+    lost: dict[str, Sums] = field(default_factory=dict)
+    """The last sums of replicas that are gone, oldest first."""
+    forgotten: Sums = field(default_factory=dict)
 
 
 class FleetOverview:
@@ -77,26 +109,22 @@ class FleetOverview:
         self._ask = ask
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._levels = Levels(settings, traits)
-        # Replaced, never changed, so that any thread can read it.
-        self._seen: dict[str, _Seen] = {}
+        nothing = dict.fromkeys(_LEVELS, 0)
+        levels = nothing | {"slot_count": settings.max_num_seqs, "kv_tokens": traits.kv_tokens}
+        self._empty = Snapshot(**levels, fit=None, counters={})
+        self._known = _Known()
         self._lost_at: dict[str, float] = {}
-        self._looking: list[Future[Detail]] = []
         self._missing: set[str] = set()
         """Replicas that were asked and have not answered."""
-        self._timer: asyncio.TimerHandle | None = None
-        self.statistics = Statistics(clock.now(), self._levels.snapshot())
+        self._has_all = asyncio.Event()
+        """Set when none is missing any more."""
+        self.statistics = Statistics(clock.now(), self._empty)
         """What the fleet itself counted: requests."""
-
-    @property
-    def names(self) -> list[str]:
-        """The replicas that are there. Any thread."""
-        return list(self._seen)
 
     @property
     def is_ready(self) -> bool:
         """Whether a replica is there whose backend lives. Any thread."""
-        return any(each.state.is_ready for each in self._seen.values())
+        return any(each.is_ready for each in self._known.there.values())
 
     def lost(self) -> tuple[str, ...]:
         """Replicas that were lost lately and have not come back.
@@ -108,112 +136,120 @@ class FleetOverview:
         self._lost_at = {name: at for name, at in self._lost_at.items() if at > since}
         return tuple(self._lost_at)
 
-    def take(self, name: str, message: State | ReplicaDetail) -> None:
-        """A replica told how it stands."""
-        now = self._clock.now()
-        if isinstance(message, ReplicaDetail):
-            self._show(name, message, now)
-            return
-        self._levels.take(name, message)
+    def take(self, name: str, state: ReplicaState) -> None:
+        """A replica has sent its state."""
+        now, known = self._clock.now(), self._known
+        seen = _next(name, known.there.get(name), state, now)
+        # If it was only silent, its sums are in its state again.
+        lost = _without(known.lost, name)
+        self._known = replace(known, there={**known.there, name: seen}, lost=lost)
         self._lost_at.pop(name, None)
-        self._seen = {**self._seen, name: _next(self._seen.get(name), message, now)}
-        self.statistics.note(self._levels.snapshot(), now)
+        self.statistics.note(self.snapshot(), now)
+        if state.detail is not None:
+            self._note_answer(name)
 
     def lose(self, name: str) -> None:
         """A replica is gone."""
-        self._levels.lose(name)
+        known = self._known
         self._lost_at[name] = self._clock.now()
-        self._seen = {each: seen for each, seen in self._seen.items() if each != name}
-        self._answered(name)
+        if name in known.there:
+            lost = {**known.lost, name: known.there[name].sums}
+            forgotten = known.forgotten
+            if len(lost) > LOST_NAMES_MAX:
+                forgotten = _added(forgotten, lost.pop(next(iter(lost))))
+            self._known = _Known(_without(known.there, name), lost, forgotten)
+        self._note_answer(name)
 
     def look(self, characters_max: int) -> Future[Detail]:
         """Ask for the details. They are in `views` when this is answered. Any thread."""
-        answer: Future[Detail] = Future()
-        self._loop.call_soon_threadsafe(self._look, answer, characters_max)
-        return answer
+        return asyncio.run_coroutine_threadsafe(self._look(characters_max), self._loop)
 
     def views(self) -> tuple[ReplicaView, ...]:
         """The replicas that are there, by name. Any thread."""
-        return tuple(_view(name, seen) for name, seen in sorted(self._seen.items()))
+        return tuple(each.view for _, each in sorted(self._known.there.items()))
 
     def snapshot(self) -> Snapshot:
         """The levels of all replicas together. Any thread."""
-        return self._levels.snapshot()
+        snapshots = [each.view.snapshot for each in self._known.there.values()]
+        if not snapshots:
+            return self._empty
+        counters: Counter[str] = Counter()
+        for each in snapshots:
+            counters.update(each.counters)
+        levels = {name: sum(getattr(each, name) for each in snapshots) for name in _LEVELS}
+        return replace(snapshots[0], **levels, counters=dict(counters))
 
     def totals(self) -> Statistics:
-        """The sums of all replicas that ever were. Any thread."""
-        return self._levels.totals(self.statistics)
+        """The sums of requests, as counted here, with those of all engines. Any thread."""
+        known = self._known
+        sums = known.forgotten
+        for each in (*known.lost.values(), *(seen.sums for seen in known.there.values())):
+            sums = _added(sums, each)
+        totals = self.statistics.copied()
+        # A scheduler's own counters are sums, unlike the rest of a snapshot.
+        totals.snapshot = replace(self.snapshot(), counters=_named(sums, _EVENT))
+        totals.preempted |= _named(sums, _PREEMPTED)
+        for name in _ENGINE_SUMS:
+            setattr(totals, name, int(sums.get(name, 0)))  # all are sent as floats
+        totals.prefill_s = sums.get("prefill_s", 0.0)
+        totals.decode_s = sums.get("decode_s", 0.0)
+        return totals
 
     def stalled_s(self) -> float:
         """How long none of the replicas that have work has made progress. Any thread."""
-        due = [each for each in self._seen.values() if each.state.snapshot.is_work_due]
+        due = [each for each in self._known.there.values() if each.view.snapshot.is_work_due]
         last_at = max((each.progress_at for each in due), default=None)
         return 0.0 if last_at is None else max(0.0, self._clock.now() - last_at)
 
-    def _look(self, answer: Future[Detail], characters_max: int) -> None:
-        self._looking.append(answer)
-        if len(self._looking) == 1:
-            self._missing = set(self._ask(characters_max))
-            self._timer = self._loop.call_later(LOOK_S_MAX, self._answer)
+    async def _look(self, characters_max: int) -> Detail:
         if not self._missing:
-            self._answer()
+            self._missing = set(self._ask(characters_max))
+            self._has_all = asyncio.Event()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_S_MAX):
+                if self._missing:
+                    await self._has_all.wait()
+        # Those who look together do not wait longer than the first of them.
+        self._missing.clear()
+        self._has_all.set()
+        details = (each.detail for each in self.views())
+        oldest_at = min((each.at for each in details if each), default=self._clock.now())
+        return Detail(oldest_at, (), (), ())
 
-    def _show(self, name: str, shown: ReplicaDetail, now: float) -> None:
-        seen = self._seen.get(name)
-        if seen is not None:
-            # With the levels of the same moment, so that a pane does not contradict itself.
-            state = State(shown.snapshot, seen.state.sums, seen.state.is_ready)
-            seen = replace(seen, state=state, detail=_as_of(shown.detail, now))
-            self._seen = {**self._seen, name: seen}
-        self._answered(name)
-
-    def _answered(self, name: str) -> None:
+    def _note_answer(self, name: str) -> None:
         self._missing.discard(name)
         if not self._missing:
-            self._answer()
-
-    def _answer(self) -> None:
-        """Tell those who look: all have answered, or it has taken too long."""
-        self._missing.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        looking, self._looking = self._looking, []
-        details = (each.detail for each in self._seen.values())
-        oldest_at = min((each.at for each in details if each), default=self._clock.now())
-        for answer in looking:
-            if answer.set_running_or_notify_cancel():
-                answer.set_result(Detail(oldest_at, (), (), ()))
+            self._has_all.set()
 
 
-def _next(seen: _Seen | None, state: State, now: float) -> _Seen:
-    """A replica after it has told its state."""
-    sums = state.sums
-    mark = _Mark(now, sums.get("completion_tokens", 0.0), sums.get("prefill_tokens", 0.0))
-    if seen is None:
-        return _Seen(state, (mark,), now)
-    kept = [each for each in seen.marks if each.at > now - RATE_S]
-    # One older mark is kept, so that the window is whole.
-    older = seen.marks[: len(seen.marks) - len(kept)][-1:]
-    moved = sums.get("batches") != seen.state.sums.get("batches")
-    is_idle = not seen.state.snapshot.is_work_due
-    progress_at = now if moved or is_idle else seen.progress_at
-    return _Seen(state, (*older, *kept, mark), progress_at, seen.detail)
-
-
-def _view(name: str, seen: _Seen) -> ReplicaView:
-    made, prefilled = seen.rates()
-    sums = seen.state.sums
-    return ReplicaView(
+def _next(name: str, before: _Seen | None, state: ReplicaState, now: float) -> _Seen:
+    """A replica after it has sent its state."""
+    counters = {_EVENT + each: float(n) for each, n in state.snapshot.counters.items()}
+    sums = state.sums | counters
+    completion_tokens = int(sums.get("completion_tokens", 0))
+    mark = now, completion_tokens, sums.get("prefill_tokens", 0.0)
+    marks = (mark,) if before is None else (*before.marks, mark)
+    # One older mark stays, so that the window is whole.
+    while len(marks) > 1 and marks[1][0] <= now - RATE_S:
+        marks = marks[1:]
+    first_at, first_completion_tokens, first_prefill_tokens = marks[0]
+    seconds = now - first_at
+    detail = None if before is None else before.view.detail
+    view = ReplicaView(
         name=name,
-        snapshot=seen.state.snapshot,
+        snapshot=state.snapshot,
         prompt_tokens=int(sums.get("started_prompt_tokens", 0)),
         cached_tokens=int(sums.get("cached_tokens", 0)),
-        completion_tokens=int(sums.get("completion_tokens", 0)),
-        tokens_per_s=made,
-        prefill_tokens_per_s=prefilled,
-        detail=seen.detail,
+        completion_tokens=completion_tokens,
+        tokens_per_s=(mark[1] - first_completion_tokens) / seconds if seconds > 0 else 0.0,
+        prefill_tokens_per_s=(mark[2] - first_prefill_tokens) / seconds if seconds > 0 else 0.0,
+        detail=detail if state.detail is None else _as_of(state.detail, now),
     )
+    progress_at = now
+    if before is not None and before.view.snapshot.is_work_due:
+        has_moved = sums.get("batches") != before.sums.get("batches")
+        progress_at = now if has_moved else before.progress_at
+    return _Seen(view, sums, state.is_ready, marks, progress_at)
 
 
 def _as_of(detail: Detail, now: float) -> Detail:
@@ -221,3 +257,18 @@ def _as_of(detail: Detail, now: float) -> Detail:
     later_s = now - detail.at
     waiting = (replace(each, accepted_at=each.accepted_at + later_s) for each in detail.waiting)
     return replace(detail, at=now, waiting=tuple(waiting))
+
+
+def _named(sums: Sums, kind: str) -> dict[str, int]:
+    """The sums of one kind, without its word."""
+    return {
+        name.removeprefix(kind): int(each) for name, each in sums.items() if name.startswith(kind)
+    }
+
+
+def _without(named: dict[str, Value], name: str) -> dict[str, Value]:
+    return {other: each for other, each in named.items() if other != name}
+
+
+def _added(sums: Sums, others: Sums) -> Sums:
+    return {**sums, **{name: sums.get(name, 0.0) + each for name, each in others.items()}}

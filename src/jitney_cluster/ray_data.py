@@ -108,12 +108,12 @@ class RowAnswers:
         columns_read = (batch[name] for name in read)
         rows = [dict(zip(read, row, strict=True)) for row in zip(*columns_read, strict=True)]
         outcomes = run_each(self._llm.engine, self._requests(rows), self._check_engine)
-        columns = zip(*map(_told, outcomes), strict=True) if rows else [()] * len(OUTPUT_COLUMNS)
+        values = [_output_values(each) for each in outcomes]
         added = {
-            name: np.array(column, np.int64 if name.endswith("_tokens") else object)
-            for name, column in zip(OUTPUT_COLUMNS, columns, strict=True)
+            name: np.array([row[at] for row in values], np.int64 if "_tokens" in name else object)
+            for at, name in enumerate(OUTPUT_COLUMNS)
         }
-        return {**{name: _kept(column) for name, column in batch.items()}, **added}
+        return {**{name: _storable(column) for name, column in batch.items()}, **added}
 
     def close(self) -> None:
         """Release the model. The end of the actor does it too."""
@@ -174,23 +174,23 @@ class RowAnswers:
         return replace(self._params, **{"seed": seed, **own})
 
 
-def _told(outcome: AnswerOrError) -> tuple[str, str, int, int, str]:
+def _output_values(outcome: AnswerOrError) -> tuple[str, str, int, int, str]:
     """The answer's values for OUTPUT_COLUMNS."""
     if isinstance(outcome, Answer):
-        (made,) = outcome.completions
+        (completion,) = outcome.completions
         usage = outcome.usage
         counts = usage.prompt_count, usage.completion_count
-        return made.text, made.finish_reason.value, *counts, ""
+        return completion.text, completion.finish_reason.value, *counts, ""
     return "", FinishReason.FAILED.value, 0, 0, str(outcome)
 
 
 def _seed_of(seed: int | None, prompt: Prompt) -> int:
-    said = prompt.tokens if prompt.text is None else prompt.text
-    digest = blake2b(repr((seed, said)).encode(), digest_size=8).digest()
+    content = prompt.tokens if prompt.text is None else prompt.text
+    digest = blake2b(repr((seed, content)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
 
 
-def _kept(column: Column) -> Column:
+def _storable(column: Column) -> Column:
     """The column as it came, in a form that Ray can store as it was: it pickles nested arrays."""
     if column.dtype != object:
         return column

@@ -1,6 +1,6 @@
 """How many replicas a load needs: a pure function of what the replicas report.
 
-Ray Serve calls it (`jitney_cluster.on_ray.wanted_replicas`) and waits before it follows it, so that
+Ray Serve calls it (`jitney_cluster.on_ray.needed_replicas`) and waits before it follows it, so that
 a burst or a pause changes nothing.
 """
 
@@ -27,7 +27,7 @@ class ReplicaLoad:
     wait_s: float
 
 
-def wanted_count(loads: Sequence[ReplicaLoad], count: int) -> int:
+def needed_count(loads: Sequence[ReplicaLoad], count: int) -> int:
     """How many replicas these loads need; `count` are there or are being started.
 
     Of these the ones without a report still load their model, or have just done so.
@@ -37,9 +37,9 @@ def wanted_count(loads: Sequence[ReplicaLoad], count: int) -> int:
         return count
     each_slots = slots / len(loads)
     taken = sum(each.taken_count for each in loads)
-    wanted = math.ceil(taken / (BUSY_SHARE * each_slots))
+    needed = math.ceil(taken / (BUSY_SHARE * each_slots))
     if min(each.wait_s for each in loads) > WAIT_S_MAX:
         # Even the best replica keeps a newcomer waiting. One that is coming may be all it takes.
         is_coming = len(loads) < count
-        wanted = max(wanted, count if is_coming else count + 1)
-    return max(1, wanted)
+        needed = max(needed, count if is_coming else count + 1)
+    return max(1, needed)

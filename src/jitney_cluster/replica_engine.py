@@ -1,10 +1,10 @@
-"""One engine of the fleet: takes orders, and tells each ingress what comes of them.
+"""One engine of the fleet: takes orders, and sends each ingress what comes of them.
 
 It knows no Ray. It runs on one event loop; the engine's thread only says that there is something to
-fetch. What all requests of an ingress made since the last look goes out in one frame: that is once
+fetch. The news of all requests of an ingress since the last look go out in one frame: that is once
 per tick, however many requests there are.
 
-    run(order) -> accepted -> started -> made ... -> ended; then `run` returns
+    run(order) -> accepted -> started -> deltas ... -> ended; then `run` returns
 
 `run` lasts as long as the request. So whoever calls it sees the death of this process, can cancel,
 and knows how many requests run here. When an ingress is gone, its requests are cancelled.
@@ -14,13 +14,16 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 
 from jitney.core.backend import Segment
 from jitney.core.events import FinishReason
 from jitney.core.params import Constraint
+from jitney.core.request import Request
 from jitney.core.rules.pauses import PauseOutcome
 from jitney.core.scheduler_settings import Policy
+from jitney.core.snapshot import Detail
 from jitney.engine.answer import Answer, Delta
 from jitney.engine.clock import Clock, SystemClock
 from jitney.engine.engine import Engine
@@ -28,66 +31,73 @@ from jitney.engine.handle import Handle
 from jitney.errors import Draining, EngineStopped, JitneyError
 from jitney.loading.compose import Assembly, model_key
 from jitney.records import Member, Record, RequestStarted, TickRecord
-from jitney_cluster.back_channel import BEAT_S, ReplicaLine
-from jitney_cluster.levels import sums_of
+from jitney_cluster.back_channel import BEAT_S, IngressConnection
+from jitney_cluster.overview import sums_of
 from jitney_cluster.replica_count import ReplicaLoad
 from jitney_cluster.replica_messages import (
-    Accepted,
     Address,
-    CatchingUp,
     Description,
-    Ended,
-    Made,
-    Run,
-    Started,
-    State,
-    Told,
-    decode_run,
-    encode_one,
+    Order,
+    OrderAccepted,
+    OrderCatchingUp,
+    OrderDelta,
+    OrderEnded,
+    OrderStarted,
+    ReplicaMessage,
+    ReplicaState,
+    decode_request,
+    encode_description,
 )
-from jitney_cluster.routing import ENDS_PER_S_MIN, HEAD_STRIDES, HEADS_MAX, Report
-from jitney_cluster.showing import Showing
+from jitney_cluster.routing import ENDS_PER_S_MIN, HEAD_STRIDES, Report
 
 _log = logging.getLogger("jitney.cluster")
 
 LOOK_S_MAX = 1.0
 """A report does not wait longer for an engine that is in a long pass."""
 
+TAIL_CHARACTERS_MAX = 1024
+SLOTS_MAX = 512
+STRETCHES_MAX = 2048
+"""The detail of one replica, as it is sent: at most half a megabyte."""
+
 
 @dataclass(slots=True, eq=False)
-class _Order:
+class _RunningOrder:
     """A request that runs here for an ingress."""
 
-    order: Run
+    order: Order
+    request: Request
     handle: Handle[Answer]
-    line: ReplicaLine
+    connection: IngressConnection
     ended: asyncio.Event
-    is_told: bool = False
+    is_accepted: bool = False
     """Whether the ingress knows that it was accepted."""
     is_catching_up: bool = False
     """Written by the engine's thread alone."""
 
-    def accepted(self) -> list[Told]:
+    def accept(self) -> list[ReplicaMessage]:
         """The message that it was accepted, once."""
-        told, self.is_told = self.is_told, True
-        return [] if told else [Accepted(self.order.wanted.id, self.order.attempt)]
+        if self.is_accepted:
+            return []
+        self.is_accepted = True
+        return [OrderAccepted(self.order.request_id, self.order.attempt)]
 
-    def catch_up(self, members: Sequence[Member]) -> CatchingUp | None:
-        """What is to be told after a pass with these parts of it, if anything has changed."""
-        wanted = self.order.wanted
-        is_so = True
+    def catch_up(self, members: Sequence[Member]) -> OrderCatchingUp | None:
+        """The message after a pass with these parts of it, if anything has changed."""
+        request = self.request
+        is_catching_up = True
         for each in members:
-            known = len(wanted.prompt) + len(wanted.resumed[each.index] or ())
+            known = len(request.prompt) + len(request.resumed[each.index] or ())
             left = known - each.start - each.length
             # The next pass may be as long as this one, and must not be the one that makes a token.
-            is_so = is_so and not each.samples and left > each.length
-        if is_so == self.is_catching_up:
+            is_catching_up = is_catching_up and not each.samples and left > each.length
+        if is_catching_up == self.is_catching_up:
             return None
-        self.is_catching_up = is_so
-        return CatchingUp(wanted.id, self.order.attempt, is_so)
+        self.is_catching_up = is_catching_up
+        return OrderCatchingUp(request.id, self.order.attempt, is_catching_up)
 
 
-_News = _Order | RequestStarted | CatchingUp
+_News = _RunningOrder | RequestStarted | OrderCatchingUp
 
 
 class ReplicaEngine:
@@ -100,8 +110,8 @@ class ReplicaEngine:
         self.model_key = model_key(assembly.settings)
         self._clock = clock or SystemClock()
         self._loop = asyncio.get_running_loop()
-        self._live: dict[str, _Order] = {}
-        self._lines: dict[str, asyncio.Task[ReplicaLine]] = {}
+        self._live: dict[str, _RunningOrder] = {}
+        self._connections: dict[str, asyncio.Task[IngressConnection]] = {}
         self._seen: dict[str, int] = {}
         self._resumed: set[str] = set()
         """Requests that another engine has begun."""
@@ -109,54 +119,54 @@ class ReplicaEngine:
         """Filled by the engine's thread, emptied on the loop."""
         self._is_flush_due = False
         self._heads: frozenset[int] = frozenset()
-        self._watching: set[asyncio.Task[None]] = set()
-        self._showing = Showing(self._engine)
+        self._looking: set[IngressConnection] = set()
+        """Connections whose ingresses asked for the detail."""
         self._engine.observe(self._take_record)
         self._beat = asyncio.create_task(self._beat_always())
 
-    async def run(self, frame: bytes) -> None:
+    async def run(self, order: Order) -> None:
         """Run the request of an order to its end. Raises OSError if the ingress is not reached."""
-        order = decode_run(frame)
-        ingress, request_id = order.address.ingress, order.wanted.id
-        line = await self._line(order.address)
+        ingress = order.address.ingress
+        connection = await self._connection(order.address)
         self._seen[ingress] = max(self._seen.get(ingress, 0), order.number)
         try:
-            self.check_model(order.model_key)
-            request = order.wanted.request()
-            if request.params.constraint is not None:
-                # It may have been prepared elsewhere, and all would wait while it is compiled.
-                await self.prepare(request.params.constraint)
-            if request_id in self._live:
-                # The ingress gave up an earlier attempt here, and its cancel is still on its way.
-                self._live[request_id].handle.cancel()
-            handle = self._engine.send(request, arrived_at=self._clock.now() - order.waited_s)
+            await self._follow(await self._submit(order, connection))
         except JitneyError as error:
-            line.send([Ended.of(request_id, order.attempt, None, error)])
-            return
-        live = _Order(order, handle, line, asyncio.Event())
-        self._live[request_id] = live
+            connection.send([OrderEnded.of(order.request_id, order.attempt, None, error)])
+
+    async def _submit(self, order: Order, connection: IngressConnection) -> _RunningOrder:
+        """Send the request to the engine. Raises its refusal."""
+        self.check_model(order.model_key)
+        request = decode_request(order.request)
+        if request.params.constraint is not None:
+            # It may have been prepared elsewhere, and all would wait while it is compiled.
+            await self.prepare(request.params.constraint)
+        if request.id in self._live:
+            # The ingress gave up an earlier attempt here, and its cancel is still on its way.
+            self._live[request.id].handle.cancel()
+        handle = self._engine.send(request, arrived_at=self._clock.now() - order.waited_s)
+        live = _RunningOrder(order, request, handle, connection, asyncio.Event())
+        self._live[request.id] = live
         if request.resumed:
-            self._resumed.add(request_id)
-        try:
-            await self._follow(live)
-        except JitneyError as error:
-            line.send([Ended.of(request_id, order.attempt, None, error)])
-        finally:
-            handle.cancel()
-            if self._live.get(request_id) is live:
-                del self._live[request_id]
-                self._resumed.discard(request_id)
+            self._resumed.add(request.id)
+        return live
 
-    async def _follow(self, live: _Order) -> None:
+    async def _follow(self, live: _RunningOrder) -> None:
         """Wait for the end of a request that was sent to the engine. Raises its refusal."""
-        await live.handle.wait_accepted_async()
-        live.line.send(live.accepted())
-        live.handle.listen(lambda: self._note(live))
-        await live.ended.wait()
+        try:
+            await live.handle.wait_accepted_async()
+            live.connection.send(live.accept())
+            live.handle.listen(lambda: self._note(live))
+            await live.ended.wait()
+        finally:
+            live.handle.cancel()
+            if self._live.get(live.request.id) is live:
+                del self._live[live.request.id]
+                self._resumed.discard(live.request.id)
 
-    async def meet(self, address: Address) -> None:
+    async def connect(self, address: Address) -> None:
         """Connect to an ingress. Raises OSError if it is not reached."""
-        await self._line(address)
+        await self._connection(address)
 
     async def encode(self, texts: Sequence[Segment]) -> list[int]:
         """Tokens of texts, as the backend makes them."""
@@ -186,37 +196,20 @@ class ReplicaEngine:
         if not isinstance(settings.policy, Policy):
             # A policy of the user's own stays where it runs.
             values["policy"] = Policy.FIFO
-        return encode_one(
-            Description(
-                self._assembly.model_name,
-                self.model_key,
-                backend.traits,
-                backend.vocabulary,
-                values,
-            )
+        name = self._assembly.model_name
+        return encode_description(
+            Description(name, self.model_key, backend.traits, backend.vocabulary, values)
         )
 
     async def report(self) -> Report:
         """The state for the router."""
         try:
-            asked = asyncio.wrap_future(self._engine.heads(HEAD_STRIDES))
-            self._heads = await asyncio.wait_for(asked, LOOK_S_MAX)
+            heads = asyncio.wrap_future(self._engine.heads(HEAD_STRIDES))
+            self._heads = await asyncio.wait_for(heads, LOOK_S_MAX)
         except TimeoutError:
             pass  # the last ones are the best that is known
-        snapshot, stats = self._engine.snapshot(), self._engine.stats()
-        fit = snapshot.fit
-        return Report(
-            slot_count=snapshot.slot_count,
-            running_count=snapshot.running_count,
-            waiting_count=snapshot.waiting_count,
-            prefill_tokens=snapshot.waiting_tokens + snapshot.prefill_left,
-            kv_free=snapshot.kv_tokens - snapshot.kv_used + snapshot.kv_cached,
-            tick_s=0.0 if fit is None else fit.seconds(snapshot.running_count),
-            prefill_token_s=snapshot.prefill_token_s,
-            ends_per_s=stats.requests_per_second,
-            heads=frozenset(sorted(self._heads)[:HEADS_MAX]),
-            seen=dict(self._seen),
-        )
+        ends_per_s = self._engine.stats().requests_per_second
+        return Report.of(self._engine.snapshot(), ends_per_s, self._heads, self._seen)
 
     def load(self) -> ReplicaLoad:
         """The load, for the number of replicas. Background requests use what is there."""
@@ -245,9 +238,8 @@ class ReplicaEngine:
         """End the engine and all connections."""
         self._beat.cancel()
         await asyncio.to_thread(self._assembly.close, 0.0)
-        for connecting in self._lines.values():
-            if connecting.done() and connecting.exception() is None:
-                connecting.result().close()
+        for connection in self._connected():
+            connection.close()
 
     def _take_record(self, record: Record) -> None:
         """Engine thread."""
@@ -265,7 +257,7 @@ class ReplicaEngine:
                     self._note(news)
 
     def _note(self, item: _News) -> None:
-        """There is something to tell. Any thread."""
+        """There is something to send. Any thread."""
         self._ready.append(item)
         if not self._is_flush_due:
             self._is_flush_due = True
@@ -273,84 +265,111 @@ class ReplicaEngine:
 
     def _flush(self) -> None:
         self._is_flush_due = False
-        told: dict[ReplicaLine, list[Told]] = {}
+        outbox: dict[IngressConnection, list[ReplicaMessage]] = {}
         for _ in range(len(self._ready)):
             item = self._ready.popleft()
-            if isinstance(item, RequestStarted):
-                live = self._live.get(item.request_id)
-                if live is not None:
-                    started = Started(item.request_id, live.order.attempt, item.prefix_cache_tokens)
-                    told.setdefault(live.line, []).extend([*live.accepted(), started])
-            elif isinstance(item, CatchingUp):
-                live = self._live.get(item.id)
-                if live is not None:
-                    told.setdefault(live.line, []).append(item)
-            else:
-                self._fetch(item, told.setdefault(item.line, []))
-        for line, messages in told.items():
-            line.send(messages)
+            live = item if isinstance(item, _RunningOrder) else self._live.get(item.request_id)
+            if live is not None:
+                outbox.setdefault(live.connection, []).extend(self._messages(live, item))
+        for connection, messages in outbox.items():
+            connection.send(messages)
 
-    def _fetch(self, live: _Order, told: list[Told]) -> None:
-        """Take everything that is new of a request."""
-        request_id, attempt = live.order.wanted.id, live.order.attempt
+    def _messages(self, live: _RunningOrder, item: _News) -> list[ReplicaMessage]:
+        if isinstance(item, RequestStarted):
+            count = item.prefix_cache_tokens
+            return [*live.accept(), OrderStarted(live.request.id, live.order.attempt, count)]
+        return [item] if isinstance(item, OrderCatchingUp) else self._fetch(live)
+
+    def _fetch(self, live: _RunningOrder) -> list[ReplicaMessage]:
+        """Everything that is new of a request."""
+        request_id, attempt = live.request.id, live.order.attempt
+        messages: list[ReplicaMessage] = []
         while isinstance(item := live.handle.fetch(), Delta):
             if item.finish_reason is not FinishReason.CANCELLED:
-                told.append(Made.of(request_id, attempt, item))
+                messages.append(OrderDelta(request_id, attempt, item))
         if item is None:
             live.handle.listen(lambda: self._note(live))
-            return
-        if item.answer is not None and item.answer.was_cancelled:
+            return messages
+        answer, error = item.answer, item.error
+        if answer is not None and answer.was_cancelled:
             # Whoever asks for a cancel does not listen any more. So this engine ends.
-            told.append(Ended.of(request_id, attempt, None, EngineStopped("The replica ends.")))
-        else:
-            told.append(Ended.of(request_id, attempt, item.answer, item.error))
+            answer, error = None, EngineStopped("The replica ends.")
+        messages.append(OrderEnded.of(request_id, attempt, answer, error))
         live.ended.set()
+        return messages
 
-    async def _line(self, address: Address) -> ReplicaLine:
-        """The connection to an ingress; its first order makes it, or its wish to meet."""
-        connecting = self._lines.get(address.ingress)
+    def _connected(self) -> list[IngressConnection]:
+        connecting = self._connections.values()
+        return [each.result() for each in connecting if each.done() and not each.exception()]
+
+    async def _connection(self, address: Address) -> IngressConnection:
+        """The connection to an ingress; its first order makes it, or its wish to connect."""
+        connecting = self._connections.get(address.ingress)
         if connecting is None:
             connecting = asyncio.create_task(self._connect(address))
-            self._lines[address.ingress] = connecting
+            self._connections[address.ingress] = connecting
         return await asyncio.shield(connecting)
 
-    async def _connect(self, address: Address) -> ReplicaLine:
+    async def _connect(self, address: Address) -> IngressConnection:
         try:
-            line = await ReplicaLine.connect(address, self.name, self._showing.ask)
+            connection = await IngressConnection.connect(address, self.name, self._look)
         except BaseException:
-            del self._lines[address.ingress]
+            del self._connections[address.ingress]
             raise
-        self._watch(address.ingress, line)
-        line.send([self._state()])
-        return line
+        connection.call_when_gone(lambda: self._forget(address.ingress, connection))
+        connection.send([self._state()])
+        return connection
 
-    def _watch(self, ingress: str, line: ReplicaLine) -> None:
+    def _forget(self, ingress: str, connection: IngressConnection) -> None:
         """When the ingress is gone, its requests are too."""
-
-        async def watch() -> None:
-            await line.wait_gone()
-            self._lines.pop(ingress, None)
-            self._seen.pop(ingress, None)
-            line.close()
-            lost = [each for each in self._live.values() if each.line is line]
-            if lost:
-                _log.warning("Ingress %s is gone: %d requests are cancelled", ingress, len(lost))
-            for live in lost:
-                live.handle.cancel()
-
-        watching = asyncio.create_task(watch())
-        # Tasks that nobody holds may be collected before they end.
-        self._watching.add(watching)
-        watching.add_done_callback(self._watching.discard)
+        self._connections.pop(ingress, None)
+        self._seen.pop(ingress, None)
+        connection.close()
+        lost = [each for each in self._live.values() if each.connection is connection]
+        if lost:
+            _log.warning("Ingress %s is gone: %d requests are cancelled", ingress, len(lost))
+        for live in lost:
+            live.handle.cancel()
 
     async def _beat_always(self) -> None:
         while True:
             await asyncio.sleep(BEAT_S)
             state = self._state()
-            for connecting in list(self._lines.values()):
-                if connecting.done() and connecting.exception() is None:
-                    connecting.result().send([state])
+            for connection in self._connected():
+                connection.send([state])
 
-    def _state(self) -> State:
+    def _look(self, connection: IngressConnection, characters_max: int) -> None:
+        """An ingress asks for the detail.
+
+        The engine is asked once at a time, however many ask. A stuck one does not answer.
+        """
+        is_asked = bool(self._looking)
+        self._looking.add(connection)
+        if not is_asked:
+            looking = self._engine.look(min(characters_max, TAIL_CHARACTERS_MAX))
+            looking.add_done_callback(
+                lambda looked: self._loop.call_soon_threadsafe(self._send_detail, looked)
+            )
+
+    def _send_detail(self, looked: Future[Detail]) -> None:
+        connections, self._looking = self._looking, set()
+        state = self._state(bounded(looked.result()))
+        for connection in connections:
+            connection.send([state])
+
+    def _state(self, detail: Detail | None = None) -> ReplicaState:
         engine = self._engine
-        return State(engine.snapshot(), sums_of(engine.totals()), engine.is_backend_ready)
+        sums = sums_of(engine.totals())
+        return ReplicaState(engine.snapshot(), sums, engine.is_backend_ready, detail)
+
+
+def bounded(detail: Detail) -> Detail:
+    """As much of the detail as is sent: the first slots, and the ends of their texts."""
+    slots = detail.slots[:SLOTS_MAX]
+    names = {each.request_id for each in slots}
+    return replace(
+        detail,
+        slots=slots,
+        stretches=detail.stretches[:STRETCHES_MAX],
+        tails={name: texts for name, texts in detail.tails.items() if name in names},
+    )

@@ -3,21 +3,23 @@
     expected = wait for a slot + prefill that waits there + prefill of what is not cached there
 
 A replica reports its queue, its costs and the keys of the prefixes in its memory. A report is old
-when it arrives. So the table adds what was sent since, and takes off what has ended since. Which
-prompts of its own wait for their first token an ingress knows exactly, so it counts these itself;
-of a report, only prefill counts that takes longer than the report is old. A
-conversation goes on where its prefix is, as long as that is faster: there is no table of sessions.
-Keys depend on the scope, so tenants do not find each other's prefixes (invariant 6).
+when it arrives. So the table adds what was sent since, and takes off what has ended since. An
+ingress knows which of its own prompts wait for their first token, so it counts these itself. Of the
+prefill in a report, only the part counts that takes longer than the report is old. A conversation
+goes on where its prefix is, as long as that is faster: there is no table of sessions. Keys depend
+on the scope, so tenants do not find each other's prefixes (invariant 6).
 
-Sans-IO, one thread. The router on Ray and the simulation use the same table.
+No I/O, no clock, no Ray; one thread. The router on Ray and the simulations use the same table.
 """
 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Self
 
 from jitney.core.chain import Chain
 from jitney.core.limits import PREFIX_STRIDE
+from jitney.core.snapshot import Snapshot
 
 HEAD_STRIDES = 8
 """Prefixes are reported in steps of this many strides. The rest is computed again."""
@@ -37,7 +39,7 @@ REPORT_AGE_S = 1.0
 """So old is a report, about. Prefill that takes less time is done by then."""
 
 ENDED_EARLY_MAX = 1000
-"""Ends that are remembered until their sending is told, which is a moment later if it is."""
+"""Serve may report the end of an order before its sending. So many such ends are remembered."""
 
 ENDS_PER_S_MIN = 0.05
 """Requests that end in a second, where fewer or none were seen."""
@@ -49,21 +51,6 @@ class Head:
 
     prompt_count: int
     keys: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Sought:
-    """An order that seeks a replica, as the router is told of it."""
-
-    ingress: str
-    number: int
-    """Numbers of an ingress grow with every order."""
-    head: Head
-    avoided: tuple[str, ...] = ()
-    """Replicas that cannot take it."""
-    begun: tuple[tuple[str, int], ...] = ()
-    """Orders of this ingress that have got their first token since the order before this one: on
-    which replica, and their numbers."""
 
 
 def head_of(tokens: Iterable[int], scope: str) -> Head:
@@ -93,6 +80,25 @@ class Report:
     seen: Mapping[str, int] = field(default_factory=dict)
     """For each ingress, the number of its last request that this report counts."""
 
+    @classmethod
+    def of(
+        cls, snapshot: Snapshot, ends_per_s: float, heads: Iterable[int], seen: Mapping[str, int]
+    ) -> Self:
+        """The report of an engine with these levels and prefixes."""
+        fit = snapshot.fit
+        return cls(
+            slot_count=snapshot.slot_count,
+            running_count=snapshot.running_count,
+            waiting_count=snapshot.waiting_count,
+            prefill_tokens=snapshot.waiting_tokens + snapshot.prefill_left,
+            kv_free=snapshot.kv_tokens - snapshot.kv_used + snapshot.kv_cached,
+            tick_s=0.0 if fit is None else fit.seconds(snapshot.running_count),
+            prefill_token_s=snapshot.prefill_token_s,
+            ends_per_s=ends_per_s,
+            heads=frozenset(sorted(heads)[:HEADS_MAX]),
+            seen=dict(seen),
+        )
+
 
 @dataclass(slots=True)
 class _Sent:
@@ -105,6 +111,7 @@ class _Sent:
     """Whether its first token has come, so that its prompt is computed."""
 
 
+@dataclass(slots=True, eq=False)
 class _Replica:
     """A replica as its report says, corrected by what was sent and has ended since.
 
@@ -112,49 +119,31 @@ class _Replica:
     request is computed when it changes.
     """
 
-    __slots__ = (
-        "_before_count",
-        "_ended_count",
-        "_ended_early",
-        "_fixed_s",
-        "_held",
-        "_own_tokens",
-        "_room",
-        "_seen",
-        "_sent",
-        "_sent_by_number",
-        "_short_s",
-        "_slowness",
-        "_token_s",
-        "_unseen_count",
-        "_unseen_keys",
-        "_unseen_tokens",
-        "base_s",
-        "name",
-        "report",
-    )
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.report: Report | None = None
-        self._sent: dict[str, _Sent] = {}
-        self._sent_by_number: dict[int, _Sent] = {}
-        self._ended_early: dict[str, None] = {}
-        """Ids that were not known when they ended: Serve may tell an end before the sending."""
-        self._ended_count = 0
-        """Requests that the report counts and that have ended since it came."""
-        self._held: frozenset[int] = frozenset()
-        self._seen = 0
-        """The number of the last request that the report counts."""
-        self._unseen_count = 0
-        """Requests that the report does not count, then the tokens and keys of these."""
-        self._unseen_tokens = 0
-        self._unseen_keys: dict[int, int] = {}
-        self._own_tokens = 0
-        """Prompt tokens of this ingress that are to be computed there, by what it knows itself."""
-        self.base_s = 0.0
-        """Whatever is asked for, its first token is not expected before that."""
-        self._weigh()
+    name: str
+    report: Report | None = None
+    base_s: float = 0.0
+    """Whatever is asked for, its first token is not expected before that."""
+    _sent: dict[str, _Sent] = field(default_factory=dict)
+    _sent_by_number: dict[int, _Sent] = field(default_factory=dict)
+    _ended_early: dict[str, None] = field(default_factory=dict)
+    """Ids that were not known when they ended."""
+    _ended_count: int = 0
+    """Requests that the report counts and that have ended since it came."""
+    _held: frozenset[int] = frozenset()
+    _seen: int = 0
+    """The number of the last request that the report counts."""
+    _unseen_count: int = 0
+    """Requests that the report does not count, then the tokens and keys of these."""
+    _unseen_tokens: int = 0
+    _unseen_keys: dict[int, int] = field(default_factory=dict)
+    _own_tokens: int = 0
+    """Prompt tokens of this ingress that are to be computed there, by what it knows itself."""
+    _token_s: float | None = None
+    _fixed_s: float = 0.0
+    _short_s: float = 0.0
+    _room: float = math.inf
+    _slowness: float = 1.0
+    _before_count: float = 0.0
 
     def take(self, report: Report, ingress: str) -> None:
         """It has reported."""
@@ -246,11 +235,7 @@ class _Replica:
         """Compute what does not depend on a request."""
         report = self.report
         if report is None:
-            self._token_s = None
-            self._fixed_s, self._short_s, self._room = 0.0, 0.0, math.inf
-            self._slowness = 1.0
-            self._before_count: float = self._own_tokens
-            self.base_s = 0.0
+            self._before_count = self._own_tokens
             return
         running = max(0, report.running_count + report.waiting_count - self._ended_count)
         over_count = max(0, running + self._unseen_count - report.slot_count + 1)

@@ -28,8 +28,6 @@ from jitney_cluster.serving import assemble_fleet, replica_bounds
 
 INGRESSES_MAX = 64
 
-_log = logging.getLogger("jitney.cluster")
-
 
 class RayIngress:
     """A server over all replicas. Serve makes it, and calls it on one event loop."""
@@ -111,15 +109,9 @@ def _for_ray(serving: ServeSettings, ingress_count: int) -> ServeSettings:
 
 def _part_of_rates(key: Key, ingress_count: int) -> Key:
     """Each ingress counts by itself, so it gives out its part of a key's rates."""
-    return replace(
-        key,
-        requests_per_minute=_part(key.requests_per_minute, ingress_count),
-        tokens_per_minute=_part(key.tokens_per_minute, ingress_count),
-    )
-
-
-def _part(rate: float | None, count: int) -> float | None:
-    return None if rate is None else rate / count
+    rates = {name: getattr(key, name) for name in ("requests_per_minute", "tokens_per_minute")}
+    parts = {name: rate / ingress_count for name, rate in rates.items() if rate is not None}
+    return replace(key, **parts)
 
 
 async def _live(receive: Receive, send: Send) -> None:

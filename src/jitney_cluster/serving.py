@@ -10,11 +10,11 @@ import asyncio
 import importlib
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import TypeVar
 
 from jitney.backends.machine.cores import usable_cores
 from jitney.config import ServeSettings, Settings, environment
@@ -26,25 +26,17 @@ from jitney.loading.compose import make_seed_source, make_template, model_key
 from jitney.loading.model_source import located, takes_model
 from jitney.text.chat_template import ChatTemplate
 from jitney.text.renderer import Renderer
-from jitney_cluster.dispatch import Dispatch
+from jitney_cluster.dispatch import Dispatch, connect_replicas
 from jitney_cluster.fleet import ReplicaFleet
-from jitney_cluster.meeting import Meeting, MeetingDispatch
 from jitney_cluster.own_ray import closed_environment, warn_of_open_token
-from jitney_cluster.replica_messages import Description
+
+Output = TypeVar("Output")
 
 EXTRA = 'pip install "jitney[cluster]"'
 STOP_S = 10.0
 LOADED_S_MAX = 1800.0
 """An ingress of Ray's own commands is started beside its replicas, and they may fetch a model
 first. Where none has one by then, none ever will."""
-
-
-class DescribedDispatch(Dispatch, MeetingDispatch, Protocol):
-    """A way to replicas that can say what they have loaded, and connect."""
-
-    async def describe(self) -> Description:
-        """What the replicas have loaded."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +63,16 @@ class ClusterAssembly:
 class FleetThread:
     """A thread that runs an event loop, with a fleet on it."""
 
-    def __init__(self, dispatch: DescribedDispatch, replica_count: int, host: str) -> None:
+    def __init__(self, dispatch: Dispatch, replica_count: int, host: str) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="jitney-fleet", daemon=True
         )
         self._thread.start()
-        self._meeting: Meeting | None = None
-        opening: Future[tuple[ReplicaFleet, Meeting, str]] = asyncio.run_coroutine_threadsafe(
-            _open_fleet(dispatch, replica_count, host), self._loop
-        )
+        self._connecting: asyncio.Task[None] | None = None
+        opening = self._open(dispatch, replica_count, host)
         try:
-            self.fleet, self._meeting, self.model_name = opening.result()
+            self.fleet, self.model_name = self._call(opening).result()
         except Exception:
             self.close()
             self._loop.close()
@@ -90,12 +80,34 @@ class FleetThread:
 
     def close(self) -> None:
         """End the loop and the thread."""
-        if self._meeting is not None:
-            ending = asyncio.run_coroutine_threadsafe(self._meeting.close(), self._loop)
-            # Not even a stuck loop keeps the server from ending.
-            wait([ending], STOP_S)
+        # Not even a stuck loop keeps the server from ending.
+        wait([self._call(self._stop_connecting())], STOP_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(STOP_S)
+
+    def _call(self, work: Coroutine[None, None, Output]) -> Future[Output]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    async def _open(
+        self, dispatch: Dispatch, replica_count: int, host: str
+    ) -> tuple[ReplicaFleet, str]:
+        try:
+            async with asyncio.timeout(LOADED_S_MAX):
+                description = await dispatch.describe()
+        except TimeoutError:
+            raise NoRoom(
+                f"No replica has loaded the model within {LOADED_S_MAX:g} s; see the replicas' "
+                "logs."
+            ) from None
+        fleet = ReplicaFleet(dispatch, description, replica_count=replica_count, host=host)
+        connecting = connect_replicas(dispatch, await fleet.open(), fleet.replica_names)
+        self._connecting = self._loop.create_task(connecting)
+        return fleet, description.model_name
+
+    async def _stop_connecting(self) -> None:
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.wait({self._connecting})
 
 
 def assemble_cluster(settings: Settings, serving: ServeSettings) -> ClusterAssembly:
@@ -133,11 +145,7 @@ def assemble_cluster(settings: Settings, serving: ServeSettings) -> ClusterAssem
 
 
 def assemble_fleet(
-    dispatch: DescribedDispatch,
-    settings: Settings,
-    replica_count: int,
-    host: str,
-    stop: Callable[[], None],
+    dispatch: Dispatch, settings: Settings, replica_count: int, host: str, stop: Callable[[], None]
 ) -> ClusterAssembly:
     """A fleet of the replicas behind `dispatch`, with what a server needs beside it."""
     thread = FleetThread(dispatch, replica_count, host)
@@ -164,22 +172,6 @@ def replica_bounds(serving: ServeSettings) -> tuple[int, int]:
             f"max_replicas ({most}) is below replicas ({least}); raise it or leave it out."
         )
     return least, most
-
-
-async def _open_fleet(
-    dispatch: DescribedDispatch, replica_count: int, host: str
-) -> tuple[ReplicaFleet, Meeting, str]:
-    try:
-        async with asyncio.timeout(LOADED_S_MAX):
-            description = await dispatch.describe()
-    except TimeoutError:
-        raise NoRoom(
-            f"No replica has loaded the model within {LOADED_S_MAX:g} s; see the replicas' logs."
-        ) from None
-    fleet = ReplicaFleet(dispatch, description, replica_count=replica_count, host=host)
-    address = await fleet.open()
-    meeting = Meeting(dispatch, address, lambda: tuple(each.name for each in fleet.replica_views()))
-    return fleet, meeting, description.model_name
 
 
 def _of_one_replica(settings: Settings, count: int, address: str | None) -> Settings:

@@ -9,7 +9,7 @@ defines what each parameter does.
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -48,7 +48,7 @@ class StructuredOutputsParams:
 
     json: str | dict[str, Any] | bool | None = None  # Any: a JSON schema is any JSON value
     regex: str | None = None
-    choice: list[str] | tuple[str, ...] | None = None
+    choice: Sequence[str] | None = None
     grammar: str | None = None
 
     def __post_init__(self) -> None:
@@ -204,8 +204,8 @@ class SamplingParams:
     presence_penalty: float = 0.0
     logit_bias: Mapping[int, float] | None = None
     seed: int | None = None
-    stop: str | list[str] | tuple[str, ...] | None = None
-    stop_token_ids: list[int] | tuple[int, ...] | None = None
+    stop: str | Sequence[str] | None = None
+    stop_token_ids: Sequence[int] | None = None
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     min_tokens: int = 0

@@ -1,4 +1,5 @@
-"""One Ray for all files that need no Ray of their own."""
+"""One Ray for all files that need no Ray of their own. They are one group of pytest-xdist, so that
+one worker runs them."""
 
 from collections.abc import Iterator
 

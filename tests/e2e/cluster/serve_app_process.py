@@ -10,7 +10,7 @@ import sys
 import ray
 from ray import serve
 
-from jitney_cluster import app
+from jitney.cluster import app
 
 
 def _say(word: str) -> None:

@@ -21,7 +21,7 @@ from typing import Protocol
 from jitney.core.events import Event, FinishEvent, FinishReason, StartEvent, TokenEvent
 from jitney.core.request import RequestId
 from jitney.engine.answer import Completion
-from jitney_cluster.progress import LOSSES_MAX, Verdict
+from jitney_cluster.cluster_request import LOSSES_MAX, Verdict
 from tests.simulation.fleet.model import answer_of, text_of
 from tests.simulation.fleet.orders import FleetRequest, Order
 from tests.simulation.fleet.traffic import OWN
@@ -29,8 +29,9 @@ from tests.simulation.fleet.world import FleetWorld
 from tests.simulation.seen import Violation
 
 KILLS_MAX = LOSSES_MAX + 1
-"""Replicas that one request may kill. One more than its losses: a token that was made and not told
-is made again, and shows that the request is harmless until there."""
+"""Replicas that one request may kill, as far as its ingress can know. One more than its losses: a
+token that was made and not told is made again, and shows that the request is harmless until there.
+Over a broken connection no ingress learns that the request ran, so such a kill does not count."""
 
 MARKS = (
     "call over, end not told",
@@ -103,6 +104,8 @@ class FleetChecks:
         self.poisons: set[RequestId] = set()
         """Those that live."""
         self._ends = bytearray(world.request_count)
+        self.kill_count = 0
+        """Replicas that were killed by requests."""
         self._kills: Counter[int] = Counter()
         self._scopes: dict[int, str] = {}
         """Whose the first key of each system prompt is."""
@@ -112,8 +115,8 @@ class FleetChecks:
         request = live.asked.request
         if live.asked.poison_at is not None:
             self.poisons.add(request.id)
-        if live.head.keys and self._world.are_prompts_shared and request.prompt[0] < OWN:
-            owner = self._scopes.setdefault(live.head.keys[0], request.scope)
+        if live.state.head.keys and self._world.are_prompts_shared and request.prompt[0] < OWN:
+            owner = self._scopes.setdefault(live.state.head.keys[0], request.scope)
             if owner != request.scope:
                 raise Violation("scope", f"{owner} and {request.scope} have a key in common")
 
@@ -143,7 +146,7 @@ class FleetChecks:
         # Who was let in once is taken, full or not.
         if sequence_count > count_max and order.request.waited_s is None:
             raise Violation("bounds", f"{order.replica} has {sequence_count} sequences")
-        if order.live.attempt > 1:
+        if order.live.state.attempt > 1:
             self._check_alone(order.live)
 
     def reused(self, order: Order, event: StartEvent, *, is_known: bool) -> None:
@@ -167,19 +170,15 @@ class FleetChecks:
     def killed(self, order: Order) -> None:
         """A request has killed its replica."""
         number = order.live.asked.number
-        self._kills[number] += 1
+        self.kill_count += 1
+        self._kills[number] += not order.line.is_broken
         if self._kills[number] > KILLS_MAX:
             raise Violation("quarantine", f"{number} killed {self._kills[number]} replicas")
-
-    @property
-    def kill_count(self) -> int:
-        """Replicas that were killed by requests."""
-        return self._kills.total()
 
     def moved(self, live: FleetRequest, verdict: Verdict) -> None:
         """A request lost its replica."""
         self.figures.move_count += 1
-        self.figures.moved_count += live.progress.move_count == 1
+        self.figures.moved_count += live.state.move_count == 1
         marks = self.marks
         marks["moved after tokens" if any(live.received) else "moved before its first token"] += 1
         marks["moved with one completion done"] += bool(live.finished)
@@ -195,13 +194,13 @@ class FleetChecks:
         if self._ends[number]:
             raise Violation("ending", f"request {number} ended twice, now as {end.value}")
         self._ends[number] = 1
-        if end is End.REFUSED and live.was_accepted:
+        if end is End.REFUSED and live.state.is_accepted:
             raise Violation("ending", f"request {number} was let in, and sent away")
         self.marks[end.value] += 1
-        answer = live.progress.answer(now - asked.at)
+        answer = live.state.answer(now)
         for completion in answer.completions:
             self._check_completion(live, completion, is_whole=end is End.FINISHED)
-        if live.attempt > 1:
+        if live.state.attempt > 1:
             self._check_alone(live)
         self._check_guilt(live, end)
         self.poisons.discard(request.id)

@@ -1,22 +1,23 @@
 """One ingress of a simulated fleet: `Ingress`, which does what `ReplicaFleet` does, without I/O.
 
-Where a request runs is decided by the production router, what it has made and whether it may go on
-by the production `Progress`. The rest is here as it is in `jitney_cluster.fleet`: tries after a
-refusal, moves after a loss, one suspect at a time, deadlines and cancels at any moment.
+Where a request runs is decided by the production router; what its caller has, what the next replica
+has to do and whether it may go on, by the production `ClusterRequest`. The rest is here as it is in
+`jitney_cluster.attempts`: tries after a refusal, moves after a loss, one suspect at a time,
+deadlines and cancels at any moment.
 """
 
-import math
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import replace
 
 from jitney.core.events import FinishEvent, FinishReason, StartEvent, TokenEvent
-from jitney.engine.answer import Answer, Completion, Delta, Timing, Usage
-from jitney.errors import JitneyError, QueueFull
-from jitney_cluster.accounts import PLACE_S_MAX
-from jitney_cluster.fleet import RESULT_GRACE_S
-from jitney_cluster.progress import Progress, Verdict
-from jitney_cluster.routing import Report, head_of
+from jitney.core.scheduler_settings import SchedulerSettings
+from jitney.engine.answer import Completion, Delta, Timing, Usage
+from jitney.engine.mailbox import Mailbox
+from jitney.errors import DeadlineExceeded, JitneyError, QueueFull
+from jitney_cluster.attempts import RESULT_GRACE_S
+from jitney_cluster.cluster_request import PLACE_S_MAX, ClusterRequest, Verdict
+from jitney_cluster.replica_messages import OrderEnded
+from jitney_cluster.routing import Report
 from tests.simulation.fleet.checks import End, FleetChecks
 from tests.simulation.fleet.model import DELTAS
 from tests.simulation.fleet.orders import HOP_S, FleetRequest, Later, Line, Order
@@ -25,6 +26,7 @@ from tests.simulation.fleet.routers import FleetRouter
 from tests.simulation.fleet.traffic import Asked
 from tests.simulation.seen import Violation
 
+_NO_CALLER = Mailbox()
 _UNTIMED = Timing(queue_s=None, first_token_s=None, total_s=0.0)
 
 
@@ -36,13 +38,15 @@ class Ingress:
         name: str,
         router: FleetRouter,
         replicas: Mapping[str, SimulatedReplica],
+        settings: SchedulerSettings,
         later: Later,
         checks: FleetChecks,
     ) -> None:
         self.name = name
         self.router = router
         self._replicas = replicas
-        """All that ever were; which of them are there, the router is told."""
+        """All that ever were; the router knows which of them are there."""
+        self._settings = settings
         self._later = later
         self._checks = checks
         self.live: dict[int, FleetRequest] = {}
@@ -55,17 +59,13 @@ class Ingress:
     def begin(self, asked: Asked, now: float) -> None:
         """A caller asks."""
         request = asked.request
-        live = FleetRequest(
-            asked,
-            Progress(request, 0.0, keeps_logprobs=False),
-            head_of(request.prompt, request.scope),
-            [[] for _ in range(request.params.n)],
-        )
+        state = ClusterRequest(request, _NO_CALLER, self._settings, now, now)
+        state.update_head()
+        live = FleetRequest(asked, state, [[] for _ in range(request.params.n)])
         self.live[asked.number] = live
         self._checks.began(live)
         if request.request_timeout_s is not None:
-            live.ends_at = now + request.request_timeout_s
-            self._later(live.ends_at, self._expire, live)
+            self._later(now + request.request_timeout_s, self._expire, live)
         if asked.cancel_at is not None:
             self._later(asked.cancel_at, self.cancel, live)
         self._attempt(live, now)
@@ -107,8 +107,8 @@ class Ingress:
         """A replica has taken an order."""
         order.is_accepted = True
         if order.live.order is order:
-            order.live.full.clear()
-            order.live.was_accepted = True
+            order.live.state.full.clear()
+            order.live.state.is_accepted = True
 
     def refused(self, order: Order, error: JitneyError, now: float) -> None:
         """A replica has no room: try another one, until all were tried."""
@@ -118,8 +118,8 @@ class Ingress:
         if not isinstance(error, QueueFull):
             raise Violation("alone", f"request {live.asked.number} was turned away: {error}")
         self._leave(live)
-        live.full[order.replica] = error
-        if set(self.router.replicas) <= set(live.full):
+        live.state.full[order.replica] = error
+        if set(self.router.replicas) <= set(live.state.full):
             self._end(live, End.REFUSED, now)
         else:
             self._checks.marks["sent on by a full replica"] += 1
@@ -127,12 +127,10 @@ class Ingress:
 
     def started(self, order: Order, event: StartEvent, now: float) -> None:
         """It runs."""
-        live = order.live
-        if live.order is order:
-            live.is_started = True
-            live.progress.start(now - live.asked.at)
+        if order.live.order is order:
+            order.live.state.start(now)
 
-    def made(self, order: Order, event: TokenEvent, now: float) -> None:
+    def received(self, order: Order, event: TokenEvent, now: float) -> None:
         """A token for the caller, unless the attempt was given up."""
         live = order.live
         if live.order is not order:
@@ -141,7 +139,7 @@ class Ingress:
         if not order.has_begun:
             order.has_begun = True
             self.router.began(order.replica, order.number)
-        live.progress.take(DELTAS[event.index][event.token], now - live.asked.at)
+        live.state.take(DELTAS[event.index][event.token], now)
         live.received[event.index].append(event.token)
         live.lost_count = 0
         if live is self._suspect:
@@ -154,21 +152,20 @@ class Ingress:
         live = order.live
         if live.order is not order:
             return
-        at_s = now - live.asked.at
         delta = Delta(
             index=event.index,
             text="",
             finish_reason=event.reason,
             stop_reason=event.stop_reason,
         )
-        live.progress.take(delta, at_s)
+        live.state.take(delta, now)
         live.finished.add(event.index)
         live.is_late |= event.reason is FinishReason.DEADLINE
         order.completions.append(_completion(live, event))
         if len(order.completions) < len(order.request.resumed_tokens):
             return
-        completions = tuple(order.completions)
-        live.progress.end(Answer(request=order.request, completions=completions, total_s=at_s))
+        ended = OrderEnded(order.request.id, live.state.attempt, tuple(order.completions))
+        live.state.take_results(ended)
         self._end(live, End.DEADLINE if live.is_late else End.FINISHED, now)
 
     def call_over(self, order: Order, now: float) -> None:
@@ -182,41 +179,31 @@ class Ingress:
 
     def _attempt(self, live: FleetRequest, now: float) -> None:
         """Send the request to a replica."""
-        left_s = None if live.ends_at is None else live.ends_at - now
-        if left_s is not None and left_s <= 0:
-            self._end(live, End.DEADLINE, now)
-            return
-        name = self.router.choose(live.head, tuple(live.full))
-        if name is None and live.full:
+        state = live.state
+        name = self.router.choose(state.head, tuple(state.full))
+        if name is None and state.full:
             # The others have left meanwhile.
             self._end(live, End.REFUSED, now)
             return
         if name is None:
             self._checks.marks["no replica at all"] += 1
             self._unplaced.append(live)
-            self._later(now + PLACE_S_MAX, self._refuse_unplaced, live, live.attempt)
+            self._later(now + PLACE_S_MAX, self._refuse_unplaced, live, state.attempt)
             return
         self._number += 1
-        live.attempt += 1
-        request = live.progress.resumed(left_s)
-        if live.was_accepted:
-            request = replace(request, waited_s=now - live.asked.at)
-            if live.is_started:
-                request = replace(request, queue_timeout_s=math.inf)
-        elif request.queue_timeout_s is not None:
-            wait_s = request.queue_timeout_s - (now - live.asked.at)
-            if wait_s <= 0:
-                self._end(live, End.DEADLINE, now)
-                return
-            request = replace(request, queue_timeout_s=wait_s)
+        try:
+            request = state.next_request(self._number, 1, now)
+        except DeadlineExceeded:
+            self._end(live, End.DEADLINE, now)
+            return
         order = Order(self, live, self._number, request, name)
         live.order = order
         self._checks.sent(order)
-        self.router.sent(name, order.call_id, order.number, live.head)
+        self.router.sent(name, order.call_id, order.number, state.head)
         self._later(now + HOP_S, self._replicas[name].receive, order)
 
     def _refuse_unplaced(self, live: FleetRequest, attempt: int, now: float) -> None:
-        if not live.is_over and live in self._unplaced and live.attempt == attempt:
+        if not live.is_over and live in self._unplaced and live.state.attempt == attempt:
             self._end(live, End.REFUSED, now)
 
     def _move(self, live: FleetRequest, now: float) -> None:
@@ -224,14 +211,9 @@ class Ingress:
         self._leave(live)
         if live is self._suspect:
             self._suspect = None
-        verdict = live.progress.lose()
+        verdict = live.state.lose(now)
         live.lost_count += 1
         self._checks.moved(live, verdict)
-        live.full.clear()
-        request = live.asked.request
-        if live.progress.has_begun:
-            made = next(iter(live.progress.resumed(None).resumed_tokens.values()), ())
-            live.head = head_of((*request.prompt, *made), request.scope)
         if verdict is Verdict.GO_ON:
             self._attempt(live, now)
         elif verdict is Verdict.ALONE:
@@ -278,7 +260,7 @@ class Ingress:
 
 
 def _completion(live: FleetRequest, event: FinishEvent) -> Completion:
-    """What a replica tells of a completion that ended there. Texts and tokens went before it."""
+    """The result of a completion that ended there. Texts and tokens went before it."""
     return Completion(
         index=event.index,
         text="",

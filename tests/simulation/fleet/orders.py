@@ -6,9 +6,8 @@ from typing import Any, Protocol  # Any: the arguments of a later call
 from jitney.core.events import FinishEvent, StartEvent, TokenEvent
 from jitney.core.request import Request
 from jitney.engine.answer import Completion
-from jitney.errors import JitneyError, QueueFull
-from jitney_cluster.progress import Progress
-from jitney_cluster.routing import Head
+from jitney.errors import JitneyError
+from jitney_cluster.cluster_request import ClusterRequest
 from tests.simulation.fleet.traffic import Asked
 
 HOP_S = 0.002
@@ -24,7 +23,7 @@ class Later(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Line:
-    """The connection of a replica to one ingress. What is told over a broken one is lost.
+    """The connection of a replica to one ingress. What is sent over a broken one is lost.
 
     The ingress takes no other connection of this replica before it has noticed.
     """
@@ -39,23 +38,13 @@ class FleetRequest:
     """A request of an ingress, until it ends."""
 
     asked: Asked
-    progress: Progress
-    head: Head
+    state: ClusterRequest
     received: list[list[int]]
     """What its caller has got: the tokens of each completion."""
     finished: set[int] = field(default_factory=set)
-    """The completions whose end it was told."""
-    ends_at: float | None = None
-    """Its deadline."""
+    """The completions whose end it has got."""
     order: "Order | None" = None
     """The present attempt; None while it waits for a replica or for another suspect."""
-    attempt: int = 0
-    full: dict[str, QueueFull] = field(default_factory=dict)
-    """Replicas that had no room for it, since it last ran."""
-    was_accepted: bool = False
-    """Whether a replica ever took it."""
-    is_started: bool = False
-    """Whether it ever had a slot."""
     is_late: bool = False
     """Whether one of its completions passed its deadline, perhaps on a replica that is gone."""
     is_over: bool = False
@@ -63,7 +52,7 @@ class FleetRequest:
     """Replicas lost since its caller last got a token."""
 
 
-class Told(Protocol):
+class OrderSender(Protocol):
     """An ingress, as replicas know it."""
 
     name: str
@@ -80,7 +69,7 @@ class Told(Protocol):
         """It runs."""
         ...
 
-    def made(self, order: "Order", event: TokenEvent, now: float) -> None:
+    def received(self, order: "Order", event: TokenEvent, now: float) -> None:
         """A token was made."""
         ...
 
@@ -89,7 +78,7 @@ class Told(Protocol):
         ...
 
     def call_over(self, order: "Order", now: float) -> None:
-        """The call of an order is over, and nothing more will be told of it."""
+        """The call of an order is over, and nothing more will come of it."""
         ...
 
 
@@ -97,7 +86,7 @@ class Told(Protocol):
 class Order:
     """One attempt to run a request on one replica. `number` is that of the ingress."""
 
-    ingress: Told
+    ingress: OrderSender
     live: FleetRequest
     number: int
     request: Request
@@ -107,11 +96,11 @@ class Order:
     is_accepted: bool = False
     """Whether the ingress knows that the replica took it."""
     has_begun: bool = False
-    """Whether the ingress was told a token of it."""
+    """Whether the ingress has got a token of it."""
     left_count: int = 0
     """Completions that have not ended on the replica."""
     completions: list[Completion] = field(default_factory=list)
-    """What was told of those that have."""
+    """The results of those that have."""
 
     @property
     def call_id(self) -> str:

@@ -5,7 +5,7 @@ from functools import partial
 
 from tests.simulation.planting import planted
 
-_PROGRESS = "jitney_cluster/progress.py"
+_REQUEST = "jitney_cluster/cluster_request.py"
 _ROUTING = "jitney_cluster/routing.py"
 _SCHEDULER = "jitney/core/scheduler.py"
 
@@ -16,7 +16,7 @@ OF_THE_FLEET = (
         "a moved request goes on one token too early",
         "resume",
         (
-            _PROGRESS,
+            _REQUEST,
             "None if each.last else tuple(each.tokens) for",
             "None if each.last else tuple(each.tokens[:-1]) for",
         ),
@@ -42,7 +42,7 @@ OF_THE_FLEET = (
     _planted(
         "a completion that ended before the move is made again",
         "resume",
-        (_PROGRESS, "None if each.last else tuple(each.tokens) for", "tuple(each.tokens) for"),
+        (_REQUEST, "None if each.last else tuple(each.tokens) for", "tuple(each.tokens) for"),
     ),
     _planted(
         "usage is what the last engine made",
@@ -57,7 +57,7 @@ OF_THE_FLEET = (
     _planted(
         "a request may kill as many replicas as there are",
         "quarantine",
-        (_PROGRESS, "self._losses += self._has_run", "self._losses += 0"),
+        (_REQUEST, "self._losses += self._has_run", "self._losses += 0"),
     ),
     _planted(
         "a lost replica stays in the table",

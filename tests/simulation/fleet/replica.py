@@ -12,7 +12,7 @@ from jitney.core.events import Event, FinishEvent, FinishReason, StartEvent, Tok
 from jitney.core.request import RequestId
 from jitney.core.scheduler import PlannedBatch, Scheduler
 from jitney.errors import JitneyError
-from jitney_cluster.routing import HEAD_STRIDES, HEADS_MAX, Report
+from jitney_cluster.routing import HEAD_STRIDES, Report
 from tests.simulation.fleet.checks import FleetChecks
 from tests.simulation.fleet.model import EOS, SAMPLES, value_at
 from tests.simulation.fleet.orders import HOP_S, Later, Line, Order
@@ -119,22 +119,11 @@ class SimulatedReplica:
         self.is_dead = True
 
     def report(self, now: float) -> Report:
-        """As `ReplicaEngine.report` makes it."""
-        snapshot = self.scheduler.snapshot()
+        """Its state for the routers."""
         busy_s = self._busy_s + (now - self._busy_since if self.orders else 0.0)
-        fit = snapshot.fit
-        return Report(
-            slot_count=snapshot.slot_count,
-            running_count=snapshot.running_count,
-            waiting_count=snapshot.waiting_count,
-            prefill_tokens=snapshot.waiting_tokens + snapshot.prefill_left,
-            kv_free=snapshot.kv_tokens - snapshot.kv_used + snapshot.kv_cached,
-            tick_s=0.0 if fit is None else fit.seconds(snapshot.running_count),
-            prefill_token_s=snapshot.prefill_token_s,
-            ends_per_s=self._answered_count / busy_s if busy_s else 0.0,
-            heads=frozenset(sorted(self.scheduler.heads(HEAD_STRIDES))[:HEADS_MAX]),
-            seen=dict(self._seen),
-        )
+        ends_per_s = self._answered_count / busy_s if busy_s else 0.0
+        heads = self.scheduler.heads(HEAD_STRIDES)
+        return Report.of(self.scheduler.snapshot(), ends_per_s, heads, self._seen)
 
     def _line(self, ingress: str, now: float) -> Line:
         """The connection to an ingress; a new one if there is none."""
@@ -222,7 +211,7 @@ class SimulatedReplica:
                 if order.left_count == 0:
                     self._later(now, order.ingress.call_over, order)
             elif type(event) is TokenEvent:
-                order.ingress.made(order, event, now)
+                order.ingress.received(order, event, now)
             elif type(event) is FinishEvent:
                 order.ingress.finished(order, event, now)
             elif type(event) is StartEvent:

@@ -93,6 +93,7 @@ class FleetSimulation:
                 f"ingress {at}",
                 make_router(world.router, f"ingress {at}", self._count_of, draw),
                 self._replicas,
+                world.settings,
                 self._later,
                 self._checks,
             )

@@ -14,7 +14,7 @@ from tests.simulation.fleet.simulator import FleetReport, run_fleet
 from tests.simulation.fleet.world import FleetWorld, draw_world
 
 SEEDS = 30
-REGRESSIONS: tuple[int, ...] = ()
+REGRESSIONS = (108,)
 """Seeds that once failed."""
 
 CALM = FleetWorld(

@@ -1,9 +1,10 @@
 """Replicas in this process, over real engines and real connections, that a test can kill."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any
 
 import pytest
 
@@ -19,17 +20,34 @@ from jitney_cluster.dispatch import ReplicaLost
 from jitney_cluster.fleet import ReplicaFleet
 from jitney_cluster.replica_engine import ReplicaEngine
 from jitney_cluster.replica_messages import (
-    Accepted,
     Address,
-    Started,
+    Description,
+    Order,
+    OrderAccepted,
+    OrderStarted,
     decode_description,
-    decode_run,
 )
-from jitney_cluster.routing import RouteTable, Sought
+from jitney_cluster.routing import RouteTable
 
-Made = TypeVar("Made")
+MakeRequest = Callable[..., Request]
+MakeCluster = Callable[..., Any]  # Any: tests change what a Cluster does
 TICK_S = 0.002
 SETTINGS = Settings(backend="fake", max_num_seqs=4, max_model_len=512)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine in an event loop of its own, for a minute at most."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+
+    async def bounded() -> None:
+        async with asyncio.timeout(60):
+            await pyfuncitem.obj(**arguments)
+
+    asyncio.run(bounded())
+    return True
 
 
 @pytest.fixture(autouse=True)
@@ -61,9 +79,9 @@ class LocalDispatch:
         self.sent: list[str] = []
         """The replicas that got orders, in order."""
         self.begun: list[tuple[str, int]] = []
-        """The orders of which it was told that they have a token."""
+        """The orders that have a token, as far as the router knows."""
         self.poison: RequestId | None = None
-        """A request that ends every replica before it makes a token."""
+        """A request that ends every replica before it has a token."""
         self.poisoned: list[str] = []
         self.silent: set[str] = set()
         """Replicas that take no more orders, and say nothing of it."""
@@ -83,16 +101,16 @@ class LocalDispatch:
         """End a replica without a word, as a kill of its process does."""
         replica = self.replicas.pop(name)
         self.table.keep(self.replicas)
-        for connecting in replica._lines.values():
-            (await connecting).close()
+        for connection in replica._connected():
+            connection.close()
         for task in self.running.pop(name):
             task.cancel()
         await replica.close()
 
-    async def run(self, frame: bytes, sought: Sought) -> None:
-        head, number, avoided = sought.head, sought.number, sought.avoided
-        self.begun.extend(sought.begun)
-        for place in sought.begun:
+    async def run(self, order: Order) -> None:
+        head, number, avoided = order.head, order.number, order.avoided
+        self.begun.extend(order.begun)
+        for place in order.begun:
             self.table.began(*place)
         # As on Ray: where none is left but those to avoid, one of these is asked.
         while (  # noqa: ASYNC110, a test polls
@@ -102,18 +120,17 @@ class LocalDispatch:
         self.sent.append(name)
         if name in self.silent:
             await asyncio.Event().wait()
-        order = decode_run(frame)
-        if order.wanted.id == self.poison:
+        if order.request_id == self.poison:
             self.poisoned.append(name)
             assert self.fleet is not None
-            self.fleet._take(name, Accepted(order.wanted.id, order.attempt))
-            self.fleet._take(name, Started(order.wanted.id, order.attempt, 0))
+            self.fleet._take(name, OrderAccepted(order.request_id, order.attempt))
+            self.fleet._take(name, OrderStarted(order.request_id, order.attempt, 0))
             self.add()
             await self.kill(name)
             raise ReplicaLost(name)
         request_id = str(number)
         self.table.sent(name, request_id, number, head)
-        task = asyncio.ensure_future(self.replicas[name].run(frame))
+        task = asyncio.ensure_future(self.replicas[name].run(order))
         self.running[name].add(task)
         try:
             await task
@@ -125,13 +142,16 @@ class LocalDispatch:
             self.table.ended(name, request_id)
             self.running.get(name, set()).discard(task)
 
-    async def meet(self, address: Address, met: tuple[str, ...]) -> None:
-        unmet = [each for name, each in self.replicas.items() if name not in met]
+    async def connect(self, address: Address, connected: tuple[str, ...]) -> None:
+        others = [each for name, each in self.replicas.items() if name not in connected]
         try:
-            for replica in unmet[:1]:
-                await replica.meet(address)
+            for replica in others[:1]:
+                await replica.connect(address)
         except OSError as error:
             raise ReplicaLost(str(error)) from error
+
+    async def describe(self) -> Description:
+        return decode_description(next(iter(self.replicas.values())).describe())
 
     async def encode(self, texts: Sequence[Segment]) -> list[int]:
         return await next(iter(self.replicas.values())).encode(texts)
@@ -151,8 +171,8 @@ class Cluster:
     def __init__(self, count: int, settings: Settings = SETTINGS) -> None:
         self.dispatch = LocalDispatch()
         self._settings = settings
-        names = [self.dispatch.add(settings) for _ in range(count)]
-        description = decode_description(self.dispatch.replicas[names[0]].describe())
+        first, *_ = [self.dispatch.add(settings) for _ in range(count)]
+        description = decode_description(self.dispatch.replicas[first].describe())
         self.fleet = ReplicaFleet(self.dispatch, description, replica_count=count)
         self.dispatch.fleet = self.fleet
 
@@ -196,15 +216,7 @@ def make_cluster() -> Callable[..., Cluster]:
     return Cluster
 
 
-@pytest.fixture
-def in_loop() -> Callable[[Callable[[], Awaitable[Made]]], Made]:
-    """Run a test's coroutine, for a minute at most."""
-
-    def run(test: Callable[[], Awaitable[Made]]) -> Made:
-        async def bounded() -> Made:
-            async with asyncio.timeout(60):
-                return await test()
-
-        return asyncio.run(bounded())
-
-    return run
+async def until(is_so: Callable[[], object]) -> None:
+    """Wait until something is so. The time of a test is bounded."""
+    while not is_so():  # noqa: ASYNC110, a test polls
+        await asyncio.sleep(0.001)

@@ -4,33 +4,32 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 
 from jitney_cluster import back_channel
-from jitney_cluster.back_channel import FRAME_BYTES_MAX, BackChannel, ReplicaLine
-from jitney_cluster.replica_messages import Accepted, Address, ReplicaHello, Told, encode_told
-
-InLoop = Callable[[Callable[[], Awaitable[None]]], None]
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    """Wait until something is so; `in_loop` bounds the wait."""
-    while not is_so():  # noqa: ASYNC110, a test polls
-        await asyncio.sleep(0)
+from jitney_cluster.back_channel import FRAME_BYTES_MAX, BackChannel, IngressConnection
+from jitney_cluster.replica_messages import (
+    Address,
+    OrderAccepted,
+    ReplicaHello,
+    ReplicaMessage,
+    encode_messages,
+)
+from tests.unit.cluster.conftest import until
 
 
 class Ingress:
     """The end of an ingress, and what it got."""
 
     def __init__(self) -> None:
-        self.taken: list[tuple[str, Told]] = []
+        self.taken: list[tuple[str, ReplicaMessage]] = []
         self.lost: list[str] = []
         self.channel = BackChannel("in", "127.0.0.1", self._take, self.lost.append)
         self.address: Address
 
-    def _take(self, replica: str, message: Told) -> None:
+    def _take(self, replica: str, message: ReplicaMessage) -> None:
         self.taken.append((replica, message))
 
     async def connected(self, *names: str) -> None:
@@ -49,8 +48,8 @@ async def opened() -> AsyncIterator[Ingress]:
         await ingress.connected()
 
 
-def framed(*messages: Told) -> bytes:
-    frame = encode_told(list(messages))
+def framed(*messages: ReplicaMessage) -> bytes:
+    frame = encode_messages(list(messages))
     return struct.pack(">I", len(frame)) + frame
 
 
@@ -63,84 +62,74 @@ async def refused(address: Address, sent: bytes) -> None:
     writer.close()
 
 
-def test_frames_arrive_in_order(in_loop: InLoop) -> None:
-    async def test() -> None:
-        async with opened() as ingress:
-            line = await ReplicaLine.connect(ingress.address, "r1")
-            expected: list[Told] = [Accepted(str(number), number) for number in range(300)]
-            for at in range(0, 300, 3):
-                line.send(expected[at : at + 3])
-            line.send([])
-            await until(lambda: len(ingress.taken) == 300)
-            assert ingress.taken == [("r1", message) for message in expected]
-            assert ingress.channel.replicas == ["r1"]
-            line.close()
-
-    in_loop(test)
-
-
-def test_frames_arrive_in_whatever_pieces_they_come(in_loop: InLoop) -> None:
-    async def test() -> None:
-        async with opened() as ingress:
-            _, writer = await asyncio.open_connection(ingress.address.host, ingress.address.port)
-            sent = framed(ReplicaHello(ingress.address.secret, "r1")) + framed(Accepted("q", 1))
-            for at in range(len(sent)):
-                writer.write(sent[at : at + 1])
-                await writer.drain()
-            await until(lambda: bool(ingress.taken))
-            assert ingress.taken == [("r1", Accepted("q", 1))]
-            writer.close()
-
-    in_loop(test)
+async def test_frames_arrive_in_order() -> None:
+    async with opened() as ingress:
+        connection = await IngressConnection.connect(ingress.address, "r1")
+        expected: list[ReplicaMessage] = [
+            OrderAccepted(str(number), number) for number in range(300)
+        ]
+        for at in range(0, 300, 3):
+            connection.send(expected[at : at + 3])
+        connection.send([])
+        await until(lambda: len(ingress.taken) == 300)
+        assert ingress.taken == [("r1", message) for message in expected]
+        assert ingress.channel.replicas == ["r1"]
+        connection.close()
 
 
-def test_several_replicas_are_told_apart(in_loop: InLoop) -> None:
-    async def test() -> None:
-        async with opened() as ingress:
-            lines = {name: await ReplicaLine.connect(ingress.address, name) for name in ("a", "b")}
-            for name, line in lines.items():
-                line.send([Accepted(f"of {name}", 1)])
-            await until(lambda: len(ingress.taken) == 2)
-            assert set(ingress.taken) == {(name, Accepted(f"of {name}", 1)) for name in lines}
-            lines["a"].close()
-            await ingress.connected("b")
-            assert ingress.lost == ["a"]
-            lines["b"].close()
+async def test_frames_arrive_in_whatever_pieces_they_come() -> None:
+    async with opened() as ingress:
+        _, writer = await asyncio.open_connection(ingress.address.host, ingress.address.port)
+        sent = framed(ReplicaHello(ingress.address.secret, "r1")) + framed(OrderAccepted("q", 1))
+        for at in range(len(sent)):
+            writer.write(sent[at : at + 1])
+            await writer.drain()
+        await until(lambda: bool(ingress.taken))
+        assert ingress.taken == [("r1", OrderAccepted("q", 1))]
+        writer.close()
 
-    in_loop(test)
+
+async def test_several_replicas_are_told_apart() -> None:
+    async with opened() as ingress:
+        connections = {
+            name: await IngressConnection.connect(ingress.address, name) for name in ("a", "b")
+        }
+        for name, connection in connections.items():
+            connection.send([OrderAccepted(f"of {name}", 1)])
+        await until(lambda: len(ingress.taken) == 2)
+        assert set(ingress.taken) == {
+            (name, OrderAccepted(f"of {name}", 1)) for name in connections
+        }
+        connections["a"].close()
+        await ingress.connected("b")
+        assert ingress.lost == ["a"]
+        connections["b"].close()
 
 
 @pytest.mark.parametrize("secret", ["", "wrong", "0" * 32])
-def test_a_wrong_secret_is_refused(in_loop: InLoop, secret: str) -> None:
+async def test_a_wrong_secret_is_refused(secret: str) -> None:
     """Guards invariant 6: whoever reaches the port cannot speak for a replica."""
-
-    async def test() -> None:
-        async with opened() as ingress:
-            await refused(
-                ingress.address, framed(ReplicaHello(secret, "r1")) + framed(Accepted("q", 1))
-            )
-            assert (ingress.taken, ingress.lost, ingress.channel.replicas) == ([], [], [])
-
-    in_loop(test)
+    async with opened() as ingress:
+        await refused(
+            ingress.address, framed(ReplicaHello(secret, "r1")) + framed(OrderAccepted("q", 1))
+        )
+        assert (ingress.taken, ingress.lost, ingress.channel.replicas) == ([], [], [])
 
 
 @pytest.mark.parametrize(
     "sent",
     [
-        pytest.param(framed(Accepted("q", 1)), id="another message"),
+        pytest.param(framed(OrderAccepted("q", 1)), id="another message"),
         pytest.param(framed(), id="no message"),
         pytest.param(b"GET / HTTP/1.1\r\n\r\n", id="HTTP"),
         pytest.param(struct.pack(">I", 3) + b"\xc1\xc1\xc1", id="garbage"),
         pytest.param(framed(ReplicaHello("x" * 2000, "r1")), id="a long secret"),
     ],
 )
-def test_what_does_not_begin_with_hello_is_refused(in_loop: InLoop, sent: bytes) -> None:
-    async def test() -> None:
-        async with opened() as ingress:
-            await refused(ingress.address, sent)
-            assert (ingress.taken, ingress.lost, ingress.channel.replicas) == ([], [], [])
-
-    in_loop(test)
+async def test_what_does_not_begin_with_hello_is_refused(sent: bytes) -> None:
+    async with opened() as ingress:
+        await refused(ingress.address, sent)
+        assert (ingress.taken, ingress.lost, ingress.channel.replicas) == ([], [], [])
 
 
 @pytest.mark.parametrize(
@@ -150,264 +139,204 @@ def test_what_does_not_begin_with_hello_is_refused(in_loop: InLoop, sent: bytes)
         pytest.param(struct.pack(">I", 3) + b"\xc1\xc1\xc1", id="garbage"),
     ],
 )
-def test_a_damaged_frame_ends_the_connection(in_loop: InLoop, sent: bytes) -> None:
+async def test_a_damaged_frame_ends_the_connection(sent: bytes) -> None:
     """Guards the ingress: after such a frame nothing that follows can be trusted."""
-
-    async def test() -> None:
-        async with opened() as ingress:
-            hello = framed(ReplicaHello(ingress.address.secret, "r1"))
-            good, late = framed(Accepted("good", 1)), framed(Accepted("late", 1))
-            await refused(ingress.address, hello + good + sent + late)
-            await ingress.connected()
-            assert ingress.taken == [("r1", Accepted("good", 1))]
-            assert ingress.lost == ["r1"]
-
-    in_loop(test)
-
-
-def test_the_end_of_a_replica_is_told_once(in_loop: InLoop) -> None:
-    """Guards moves: a request that lost its replica must be sent on once."""
-
-    async def test() -> None:
-        async with opened() as ingress:
-            line = await ReplicaLine.connect(ingress.address, "r1")
-            line.send([Accepted("q", 1)])
-            await until(lambda: bool(ingress.taken))
-            line.close()
-            await until(lambda: bool(ingress.lost))
-            assert ingress.channel.replicas == []
+    async with opened() as ingress:
+        hello = framed(ReplicaHello(ingress.address.secret, "r1"))
+        good, late = framed(OrderAccepted("good", 1)), framed(OrderAccepted("late", 1))
+        await refused(ingress.address, hello + good + sent + late)
+        await ingress.connected()
+        assert ingress.taken == [("r1", OrderAccepted("good", 1))]
         assert ingress.lost == ["r1"]
 
-    in_loop(test)
+
+async def test_the_end_of_a_replica_is_told_once() -> None:
+    """Guards moves: a request that lost its replica must be sent on once."""
+    async with opened() as ingress:
+        connection = await IngressConnection.connect(ingress.address, "r1")
+        connection.send([OrderAccepted("q", 1)])
+        await until(lambda: bool(ingress.taken))
+        connection.close()
+        await until(lambda: bool(ingress.lost))
+        assert ingress.channel.replicas == []
+    assert ingress.lost == ["r1"]
 
 
-def test_half_a_frame_is_never_taken(in_loop: InLoop) -> None:
+async def test_half_a_frame_is_never_taken() -> None:
     """Guards invariant 5: a replica that dies while it sends has not sent that frame."""
-
-    async def test() -> None:
-        async with opened() as ingress:
-            _, writer = await asyncio.open_connection(ingress.address.host, ingress.address.port)
-            writer.write(
-                framed(ReplicaHello(ingress.address.secret, "r1")) + framed(Accepted("q", 1))[:-1]
-            )
-            await ingress.connected("r1")
-            writer.close()
-            await ingress.connected()
-            assert (ingress.taken, ingress.lost) == ([], ["r1"])
-
-    in_loop(test)
+    async with opened() as ingress:
+        _, writer = await asyncio.open_connection(ingress.address.host, ingress.address.port)
+        writer.write(
+            framed(ReplicaHello(ingress.address.secret, "r1")) + framed(OrderAccepted("q", 1))[:-1]
+        )
+        await ingress.connected("r1")
+        writer.close()
+        await ingress.connected()
+        assert (ingress.taken, ingress.lost) == ([], ["r1"])
 
 
-def test_a_replica_has_one_connection(in_loop: InLoop) -> None:
+async def test_a_replica_has_one_connection() -> None:
     """Guards the first connection: a second one of that name neither speaks nor ends it."""
+    async with opened() as ingress:
+        connection = await IngressConnection.connect(ingress.address, "r1")
+        await ingress.connected("r1")
+        hello = framed(ReplicaHello(ingress.address.secret, "r1"))
+        await refused(ingress.address, hello + framed(OrderAccepted("second", 1)))
+        assert ingress.lost == []
+        connection.send([OrderAccepted("first", 1)])
+        await until(lambda: bool(ingress.taken))
+        assert ingress.taken == [("r1", OrderAccepted("first", 1))]
+        connection.close()
 
-    async def test() -> None:
-        async with opened() as ingress:
-            line = await ReplicaLine.connect(ingress.address, "r1")
+
+async def test_a_replica_that_was_lost_may_come_again() -> None:
+    async with opened() as ingress:
+        for number in (1, 2):
+            connection = await IngressConnection.connect(ingress.address, "r1")
+            connection.send([OrderAccepted("q", number)])
             await ingress.connected("r1")
-            hello = framed(ReplicaHello(ingress.address.secret, "r1"))
-            await refused(ingress.address, hello + framed(Accepted("second", 1)))
-            assert ingress.lost == []
-            line.send([Accepted("first", 1)])
-            await until(lambda: bool(ingress.taken))
-            assert ingress.taken == [("r1", Accepted("first", 1))]
-            line.close()
-
-    in_loop(test)
+            connection.close()
+            await ingress.connected()
+        assert ingress.taken == [("r1", OrderAccepted("q", 1)), ("r1", OrderAccepted("q", 2))]
+        assert ingress.lost == ["r1", "r1"]
 
 
-def test_a_replica_that_was_lost_may_come_again(in_loop: InLoop) -> None:
-    async def test() -> None:
-        async with opened() as ingress:
-            for number in (1, 2):
-                line = await ReplicaLine.connect(ingress.address, "r1")
-                line.send([Accepted("q", number)])
-                await ingress.connected("r1")
-                line.close()
-                await ingress.connected()
-            assert ingress.taken == [("r1", Accepted("q", 1)), ("r1", Accepted("q", 2))]
-            assert ingress.lost == ["r1", "r1"]
-
-    in_loop(test)
-
-
-def test_silence_is_the_end(in_loop: InLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silence_is_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards invariant 8: a machine that is gone closes no connection."""
     monkeypatch.setattr(back_channel, "SILENCE_S_MAX", 0.01)
-
-    async def test() -> None:
-        async with opened() as ingress:
-            line = await ReplicaLine.connect(ingress.address, "r1")
-            await until(lambda: bool(ingress.lost))
-            await line.wait_gone()
-            assert not line.is_open
-            line.close()
-
-    in_loop(test)
+    async with opened() as ingress:
+        connection = await IngressConnection.connect(ingress.address, "r1")
+        await until(lambda: bool(ingress.lost))
+        await until(lambda: not connection.is_open)
+        assert not connection.is_open
+        connection.close()
 
 
-def test_whoever_says_no_hello_is_not_waited_for(
-    in_loop: InLoop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_whoever_says_no_hello_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(back_channel, "HELLO_S_MAX", 0.01)
-
-    async def test() -> None:
-        async with opened() as ingress:
-            await refused(ingress.address, b"")
-            await refused(ingress.address, framed(ReplicaHello(ingress.address.secret, "r1"))[:-1])
-            assert (ingress.taken, ingress.lost, ingress.channel.replicas) == ([], [], [])
-
-    in_loop(test)
+    async with opened() as ingress:
+        await refused(ingress.address, b"")
+        await refused(ingress.address, framed(ReplicaHello(ingress.address.secret, "r1"))[:-1])
+        assert (ingress.taken, ingress.lost, ingress.channel.replicas) == ([], [], [])
 
 
-def test_strangers_are_few_and_a_replica_still_gets_in(
-    in_loop: InLoop, monkeypatch: pytest.MonkeyPatch
+async def test_strangers_are_few_and_a_replica_still_gets_in(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Guards the ingress: whoever reaches the port could open all the connections it may have."""
     monkeypatch.setattr(back_channel, "HELLO_S_MAX", 1000.0)
-    monkeypatch.setattr(back_channel, "STRANGERS_MAX", 3)
-
-    async def test() -> None:
-        async with opened() as ingress:
-            host, port = ingress.address.host, ingress.address.port
-            line = await ReplicaLine.connect(ingress.address, "r1")
-            await ingress.connected("r1")
-            strangers = [await asyncio.open_connection(host, port) for _ in range(5)]
-            for reader, _ in strangers[:2]:
-                assert await reader.read() == b"", "the oldest are gone"
-            late = await ReplicaLine.connect(ingress.address, "r2")
-            await ingress.connected("r1", "r2")
-            assert await strangers[2][0].read() == b""
-            # Those that are left may still say who they are.
-            strangers[4][1].write(framed(ReplicaHello(ingress.address.secret, "r3")))
-            await ingress.connected("r1", "r2", "r3")
-            assert ingress.lost == []
-            for _, writer in strangers:
-                writer.close()
-            line.close()
-            late.close()
-
-    in_loop(test)
-
-
-def test_the_end_of_the_ingress_is_that_of_strangers(
-    in_loop: InLoop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(back_channel, "HELLO_S_MAX", 1000.0)
-    monkeypatch.setattr(back_channel, "STRANGERS_MAX", 1)
-
-    async def test() -> None:
-        async with opened() as ingress:
-            host, port = ingress.address.host, ingress.address.port
-            first, second = [await asyncio.open_connection(host, port) for _ in "ab"]
-            assert await first[0].read() == b"", "the second one was let in"
-            await ingress.channel.close()
-            assert await second[0].read() == b""
-            for _, writer in (first, second):
-                writer.close()
-
-    in_loop(test)
-
-
-def test_a_replica_knows_the_end_of_the_ingress(in_loop: InLoop) -> None:
-    """Guards slots: requests of an ingress that is gone are cancelled."""
-
-    async def test() -> None:
-        async with opened() as ingress:
-            line = await ReplicaLine.connect(ingress.address, "r1")
-            await ingress.connected("r1")
-            assert line.is_open
-            await ingress.channel.close()
-            await line.wait_gone()
-            await ingress.connected()
-            assert not line.is_open
-            line.send([Accepted("q", 1)])
-            line.close()
-            assert (ingress.taken, ingress.lost) == ([], ["r1"])
-            with pytest.raises(OSError):
-                await ReplicaLine.connect(ingress.address, "r1")
-
-    in_loop(test)
-
-
-def test_secrets_differ(in_loop: InLoop) -> None:
-    async def test() -> None:
-        async with opened() as one, opened() as other:
-            assert one.address.secret != other.address.secret
-            assert len(one.address.secret) >= 32
-            line = await ReplicaLine.connect(one.address, "r1")
-            await one.connected("r1")
-            line.close()
-
-    in_loop(test)
-
-
-def test_a_secret_of_other_letters_is_refused_without_a_word(in_loop: InLoop) -> None:
-    """Guards the log: whoever reaches the port could fill it."""
-
-    async def test() -> None:
-        complaints: list[dict[str, object]] = []
-        loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda _, complaint: complaints.append(complaint))
-        async with opened() as ingress:
-            await refused(ingress.address, framed(ReplicaHello("\u00e9" * 32, "r1")))
-            assert ingress.channel.replicas == []
-        assert complaints == []
-
-    in_loop(test)
-
-
-def test_nobody_is_let_in_after_the_end(in_loop: InLoop) -> None:
-    """Guards a closed fleet: a connection that was about to say its name is refused."""
-
-    async def test() -> None:
-        async with opened() as ingress:
-            reader, writer = await asyncio.open_connection(
-                ingress.address.host, ingress.address.port
-            )
-            await ingress.channel.close()
-            hello = framed(ReplicaHello(ingress.address.secret, "r1"))
-            writer.write(hello + framed(Accepted("q", 1)))
-            with contextlib.suppress(ConnectionError):
-                assert await reader.read() == b""
+    monkeypatch.setattr(back_channel, "UNKNOWN_MAX", 3)
+    async with opened() as ingress:
+        host, port = ingress.address.host, ingress.address.port
+        connection = await IngressConnection.connect(ingress.address, "r1")
+        await ingress.connected("r1")
+        strangers = [await asyncio.open_connection(host, port) for _ in range(5)]
+        for reader, _ in strangers[:2]:
+            assert await reader.read() == b"", "the oldest are gone"
+        late = await IngressConnection.connect(ingress.address, "r2")
+        await ingress.connected("r1", "r2")
+        assert await strangers[2][0].read() == b""
+        # Those that are left may still say who they are.
+        strangers[4][1].write(framed(ReplicaHello(ingress.address.secret, "r3")))
+        await ingress.connected("r1", "r2", "r3")
+        assert ingress.lost == []
+        for _, writer in strangers:
             writer.close()
-            assert (ingress.taken, ingress.channel.replicas) == ([], [])
+        connection.close()
+        late.close()
 
-    in_loop(test)
+
+async def test_the_end_of_the_ingress_is_that_of_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(back_channel, "HELLO_S_MAX", 1000.0)
+    monkeypatch.setattr(back_channel, "UNKNOWN_MAX", 1)
+    async with opened() as ingress:
+        host, port = ingress.address.host, ingress.address.port
+        first, second = [await asyncio.open_connection(host, port) for _ in "ab"]
+        assert await first[0].read() == b"", "the second one was let in"
+        await ingress.channel.close()
+        assert await second[0].read() == b""
+        for _, writer in (first, second):
+            writer.close()
 
 
-def test_an_ingress_asks_each_replica_for_its_details(in_loop: InLoop) -> None:
-    """Guards the way back: asks arrive one by one, and a line still knows when its ingress ends."""
+async def test_a_replica_knows_the_end_of_the_ingress() -> None:
+    """Guards slots: requests of an ingress that is gone are cancelled."""
+    async with opened() as ingress:
+        connection = await IngressConnection.connect(ingress.address, "r1")
+        await ingress.connected("r1")
+        assert connection.is_open
+        await ingress.channel.close()
+        await until(lambda: not connection.is_open)
+        await ingress.connected()
+        assert not connection.is_open
+        connection.send([OrderAccepted("q", 1)])
+        connection.close()
+        assert (ingress.taken, ingress.lost) == ([], ["r1"])
+        with pytest.raises(OSError):
+            await IngressConnection.connect(ingress.address, "r1")
 
-    async def test() -> None:
-        asked: list[tuple[ReplicaLine, int]] = []
-        async with opened() as ingress:
-            assert ingress.channel.ask(5) == []
-            lines = [
-                await ReplicaLine.connect(
-                    ingress.address, name, lambda line, count: asked.append((line, count))
-                )
-                for name in ("a", "b")
-            ]
-            await ingress.connected("a", "b")
-            assert sorted(ingress.channel.ask(240)) == sorted(ingress.channel.ask(0)) == ["a", "b"]
-            await until(lambda: len(asked) == 4)
-            for line in lines:
-                assert [count for each, count in asked if each is line] == [240, 0]
-                assert line.is_open
-            lines[0].close()
-            await ingress.connected("b")
-            assert ingress.channel.ask(1) == ["b"]
-        await lines[1].wait_gone()
-        assert not lines[1].is_open
-        lines[1].close()
 
-    in_loop(test)
+async def test_secrets_differ() -> None:
+    async with opened() as one, opened() as other:
+        assert one.address.secret != other.address.secret
+        assert len(one.address.secret) >= 32
+        connection = await IngressConnection.connect(one.address, "r1")
+        await one.connected("r1")
+        connection.close()
+
+
+async def test_a_secret_of_other_letters_is_refused_without_a_word() -> None:
+    """Guards the log: whoever reaches the port could fill it."""
+    complaints: list[dict[str, object]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, complaint: complaints.append(complaint))
+    async with opened() as ingress:
+        await refused(ingress.address, framed(ReplicaHello("\u00e9" * 32, "r1")))
+        assert ingress.channel.replicas == []
+    assert complaints == []
+
+
+async def test_nobody_is_let_in_after_the_end() -> None:
+    """Guards a closed fleet: a connection that was about to say its name is refused."""
+    async with opened() as ingress:
+        reader, writer = await asyncio.open_connection(ingress.address.host, ingress.address.port)
+        await ingress.channel.close()
+        hello = framed(ReplicaHello(ingress.address.secret, "r1"))
+        writer.write(hello + framed(OrderAccepted("q", 1)))
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+        writer.close()
+        assert (ingress.taken, ingress.channel.replicas) == ([], [])
+
+
+async def test_an_ingress_asks_each_replica_for_its_details() -> None:
+    """Guards the way back: questions arrive one by one, and the end of an ingress is still seen."""
+    asked: list[tuple[IngressConnection, int]] = []
+    async with opened() as ingress:
+        assert ingress.channel.ask(5) == []
+        connections = [
+            await IngressConnection.connect(
+                ingress.address, name, lambda connection, count: asked.append((connection, count))
+            )
+            for name in ("a", "b")
+        ]
+        await ingress.connected("a", "b")
+        assert sorted(ingress.channel.ask(240)) == sorted(ingress.channel.ask(0)) == ["a", "b"]
+        await until(lambda: len(asked) == 4)
+        for connection in connections:
+            assert [count for each, count in asked if each is connection] == [240, 0]
+            assert connection.is_open
+        connections[0].close()
+        await ingress.connected("b")
+        assert ingress.channel.ask(1) == ["b"]
+    await until(lambda: not connections[1].is_open)
+    assert not connections[1].is_open
+    connections[1].close()
 
 
 @pytest.mark.parametrize("has_limit", [True, False])
-def test_a_machine_that_is_lost_without_a_word_is_noticed_where_the_system_can(
-    in_loop: InLoop, monkeypatch: pytest.MonkeyPatch, has_limit: bool
+async def test_a_machine_that_is_lost_without_a_word_is_noticed_where_the_system_can(
+    monkeypatch: pytest.MonkeyPatch, has_limit: bool
 ) -> None:
     """Guards slots: after a power loss no end of a connection is told. Not every system can."""
     option = getattr(socket, "TCP_USER_TIMEOUT", None)
@@ -415,15 +344,11 @@ def test_a_machine_that_is_lost_without_a_word_is_noticed_where_the_system_can(
         pytest.skip("this system has no such limit")
     if not has_limit:
         monkeypatch.delattr(socket, "TCP_USER_TIMEOUT", raising=False)
-
-    async def test() -> None:
-        async with opened() as ingress:
-            line = await ReplicaLine.connect(ingress.address, "r1")
-            await ingress.connected("r1")
-            if option is not None:
-                connection = line._writer.get_extra_info("socket")
-                limit_ms = connection.getsockopt(socket.IPPROTO_TCP, option)
-                assert limit_ms == (back_channel.GONE_MS if has_limit else 0)
-            line.close()
-
-    in_loop(test)
+    async with opened() as ingress:
+        connection = await IngressConnection.connect(ingress.address, "r1")
+        await ingress.connected("r1")
+        if option is not None:
+            own_socket = connection._writer.get_extra_info("socket")
+            limit_ms = own_socket.getsockopt(socket.IPPROTO_TCP, option)
+            assert limit_ms == (back_channel.GONE_MS if has_limit else 0)
+        connection.close()

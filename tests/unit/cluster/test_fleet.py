@@ -1,7 +1,6 @@
 """The engines of several replicas as one: streams that outlive them, refusals, cancels, counts."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,11 +14,8 @@ from jitney.engine.answer import Answer
 from jitney.errors import BackendFailed, DeadlineExceeded, EngineStopped, InvalidRequest, QueueFull
 from jitney.records import Record, RequestAccepted, RequestDone, RequestFailed, RequestRefused
 from jitney_cluster.dispatch import ReplicaLost
-from jitney_cluster.replica_messages import Accepted, Started, decode_run
-
-MakeRequest = Callable[..., Request]
-MakeCluster = Callable[..., Any]  # Any: the Cluster of conftest.py, which tests cannot import
-InLoop = Callable[[Callable[[], Awaitable[None]]], None]
+from jitney_cluster.replica_messages import Order, OrderAccepted, OrderStarted
+from tests.unit.cluster.conftest import MakeCluster, MakeRequest
 
 SLOW = {"max_tokens": 200}
 
@@ -38,406 +34,319 @@ async def made(cluster: Any, count: int) -> None:
 
     def is_made() -> bool:
         live = cluster.fleet._live.values()
-        return bool(sum(each.progress.token_count for each in live) >= count)
+        return bool(sum(each.token_count for each in live) >= count)
 
     while not is_made():  # noqa: ASYNC110, replicas tell it when they can
         await asyncio.sleep(0.001)
 
 
-def test_requests_are_spread_and_answered(
-    make_cluster: MakeCluster, make_request: MakeRequest, in_loop: InLoop
+async def test_requests_are_spread_and_answered(
+    make_cluster: MakeCluster, make_request: MakeRequest
 ) -> None:
-    async def test() -> None:
-        requests = [make_request(f"prompt {number}") for number in range(12)]
-        async with make_cluster(1) as alone:
-            expected = await texts_of(alone, requests)
-        async with make_cluster(3) as cluster:
-            assert await texts_of(cluster, requests) == expected
-            assert set(cluster.dispatch.sent) == set(cluster.dispatch.replicas)
-
-    in_loop(test)
+    requests = [make_request(f"prompt {number}") for number in range(12)]
+    async with make_cluster(1) as alone:
+        expected = await texts_of(alone, requests)
+    async with make_cluster(3) as cluster:
+        assert await texts_of(cluster, requests) == expected
+        assert set(cluster.dispatch.sent) == set(cluster.dispatch.replicas)
 
 
-def test_a_caller_cannot_tell_that_a_replica_died(
-    make_cluster: MakeCluster, make_request: MakeRequest, in_loop: InLoop
+async def test_a_caller_cannot_tell_that_a_replica_died(
+    make_cluster: MakeCluster, make_request: MakeRequest
 ) -> None:
     """Guards invariants 1, 4 and 5 over a loss: nothing twice, nothing lost, usage right."""
-
-    async def test() -> None:
-        requests = [
-            make_request(f"prompt {number}", temperature=float(number % 2), **SLOW)
-            for number in range(9)
-        ]
-        async with make_cluster(1) as alone:
-            expected = await texts_of(alone, requests)
-        async with make_cluster(3) as cluster:
-            records: list[Record] = []
-            cluster.fleet.observe(records.append)
-            reading = asyncio.create_task(texts_of(cluster, requests))
-            for wanted in (30, 120):
-                await made(cluster, wanted)
-                await cluster.dispatch.kill(next(iter(cluster.dispatch.replicas)))
-            cluster.add()
-            assert await reading == expected
-            done = [each for each in records if isinstance(each, RequestDone)]
-            assert len(done) == len(requests)
-            assert {each.generated_tokens for each in done} == {200}
-            assert sum(isinstance(each, RequestAccepted) for each in records) == len(requests)
-            assert len(cluster.dispatch.sent) > len(requests)
-            assert cluster.fleet.stats().live_requests == 0
-
-    in_loop(test)
+    requests = [
+        make_request(f"prompt {number}", temperature=float(number % 2), **SLOW)
+        for number in range(9)
+    ]
+    async with make_cluster(1) as alone:
+        expected = await texts_of(alone, requests)
+    async with make_cluster(3) as cluster:
+        records: list[Record] = []
+        cluster.fleet.observe(records.append)
+        reading = asyncio.create_task(texts_of(cluster, requests))
+        for wanted in (30, 120):
+            await made(cluster, wanted)
+            await cluster.dispatch.kill(next(iter(cluster.dispatch.replicas)))
+        cluster.add()
+        assert await reading == expected
+        done = [each for each in records if isinstance(each, RequestDone)]
+        assert len(done) == len(requests)
+        assert {each.generated_tokens for each in done} == {200}
+        assert sum(isinstance(each, RequestAccepted) for each in records) == len(requests)
+        assert len(cluster.dispatch.sent) > len(requests)
+        assert cluster.fleet.stats().live_requests == 0
 
 
-def test_nothing_is_sent_to_a_lost_replica_that_ray_still_lists(
-    make_cluster: MakeCluster, make_request: MakeRequest, in_loop: InLoop
+async def test_nothing_is_sent_to_a_lost_replica_that_ray_still_lists(
+    make_cluster: MakeCluster, make_request: MakeRequest
 ) -> None:
     """Guards the length of a pause: Ray misses a dead machine up to a minute later than we do."""
-
-    async def test() -> None:
-        requests = [make_request(f"prompt {number}", **SLOW) for number in range(8)]
-        async with make_cluster(2) as cluster:
-            reading = asyncio.create_task(texts_of(cluster, requests))
-            await made(cluster, 16)
-            lost = cluster.dispatch.sent[0]
-            before = len(cluster.dispatch.sent)
-            for connecting in cluster.dispatch.replicas[lost]._lines.values():
-                (await connecting).close()
-            await reading
-            moved = cluster.dispatch.sent[before:]
-            assert moved
-            assert lost not in moved
-
-    in_loop(test)
+    requests = [make_request(f"prompt {number}", **SLOW) for number in range(8)]
+    async with make_cluster(2) as cluster:
+        reading = asyncio.create_task(texts_of(cluster, requests))
+        await made(cluster, 16)
+        lost = cluster.dispatch.sent[0]
+        before = len(cluster.dispatch.sent)
+        for connection in cluster.dispatch.replicas[lost]._connected():
+            connection.close()
+        await reading
+        moved = cluster.dispatch.sent[before:]
+        assert moved
+        assert lost not in moved
 
 
-def test_an_order_that_a_silent_replica_did_not_take_goes_elsewhere(
-    make_cluster: MakeCluster, make_request: MakeRequest, in_loop: InLoop
+async def test_an_order_that_a_silent_replica_did_not_take_goes_elsewhere(
+    make_cluster: MakeCluster, make_request: MakeRequest
 ) -> None:
     """Guards callers of a machine that hangs: Ray would let them wait for a minute."""
-
-    async def test() -> None:
-        async with make_cluster(2) as cluster:
-            first, *others = (make_request(f"prompt {number}") for number in range(9))
-            await texts_of(cluster, [first])
-            (lost,) = set(cluster.dispatch.sent)
-            cluster.dispatch.silent.add(lost)
-            reading = asyncio.create_task(texts_of(cluster, others))
-            while lost not in cluster.dispatch.sent[1:]:  # noqa: ASYNC110, a test polls
-                await asyncio.sleep(0)
-            for connecting in cluster.dispatch.replicas[lost]._lines.values():
-                (await connecting).close()
-            assert all(await reading)
-
-    in_loop(test)
+    async with make_cluster(2) as cluster:
+        first, *others = (make_request(f"prompt {number}") for number in range(9))
+        await texts_of(cluster, [first])
+        (lost,) = set(cluster.dispatch.sent)
+        cluster.dispatch.silent.add(lost)
+        reading = asyncio.create_task(texts_of(cluster, others))
+        while lost not in cluster.dispatch.sent[1:]:  # noqa: ASYNC110, a test polls
+            await asyncio.sleep(0)
+        for connection in cluster.dispatch.replicas[lost]._connected():
+            connection.close()
+        assert all(await reading)
 
 
-def test_a_whole_answer_survives_too(
-    make_cluster: MakeCluster, make_request: MakeRequest, in_loop: InLoop
+async def test_a_whole_answer_survives_too(
+    make_cluster: MakeCluster, make_request: MakeRequest
 ) -> None:
     """Guards calls without a stream: logprobs and several completions included."""
-
-    async def test() -> None:
-        request = make_request(n=3, temperature=1.0, logprobs=2, **SLOW)
-        async with make_cluster(1) as alone:
-            expected: Answer = await alone.fleet.send(request, streams=False).result_async()
-        async with make_cluster(2) as cluster:
-            answering = asyncio.create_task(
-                cluster.fleet.send(request, streams=False).result_async()
-            )
-            await made(cluster, 50)
-            await cluster.dispatch.kill(cluster.dispatch.sent[0])
-            answer = await answering
-        for ours, theirs in zip(answer.completions, expected.completions, strict=True):
-            assert (ours.text, ours.tokens) == (theirs.text, theirs.tokens)
-            assert ours.logprobs == theirs.logprobs
-            assert ours.finish_reason is theirs.finish_reason
-        assert answer.usage.completion_count == expected.usage.completion_count
-
-    in_loop(test)
+    request = make_request(n=3, temperature=1.0, logprobs=2, **SLOW)
+    async with make_cluster(1) as alone:
+        expected: Answer = await alone.fleet.send(request, streams=False).result_async()
+    async with make_cluster(2) as cluster:
+        answering = asyncio.create_task(cluster.fleet.send(request, streams=False).result_async())
+        await made(cluster, 50)
+        await cluster.dispatch.kill(cluster.dispatch.sent[0])
+        answer = await answering
+    for ours, theirs in zip(answer.completions, expected.completions, strict=True):
+        assert (ours.text, ours.tokens) == (theirs.text, theirs.tokens)
+        assert ours.logprobs == theirs.logprobs
+        assert ours.finish_reason is theirs.finish_reason
+    assert answer.usage.completion_count == expected.usage.completion_count
 
 
-def test_a_request_that_kills_its_replicas_ends_alone(
-    make_cluster: MakeCluster, make_request: MakeRequest, in_loop: InLoop
+async def test_a_request_that_kills_its_replicas_ends_alone(
+    make_cluster: MakeCluster, make_request: MakeRequest
 ) -> None:
     """Guards everyone else: it ends after three losses without a token, and they do not."""
-
-    async def test() -> None:
-        innocent = [make_request(f"prompt {number}", **SLOW) for number in range(6)]
-        async with make_cluster(1) as alone:
-            expected = await texts_of(alone, innocent)
-        async with make_cluster(2) as cluster:
-            reading = asyncio.create_task(texts_of(cluster, innocent))
-            await made(cluster, 20)
-            poison = make_request("poison")
-            cluster.dispatch.poison = poison.id
-            with pytest.raises(BackendFailed, match="Every replica"):
-                await cluster.fleet.send(poison).result_async()
-            assert len(cluster.dispatch.poisoned) == 3
-            assert await reading == expected
-
-    in_loop(test)
+    innocent = [make_request(f"prompt {number}", **SLOW) for number in range(6)]
+    async with make_cluster(1) as alone:
+        expected = await texts_of(alone, innocent)
+    async with make_cluster(2) as cluster:
+        reading = asyncio.create_task(texts_of(cluster, innocent))
+        await made(cluster, 20)
+        poison = make_request("poison")
+        cluster.dispatch.poison = poison.id
+        with pytest.raises(BackendFailed, match="Every replica"):
+            await cluster.fleet.send(poison).result_async()
+        assert len(cluster.dispatch.poisoned) == 3
+        assert await reading == expected
 
 
-def test_a_full_replica_sends_it_on_and_a_full_fleet_refuses(
-    make_cluster: MakeCluster, make_request: MakeRequest, in_loop: InLoop
+async def test_a_full_replica_sends_it_on_and_a_full_fleet_refuses(
+    make_cluster: MakeCluster, make_request: MakeRequest
 ) -> None:
     """Guards admission over all: 429 only when every queue is full, with a time to try again."""
-
-    async def test() -> None:
-        settings = Settings(
-            backend="fake", max_num_seqs=1, max_num_queued_reqs=1, max_model_len=512
+    settings = Settings(backend="fake", max_num_seqs=1, max_num_queued_reqs=1, max_model_len=512)
+    async with make_cluster(2, settings) as cluster:
+        handles = [cluster.fleet.send(make_request(f"p{at}", **SLOW)) for at in range(8)]
+        ended = await asyncio.gather(
+            *(each.result_async() for each in handles), return_exceptions=True
         )
-        async with make_cluster(2, settings) as cluster:
-            handles = [cluster.fleet.send(make_request(f"p{at}", **SLOW)) for at in range(8)]
-            ended = await asyncio.gather(
-                *(each.result_async() for each in handles), return_exceptions=True
-            )
-            refused = [each for each in ended if isinstance(each, QueueFull)]
-            answered = [each for each in ended if isinstance(each, Answer)]
-            assert len(refused) + len(answered) == 8
-            assert len(answered) >= 2
-            assert all(each.retry_after_s > 0 for each in refused)
-            assert all(len(each.completions[0].tokens) == 200 for each in answered)
-
-    in_loop(test)
+        refused = [each for each in ended if isinstance(each, QueueFull)]
+        answered = [each for each in ended if isinstance(each, Answer)]
+        assert len(refused) + len(answered) == 8
+        assert len(answered) >= 2
+        assert all(each.retry_after_s > 0 for each in refused)
+        assert all(len(each.completions[0].tokens) == 200 for each in answered)
 
 
-def test_a_cancel_reaches_the_replica(
-    make_cluster: MakeCluster, make_request: MakeRequest, in_loop: InLoop
+async def test_a_cancel_reaches_the_replica(
+    make_cluster: MakeCluster, make_request: MakeRequest
 ) -> None:
-    async def test() -> None:
-        async with make_cluster(1) as cluster:
-            request = make_request(**SLOW)
-            handle = cluster.fleet.send(request)
-            await made(cluster, 5)
-            handle.cancel()
-            answer = await handle.result_async()
-            assert answer.completions[0].finish_reason is FinishReason.CANCELLED
-            (replica,) = cluster.dispatch.replicas.values()
-            while replica._engine.stats().live_requests:  # noqa: ASYNC110, on its own thread
-                await asyncio.sleep(0)
-            assert request.id not in cluster.fleet._live
-
-    in_loop(test)
+    async with make_cluster(1) as cluster:
+        request = make_request(**SLOW)
+        handle = cluster.fleet.send(request)
+        await made(cluster, 5)
+        handle.cancel()
+        answer = await handle.result_async()
+        assert answer.completions[0].finish_reason is FinishReason.CANCELLED
+        (replica,) = cluster.dispatch.replicas.values()
+        while replica._engine.stats().live_requests:  # noqa: ASYNC110, on its own thread
+            await asyncio.sleep(0)
+        assert request.id not in cluster.fleet._live
 
 
-def test_a_pause_is_answered_by_the_replica(
-    make_cluster: MakeCluster, make_request: MakeRequest, in_loop: InLoop
+async def test_a_pause_is_answered_by_the_replica(
+    make_cluster: MakeCluster, make_request: MakeRequest
 ) -> None:
     """Guards who pauses: each replica has a bound of its own, and only it knows."""
-
-    async def test() -> None:
-        settings = Settings(
-            backend="fake", max_num_seqs=4, max_model_len=512, max_num_queued_reqs=4
-        )
-        async with make_cluster(1, settings) as cluster:
-            handles = [cluster.fleet.send(make_request(**SLOW)) for _ in range(2)]
-            early = asyncio.wrap_future(cluster.fleet.control.pause(handles[0].id))
-            assert await early is PauseOutcome.NOT_NOW
-            await made(cluster, 5)
-            while any(each.replica is None for each in cluster.fleet._live.values()):  # noqa: ASYNC110
-                await asyncio.sleep(0)
-            outcomes = [await asyncio.wrap_future(each.pause()) for each in handles]
-            assert outcomes == [PauseOutcome.PAUSED, PauseOutcome.TOO_MANY]
-            for handle in handles:
-                handle.cancel()
-                await handle.result_async()
-            ended = asyncio.wrap_future(cluster.fleet.control.pause(handles[0].id))
-            assert await ended is PauseOutcome.ENDED
-
-    in_loop(test)
+    settings = Settings(backend="fake", max_num_seqs=4, max_model_len=512, max_num_queued_reqs=4)
+    async with make_cluster(1, settings) as cluster:
+        handles = [cluster.fleet.send(make_request(**SLOW)) for _ in range(2)]
+        early = asyncio.wrap_future(cluster.fleet.control.pause(handles[0].id))
+        assert await early is PauseOutcome.NOT_NOW
+        await made(cluster, 5)
+        while any(each.replica is None for each in cluster.fleet._live.values()):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        outcomes = [await asyncio.wrap_future(each.pause()) for each in handles]
+        assert outcomes == [PauseOutcome.PAUSED, PauseOutcome.TOO_MANY]
+        for handle in handles:
+            handle.cancel()
+            await handle.result_async()
+        ended = asyncio.wrap_future(cluster.fleet.control.pause(handles[0].id))
+        assert await ended is PauseOutcome.ENDED
 
 
-def test_a_deadline_holds_while_there_is_no_replica(
-    make_cluster: MakeCluster, make_request: MakeRequest, in_loop: InLoop
+async def test_a_deadline_holds_while_there_is_no_replica(
+    make_cluster: MakeCluster, make_request: MakeRequest
 ) -> None:
     """Guards invariant 8: no wait is without end."""
-
-    async def test() -> None:
-        settings = Settings(
-            backend="fake", max_num_seqs=4, max_model_len=512, request_timeout_s=0.2
-        )
-        async with make_cluster(1, settings) as cluster:
-            await cluster.dispatch.kill("r1")
-            with pytest.raises(DeadlineExceeded):
-                await cluster.fleet.send(make_request()).result_async()
-
-    in_loop(test)
+    settings = Settings(backend="fake", max_num_seqs=4, max_model_len=512, request_timeout_s=0.2)
+    async with make_cluster(1, settings) as cluster:
+        await cluster.dispatch.kill("r1")
+        with pytest.raises(DeadlineExceeded):
+            await cluster.fleet.send(make_request()).result_async()
 
 
-def test_the_limit_for_waiting_holds_while_there_is_no_replica(
-    make_cluster: MakeCluster, make_request: MakeRequest, in_loop: InLoop
+async def test_the_limit_for_waiting_holds_while_there_is_no_replica(
+    make_cluster: MakeCluster, make_request: MakeRequest
 ) -> None:
     """Guards `queue_timeout_s`: it began only when a replica had the request."""
-
-    async def test() -> None:
-        async with make_cluster(1) as cluster:
-            await cluster.dispatch.kill("r1")
-            request = replace(make_request(), queue_timeout_s=0.05)
-            with pytest.raises(DeadlineExceeded, match=r"did not run within 0\.05 s"):
-                await cluster.fleet.send(request).result_async()
-
-    in_loop(test)
+    async with make_cluster(1) as cluster:
+        await cluster.dispatch.kill("r1")
+        request = replace(make_request(), queue_timeout_s=0.05)
+        with pytest.raises(DeadlineExceeded, match=r"did not run within 0\.05 s"):
+            await cluster.fleet.send(request).result_async()
 
 
-def test_the_router_is_told_of_first_tokens(
-    make_cluster: MakeCluster, make_request: MakeRequest, in_loop: InLoop
+async def test_the_router_is_told_of_first_tokens(
+    make_cluster: MakeCluster, make_request: MakeRequest
 ) -> None:
     """Guards routing under load: which prompts are computed only the ingress knows in time."""
-
-    async def test() -> None:
-        async with make_cluster(1) as cluster:
-            for _ in range(3):
-                await cluster.fleet.send(make_request()).result_async()
-            assert cluster.dispatch.begun == [("r1", 1), ("r1", 2)]
-
-    in_loop(test)
+    async with make_cluster(1) as cluster:
+        for _ in range(3):
+            await cluster.fleet.send(make_request()).result_async()
+        assert cluster.dispatch.begun == [("r1", 1), ("r1", 2)]
 
 
-def test_a_mistake_comes_back_as_itself(
-    make_cluster: MakeCluster, make_request: MakeRequest, in_loop: InLoop
+async def test_a_mistake_comes_back_as_itself(
+    make_cluster: MakeCluster, make_request: MakeRequest
 ) -> None:
     """Guards the error of a caller: it is not a loss, and is not tried elsewhere."""
-
-    async def test() -> None:
-        async with make_cluster(2) as cluster:
-            records: list[Record] = []
-            cluster.fleet.observe(records.append)
-            long = make_request("x" * 600)
-            with pytest.raises(InvalidRequest.__mro__[1], match="600 tokens"):
-                await cluster.fleet.send(long).result_async()
-            assert len(cluster.dispatch.sent) == 1
-            assert [type(each) for each in records] == [RequestRefused]
-
-    in_loop(test)
+    async with make_cluster(2) as cluster:
+        records: list[Record] = []
+        cluster.fleet.observe(records.append)
+        long = make_request("x" * 600)
+        with pytest.raises(InvalidRequest.__mro__[1], match="600 tokens"):
+            await cluster.fleet.send(long).result_async()
+        assert len(cluster.dispatch.sent) == 1
+        assert [type(each) for each in records] == [RequestRefused]
 
 
-def test_closing_ends_what_runs(
-    make_cluster: MakeCluster, make_request: MakeRequest, in_loop: InLoop
-) -> None:
-    async def test() -> None:
-        async with make_cluster(1) as cluster:
-            records: list[Record] = []
-            cluster.fleet.observe(records.append)
-            handle = cluster.fleet.send(make_request(**SLOW))
-            await made(cluster, 3)
-            await asyncio.to_thread(cluster.fleet.close)
-            with pytest.raises(EngineStopped):
-                await handle.result_async()
-            assert sum(isinstance(each, RequestFailed) for each in records) == 1
-            with pytest.raises(EngineStopped):
-                cluster.fleet.send(make_request())
-
-    in_loop(test)
+async def test_closing_ends_what_runs(make_cluster: MakeCluster, make_request: MakeRequest) -> None:
+    async with make_cluster(1) as cluster:
+        records: list[Record] = []
+        cluster.fleet.observe(records.append)
+        handle = cluster.fleet.send(make_request(**SLOW))
+        await made(cluster, 3)
+        await asyncio.to_thread(cluster.fleet.close)
+        with pytest.raises(EngineStopped):
+            await handle.result_async()
+        assert sum(isinstance(each, RequestFailed) for each in records) == 1
+        with pytest.raises(EngineStopped):
+            cluster.fleet.send(make_request())
 
 
-def test_a_request_goes_on_with_its_own_model_only(
-    make_cluster: MakeCluster, make_request: MakeRequest, in_loop: InLoop
+async def test_a_request_goes_on_with_its_own_model_only(
+    make_cluster: MakeCluster, make_request: MakeRequest
 ) -> None:
     """Guards a rolling update: beside replicas of a new model, the old one finishes its texts."""
-
-    async def test() -> None:
-        requests = [make_request(f"prompt {number}", **SLOW) for number in range(4)]
-        async with make_cluster(1) as alone:
-            expected = await texts_of(alone, requests)
-        async with make_cluster(2) as cluster:
-            first, second = cluster.dispatch.replicas
-            cluster.dispatch.replicas[second].model_key = "another"
-            reading = asyncio.create_task(texts_of(cluster, requests))
-            await made(cluster, 20)
-            assert set(cluster.dispatch.sent) == {first, second}, "both were asked"
-            third = cluster.add()
-            await cluster.dispatch.kill(first)
-            assert await reading == expected
-            assert third in cluster.dispatch.sent
-
-    in_loop(test)
+    requests = [make_request(f"prompt {number}", **SLOW) for number in range(4)]
+    async with make_cluster(1) as alone:
+        expected = await texts_of(alone, requests)
+    async with make_cluster(2) as cluster:
+        first, second = cluster.dispatch.replicas
+        cluster.dispatch.replicas[second].model_key = "another"
+        reading = asyncio.create_task(texts_of(cluster, requests))
+        await made(cluster, 20)
+        assert set(cluster.dispatch.sent) == {first, second}, "both were asked"
+        third = cluster.add()
+        await cluster.dispatch.kill(first)
+        assert await reading == expected
+        assert third in cluster.dispatch.sent
 
 
-def test_a_request_that_no_replica_takes_ends_with_the_reason(
-    make_cluster: MakeCluster,
-    make_request: MakeRequest,
-    in_loop: InLoop,
-    monkeypatch: pytest.MonkeyPatch,
+async def test_a_request_that_no_replica_takes_ends_with_the_reason(
+    make_cluster: MakeCluster, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards invariant 8: no wait for a replica is without end."""
-    monkeypatch.setattr("jitney_cluster.accounts.PLACE_S_MAX", 0.3)
-
-    async def test() -> None:
-        async with make_cluster(1) as cluster:
-            (name,) = cluster.dispatch.replicas
-            cluster.dispatch.replicas[name].model_key = "another"
-            with pytest.raises(QueueFull, match="another model"):
-                await cluster.fleet.send(make_request()).result_async()
-
-    in_loop(test)
+    monkeypatch.setattr("jitney_cluster.cluster_request.PLACE_S_MAX", 0.3)
+    async with make_cluster(1) as cluster:
+        (name,) = cluster.dispatch.replicas
+        cluster.dispatch.replicas[name].model_key = "another"
+        with pytest.raises(QueueFull, match="another model"):
+            await cluster.fleet.send(make_request()).result_async()
 
 
-def test_a_key_has_its_part_on_each_replica(
-    make_cluster: MakeCluster, make_request: MakeRequest, in_loop: InLoop
+async def test_a_key_has_its_part_on_each_replica(
+    make_cluster: MakeCluster, make_request: MakeRequest
 ) -> None:
     """Guards fairness: over all replicas a key holds its share, and no more."""
-
-    async def test() -> None:
-        async with make_cluster(2) as cluster:
-            share = Share(waiting_max=100, waiting_tokens_max=100_000, running_max=2)
-            requests = [
-                replace(make_request(f"prompt {number}", **SLOW), share=share, tenant="a")
-                for number in range(8)
-            ]
-            reading = asyncio.create_task(texts_of(cluster, requests))
-            await made(cluster, 100)
-            for replica in cluster.dispatch.replicas.values():
-                assert replica._engine.snapshot().running_count == 1
-            await reading
-
-    in_loop(test)
+    async with make_cluster(2) as cluster:
+        share = Share(waiting_max=100, waiting_tokens_max=100_000, running_max=2)
+        requests = [
+            replace(make_request(f"prompt {number}", **SLOW), share=share, tenant="a")
+            for number in range(8)
+        ]
+        reading = asyncio.create_task(texts_of(cluster, requests))
+        await made(cluster, 100)
+        for replica in cluster.dispatch.replicas.values():
+            assert replica._engine.snapshot().running_count == 1
+        await reading
 
 
-def test_a_moved_request_is_not_refused_by_a_full_queue(
-    make_cluster: MakeCluster, make_request: MakeRequest, in_loop: InLoop
+async def test_a_moved_request_is_not_refused_by_a_full_queue(
+    make_cluster: MakeCluster, make_request: MakeRequest
 ) -> None:
     """Guards invariant 1: who was accepted is not sent away because its replica died."""
     full = Settings(
         backend="fake", max_num_seqs=2, max_num_queued_reqs=4, max_model_len=512, kv_tokens=4096
     )
-
-    async def test() -> None:
-        requests = [make_request(f"prompt {number}", **SLOW) for number in range(8)]
-        async with make_cluster(2, full) as cluster:
-            reading = asyncio.create_task(texts_of(cluster, requests))
-            await made(cluster, 100)
-            assert not reading.done(), "all were accepted: both replicas are full"
-            await cluster.dispatch.kill(next(iter(cluster.dispatch.replicas)))
-            assert [len(text) > 0 for text in await reading] == [True] * 8
-
-    in_loop(test)
+    requests = [make_request(f"prompt {number}", **SLOW) for number in range(8)]
+    async with make_cluster(2, full) as cluster:
+        reading = asyncio.create_task(texts_of(cluster, requests))
+        await made(cluster, 100)
+        assert not reading.done(), "all were accepted: both replicas are full"
+        await cluster.dispatch.kill(next(iter(cluster.dispatch.replicas)))
+        assert [len(text) > 0 for text in await reading] == [True] * 8
 
 
-def test_a_suspect_that_is_lost_before_it_starts_goes_on(
-    make_cluster: MakeCluster, make_request: MakeRequest, in_loop: InLoop
+async def test_a_suspect_that_is_lost_before_it_starts_goes_on(
+    make_cluster: MakeCluster, make_request: MakeRequest
 ) -> None:
     """Guards the turn of suspects: one that is lost again gives it back, and takes it again."""
+    async with make_cluster(1) as cluster:
+        usual, fates = cluster.dispatch.run, ["runs", "runs", "never comes", "never comes"]
+        request = make_request()
 
-    async def test() -> None:
-        async with make_cluster(1) as cluster:
-            usual, fates = cluster.dispatch.run, ["runs", "runs", "never comes", "never comes"]
-            request = make_request()
+        async def run(order: Order) -> None:
+            if not fates:
+                await usual(order)
+                return
+            if fates.pop(0) == "runs":
+                cluster.fleet._take("gone", OrderAccepted(order.request_id, order.attempt))
+                cluster.fleet._take("gone", OrderStarted(order.request_id, order.attempt, 0))
+            raise ReplicaLost("gone")
 
-            async def run(frame: bytes, *rest: Any) -> None:
-                order = decode_run(frame)
-                if not fates:
-                    await usual(frame, *rest)
-                    return
-                if fates.pop(0) == "runs":
-                    cluster.fleet._take("gone", Accepted(order.wanted.id, order.attempt))
-                    cluster.fleet._take("gone", Started(order.wanted.id, order.attempt, 0))
-                raise ReplicaLost("gone")
-
-            cluster.dispatch.run = run
-            answer = await cluster.fleet.send(request).result_async()
-            assert answer.completions[0].finish_reason is FinishReason.LENGTH
-            await cluster.fleet._suspects.take(object(), 0.1)  # the turn is free
-
-    in_loop(test)
+        cluster.dispatch.run = run
+        answer = await cluster.fleet.send(request).result_async()
+        assert answer.completions[0].finish_reason is FinishReason.LENGTH
+        await cluster.fleet._attempts.suspects.acquire(object(), 0.1)  # the turn is free

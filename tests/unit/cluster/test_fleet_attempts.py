@@ -2,151 +2,134 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
 from jitney.core.events import FinishReason
-from jitney.core.request import Request, RequestId
+from jitney.core.request import RequestId
+from jitney.engine.answer import Delta
 from jitney.errors import BackendFailed, DeadlineExceeded, EngineStopped, JitneyError, QueueFull
 from jitney.server.http.error_response import refusal_for
 from jitney.server.responses import frame
-from jitney_cluster import suspects
-from jitney_cluster.accounts import MovingRequest
+from jitney_cluster import attempts
+from jitney_cluster.cluster_request import ClusterRequest
 from jitney_cluster.fleet import ReplicaFleet
-from jitney_cluster.replica_messages import Ended, Made, Started, Told
-
-MakeRequest = Callable[..., Request]
-MakeCluster = Callable[..., Any]  # Any: the Cluster of conftest.py, which tests cannot import
-InLoop = Callable[[Callable[[], Awaitable[None]]], None]
+from jitney_cluster.replica_messages import OrderDelta, OrderEnded, OrderStarted, ReplicaMessage
+from tests.unit.cluster.conftest import MakeCluster, MakeRequest
 
 SLOW = {"max_tokens": 200}
 
 
-def told_as(
-    monkeypatch: pytest.MonkeyPatch, change: Callable[[ReplicaFleet, str, Told], Told | None]
-) -> None:
-    """The fleet is told something else, or nothing, in place of what a replica says."""
+Change = Callable[[ReplicaFleet, str, ReplicaMessage], ReplicaMessage | None]
+
+
+def change_messages(monkeypatch: pytest.MonkeyPatch, change: Change) -> None:
+    """The fleet gets another message, or none, in place of what a replica sends."""
     take = ReplicaFleet._take
 
-    def changed(fleet: ReplicaFleet, replica: str, message: Told) -> None:
-        told = change(fleet, replica, message)
-        if told is not None:
-            take(fleet, replica, told)
+    def changed(fleet: ReplicaFleet, replica: str, message: ReplicaMessage) -> None:
+        other = change(fleet, replica, message)
+        if other is not None:
+            take(fleet, replica, other)
 
     monkeypatch.setattr(ReplicaFleet, "_take", changed)
 
 
-def test_one_that_had_ended_when_its_replica_was_lost_is_answered(
-    make_cluster: MakeCluster,
-    make_request: MakeRequest,
-    in_loop: InLoop,
-    monkeypatch: pytest.MonkeyPatch,
+async def test_one_that_had_ended_when_its_replica_was_lost_is_answered(
+    make_cluster: MakeCluster, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards the engines: an order to make nothing more stopped each one that got it."""
 
-    def lose_at_the_end(fleet: ReplicaFleet, replica: str, message: Told) -> Told | None:
-        if not isinstance(message, Ended):
+    def lose_at_the_end(
+        fleet: ReplicaFleet, replica: str, message: ReplicaMessage
+    ) -> ReplicaMessage | None:
+        if not isinstance(message, OrderEnded):
             return message
         fleet._lose(replica)
         return None
 
-    async def test() -> None:
-        async with make_cluster(2) as cluster:
-            answer = await cluster.fleet.send(make_request(n=2)).result_async()
-            assert [each.usage.completion_count for each in answer.completions] == [16, 16]
-            assert {each.finish_reason for each in answer.completions} == {FinishReason.LENGTH}
-            assert len(cluster.dispatch.sent) == 1
+    change_messages(monkeypatch, lose_at_the_end)
 
-    told_as(monkeypatch, lose_at_the_end)
-    in_loop(test)
+    async with make_cluster(2) as cluster:
+        answer = await cluster.fleet.send(make_request(n=2)).result_async()
+        assert [each.usage.completion_count for each in answer.completions] == [16, 16]
+        assert {each.finish_reason for each in answer.completions} == {FinishReason.LENGTH}
+        assert len(cluster.dispatch.sent) == 1
 
 
-def test_one_that_stops_engines_ends_as_one_that_kills_them(
-    make_cluster: MakeCluster,
-    make_request: MakeRequest,
-    in_loop: InLoop,
-    monkeypatch: pytest.MonkeyPatch,
+async def test_one_that_stops_engines_ends_as_one_that_kills_them(
+    make_cluster: MakeCluster, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards the fleet: a request on which engines fail goes round no more than thrice."""
 
-    def stop(fleet: ReplicaFleet, replica: str, message: Told) -> Told | None:
-        if not isinstance(message, Started):
+    def stop(fleet: ReplicaFleet, replica: str, message: ReplicaMessage) -> ReplicaMessage | None:
+        if not isinstance(message, OrderStarted):
             return message
-        fleet._live[RequestId(message.id)].progress.start(0.0)
-        return Ended.of(message.id, message.attempt, None, EngineStopped("a fault of its own"))
+        fleet._live[RequestId(message.request_id)].start(0.0)
+        return OrderEnded.of(
+            message.request_id, message.attempt, None, EngineStopped("a fault of its own")
+        )
 
-    async def test() -> None:
-        async with make_cluster(2) as cluster:
-            with pytest.raises(BackendFailed, match="Every replica"):
-                await cluster.fleet.send(make_request()).result_async()
-            assert len(cluster.dispatch.sent) == 3
+    change_messages(monkeypatch, stop)
 
-    told_as(monkeypatch, stop)
-    in_loop(test)
+    async with make_cluster(2) as cluster:
+        with pytest.raises(BackendFailed, match="Every replica"):
+            await cluster.fleet.send(make_request()).result_async()
+        assert len(cluster.dispatch.sent) == 3
 
 
-def test_no_room_for_one_that_runs_is_its_own_end(
-    make_cluster: MakeCluster,
-    make_request: MakeRequest,
-    in_loop: InLoop,
-    monkeypatch: pytest.MonkeyPatch,
+async def test_no_room_for_one_that_runs_is_its_own_end(
+    make_cluster: MakeCluster, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards constraints that are too large for an engine: no other one is asked."""
 
-    def find_no_room(fleet: ReplicaFleet, replica: str, message: Told) -> Told | None:
-        if not isinstance(message, Started):
+    def find_no_room(
+        fleet: ReplicaFleet, replica: str, message: ReplicaMessage
+    ) -> ReplicaMessage | None:
+        if not isinstance(message, OrderStarted):
             return message
-        return Ended.of(message.id, message.attempt, None, QueueFull("no room", 1.0))
+        return OrderEnded.of(message.request_id, message.attempt, None, QueueFull("no room", 1.0))
 
-    async def test() -> None:
-        async with make_cluster(2) as cluster:
-            with pytest.raises(QueueFull, match="no room"):
-                await cluster.fleet.send(make_request()).result_async()
-            assert len(cluster.dispatch.sent) == 1
+    change_messages(monkeypatch, find_no_room)
 
-    told_as(monkeypatch, find_no_room)
-    in_loop(test)
+    async with make_cluster(2) as cluster:
+        with pytest.raises(QueueFull, match="no room"):
+            await cluster.fleet.send(make_request()).result_async()
+        assert len(cluster.dispatch.sent) == 1
 
 
-def test_a_suspect_that_makes_a_token_is_none_any_more(
-    make_cluster: MakeCluster,
-    make_request: MakeRequest,
-    in_loop: InLoop,
-    monkeypatch: pytest.MonkeyPatch,
+async def test_a_suspect_that_makes_a_token_is_none_any_more(
+    make_cluster: MakeCluster, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards those who lost their replicas with the guilty one: they run side by side."""
     begin = ReplicaFleet._begin
 
-    def begin_as_suspect(fleet: ReplicaFleet, live: MovingRequest) -> None:
+    def begin_as_suspect(fleet: ReplicaFleet, live: ClusterRequest) -> None:
         begin(fleet, live)
         live.is_suspect = True
 
-    async def test() -> None:
-        async with make_cluster(1) as cluster:
-            handles = [cluster.fleet.send(make_request(**SLOW)) for _ in range(3)]
-            reading = [asyncio.create_task(each.result_async()) for each in handles]
-            together = 0
-            while together < 3 and not all(each.done() for each in reading):
-                live = cluster.fleet._live.values()
-                together = sum(each.progress.token_count > 0 for each in live)
-                await asyncio.sleep(0.001)
-            await asyncio.gather(*reading)
-            assert together == 3
-
     monkeypatch.setattr(ReplicaFleet, "_begin", begin_as_suspect)
-    in_loop(test)
+
+    async with make_cluster(1) as cluster:
+        handles = [cluster.fleet.send(make_request(**SLOW)) for _ in range(3)]
+        reading = [asyncio.create_task(each.result_async()) for each in handles]
+        together = 0
+        while together < 3 and not all(each.done() for each in reading):
+            live = cluster.fleet._live.values()
+            together = sum(each.token_count > 0 for each in live)
+            await asyncio.sleep(0.001)
+        await asyncio.gather(*reading)
+        assert together == 3
 
 
 @pytest.mark.parametrize(
     "end", [(FinishReason.FAILED, BackendFailed), (FinishReason.DEADLINE, DeadlineExceeded)]
 )
 @pytest.mark.parametrize("index", [0, 1])
-def test_a_failure_is_one_though_its_replica_was_lost_before_it_told_why(
+async def test_a_failure_is_one_though_its_replica_was_lost_before_it_told_why(
     make_cluster: MakeCluster,
     make_request: MakeRequest,
-    in_loop: InLoop,
     monkeypatch: pytest.MonkeyPatch,
     end: tuple[FinishReason, type[JitneyError]],
     index: int,
@@ -160,76 +143,71 @@ def test_a_failure_is_one_though_its_replica_was_lost_before_it_told_why(
 
     reason, error = end
 
-    def fail(fleet: ReplicaFleet, replica: str, message: Told) -> Told | None:
-        if isinstance(message, Ended) and len(losses) == 0:
+    def fail(fleet: ReplicaFleet, replica: str, message: ReplicaMessage) -> ReplicaMessage | None:
+        if isinstance(message, OrderEnded) and len(losses) == 0:
             losses.append(replica)
             fleet._lose(replica)
             return None
-        if not isinstance(message, Made) or message.finish_reason is None or losses:
+        if not isinstance(message, OrderDelta) or message.delta.finish_reason is None or losses:
             return message
-        if message.index != index:
+        if message.delta.index != index:
             return message if index else None
-        return Made(message.id, message.attempt, index, "", (), finish_reason=reason)
+        failed = Delta(index=index, text="", finish_reason=reason)
+        return OrderDelta(message.request_id, message.attempt, failed)
 
     losses: list[str] = []
+    change_messages(monkeypatch, fail)
 
-    async def test() -> None:
-        async with make_cluster(2) as cluster:
-            handle = cluster.fleet.send(make_request(n=2))
-            with pytest.raises(error):
-                await handle.result_async()
-            assert len(losses) == 1
-            assert len(cluster.dispatch.sent) == (1 if index else 2)
-            assert handle.ending is not None
-            assert handle.ending.answer is not None
-            reasons = [each.finish_reason for each in handle.ending.answer.completions]
-            assert reasons[index] is reason
-            assert reasons[1 - index] is FinishReason.LENGTH
-
-    told_as(monkeypatch, fail)
-    in_loop(test)
+    async with make_cluster(2) as cluster:
+        handle = cluster.fleet.send(make_request(n=2))
+        with pytest.raises(error):
+            await handle.result_async()
+        assert len(losses) == 1
+        assert len(cluster.dispatch.sent) == (1 if index else 2)
+        assert handle.ending is not None
+        assert handle.ending.answer is not None
+        reasons = [each.finish_reason for each in handle.ending.answer.completions]
+        assert reasons[index] is reason
+        assert reasons[1 - index] is FinishReason.LENGTH
 
 
-def test_a_stream_whose_turn_as_a_suspect_does_not_come_ends_with_the_reason(
-    make_cluster: MakeCluster,
-    make_request: MakeRequest,
-    in_loop: InLoop,
-    monkeypatch: pytest.MonkeyPatch,
+async def test_a_stream_whose_turn_as_a_suspect_does_not_come_ends_with_the_reason(
+    make_cluster: MakeCluster, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards a stream in its middle, when no status can be sent any more: its caller keeps what
     came, and the last event is the error, in a sentence that is true for it."""
-    monkeypatch.setattr(suspects, "PLACE_S_MAX", 0.01)
+    monkeypatch.setattr(attempts, "PLACE_S_MAX", 0.01)
 
-    def lose_after_one_token(fleet: ReplicaFleet, replica: str, message: Told) -> Told | None:
-        if not isinstance(message, Made):
+    def lose_after_one_token(
+        fleet: ReplicaFleet, replica: str, message: ReplicaMessage
+    ) -> ReplicaMessage | None:
+        if not isinstance(message, OrderDelta):
             return message
-        take(fleet, replica, Made(message.id, message.attempt, 0, "a", message.tokens[:1]))
+        first = Delta(index=0, text="a", tokens=message.delta.tokens[:1])
+        take(fleet, replica, OrderDelta(message.request_id, message.attempt, first))
         # The second loss in a row, as if it were the third replica.
-        fleet._live[RequestId(message.id)].progress._losses = 1
+        fleet._live[RequestId(message.request_id)]._losses = 1
         fleet._lose(replica)
         return None
 
     take = ReplicaFleet._take
+    change_messages(monkeypatch, lose_after_one_token)
 
-    async def test() -> None:
-        async with make_cluster(1) as cluster:
-            await cluster.fleet._suspects.take(object(), None)
-            handle = cluster.fleet.send(make_request(**SLOW))
-            came: list[int] = []
+    async with make_cluster(1) as cluster:
+        await cluster.fleet._attempts.suspects.acquire(object(), None)
+        handle = cluster.fleet.send(make_request(**SLOW))
+        came: list[int] = []
 
-            async def read() -> None:
-                async for delta in handle:
-                    came.extend(delta.tokens)
+        async def read() -> None:
+            async for delta in handle:
+                came.extend(delta.tokens)
 
-            with pytest.raises(QueueFull) as raised:
-                await read()
-            assert len(came) == 1
-            assert handle.ending is not None
-            assert handle.ending.answer is not None
-            assert list(handle.ending.answer.completions[0].tokens) == came
-            event = frame(refusal_for(raised.value, "req-1").body).decode()
-            said = json.loads(event.removeprefix("data: "))["error"]["message"]
-            assert said.startswith("The request lost its replicas")
-
-    told_as(monkeypatch, lose_after_one_token)
-    in_loop(test)
+        with pytest.raises(QueueFull) as raised:
+            await read()
+        assert len(came) == 1
+        assert handle.ending is not None
+        assert handle.ending.answer is not None
+        assert list(handle.ending.answer.completions[0].tokens) == came
+        event = frame(refusal_for(raised.value, "req-1").body).decode()
+        said = json.loads(event.removeprefix("data: "))["error"]["message"]
+        assert said.startswith("The request lost its replicas")

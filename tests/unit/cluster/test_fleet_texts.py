@@ -1,85 +1,72 @@
 """Texts of a fleet: whoever waits for a replica does so no longer than its caller."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
 from jitney.core.backend import Segment
 from jitney.core.params import SamplingParams, StructuredOutputsParams
 from jitney.engine.request_factory import GivenUp, RequestFactory
-
-MakeCluster = Callable[..., Any]  # Any: the Cluster of conftest.py, which tests cannot import
-InLoop = Callable[[Callable[[], Awaitable[None]]], None]
+from tests.unit.cluster.conftest import MakeCluster
 
 
-def test_a_caller_whose_time_is_over_holds_no_thread(
-    make_cluster: MakeCluster, in_loop: InLoop
-) -> None:
+async def test_a_caller_whose_time_is_over_holds_no_thread(make_cluster: MakeCluster) -> None:
     """Guards the few threads that make requests: a stuck replica held one for a minute, long after
     the deadline of its request. Nor is the replica asked any longer."""
+    async with make_cluster(1) as cluster:
+        asked: list[object] = []
+        ended: list[object] = []
 
-    async def test() -> None:
-        async with make_cluster(1) as cluster:
-            asked: list[object] = []
-            ended: list[object] = []
+        async def stuck(given: object) -> list[int]:
+            asked.append(given)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append(given)
+            return []
 
-            async def stuck(given: object) -> list[int]:
-                asked.append(given)
-                try:
-                    await asyncio.Event().wait()
-                finally:
-                    ended.append(given)
-                return []
+        cluster.dispatch.encode = cluster.dispatch.prepare = stuck
+        factory = RequestFactory(cluster.fleet.backend, 512, lambda: 1)
+        constraint = SamplingParams(
+            structured_outputs=StructuredOutputsParams(regex="a+")
+        ).constraint
+        assert constraint is not None
 
-            cluster.dispatch.encode = cluster.dispatch.prepare = stuck
-            factory = RequestFactory(cluster.fleet.backend, 512, lambda: 1)
-            constraint = SamplingParams(
-                structured_outputs=StructuredOutputsParams(regex="a+")
-            ).constraint
-            assert constraint is not None
+        def is_wanted() -> bool:
+            return not asked
 
-            def is_wanted() -> bool:
-                return not asked
-
-            with pytest.raises(GivenUp):
-                await asyncio.to_thread(factory.encode_text, "a text", is_wanted)
-            asked.clear()
-            ended.clear()
-            with pytest.raises(GivenUp):
-                await asyncio.to_thread(factory.prepare, constraint, is_wanted)
-            while not ended:  # noqa: ASYNC110, a test polls
-                await asyncio.sleep(0.001)
-
-    in_loop(test)
+        with pytest.raises(GivenUp):
+            await asyncio.to_thread(factory.encode_text, "a text", is_wanted)
+        asked.clear()
+        ended.clear()
+        with pytest.raises(GivenUp):
+            await asyncio.to_thread(factory.prepare, constraint, is_wanted)
+        while not ended:  # noqa: ASYNC110, a test polls
+            await asyncio.sleep(0.001)
 
 
-def test_a_caller_that_waits_gets_its_tokens(make_cluster: MakeCluster, in_loop: InLoop) -> None:
+async def test_a_caller_that_waits_gets_its_tokens(make_cluster: MakeCluster) -> None:
     """Guards slow replicas: to look whether a caller waits is not to give up."""
+    async with make_cluster(1) as cluster:
+        usual = cluster.dispatch.encode
+        looks: list[bool] = []
+        looked = asyncio.Event()
+        loop = asyncio.get_running_loop()
 
-    async def test() -> None:
-        async with make_cluster(1) as cluster:
-            usual = cluster.dispatch.encode
-            looks: list[bool] = []
-            looked = asyncio.Event()
-            loop = asyncio.get_running_loop()
+        async def slow(texts: Sequence[Segment]) -> list[int]:
+            await looked.wait()
+            tokens: list[int] = await usual(texts)
+            return tokens
 
-            async def slow(texts: Sequence[Segment]) -> list[int]:
-                await looked.wait()
-                tokens: list[int] = await usual(texts)
-                return tokens
+        def is_wanted() -> bool:
+            looks.append(True)
+            if len(looks) > 1:
+                loop.call_soon_threadsafe(looked.set)
+            return True
 
-            def is_wanted() -> bool:
-                looks.append(True)
-                if len(looks) > 1:
-                    loop.call_soon_threadsafe(looked.set)
-                return True
-
-            cluster.dispatch.encode = slow
-            factory = RequestFactory(cluster.fleet.backend, 512, lambda: 1)
-            tokens = await asyncio.to_thread(factory.encode_text, "abc", is_wanted)
-            assert len(tokens) >= 3
-            assert len(looks) > 1
-
-    in_loop(test)
+        cluster.dispatch.encode = slow
+        factory = RequestFactory(cluster.fleet.backend, 512, lambda: 1)
+        tokens = await asyncio.to_thread(factory.encode_text, "abc", is_wanted)
+        assert len(tokens) >= 3
+        assert len(looks) > 1

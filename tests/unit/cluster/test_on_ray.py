@@ -3,8 +3,7 @@ on a handle."""
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any  # Any: what Ray's context holds
@@ -18,7 +17,8 @@ from jitney.errors import ConfigError, InputCrashed
 from jitney.loading.compose import assemble
 from jitney.sandbox.sent_error import SentError
 from jitney_cluster.replica_engine import ReplicaEngine
-from jitney_cluster.routing import Head, Report, Sought
+from jitney_cluster.replica_messages import Address, Order
+from jitney_cluster.routing import Head, Report
 from tests.deadly_text import DEADLY, deadly_text
 
 on_ray = pytest.importorskip("jitney_cluster.on_ray", reason="Ray is not installed here")
@@ -59,12 +59,12 @@ def test_a_replica_that_loads_its_model_is_waited_for() -> None:
     """Guards the number of replicas: before the first one has loaded, a second one would be
     started, then a third, and those that load would be stopped for being idle."""
     one = {"a": LATE}
-    assert on_ray.wanted_replicas(context(one, running=1, target=1)) == (2, {})
-    assert on_ray.wanted_replicas(context(one, running=1, target=2)) == (2, {}), "it is starting"
-    assert on_ray.wanted_replicas(context(one, running=2, target=2)) == (2, {}), "no report yet"
+    assert on_ray.needed_replicas(context(one, running=1, target=1)) == (2, {})
+    assert on_ray.needed_replicas(context(one, running=1, target=2)) == (2, {}), "it is starting"
+    assert on_ray.needed_replicas(context(one, running=2, target=2)) == (2, {}), "no report yet"
     both = {"a": LATE, "b": LATE}
-    assert on_ray.wanted_replicas(context(both, running=2, target=2)) == (3, {})
-    assert on_ray.wanted_replicas(context({}, running=0, target=3)) == (3, {}), "all are starting"
+    assert on_ray.needed_replicas(context(both, running=2, target=2)) == (3, {})
+    assert on_ray.needed_replicas(context({}, running=0, target=3)) == (3, {}), "all are starting"
 
 
 class StuckThenFine:
@@ -88,22 +88,18 @@ class StuckThenFine:
         return call
 
 
-def test_a_stuck_replica_does_not_keep_an_ingress_from_starting(
-    in_loop: Callable[[Callable[[], Awaitable[None]]], None], monkeypatch: pytest.MonkeyPatch
+async def test_a_stuck_replica_does_not_keep_an_ingress_from_starting(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Guards invariant 8: another replica is asked, and the call on the stuck one is cancelled."""
     monkeypatch.setattr(on_ray, "DESCRIBED_S_MAX", 0.01)
-
-    async def test() -> None:
-        replica = ReplicaEngine(assemble(Settings(backend="fake")), "r1")
-        handle = StuckThenFine(replica.describe())
-        description = await on_ray.RayDispatch(handle, replica.model_key).describe()
-        assert description.model_key == replica.model_key
-        assert handle.keys == [replica.model_key] * 3
-        assert handle.calls[0].cancelled()
-        await replica.close()
-
-    in_loop(test)
+    replica = ReplicaEngine(assemble(Settings(backend="fake")), "r1")
+    handle = StuckThenFine(replica.describe())
+    description = await on_ray.RayDispatch(handle, replica.model_key).describe()
+    assert description.model_key == replica.model_key
+    assert handle.keys == [replica.model_key] * 3
+    assert handle.calls[0].cancelled()
+    await replica.close()
 
 
 class Scripted:
@@ -139,46 +135,32 @@ CRASHED = SentError.of(InputCrashed("signal 6", deaths=1), "replica")
         pytest.param([AWAY, *[DIED] * FAILURES_MAX], FAILURES_MAX, id="replicas died"),
     ],
 )
-def test_what_kills_backends_is_not_asked_of_every_replica(
-    in_loop: Callable[[Callable[[], Awaitable[None]]], None],
-    monkeypatch: pytest.MonkeyPatch,
-    answers: list[object],
-    deaths: int,
+async def test_what_kills_backends_is_not_asked_of_every_replica(
+    monkeypatch: pytest.MonkeyPatch, answers: list[object], deaths: int
 ) -> None:
     """Guards the cluster: one call ended 65 backends in a minute, and was told to come back."""
     monkeypatch.setattr(on_ray, "AGAIN_S", 0.0)
-
-    async def test() -> None:
-        for ask, asked in (("encode", ()), ("prepare", Constraint(ConstraintKind.REGEX, "a"))):
-            handle = Scripted(*answers, "asked once too often")
-            with pytest.raises(InputCrashed) as caught:
-                await getattr(on_ray.RayDispatch(handle, "tiny"), ask)(asked)
-            assert caught.value.deaths == deaths
-            assert handle.count == len(answers)
-
-    in_loop(test)
+    for ask, asked in (("encode", ()), ("prepare", Constraint(ConstraintKind.REGEX, "a"))):
+        handle = Scripted(*answers, "asked once too often")
+        with pytest.raises(InputCrashed) as caught:
+            await getattr(on_ray.RayDispatch(handle, "tiny"), ask)(asked)
+        assert caught.value.deaths == deaths
+        assert handle.count == len(answers)
 
 
-def test_a_text_outlives_replicas_that_die_or_are_away(
-    in_loop: Callable[[Callable[[], Awaitable[None]]], None], monkeypatch: pytest.MonkeyPatch
+async def test_a_text_outlives_replicas_that_die_or_are_away(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Guards innocent callers: kills from outside, and updates, are not theirs."""
     monkeypatch.setattr(on_ray, "AGAIN_S", 0.0)
-
-    async def test() -> None:
-        handle = Scripted(*[AWAY] * 9, *[DIED] * (FAILURES_MAX - 1), [1, 2])
-        assert await on_ray.RayDispatch(handle, "tiny").encode([("ab", False)]) == [1, 2]
-
-    in_loop(test)
+    handle = Scripted(*[AWAY] * 9, *[DIED] * (FAILURES_MAX - 1), [1, 2])
+    assert await on_ray.RayDispatch(handle, "tiny").encode([("ab", False)]) == [1, 2]
 
 
-def test_a_replica_answers_that_its_backend_ended_with_a_text(
-    in_loop: Callable[[Callable[[], Awaitable[None]]], None], tmp_path: Path
-) -> None:
+async def test_a_replica_answers_that_its_backend_ended_with_a_text(tmp_path: Path) -> None:
     """Guards the other replicas: an error of Ray's own would send the text to each of them."""
-
-    async def test() -> None:
-        replica = on_ray.RayReplica(asdict(Settings(backend="fake", backend_process=True)))
+    with deadly_text(tmp_path) as deaths:
+        replica = on_ray.RayReplica(Settings(backend="fake", backend_process=True))
         replica._engine = ReplicaEngine(replica._assembly, "r1")
         key = replica._engine.model_key
         answer = await replica.encode([(DEADLY, False)], key)
@@ -186,9 +168,6 @@ def test_a_replica_answers_that_its_backend_ended_with_a_text(
         assert isinstance(answer.error(), InputCrashed)
         assert await replica.encode([("ab", False)], key) == [97, 98]
         await replica._engine.close()
-
-    with deadly_text(tmp_path) as deaths:
-        in_loop(test)
     assert deaths.count == 1
 
 
@@ -199,10 +178,10 @@ def test_a_replica_that_is_not_connected_is_asked_to_connect() -> None:
         for name in ("r1", "r2", "r3")
     ]
 
-    def chosen(*met: str) -> list[str]:
-        asked = SimpleNamespace(kwargs={"met": met, "model_key": "tiny"})
+    def chosen(*connected: str) -> list[str]:
+        call = SimpleNamespace(kwargs={"connected": connected, "model_key": "tiny"})
         router = object.__new__(on_ray.FirstTokenRouter)
-        best, others = asyncio.run(router.choose_replicas(named, asked))
+        best, others = asyncio.run(router.choose_replicas(named, call))
         return [each.replica_id.unique_id for each in (*best, *others)]
 
     assert chosen("r1", "r3")[0] == "r2"
@@ -234,9 +213,19 @@ class BareRouter(on_ray.FirstTokenRouter):  # type: ignore[misc, name-defined]
 
     async def place(self, number: int, *begun: tuple[str, int], count: int = 10) -> str:
         """Route an order, as Serve does, and return its replica."""
-        kwargs = {"sought": Sought("us", number, Head(count), (), begun)}
+        order = Order(
+            address=Address("us", "", 0, ""),
+            number=number,
+            attempt=1,
+            waited_s=0.0,
+            model_key="tiny",
+            request_id="q",
+            request=b"",
+            head=Head(count),
+            begun=begun,
+        )
         metadata = SimpleNamespace(internal_request_id=f"q{number}")
-        pending = SimpleNamespace(kwargs=kwargs, metadata=metadata)
+        pending = SimpleNamespace(kwargs={"order": order}, metadata=metadata)
         ranks = await self.choose_replicas(list(self.here.values()), pending)
         self.on_request_routed(pending, ranks[0][0].replica_id, None)
         return str(ranks[0][0].replica_id.unique_id)
@@ -258,47 +247,39 @@ def stats_of(**values: Any) -> dict[str, Any]:
             **values,
         }
     )
-    return {each.name: getattr(report, each.name) for each in fields(Report)}
+    return {"report": report}
 
 
-def test_a_report_is_read_when_it_is_new() -> None:
+async def test_a_report_is_read_when_it_is_new() -> None:
     """Guards routing on Ray: Serve shows the last report at every order. It is read once; the next
     one is not missed, nor that of a replica which was gone for a moment."""
-
-    async def test() -> None:
-        router = BareRouter()
-        free, busy = stats_of(), stats_of(waiting_count=50)
-        router.tell("a", free)
-        router.tell("b", busy)
-        assert await router.place(1) == "a"
-        free["no field of a report"] = busy["no field of a report"] = 1
-        assert await router.place(2) == "a", "read again, this would fail"
-        router.tell("a", stats_of(waiting_count=90, seen={"us": 2}))
-        assert await router.place(3) == "b"
-        last = stats_of(waiting_count=70, seen={"us": 3})
-        router.tell("b", last)
-        assert await router.place(4) == "b"
-        gone = router.here.pop(Id("b"))
-        assert await router.place(5) == "a"
-        router.here[Id("b")] = gone
-        router.tell("c", stats_of(waiting_count=60, seen={"us": 5}))
-        assert await router.place(6) == "c", "b is as busy as it was"
-
-    asyncio.run(test())
+    router = BareRouter()
+    free, busy = stats_of(), stats_of(waiting_count=50)
+    router.tell("a", free)
+    router.tell("b", busy)
+    assert await router.place(1) == "a"
+    free["report"] = busy["report"] = None
+    assert await router.place(2) == "a", "read again, this would fail"
+    router.tell("a", stats_of(waiting_count=90, seen={"us": 2}))
+    assert await router.place(3) == "b"
+    last = stats_of(waiting_count=70, seen={"us": 3})
+    router.tell("b", last)
+    assert await router.place(4) == "b"
+    gone = router.here.pop(Id("b"))
+    assert await router.place(5) == "a"
+    router.here[Id("b")] = gone
+    router.tell("c", stats_of(waiting_count=60, seen={"us": 5}))
+    assert await router.place(6) == "c", "b is as busy as it was"
 
 
-def test_first_tokens_reach_the_table_with_the_next_order() -> None:
+async def test_first_tokens_reach_the_table_with_the_next_order() -> None:
     """Guards the tail under load: a prompt that is computed keeps no order away."""
-
-    async def test() -> None:
-        router = BareRouter()
-        router.tell("a", stats_of(slot_count=9))
-        router.tell("b", stats_of(slot_count=9, tick_s=0.5))
-        assert await router.place(1, count=1000) == "a"
-        assert await router.place(2) == "b"
-        assert await router.place(3, ("a", 1)) == "a"
-
-    asyncio.run(test())
+    router = BareRouter()
+    router.tell("a", stats_of(slot_count=9))
+    router.tell("b", stats_of(slot_count=9, tick_s=0.5))
+    assert await router.place(1, count=1000) == "a"
+    assert await router.place(2) == "b"
+    assert await router.place(3, ("a", 1)) == "a"
 
 
 def test_a_cluster_where_nobody_listens_is_refused_at_once() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jitney_cluster.replica_count import ReplicaLoad, wanted_count
+from jitney_cluster.replica_count import ReplicaLoad, needed_count
 
 IDLE = ReplicaLoad(slot_count=10, taken_count=0, wait_s=0.0)
 HALF = ReplicaLoad(slot_count=10, taken_count=5, wait_s=0.0)
@@ -37,4 +37,4 @@ LATE = ReplicaLoad(slot_count=10, taken_count=10, wait_s=3.0)
     ],
 )
 def test_slots_and_waits_decide(loads: list[ReplicaLoad], count: int, wanted: int) -> None:
-    assert wanted_count(loads, count) == wanted
+    assert needed_count(loads, count) == wanted
