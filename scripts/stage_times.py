@@ -38,6 +38,9 @@ FIRST = (
 SPREAD = ("tests/simulation/",)
 """Where the tests of a file share nothing, so that each may run on any worker."""
 
+TOGETHER = {"tests/e2e/cluster/test_serve_app.py": "tests/e2e/cluster/test_ray_data.py"}
+"""Files that share what another one starts: one Ray."""
+
 WAYS = {
     "chromium": "install chromium (apt-get install chromium)",
     "matplotlib": "pip install matplotlib",
@@ -124,7 +127,8 @@ class ByFile(LoadFileScheduling):  # type: ignore[misc]
     """Hands out files, and the tests of some files one by one."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return nodeid if nodeid.startswith(SPREAD) else nodeid.partition("::")[0]
+        file = nodeid.partition("::")[0]
+        return nodeid if nodeid.startswith(SPREAD) else TOGETHER.get(file, file)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -26,7 +26,7 @@ from tests.e2e.cluster.ray_process import stream
 from tests.e2e.server.processes import PROC, _command, children, wait_until_gone
 
 pytest.importorskip("ray", reason="Ray is not installed: it has no package for this machine")
-pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("own ray")]
+pytestmark = pytest.mark.timeout(900)
 
 TOKENS = 500
 STREAMS = 8

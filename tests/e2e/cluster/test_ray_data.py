@@ -17,7 +17,6 @@ from tests.e2e.cluster.ray_process import ENVIRONMENT, SharedRay
 MISSING = [name for name in ("ray", "pandas", "pyarrow") if find_spec(name) is None]
 pytestmark = [
     pytest.mark.timeout(900),
-    pytest.mark.xdist_group("shared ray"),
     pytest.mark.skipif(bool(MISSING), reason=f"Ray Data needs {', '.join(MISSING)}: not installed"),
 ]
 

@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.cluster.ray_process import RayProcess, SharedRay, stream
 
 pytest.importorskip("ray", reason="Ray is not installed: it has no package for this machine")
-pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("shared ray")]
+pytestmark = pytest.mark.timeout(900)
 
 STREAMS = 6
 TOKENS = 400
