@@ -48,7 +48,7 @@ from jitney_cluster.replica_messages import (
     decode_request,
     encode_description,
 )
-from jitney_cluster.routing import ENDS_PER_S_MIN, HEAD_STRIDES, Report
+from jitney_cluster.routing import ENDS_PER_S_MIN, HEAD_STRIDES, ReplicaReport
 
 _log = logging.getLogger("jitney.cluster")
 
@@ -201,7 +201,7 @@ class ReplicaEngine:
             Description(name, self.model_key, backend.traits, backend.vocabulary, values)
         )
 
-    async def report(self) -> Report:
+    async def report(self) -> ReplicaReport:
         """The state for the router."""
         try:
             heads = asyncio.wrap_future(self._engine.heads(HEAD_STRIDES))
@@ -209,7 +209,7 @@ class ReplicaEngine:
         except TimeoutError:
             pass  # the last ones are the best that is known
         ends_per_s = self._engine.stats().requests_per_second
-        return Report.of(self._engine.snapshot(), ends_per_s, self._heads, self._seen)
+        return ReplicaReport.of(self._engine.snapshot(), ends_per_s, self._heads, self._seen)
 
     def load(self) -> ReplicaLoad:
         """The load, for the number of replicas. Background requests use what is there."""

@@ -63,7 +63,7 @@ def head_of(tokens: Iterable[int], scope: str) -> Head:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class ReplicaReport:
     """The state of a replica at one moment."""
 
     slot_count: int
@@ -112,7 +112,7 @@ class _Sent:
 
 
 @dataclass(slots=True, eq=False)
-class _Replica:
+class _RoutedReplica:
     """A replica as its report says, corrected by what was sent and has ended since.
 
     Each request is compared with each replica. So sums are kept, and what does not depend on the
@@ -120,7 +120,7 @@ class _Replica:
     """
 
     name: str
-    report: Report | None = None
+    report: ReplicaReport | None = None
     base_s: float = 0.0
     """Whatever is asked for, its first token is not expected before that."""
     _sent: dict[str, _Sent] = field(default_factory=dict)
@@ -145,7 +145,7 @@ class _Replica:
     _slowness: float = 1.0
     _before_count: float = 0.0
 
-    def take(self, report: Report, ingress: str) -> None:
+    def take(self, report: ReplicaReport, ingress: str) -> None:
         """It has reported."""
         self.report = report
         self._held = report.heads
@@ -249,7 +249,7 @@ class _Replica:
         before_s = self._before_count * (self._token_s or 0.0) * self._slowness
         self.base_s = self._fixed_s + before_s
 
-    def _reported_tokens(self, report: Report) -> float:
+    def _reported_tokens(self, report: ReplicaReport) -> float:
         """Prefill that still waits by the report, which is old: most of it may be done."""
         if not self._token_s:
             return report.prefill_tokens
@@ -262,7 +262,7 @@ class RouteTable:
 
     def __init__(self, ingress: str) -> None:
         self._ingress = ingress
-        self._replicas: dict[str, _Replica] = {}
+        self._replicas: dict[str, _RoutedReplica] = {}
         self._turn = 0
         self._least_token_s: float | None = None
         """Of all replicas, for those that have not measured it; None: to be computed."""
@@ -274,10 +274,10 @@ class RouteTable:
 
     def keep(self, names: Iterable[str]) -> None:
         """These are the replicas now. Others are forgotten, and new ones have no report yet."""
-        self._replicas = {name: self._replicas.get(name) or _Replica(name) for name in names}
+        self._replicas = {name: self._replicas.get(name) or _RoutedReplica(name) for name in names}
         self._least_token_s = None
 
-    def report(self, name: str, report: Report) -> None:
+    def report(self, name: str, report: ReplicaReport) -> None:
         """A replica has reported. A report of an unknown one is ignored."""
         replica = self._replicas.get(name)
         if replica is not None and replica.report != report:

@@ -38,13 +38,39 @@ def named_places(line: str) -> list[Path]:
     return places
 
 
+def is_type(value: ast.expr | None) -> bool:
+    """Whether a name that is given this value stands for a type."""
+    if isinstance(value, ast.Call):
+        return ast.unparse(value.func) in ("TypeVar", "NewType", "ParamSpec")
+    return isinstance(value, ast.Subscript | ast.BinOp)
+
+
+def names_of_types(module: ast.Module) -> tuple[set[str], set[str]]:
+    """The classes of a module, and its aliases and type variables; without leading underscores."""
+    classes = {node.name for node in ast.walk(module) if isinstance(node, ast.ClassDef)}
+    aliases = {
+        target.id
+        for node in module.body
+        if isinstance(node, ast.Assign) and is_type(node.value)
+        for target in node.targets
+        if isinstance(target, ast.Name) and not target.id.isupper()
+    }
+    aliases = {name for name in aliases if name.lstrip("_")[0].isupper()}
+    return {each.lstrip("_") for each in classes}, {each.lstrip("_") for each in aliases}
+
+
 def test_a_class_name_has_one_meaning() -> None:
-    """Guards readers: two classes of one name are taken for each other."""
+    """Guards readers: two classes of one name are taken for each other, and so is an alias or a
+    type variable with the name of a class."""
     places: dict[str, list[str]] = defaultdict(list)
+    aliased: dict[str, list[str]] = defaultdict(list)
     for file in modules():
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ClassDef):
-                places[node.name].append(str(file.relative_to(SOURCE)))
+        classes, aliases = names_of_types(ast.parse(file.read_text(encoding="utf-8")))
+        for names, found in ((classes, places), (aliases, aliased)):
+            for name in names:
+                found[name].append(str(file.relative_to(SOURCE)))
+    for name in places:
+        places[name] += aliased.get(name, [])
     assert not twice(places), "\n".join(twice(places))
 
 

@@ -44,7 +44,7 @@ from jitney.text.detokenizer import Detokenizer
 PROGRESS_PROMPTS_MIN = 9
 """Shorter lists have no progress bar: they end too soon."""
 
-Message = Mapping[str, Any]
+PromptMessage = Mapping[str, Any]
 """Any: a message is JSON, checked by the chat template's reader."""
 
 
@@ -144,7 +144,7 @@ class LLM:
 
     def chat(
         self,
-        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        messages: Sequence[PromptMessage] | Sequence[Sequence[PromptMessage]],
         sampling_params: GivenParams = None,
         use_tqdm: bool = True,
         *,
@@ -180,7 +180,7 @@ class LLM:
 
     def chat_prompt(
         self,
-        messages: Sequence[Message],
+        messages: Sequence[PromptMessage],
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,

@@ -49,7 +49,7 @@ def call(options: RunOptions, resolved: Resolved) -> int:
     with say_at_sigterm(), opened(resolved) as llm:
         started_at = clock.now()
         prompts = [_prompt(llm, text, options) for text in texts]
-        report = _Report(texts)
+        report = _RunReport(texts)
         if len(texts) == 1 and not options.json:
             _stream(llm, prompts[0], params, report)
         elif sys.stdout.isatty() and len(texts) <= WATCHED_MAX and not options.json:
@@ -64,7 +64,7 @@ def call(options: RunOptions, resolved: Resolved) -> int:
 
 
 @dataclass(slots=True)
-class _Report:
+class _RunReport:
     """The answers and failures so far."""
 
     texts: list[str]
@@ -96,7 +96,7 @@ def _prompt(llm: LLM, text: str, options: RunOptions) -> Prompt:
     return make_prompt(llm, text, chats=chats, system=options.system)
 
 
-def _stream(llm: LLM, prompt: Prompt, params: SamplingParams, report: _Report) -> None:
+def _stream(llm: LLM, prompt: Prompt, params: SamplingParams, report: _RunReport) -> None:
     writer = AnswerWriter()
     with llm.submit(prompt, params) as handle:
         try:
@@ -142,7 +142,7 @@ def _answer_all(
     run_each(llm.engine, requests(), take)
 
 
-def _write_text(index: int, outcome: RequestOutput | JitneyError, report: _Report) -> None:
+def _write_text(index: int, outcome: RequestOutput | JitneyError, report: _RunReport) -> None:
     heading = report.heading(index)
     write(printable(heading) if sys.stdout.isatty() else heading)
     if isinstance(outcome, JitneyError):
@@ -155,7 +155,7 @@ def _write_text(index: int, outcome: RequestOutput | JitneyError, report: _Repor
     writer.end()
 
 
-def _write_json(index: int, outcome: RequestOutput | JitneyError, report: _Report) -> None:
+def _write_json(index: int, outcome: RequestOutput | JitneyError, report: _RunReport) -> None:
     text = report.texts[index]
     if isinstance(outcome, JitneyError):
         write(error_line(index, text, sentence_of(outcome)) + "\n")
@@ -165,7 +165,7 @@ def _write_json(index: int, outcome: RequestOutput | JitneyError, report: _Repor
     write(answer_line(index, text, outcome) + "\n")
 
 
-def _watch(llm: LLM, prompts: list[Prompt], params: SamplingParams, report: _Report) -> None:
+def _watch(llm: LLM, prompts: list[Prompt], params: SamplingParams, report: _RunReport) -> None:
     watched = [
         Watched(text, prompt, params) for text, prompt in zip(report.texts, prompts, strict=True)
     ]

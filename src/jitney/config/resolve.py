@@ -51,7 +51,7 @@ def for_serving(resolved: Resolved) -> Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _Assignment:
     """A value as it was written, before it is checked."""
 
     name: str
@@ -87,7 +87,7 @@ def resolve(
     values: dict[str, Any] = {}  # Any: of every setting's type
     sources = dict.fromkeys(known, DEFAULT)
     for layer in layers:
-        found: dict[str, tuple[_Entry, object]] = {}
+        found: dict[str, tuple[_Assignment, object]] = {}
         for given in _translate(layer):
             value = known[given.name].read(given.value, f" in {given.source}")
             first, other = found.setdefault(given.name, (given, value))
@@ -134,7 +134,7 @@ def _known_names(given_as: str = "flag") -> list[str]:
 
 def _from_table(
     table: Mapping[str, object], source: str, path: tuple[str, ...], inner: tuple[str, ...]
-) -> Iterator[_Entry]:
+) -> Iterator[_Assignment]:
     """The values in a table of a file, and in the tables inside it."""
     for key, value in table.items():
         within = (*path, str(key))
@@ -142,7 +142,7 @@ def _from_table(
         name = _normalise(str(key))
         if name not in inner:
             name = _known_name(name, spelled, source, _known_names(), tables=TABLES)
-            yield _Entry(name, value, source if spelled == name else f"{source}: {spelled}")
+            yield _Assignment(name, value, source if spelled == name else f"{source}: {spelled}")
         elif isinstance(value, dict | None):
             yield from _from_table(value or {}, source, within, inner[inner.index(name) + 1 :])
         else:
@@ -151,7 +151,7 @@ def _from_table(
             )
 
 
-def _from_environment(environ: Mapping[str, str]) -> Iterator[_Entry]:
+def _from_environment(environ: Mapping[str, str]) -> Iterator[_Assignment]:
     names = _known_names()
     spellings = {variable_name(each): each for each in names}
     for variable, value in sorted(environ.items()):
@@ -159,26 +159,26 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[_Entry]:
             # Names are in lower case, so that one in upper case is unknown.
             key = spellings.get(variable, variable.removeprefix("JITNEY_").upper())
             name = _known_name(key, variable, "the environment", names, spell=variable_name)
-            yield _Entry(name, value, f"environment {variable}")
+            yield _Assignment(name, value, f"environment {variable}")
 
 
-def _from_flags(flags: Mapping[str, object], given_as: str) -> Iterator[_Entry]:
+def _from_flags(flags: Mapping[str, object], given_as: str) -> Iterator[_Assignment]:
     names = _known_names(given_as)
     spell = flag_name if given_as == "flag" else str
     for key, value in flags.items():
         if value is not None:
             name = _known_name(_normalise(key), spell(key), f"the {given_as}s", names, spell=spell)
-            yield _Entry(name, value, f"{given_as} {spell(key)}")
+            yield _Assignment(name, value, f"{given_as} {spell(key)}")
 
 
-def _from_assigned(assigned: Sequence[str]) -> Iterator[_Entry]:
+def _from_assigned(assigned: Sequence[str]) -> Iterator[_Assignment]:
     names = _known_names("argument")
     for word in assigned:
         key, separator, value = word.partition("=")
         if not separator:
             raise ConfigError(f"--set {word[:SPELLED_MAX]} has no value; expected NAME=VALUE.")
         name = _known_name(_normalise(key), key, "--set", names)
-        yield _Entry(name, value, f"flag --set {key}")
+        yield _Assignment(name, value, f"flag --set {key}")
 
 
 def _known_name(
@@ -205,7 +205,7 @@ def _normalise(key: str) -> str:
     return key.lower().replace("-", "_")
 
 
-def _translate(layer: list[_Entry]) -> Iterator[_Entry]:
+def _translate(layer: list[_Assignment]) -> Iterator[_Assignment]:
     """The same values under our names; words that set nothing are left out."""
     words = {word.name: word for word in FOREIGN_NAMES}
     for given in layer:
@@ -219,7 +219,7 @@ def _translate(layer: list[_Entry]) -> Iterator[_Entry]:
             yield replace(given, name=word.setting)
 
 
-def _meaning_of(word: ForeignName, given: _Entry) -> Iterator[_Entry]:
+def _meaning_of(word: ForeignName, given: _Assignment) -> Iterator[_Assignment]:
     """The setting that a word and its value mean. Raises ConfigError if they mean none."""
     assert word.form is not None, f"{word.name} has values of its own"
     value = read_named(word.form, word.name, given.value, f" in {given.source}")
@@ -228,10 +228,10 @@ def _meaning_of(word: ForeignName, given: _Entry) -> Iterator[_Entry]:
         found = f"{word.name} is {value_text(given.value)} in {given.source}"
         raise ConfigError(f"{found}, and {word.advice}.")
     if word.setting is not None:
-        yield _Entry(word.setting, values[value], given.source, is_meaning=True)
+        yield _Assignment(word.setting, values[value], given.source, is_meaning=True)
 
 
-def _refuse_twice(first: _Entry, second: _Entry, *, is_equal: bool) -> None:
+def _refuse_twice(first: _Assignment, second: _Assignment, *, is_equal: bool) -> None:
     """Refuse one setting under two names, unless another system's word means the same value."""
     places = " and ".join(dict.fromkeys((first.source, second.source)))
     if not first.is_meaning and not second.is_meaning:

@@ -47,7 +47,7 @@ DAY_S = 86_400.0
 
 Count = Annotated[int, whole_number(1, 4096)]
 BatchTokens = Annotated[int, whole_number(1, 1_048_576)]
-Tokens = Annotated[int, whole_number(2, limits.TOKENS_MAX)]
+TokenCount = Annotated[int, whole_number(2, limits.TOKENS_MAX)]
 Seconds = Annotated[float, number(0.0, DAY_S, above=True)]
 Name = Annotated[str, text_line(1, NAME_MAX)]
 Names = Annotated[tuple[str, ...], word_list(NAME_MAX)]
@@ -114,11 +114,11 @@ class Settings:
         default_text="512, or max_num_batched_tokens if that is smaller",
         default=512,
     )
-    max_model_len: Tokens | None = _batch(
+    max_model_len: TokenCount | None = _batch(
         "The longest sequence, prompt and completion together, in tokens.",
         default_text="what the model was made for, at most 4096 and kv_tokens",
     )
-    kv_tokens: Tokens | None = _memory(
+    kv_tokens: TokenCount | None = _memory(
         "The memory budget: tokens whose keys and values are kept, over all sequences.",
         default_text="enough for max_num_seqs of the longest sequences, within a quarter of the "
         f"free memory; {KV_TOKENS_DEFAULT} or max_model_len if that is not known",
@@ -201,7 +201,7 @@ class Settings:
     max_num_queued_reqs: Annotated[int, whole_number(1, 1_000_000)] = _queue(
         "Requests that may wait; a further one is refused with the time to try again.", default=1024
     )
-    max_num_queued_tokens: Tokens = _queue(
+    max_num_queued_tokens: TokenCount = _queue(
         "Prompt tokens that may wait, over all requests.", default=1_000_000
     )
     queue_timeout_s: Seconds | None = _queue(

@@ -34,7 +34,7 @@ from jitney.records import Observer
 
 _log = logging.getLogger("jitney.engine")
 
-Reply = TypeVar("Reply")
+ReplyT = TypeVar("ReplyT")
 
 ACCEPT_S_MAX = 60.0
 """A submission waits for the end of the current tick. A restart of the backend makes that long."""
@@ -252,9 +252,9 @@ class Engine:
                 self._stop(drain_s)
             self._finalizer.detach()
 
-    def _ask(self, question: Callable[[], Reply]) -> Future[Reply]:
+    def _ask(self, question: Callable[[], ReplyT]) -> Future[ReplyT]:
         """Let the engine thread call `question` between ticks."""
-        answer: Future[Reply] = Future()
+        answer: Future[ReplyT] = Future()
         self._inbox.send(partial(_fulfil, answer, question))
         return answer
 
@@ -274,7 +274,7 @@ class Engine:
                 command.mailbox.abandon(error)
 
 
-def _fulfil(answer: Future[Reply], question: Callable[[], Reply]) -> None:
+def _fulfil(answer: Future[ReplyT], question: Callable[[], ReplyT]) -> None:
     """Ask, and answer, if anybody still waits."""
     if answer.set_running_or_notify_cancel():
         answer.set_result(question())

@@ -15,7 +15,7 @@ from jitney.engine.answer import Answer, Delta, Ending
 from jitney.engine.mailbox import Awaited, Mailbox
 from jitney.errors import JitneyError
 
-Shape = TypeVar("Shape")
+ResultT = TypeVar("ResultT")
 """The form of answers for one kind of caller."""
 
 OtherShape = TypeVar("OtherShape")
@@ -41,12 +41,16 @@ class Control(Protocol):
         ...
 
 
-class Handle(Generic[Shape]):
+class Handle(Generic[ResultT]):
     """One submitted request. Made by the engine. `shape` converts its answer to the form that the
     caller wants."""
 
     def __init__(
-        self, request: Request, mailbox: Mailbox, control: Control, shape: Callable[[Answer], Shape]
+        self,
+        request: Request,
+        mailbox: Mailbox,
+        control: Control,
+        shape: Callable[[Answer], ResultT],
     ) -> None:
         self.request = request
         self._mailbox = mailbox
@@ -73,7 +77,7 @@ class Handle(Generic[Shape]):
         return self._mailbox.ending
 
     @property
-    def output(self) -> Shape | None:
+    def output(self) -> ResultT | None:
         """What was made, also before an error; None before the end, or if nothing was made."""
         ending = self._mailbox.ending
         if ending is None or ending.answer is None:
@@ -130,12 +134,12 @@ class Handle(Generic[Shape]):
         self.cancel()
         self._mailbox.abandon(error)
 
-    def result(self, timeout: float | None = None) -> Shape:
+    def result(self, timeout: float | None = None) -> ResultT:
         """Wait for the end. Raises TimeoutError (the request goes on) or the request's error."""
         self._mailbox.wait(Awaited.ENDING, timeout)
         return self._result()
 
-    async def result_async(self) -> Shape:
+    async def result_async(self) -> ResultT:
         """`result` for a task of an event loop. The task may use `asyncio.timeout`."""
         await self._mailbox.wait_async(Awaited.ENDING)
         return self._result()
@@ -180,7 +184,7 @@ class Handle(Generic[Shape]):
     async def __aexit__(self, *raised: object) -> None:
         self.cancel()
 
-    def _result(self) -> Shape:
+    def _result(self) -> ResultT:
         ending = self._mailbox.ending
         assert ending is not None, "waited for"
         _raise(ending)

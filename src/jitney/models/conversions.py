@@ -46,7 +46,7 @@ class Conversion:
 
 
 @dataclass(frozen=True, slots=True)
-class _Result:
+class _ConversionResult:
     """The expected state of a file."""
 
     stamp: Stamp
@@ -54,12 +54,12 @@ class _Result:
 
 
 @dataclass(frozen=True, slots=True)
-class _Record:
+class _ConversionRecord:
     """The record beside converted files."""
 
     source: str
     source_stamp: Stamp
-    results: dict[str, _Result]
+    results: dict[str, _ConversionResult]
 
 
 def folders(cache: Path) -> list[Path]:
@@ -116,7 +116,7 @@ def _is_current(target: Path, source: Path, conversion: Conversion) -> bool:
     )
 
 
-def _is_intact(path: Path, result: _Result) -> bool:
+def _is_intact(path: Path, result: _ConversionResult) -> bool:
     try:
         stamp = Stamp.of(path)
     except FileNotFoundError:
@@ -141,7 +141,7 @@ def _make(target: Path, source: Path, conversion: Conversion, wanted_bytes: int)
             if path.name not in results:
                 path.unlink()
         record = unfinished / RECORD_NAME
-        content = msgspec.json.encode(_Record(str(source), before, results))
+        content = msgspec.json.encode(_ConversionRecord(str(source), before, results))
         record.write_bytes(msgspec.json.format(content))
         sync(record)
         shutil.rmtree(target, ignore_errors=True)
@@ -150,17 +150,17 @@ def _make(target: Path, source: Path, conversion: Conversion, wanted_bytes: int)
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _result_of(path: Path) -> _Result:
+def _result_of(path: Path) -> _ConversionResult:
     sync(path)
-    return _Result(Stamp.of(path), sha256_of(path))
+    return _ConversionResult(Stamp.of(path), sha256_of(path))
 
 
-def _read_record(folder: Path) -> _Record | None:
+def _read_record(folder: Path) -> _ConversionRecord | None:
     """The record; None if it is missing or cannot be read."""
     path = folder / RECORD_NAME
     try:
         if path.stat().st_size > RECORD_BYTES_MAX:
             return None
-        return msgspec.json.decode(path.read_bytes(), type=_Record)
+        return msgspec.json.decode(path.read_bytes(), type=_ConversionRecord)
     except (FileNotFoundError, NotADirectoryError, msgspec.MsgspecError, UnicodeDecodeError):
         return None

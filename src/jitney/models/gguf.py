@@ -16,7 +16,7 @@ from jitney.models.gguf_fields import (
     KEY_BYTES_MAX,
     UNSIGNED32,
     UNSIGNED64,
-    Fields,
+    GgufFields,
     ReadBudget,
     Value,
     damaged,
@@ -160,7 +160,7 @@ class _Tensors:
     types: set[str] = field(default_factory=set)
     kinds: set[str] = field(default_factory=set)
 
-    def add(self, fields: Fields) -> Mapping[str, Value]:
+    def add(self, fields: GgufFields) -> Mapping[str, Value]:
         """Add a file, and check that its tensors lie inside it. Returns the file's metadata."""
         metadata = fields.metadata()
         end = 0
@@ -186,7 +186,7 @@ class _Tensors:
         return metadata
 
 
-def _read_weights(fields: Fields, name: str) -> int:
+def _read_weights(fields: GgufFields, name: str) -> int:
     """Read the dimensions of a tensor; the number of its weights."""
     dimensions = fields.number(UNSIGNED32)
     if not 1 <= dimensions <= DIMENSIONS_MAX:

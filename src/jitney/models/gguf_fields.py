@@ -65,7 +65,7 @@ class ReadBudget:
 
 
 def read_fields(
-    path: Path, read: Callable[["Fields"], ReadT], budget: ReadBudget | None = None
+    path: Path, read: Callable[["GgufFields"], ReadT], budget: ReadBudget | None = None
 ) -> ReadT:
     """Call `read` with the fields of a file. Raises ModelError when it cannot be read."""
     try:
@@ -79,7 +79,7 @@ def read_fields(
         with path.open("rb") as file:
             size = file.seek(0, 2)
             file.seek(0)
-            return read(Fields(path, file, size, budget or ReadBudget()))
+            return read(GgufFields(path, file, size, budget or ReadBudget()))
     except FileNotFoundError:
         raise ModelError(
             f"{path} does not exist; a model is the path of a GGUF file on this machine, or a name "
@@ -95,7 +95,7 @@ def damaged(path: Path, reason: str) -> ModelError:
     return ModelError(f"{path} has a damaged header: {reason}.")
 
 
-class Fields:
+class GgufFields:
     """One pass over the header of one file: each call reads what comes next."""
 
     def __init__(self, path: Path, file: BinaryIO, size: int, budget: ReadBudget) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from jitney.models.gguf_fields import Fields, read_fields
+from jitney.models.gguf_fields import GgufFields, read_fields
 
 TOKENS_MAX = 1_048_576
 TOKEN_CHARACTERS_MAX = 65_536
@@ -57,7 +57,7 @@ def read_vocabulary(path: Path) -> GgufVocabulary:
     return read_fields(path, _read_vocabulary)
 
 
-def _read_vocabulary(fields: Fields) -> GgufVocabulary:
+def _read_vocabulary(fields: GgufFields) -> GgufVocabulary:
     metadata = fields.metadata(whole=_WHOLE)
     ids = {name: metadata.get(f"{_PREFIX}{name}_token_id") for name in (*_ROLES, *_OLD_ROLES)}
     named = {name: token for name, token in ids.items() if token is not None}
@@ -86,7 +86,7 @@ def _read_vocabulary(fields: Fields) -> GgufVocabulary:
     )
 
 
-def _checked_tokens(fields: Fields, tokens: tuple[str, ...]) -> tuple[str, ...]:
+def _checked_tokens(fields: GgufFields, tokens: tuple[str, ...]) -> tuple[str, ...]:
     if not tokens:
         raise fields.damaged("it has no tokens")
     if len(tokens) > TOKENS_MAX:

@@ -55,7 +55,7 @@ REASON_CHARACTERS_MAX = 200
 MIB = 2**20
 _HUB = f"the hub at {constants.ENDPOINT}"
 
-_Report = Callable[[int], None]
+_BytesReport = Callable[[int], None]
 """Called with the bytes of a file that have arrived."""
 
 _log = logging.getLogger("jitney")
@@ -182,7 +182,7 @@ def _bytes_on_disk(blobs: Path, file: _File) -> int:
     return 0
 
 
-def _fetch_blob(reference: Reference, file: _File, cache: Path, report: _Report) -> None:
+def _fetch_blob(reference: Reference, file: _File, cache: Path, report: _BytesReport) -> None:
     """Put a file into the cache under its digest, as the library does."""
     assert file.sha256 is not None, "A file without a digest cannot resume."
     blob = blobs_folder(reference.repository) / file.sha256
@@ -205,7 +205,7 @@ def _fetch_blob(reference: Reference, file: _File, cache: Path, report: _Report)
     make_once(cache / "hub" / f"{file.sha256}.lock", blob.exists, make)
 
 
-def _download(reference: Reference, file: _File, unfinished: Path, report: _Report) -> None:
+def _download(reference: Reference, file: _File, unfinished: Path, report: _BytesReport) -> None:
     """Fetch the missing part of a file, over as many connections as needed."""
     url = hf_hub_url(reference.repository, file.name, revision=file.commit)
     idle = 0
@@ -232,7 +232,7 @@ def _download(reference: Reference, file: _File, unfinished: Path, report: _Repo
             )
 
 
-def _receive(url: str, unfinished: Path, size: int, report: _Report) -> None:
+def _receive(url: str, unfinished: Path, size: int, report: _BytesReport) -> None:
     """Use one connection: append to the file, or start again if the hub starts again."""
     with unfinished.open("ab") as target:
         start = target.tell()
@@ -257,7 +257,9 @@ def _receive(url: str, unfinished: Path, size: int, report: _Report) -> None:
 class _Bar:
     """A progress bar for the library. It shows nothing, but reports the progress."""
 
-    def __init__(self, report: _Report, *arguments: Any, initial: int = 0, **named: Any) -> None:
+    def __init__(
+        self, report: _BytesReport, *arguments: Any, initial: int = 0, **named: Any
+    ) -> None:
         # Any: whatever the library gives its bars
         del arguments, named
         self._report = report

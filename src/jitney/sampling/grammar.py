@@ -98,11 +98,11 @@ def build_tokenizer(vocabulary: Vocabulary, encode: Callable[[str], list[int]]) 
     if not vocabulary.eos_tokens:
         raise refusal("this model has no end token, so a completion could not end")
     return LLTokenizer(
-        TokenizerWrapper(_Tokens(vocabulary, encode)), eos_token=list(vocabulary.eos_tokens)
+        TokenizerWrapper(_GrammarTokens(vocabulary, encode)), eos_token=list(vocabulary.eos_tokens)
     )
 
 
-class _Tokens:
+class _GrammarTokens:
     """The vocabulary with the attributes that llguidance's TokenizerWrapper reads."""
 
     def __init__(self, vocabulary: Vocabulary, encode: Callable[[str], list[int]]) -> None:

@@ -38,7 +38,7 @@ class NothingToContinue(Exception):
     """The end of the last message is not in the prompt that the template wrote."""
 
 
-class _Generation(Extension):
+class _GenerationTag(Extension):
     """A tag for training. It has no meaning here: its content stays."""
 
     tags = {"generation"}  # noqa: RUF012, as Jinja has it
@@ -66,7 +66,7 @@ def set_up(inputs: Any) -> Callable[[Any], RenderAnswer]:
 def compiled(source: str) -> Template:
     """The template, ready to run. Raises any error of Jinja or Python if it is not valid."""
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _GenerationTag]
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise

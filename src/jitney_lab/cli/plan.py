@@ -72,7 +72,7 @@ PRESENT = "present"
 
 
 @dataclass(frozen=True, slots=True)
-class _Command:
+class _PlanCommand:
     """The command line, read and checked before anything is measured."""
 
     options: PlanOptions
@@ -109,7 +109,7 @@ def call(options: PlanOptions, resolved: Resolved) -> None:
     finish(result, command.seed, options.output, _setup(command, question))
 
 
-def _read(options: PlanOptions, resolved: Resolved) -> _Command:
+def _read(options: PlanOptions, resolved: Resolved) -> _PlanCommand:
     check_numbers(options)
     check_used(options)
     unused = unused_settings(options, resolved)
@@ -129,7 +129,7 @@ def _read(options: PlanOptions, resolved: Resolved) -> _Command:
         _changed(resolved, change)
     traffic = _traffic(options, recording, seed)
     check_output(options)
-    return _Command(options, resolved, seed, limits, changes, recording, has_times, traffic)
+    return _PlanCommand(options, resolved, seed, limits, changes, recording, has_times, traffic)
 
 
 def _timed(options: PlanOptions, recording: Workload) -> Workload:
@@ -158,7 +158,7 @@ def _traffic(options: PlanOptions, recording: Workload | None, seed: int) -> Tra
     return Traffic("random", drawn.jobs, burstiness)
 
 
-def _cost(command: _Command) -> Cost:
+def _cost(command: _PlanCommand) -> Cost:
     """From a file, or measured."""
     options = command.options
     # What is planned for is a server.
@@ -179,7 +179,7 @@ def _cost(command: _Command) -> Cost:
     return cost
 
 
-def _question(command: _Command, cost: Cost) -> PlanQuestion:
+def _question(command: _PlanCommand, cost: Cost) -> PlanQuestion:
     """Without its rate."""
     settings, traffic = command.resolved.settings, command.traffic
     question = PlanQuestion(
@@ -210,7 +210,7 @@ def _scheduling(cost: Cost, settings: Settings) -> SchedulerSettings:
     return scheduler_settings(settings, cost.traits.at(slots, kv_tokens, settings.max_model_len))
 
 
-def _load(command: _Command, question: PlanQuestion, pool: Pool) -> PlannedLoad:
+def _load(command: _PlanCommand, question: PlanQuestion, pool: Pool) -> PlannedLoad:
     """What is planned for: the given rate, that of the trace, or what one replica sustains."""
     options = command.options
     recorded = None
@@ -232,7 +232,7 @@ def _load(command: _Command, question: PlanQuestion, pool: Pool) -> PlannedLoad:
     )
 
 
-def _setup(command: _Command, question: PlanQuestion) -> dict[str, object]:
+def _setup(command: _PlanCommand, question: PlanQuestion) -> dict[str, object]:
     """What the result was found with, beside the load and the cost."""
     found = setup_of(command.resolved)
     given = found["settings"]
@@ -250,7 +250,7 @@ def _setup(command: _Command, question: PlanQuestion) -> dict[str, object]:
     }
 
 
-def _what_if(command: _Command, question: PlanQuestion, pool: Pool) -> Result:
+def _what_if(command: _PlanCommand, question: PlanQuestion, pool: Pool) -> Result:
     """The load under the present settings and under each change."""
     rate, workload = command.options.request_rate, command.recording
     if workload is None:
@@ -279,7 +279,7 @@ def _what_if(command: _Command, question: PlanQuestion, pool: Pool) -> Result:
     return replayed(question, rows, [case.settings.policy for case in cases])
 
 
-def _day(command: _Command, question: PlanQuestion, pool: Pool) -> Result:
+def _day(command: _PlanCommand, question: PlanQuestion, pool: Pool) -> Result:
     peak, recording = command.options.day_peak, command.recording
     hours = sinusoid(peak or PEAK)
     if recording is not None and command.is_timed and peak is None:

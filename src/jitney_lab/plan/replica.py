@@ -15,7 +15,7 @@ from jitney.core.request import Request, RequestId
 from jitney.core.scheduler import PlannedBatch, Scheduler
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.errors import JitneyError
-from jitney_cluster.routing import HEAD_STRIDES, HEADS_MAX, Report
+from jitney_cluster.routing import HEAD_STRIDES, HEADS_MAX, ReplicaReport
 from jitney_lab.bench.timing import RequestTimes
 from jitney_lab.bench.workload import Job
 from jitney_lab.plan.tick_cost import TickCost
@@ -97,7 +97,7 @@ def _params(completion_count: int) -> SamplingParams:
     return SamplingParams(temperature=0, max_tokens=completion_count, ignore_eos=True)
 
 
-class Replica:
+class SimulatedReplica:
     """It does something when it is due: ends a pass, or begins one."""
 
     def __init__(self, configuration: Configuration, cost: TickCost) -> None:
@@ -133,12 +133,12 @@ class Replica:
         if self._sleeps:
             self.due_at = now
 
-    def report(self, now: float) -> Report:
+    def report(self, now: float) -> ReplicaReport:
         """The state for the router, as `jitney_cluster.replica_engine` reports it."""
         snapshot = self.scheduler.snapshot()
         fit = snapshot.fit
         busy_s = self._busy_s + (now - self._busy_since if self._live else 0.0)
-        return Report(
+        return ReplicaReport(
             slot_count=snapshot.slot_count,
             running_count=snapshot.running_count,
             waiting_count=snapshot.waiting_count,

@@ -14,7 +14,14 @@ from jitney.errors import JitneyError, QueueFull
 from jitney_cluster.routing import RouteTable, head_of
 from jitney_lab.bench.timing import RequestTimes
 from jitney_lab.bench.workload import Job, Workload
-from jitney_lab.plan.replica import INGRESS, PROMPT_MAX, Configuration, Live, Replica, make_request
+from jitney_lab.plan.replica import (
+    INGRESS,
+    PROMPT_MAX,
+    Configuration,
+    Live,
+    SimulatedReplica,
+    make_request,
+)
 from jitney_lab.plan.tick_cost import Cost, TickCost
 
 CLIENT_S = 0.0005
@@ -46,7 +53,7 @@ class Router:
     Only a replica that has done something since its last report has another one.
     """
 
-    def __init__(self, replicas: list[Replica]) -> None:
+    def __init__(self, replicas: list[SimulatedReplica]) -> None:
         self._replicas = replicas
         self._names = {str(index): index for index in range(len(replicas))}
         self._table = RouteTable(INGRESS)
@@ -104,7 +111,7 @@ def simulate(workload: Workload, configuration: Configuration, cost: Cost) -> Si
     Groups that wait until they are full start anyhow when nothing else can happen any more, as they
     do when a server drains.
     """
-    fleet = _Fleet(workload, configuration, cost)
+    fleet = _SimulatedFleet(workload, configuration, cost)
     times: list[RequestTimes] = []
     while len(times) < len(workload.jobs):
         times += [each.times for each in fleet.turn()]
@@ -116,12 +123,14 @@ def simulate(workload: Workload, configuration: Configuration, cost: Cost) -> Si
     )
 
 
-class _Fleet:
+class _SimulatedFleet:
     """Replicas on one clock. Times in `_due` that no longer hold are skipped."""
 
     def __init__(self, workload: Workload, configuration: Configuration, cost: Cost) -> None:
         ticks = TickCost(cost)
-        self.replicas = [Replica(configuration, ticks) for _ in range(configuration.replicas)]
+        self.replicas = [
+            SimulatedReplica(configuration, ticks) for _ in range(configuration.replicas)
+        ]
         self._router = Router(self.replicas)
         self._prompt_max = max(configuration.settings.model_len_max + 1, PROMPT_MAX)
         self._due: list[tuple[float, int]] = []

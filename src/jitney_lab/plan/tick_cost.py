@@ -40,8 +40,10 @@ DOUBTED = 0.15
 """A cost with a larger error of a tick says little about settings that are near each other."""
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=SECONDS_MAX)]
-Size = Annotated[int, msgspec.Meta(ge=0, le=SIZE_MAX)]
-Points = Annotated[tuple[tuple[Size, Seconds], ...], msgspec.Meta(min_length=1, max_length=256)]
+BatchSize = Annotated[int, msgspec.Meta(ge=0, le=SIZE_MAX)]
+Points = Annotated[
+    tuple[tuple[BatchSize, Seconds], ...], msgspec.Meta(min_length=1, max_length=256)
+]
 
 
 class Curve:
@@ -174,7 +176,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Seconds between two passes for each sequence of the first."""
     error: Seconds
     """How far a tick is from the fit, as a share, in the mean of the ticks it was fitted to."""
-    tick_count: Size
+    tick_count: BatchSize
     """How many ticks it was fitted to."""
     group: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
     """Generating slots are computed in whole groups of so many."""

@@ -253,7 +253,7 @@ class _Arguments(msgspec.Struct):
     ending: str | None = None
 
 
-class _Event(msgspec.Struct):
+class _TraceEvent(msgspec.Struct):
     """An event of a recording. Those of requests have their lengths in `args`."""
 
     pid: int = 0
@@ -274,4 +274,4 @@ class _Event(msgspec.Struct):
 
 
 class _Recording(msgspec.Struct):
-    traceEvents: list[_Event]
+    traceEvents: list[_TraceEvent]

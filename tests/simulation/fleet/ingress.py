@@ -17,7 +17,7 @@ from jitney.errors import DeadlineExceeded, JitneyError, QueueFull
 from jitney_cluster.attempts import RESULT_GRACE_S
 from jitney_cluster.cluster_request import PLACE_S_MAX, ClusterRequest, Verdict
 from jitney_cluster.replica_messages import OrderEnded
-from jitney_cluster.routing import Report
+from jitney_cluster.routing import ReplicaReport
 from tests.simulation.fleet.checks import End, FleetChecks
 from tests.simulation.fleet.model import DELTAS
 from tests.simulation.fleet.orders import HOP_S, FleetRequest, Later, Line, Order
@@ -99,7 +99,7 @@ class Ingress:
             if order is not None and order.line is line and order.is_accepted:
                 self._move(live, now)
 
-    def reported(self, name: str, report: Report, now: float) -> None:
+    def reported(self, name: str, report: ReplicaReport, now: float) -> None:
         """A report has come."""
         self.router.report(name, report)
 

@@ -12,7 +12,7 @@ from jitney.core.events import Event, FinishEvent, FinishReason, StartEvent, Tok
 from jitney.core.request import RequestId
 from jitney.core.scheduler import PlannedBatch, Scheduler
 from jitney.errors import JitneyError
-from jitney_cluster.routing import HEAD_STRIDES, Report
+from jitney_cluster.routing import HEAD_STRIDES, ReplicaReport
 from tests.simulation.fleet.checks import FleetChecks
 from tests.simulation.fleet.model import EOS, SAMPLES, value_at
 from tests.simulation.fleet.orders import HOP_S, Later, Line, Order
@@ -118,12 +118,12 @@ class SimulatedReplica:
         self.orders = {}
         self.is_dead = True
 
-    def report(self, now: float) -> Report:
+    def report(self, now: float) -> ReplicaReport:
         """Its state for the routers."""
         busy_s = self._busy_s + (now - self._busy_since if self.orders else 0.0)
         ends_per_s = self._answered_count / busy_s if busy_s else 0.0
         heads = self.scheduler.heads(HEAD_STRIDES)
-        return Report.of(self.scheduler.snapshot(), ends_per_s, heads, self._seen)
+        return ReplicaReport.of(self.scheduler.snapshot(), ends_per_s, heads, self._seen)
 
     def _line(self, ingress: str, now: float) -> Line:
         """The connection to an ingress; a new one if there is none."""

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from jitney_cluster.routing import Head, Report, RouteTable
+from jitney_cluster.routing import Head, ReplicaReport, RouteTable
 
 ROUTERS = ("expected", "power-of-two", "round-robin")
 
@@ -26,7 +26,7 @@ class FleetRouter(Protocol):
         """These are the replicas now."""
         ...
 
-    def report(self, name: str, report: Report) -> None:
+    def report(self, name: str, report: ReplicaReport) -> None:
         """A replica has reported."""
         ...
 
@@ -57,7 +57,7 @@ class NaiveRouter:
         """These are the replicas now."""
         self.replicas = list(names)
 
-    def report(self, name: str, report: Report) -> None:
+    def report(self, name: str, report: ReplicaReport) -> None:
         """Not used."""
 
     def sent(self, name: str, request_id: str, number: int, head: Head) -> None:

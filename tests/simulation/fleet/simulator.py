@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any  # Any: the arguments of a later call
 
 from jitney_cluster.back_channel import SILENCE_S_MAX
-from jitney_cluster.routing import HEAD_TOKENS, Head, Report, RouteTable
+from jitney_cluster.routing import HEAD_TOKENS, Head, ReplicaReport, RouteTable
 from tests.simulation.fleet.checks import Figures, FleetChecks
 from tests.simulation.fleet.ingress import Ingress
 from tests.simulation.fleet.replica import SimulatedReplica
@@ -254,7 +254,7 @@ class FleetSimulation:
         return math.inf if replica.is_dead else len(replica.orders)
 
 
-def _check_recount(table: RouteTable, ingress: str, reports: dict[str, Report]) -> None:
+def _check_recount(table: RouteTable, ingress: str, reports: dict[str, ReplicaReport]) -> None:
     """The sums of a table in which nothing runs are those of a new one."""
     new = RouteTable(ingress)
     names = [name for name in table.replicas if name in reports]

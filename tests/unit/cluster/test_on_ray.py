@@ -18,7 +18,7 @@ from jitney.loading.compose import assemble
 from jitney.sandbox.sent_error import SentError
 from jitney_cluster.replica_engine import ReplicaEngine
 from jitney_cluster.replica_messages import Address, Order
-from jitney_cluster.routing import Head, Report
+from jitney_cluster.routing import Head, ReplicaReport
 from tests.deadly_text import DEADLY, deadly_text
 
 on_ray = pytest.importorskip("jitney_cluster.on_ray", reason="Ray is not installed here")
@@ -233,7 +233,7 @@ class BareRouter(on_ray.FirstTokenRouter):  # type: ignore[misc, name-defined]
 
 def stats_of(**values: Any) -> dict[str, Any]:
     """What a replica with one slot reports."""
-    report = Report(
+    report = ReplicaReport(
         **{
             "slot_count": 1,
             "running_count": 0,

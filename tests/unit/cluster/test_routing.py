@@ -13,14 +13,14 @@ from jitney_cluster.routing import (
     HEAD_TOKENS,
     REPORT_AGE_S,
     Head,
-    Report,
+    ReplicaReport,
     RouteTable,
     head_of,
 )
 
 US = "ingress"
 LONG = tuple(range(4 * HEAD_TOKENS))
-IDLE = Report(
+IDLE = ReplicaReport(
     slot_count=4,
     running_count=0,
     waiting_count=0,
@@ -34,7 +34,7 @@ IDLE = Report(
 FULL = replace(IDLE, running_count=4)
 
 
-def table_of(reports: dict[str, Report | None]) -> RouteTable:
+def table_of(reports: dict[str, ReplicaReport | None]) -> RouteTable:
     table = RouteTable(US)
     table.keep(reports)
     for name, report in reports.items():
@@ -43,7 +43,7 @@ def table_of(reports: dict[str, Report | None]) -> RouteTable:
     return table
 
 
-def holding(tokens: Iterable[int], scope: str = "") -> Report:
+def holding(tokens: Iterable[int], scope: str = "") -> ReplicaReport:
     """The report of an idle replica with this prefix in its memory."""
     return replace(IDLE, heads=frozenset(head_of(tokens, scope).keys))
 
@@ -118,7 +118,7 @@ def test_scopes_keep_tenants_apart() -> None:
         pytest.param(replace(IDLE, prefill_token_s=0.1), id="a slow machine"),
     ],
 )
-def test_what_makes_it_wait_repels(busy: Report) -> None:
+def test_what_makes_it_wait_repels(busy: ReplicaReport) -> None:
     assert always(table_of({"busy": busy, "free": IDLE}), head_of(LONG, "")) == "free"
 
 
@@ -140,7 +140,7 @@ def test_among_full_ones_the_shorter_queue_wins() -> None:
 
 
 @pytest.mark.parametrize("report", [None, IDLE, FULL])
-def test_equal_replicas_take_turns(report: Report | None) -> None:
+def test_equal_replicas_take_turns(report: ReplicaReport | None) -> None:
     table = table_of(dict.fromkeys("abc", report))
     chosen = [table.choose(Head(10)) for _ in range(9)]
     assert all(chosen.count(name) == 3 for name in "abc")

@@ -16,7 +16,7 @@ from jitney_cluster.routing import (
     PREFILL_S_UNKNOWN,
     REPORT_AGE_S,
     Head,
-    Report,
+    ReplicaReport,
     RouteTable,
     head_of,
 )
@@ -29,7 +29,7 @@ TOKENS = st.integers(0, 5).map(lambda steps: LONG[: steps * HEAD_TOKENS // 2 + 1
 HEADS = TOKENS.map(lambda tokens: head_of(tokens, ""))
 COUNTS = st.integers(0, 50)
 REPORTS = st.builds(
-    Report,
+    ReplicaReport,
     slot_count=st.integers(1, 8),
     running_count=COUNTS,
     waiting_count=COUNTS,
@@ -54,7 +54,7 @@ STEPS = st.one_of(
 class Recounted:
     """A replica of a `RecountedTable`: everything that was said of it."""
 
-    report: Report | None = None
+    report: ReplicaReport | None = None
     sent: dict[str, tuple[int, int, Head]] = field(default_factory=dict)
     ended_count: int = 0
     begun: set[str] = field(default_factory=set)
@@ -91,7 +91,7 @@ class RecountedTable:
     def keep(self, names: list[str]) -> None:
         self.replicas = {name: self.replicas.get(name, Recounted()) for name in names}
 
-    def report(self, name: str, report: Report) -> None:
+    def report(self, name: str, report: ReplicaReport) -> None:
         if name in self.replicas and self.replicas[name].report != report:
             self.replicas[name].report = report
             self.replicas[name].ended_count = 0

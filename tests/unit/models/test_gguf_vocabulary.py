@@ -29,10 +29,10 @@ def numbers(kind: int, form: str, *values: float) -> bytes:
     return struct.pack(f"<IQ{len(values)}{form}", kind, len(values), *values)
 
 
-Fields = dict[str, tuple[int, bytes]]
+GgufFields = dict[str, tuple[int, bytes]]
 
 
-def good() -> Fields:
+def good() -> GgufFields:
     """The keys of a small vocabulary that lacks nothing."""
     ids = {"bos": 0, "eos": 1, "eot": 2, "middle": 3, "unknown": 9}
     return {
@@ -54,7 +54,7 @@ def good() -> Fields:
     }
 
 
-def gguf_of(fields: Fields) -> bytes:
+def gguf_of(fields: GgufFields) -> bytes:
     """A GGUF of those keys and no weights."""
     keys = (text(key) + struct.pack("<I", kind) + value for key, (kind, value) in fields.items())
     return b"GGUF" + struct.pack("<IQQ", 3, 0, len(fields)) + b"".join(keys)
@@ -179,7 +179,7 @@ def test_bad_values_are_refused(tmp_path: Path, content: Callable[[], bytes], to
     ],
 )  # fmt: skip
 def test_lists_that_fit_the_file_and_no_memory_are_refused(
-    tmp_path: Path, fields: Fields, told: str
+    tmp_path: Path, fields: GgufFields, told: str
 ) -> None:
     """A file of holes costs its maker nothing, and would cost us all memory."""
     path = tmp_path / "model.gguf"

@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any  # Any: settings are plain values until a backend has checked them
 
-from jitney.backends.llamacpp.passes import Shape
+from jitney.backends.llamacpp.passes import PassShape
 from jitney.backends.trials.trial import Trial, have_shapes, payload_of
 
-Shapes = Mapping[str, tuple[Shape, ...]]
+Shapes = Mapping[str, tuple[PassShape, ...]]
 """The shapes to try for each kernel, `on` (fused) and `off`; the cheapest first."""
 
 LONE_TOKENS_MAX = 255
@@ -25,17 +25,17 @@ are counted in steps of 256. It computes 64 or more rows of one sequence in anot
 
 SHAPES: Shapes = {
     "on": (
-        Shape(span_rows_max=60, lone_tokens_max=LONE_TOKENS_MAX),
-        Shape(rows_group=4, span_rows_min=4, span_rows_max=60),
+        PassShape(span_rows_max=60, lone_tokens_max=LONE_TOKENS_MAX),
+        PassShape(rows_group=4, span_rows_min=4, span_rows_max=60),
     ),
     "off": (
-        Shape(),
-        Shape(span_rows_min=2, decodes_differ=True),
-        Shape(span_rows_min=8, decodes_differ=True),
-        Shape(rows_group=4, span_rows_min=8, decodes_differ=True),
+        PassShape(),
+        PassShape(span_rows_min=2, decodes_differ=True),
+        PassShape(span_rows_min=8, decodes_differ=True),
+        PassShape(rows_group=4, span_rows_min=8, decodes_differ=True),
     ),
 }
-SHAPE_UNTRIED = Shape(rows_group=4, span_rows_min=8, decodes_differ=True)
+SHAPE_UNTRIED = PassShape(rows_group=4, span_rows_min=8, decodes_differ=True)
 """For models that are too small for a trial, with attention that is not fused."""
 SEQUENCES = 4
 """How many sequences a measurement of the speed has."""
@@ -46,7 +46,7 @@ class Attention:
     """Whether attention is fused, and the shape in which all tokens are computed alike, if any."""
 
     is_fused: bool
-    shape: Shape | None
+    shape: PassShape | None
 
 
 def choose(
@@ -80,4 +80,4 @@ def choose(
     alike = [name for name in found if found[name].found.get("shape") is not None]
     best = max(alike or found, key=lambda name: found[name].speed)
     shape = found[best].found.get("shape")
-    return Attention(best == "on", None if shape is None else Shape(**shape))
+    return Attention(best == "on", None if shape is None else PassShape(**shape))

@@ -22,7 +22,7 @@ from jitney.backends.llamacpp.bindings import (
     slots_max,
     supports_gpu,
 )
-from jitney.backends.llamacpp.passes import Pass, Shape, plan_passes, whole_pass
+from jitney.backends.llamacpp.passes import Pass, PassShape, plan_passes, whole_pass
 from jitney.backends.machine import free_memory
 from jitney.backends.machine.neighbours import Neighbours
 from jitney.backends.shared.model_backend import ModelBackend
@@ -74,7 +74,7 @@ class LlamaCppSettings:
     span_rows_max: int = PASS_TOKENS_MAX
     lone_tokens_max: int = 0
     decodes_differ: bool = False
-    """The shape of passes in which all tokens are computed alike: see `Shape`."""
+    """The shape of passes in which all tokens are computed alike: see `PassShape`."""
     batch_invariant: bool = False
     """Whether a trial found that this is so."""
     extra_kernels: bool = True
@@ -99,9 +99,9 @@ class LlamaCppSettings:
             )
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> PassShape:
         """The rows of a pass."""
-        return Shape(**{each.name: getattr(self, each.name) for each in fields(Shape)})
+        return PassShape(**{each.name: getattr(self, each.name) for each in fields(PassShape)})
 
     @property
     def slots_native(self) -> int:
@@ -173,7 +173,7 @@ class LlamaCppModel:
 
     def use_shape(self, shape: Mapping[str, Any]) -> None:
         """Use another shape of passes from now on. For trials, with every slot empty."""
-        self._shape = Shape(**shape)
+        self._shape = PassShape(**shape)
         assert self._settings.slots % self._shape.rows_group == 0, shape
 
     def encode(self, texts: Sequence[Segment]) -> list[int]:

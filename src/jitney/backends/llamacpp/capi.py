@@ -16,7 +16,7 @@ from jitney.errors import MissingDependency
 
 INTERFACE = "0.5"
 
-_Fields = list[tuple[str, Any]]
+_StructFields = list[tuple[str, Any]]
 _GUARD: tuple[str, Any] = ("guard", ctypes.c_uint8 * 64)
 """Room after a structure: where the library's structure is larger, it overwrites only this."""
 
@@ -24,7 +24,7 @@ _GUARD: tuple[str, Any] = ("guard", ctypes.c_uint8 * 64)
 class ModelParams(ctypes.Structure):
     """How a model is loaded."""
 
-    _fields_: ClassVar[_Fields] = [
+    _fields_: ClassVar[_StructFields] = [
         ("devices", c_void_p),
         ("tensor_buft_overrides", c_void_p),
         ("n_gpu_layers", c_int32),
@@ -49,7 +49,7 @@ class ModelParams(ctypes.Structure):
 class ContextParams(ctypes.Structure):
     """How large a context is, and how it computes."""
 
-    _fields_: ClassVar[_Fields] = [
+    _fields_: ClassVar[_StructFields] = [
         *((name, c_uint32) for name in ("n_ctx", "n_batch", "n_ubatch", "n_seq_max", "n_rs_seq")),
         *((name, c_uint32) for name in ("n_outputs_max", "n_outputs_max_per_seq")),
         *((name, c_int32) for name in ("n_threads", "n_threads_batch", "ctx_type")),
@@ -77,7 +77,7 @@ class ContextParams(ctypes.Structure):
 class QuantizeParams(ctypes.Structure):
     """How a model is written again."""
 
-    _fields_: ClassVar[_Fields] = [
+    _fields_: ClassVar[_StructFields] = [
         *((name, c_int32) for name in ("nthread", "ftype", "output_tensor_type")),
         ("token_embedding_type", c_int32),
         *((name, c_bool) for name in ("allow_requantize", "quantize_output_tensor", "only_copy")),
@@ -91,7 +91,7 @@ class QuantizeParams(ctypes.Structure):
 class LlamaBatch(ctypes.Structure):
     """The tokens of one decode."""
 
-    _fields_: ClassVar[_Fields] = [
+    _fields_: ClassVar[_StructFields] = [
         ("n_tokens", c_int32),
         ("token", POINTER(c_int32)),
         ("embd", POINTER(c_float)),

@@ -1,8 +1,8 @@
 """Plans the passes in which llama.cpp computes a batch, where each slot has its own cells. Pure.
 
 Each pass is one `llama_decode` with rows of one kind: a piece of a prompt, or one token for each of
-many sequences. The library chooses kernels by the number of rows. A `Shape` says for how many rows
-all tokens are computed alike, and a pass is filled up to that number (invariant 4). The extra rows
+many sequences. The library chooses kernels by the number of rows. A `PassShape` says for how many
+rows all tokens are computed alike, and a pass is filled up to that number (invariant 4). The extra rows
 are tokens of the prompt before the piece, computed again with the same result, or fillers that are
 removed afterwards. This module does not load the library.
 """
@@ -23,7 +23,7 @@ up to this many slots is filled: a row costs about a third of a pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class PassShape:
     """The rows of a pass. In some shapes llama.cpp computes all tokens alike."""
 
     rows_group: int = 1
@@ -62,7 +62,7 @@ class Pass:
 
 
 def plan_passes(
-    spans: Sequence[EntryRows], held: Callable[[int], int], slot_tokens_max: int, shape: Shape
+    spans: Sequence[EntryRows], held: Callable[[int], int], slot_tokens_max: int, shape: PassShape
 ) -> Iterator[Pass]:
     """The passes of a batch, in order; `held` says how many tokens a slot holds.
 
@@ -95,14 +95,14 @@ def whole_pass(spans: Sequence[EntryRows]) -> Pass:
     return one_pass
 
 
-def _is_decode(span: EntryRows, shape: Shape) -> bool:
+def _is_decode(span: EntryRows, shape: PassShape) -> bool:
     if len(span.tokens) > 1:
         return False
     is_prompt = span.entry.start < span.contents.prompt_count
     return not (shape.decodes_differ and is_prompt)
 
 
-def _prompt_passes(span: EntryRows, shape: Shape) -> Iterator[Pass]:
+def _prompt_passes(span: EntryRows, shape: PassShape) -> Iterator[Pass]:
     """The pieces of a span. Its last tokens have rows in the batch's logits."""
     count = len(span.tokens)
     without = count - len(span.rows)
@@ -113,7 +113,7 @@ def _prompt_passes(span: EntryRows, shape: Shape) -> Iterator[Pass]:
         yield _piece(span, at, end, rows, shape)
 
 
-def _piece(span: EntryRows, at: int, end: int, rows: range, shape: Shape) -> Pass:
+def _piece(span: EntryRows, at: int, end: int, rows: range, shape: PassShape) -> Pass:
     """The tokens `at` to `end` of a span, filled up. The last tokens have these rows."""
     slot, start, count = span.entry.slot, span.entry.start + at, end - at
     size = max(count + rows_missing(count, shape.rows_group), shape.span_rows_min)
@@ -157,7 +157,7 @@ def _decode_pass(spans: Sequence[EntryRows], held: Mapping[int, int]) -> Pass:
 
 
 def _filled(
-    spans: Sequence[EntryRows], held: Callable[[int], int], slot_tokens_max: int, shape: Shape
+    spans: Sequence[EntryRows], held: Callable[[int], int], slot_tokens_max: int, shape: PassShape
 ) -> list[int]:
     """The slots of these spans, of their whole groups, and of small gaps between."""
     group = shape.rows_group

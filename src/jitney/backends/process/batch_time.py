@@ -18,7 +18,7 @@ WEIGHT = 0.2
 
 
 @dataclass(slots=True)
-class _Size:
+class _SizeTimes:
     """Batches of one size: how many were measured, and their average time."""
 
     count: int = 0
@@ -30,7 +30,7 @@ class BatchTimeLimits:
 
     def __init__(self, ceiling_s: float = limits.BATCH_S_MAX) -> None:
         self._ceiling_s = ceiling_s
-        self._sizes: dict[int, _Size] = {}
+        self._sizes: dict[int, _SizeTimes] = {}
         self._is_fresh = True
 
     def limit_s(self, token_count: int) -> float:
@@ -48,7 +48,7 @@ class BatchTimeLimits:
     def observe(self, token_count: int, seconds: float) -> None:
         """Note how long a batch of this many tokens took."""
         self._is_fresh = False
-        size = self._sizes.setdefault(token_count.bit_length(), _Size())
+        size = self._sizes.setdefault(token_count.bit_length(), _SizeTimes())
         size.count += 1
         size.seconds += max(1 / size.count, WEIGHT) * (seconds - size.seconds)
 

@@ -22,25 +22,25 @@ Plain = str | int | float | bool | None
 _OPERATIONS: Mapping[str, type[Any]] = {kind.__name__: kind for kind in get_args(MemoryOperation)}
 
 
-class _Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+class _Tagged(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """A message. The name of its class is sent with its fields."""
 
 
-class Hello(_Message, frozen=True):
+class Hello(_Tagged, frozen=True):
     """Build this backend. The first message, from the engine's side."""
 
     backend: str
     settings: Mapping[str, Plain]
 
 
-class Ready(_Message, frozen=True):
+class Ready(_Tagged, frozen=True):
     """The backend is built."""
 
     traits: Traits
     vocabulary: Vocabulary
 
 
-class Execute(_Message, frozen=True):
+class Execute(_Tagged, frozen=True):
     """Carry out a batch; answered by Executed or Failure."""
 
     number: int
@@ -64,35 +64,35 @@ class Execute(_Message, frozen=True):
         return Batch(self.number, tuple(operations), self.entries)
 
 
-class Executed(_Message, frozen=True):
+class Executed(_Tagged, frozen=True):
     """The outcome of a batch."""
 
     outcome: Outcome
 
 
-class Reset(_Message, frozen=True):
+class Reset(_Tagged, frozen=True):
     """Empty every slot and ticket; answered by Done or Failure."""
 
 
-class Encode(_Message, frozen=True):
+class Encode(_Tagged, frozen=True):
     """Tokenise texts, each by itself; answered by Encoded or Failure."""
 
     texts: tuple[Segment, ...]
 
 
-class Encoded(_Message, frozen=True):
+class Encoded(_Tagged, frozen=True):
     """The tokens of all the texts of one message, in order."""
 
     tokens: tuple[int, ...]
 
 
-class Prepare(_Message, frozen=True):
+class Prepare(_Tagged, frozen=True):
     """Compile a constraint; answered by Done or Failure."""
 
     constraint: Constraint
 
 
-class Done(_Message, frozen=True):
+class Done(_Tagged, frozen=True):
     """The work is done, and there is nothing to return."""
 
 

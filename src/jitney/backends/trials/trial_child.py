@@ -16,14 +16,14 @@ from jitney.backends.trials.trial_process import answer
 from jitney.core.backend import Backend
 from jitney.errors import ModelError
 
-PassShape = Mapping[str, Any]
+ShapeTried = Mapping[str, Any]
 """Settings of a backend about the rows of a pass."""
 
 
 class ShapedBackend(Backend, Protocol):
     """A backend whose passes can have several shapes."""
 
-    def use_shape(self, shape: PassShape) -> None:
+    def use_shape(self, shape: ShapeTried) -> None:
         """Use this shape of passes from now on. Every slot is empty."""
         ...
 
@@ -42,7 +42,7 @@ def find(payload: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def try_model(
-    backend: ShapedBackend, sequences: int, shapes: Sequence[PassShape] | None = None
+    backend: ShapedBackend, sequences: int, shapes: Sequence[ShapeTried] | None = None
 ) -> Mapping[str, Any]:
     """What was found with a loaded backend: the speed, and the first shape that computes alike."""
     shape = None
@@ -57,7 +57,7 @@ def try_model(
     return {"tokens_per_s": speed, "shape": shape}
 
 
-def first_alike(backend: ShapedBackend, shapes: Sequence[PassShape]) -> PassShape | None:
+def first_alike(backend: ShapedBackend, shapes: Sequence[ShapeTried]) -> ShapeTried | None:
     """The first shape in which every way of computing a sequence has the same outcome."""
     for shape in shapes:
         backend.use_shape(shape)

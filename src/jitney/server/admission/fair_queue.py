@@ -12,13 +12,13 @@ large work of another caller waits for one of them at most.
 from collections import deque
 from typing import Generic, TypeVar
 
-Work = TypeVar("Work")
+WorkT = TypeVar("WorkT")
 Line = tuple[str, bool]
 """A caller, and whether its large work waits here."""
 
 
-class FairQueue(Generic[Work]):
-    """Work that waits, and how much of each line is being done."""
+class FairQueue(Generic[WorkT]):
+    """WorkT that waits, and how much of each line is being done."""
 
     def __init__(self, threads: int, share: int) -> None:
         assert 1 <= share <= threads, (share, threads)
@@ -27,19 +27,19 @@ class FairQueue(Generic[Work]):
         self._large_max = max(threads - 1, 1)
         self._large_share = 1 if share < threads else self._large_max
         # In the order of their turns: a line that had its turn goes to the end.
-        self._waiting: dict[Line, deque[Work]] = {}
+        self._waiting: dict[Line, deque[WorkT]] = {}
         self._begun: dict[Line, int] = {}
 
     @property
-    def waiting(self) -> list[Work]:
-        """Work that has not begun."""
+    def waiting(self) -> list[WorkT]:
+        """WorkT that has not begun."""
         return [each for line in self._waiting.values() for each in line]
 
-    def add(self, line: Line, work: Work) -> None:
+    def add(self, line: Line, work: WorkT) -> None:
         """Put work at the end of its line."""
         self._waiting.setdefault(line, deque()).append(work)
 
-    def remove(self, line: Line, work: Work) -> bool:
+    def remove(self, line: Line, work: WorkT) -> bool:
         """Take work out of its line; false when it has begun."""
         if work not in self._waiting.get(line, ()):
             return False
@@ -47,7 +47,7 @@ class FairQueue(Generic[Work]):
         self._tidy(line)
         return True
 
-    def begin(self) -> Work | None:
+    def begin(self) -> WorkT | None:
         """Begin the next piece of work; None when no thread is free for any."""
         if sum(self._begun.values()) >= self._threads:
             return None

@@ -40,7 +40,7 @@ class _FileUse:
 
 
 @dataclass(slots=True)
-class _Form:
+class _UploadForm:
     """The fields of an upload as they come."""
 
     purpose: bytes = b""
@@ -165,7 +165,7 @@ class Uploads:
         self, request: Request, reader: FormReader, sink: _Sink, owner: str, use: _FileUse
     ) -> str:
         """Read the whole form; the name of the file."""
-        form = _Form()
+        form = _UploadForm()
         async for piece in self._pieces(request, sink):
             try:
                 events = reader.feed(piece)

@@ -1,4 +1,4 @@
-"""Checks what a connection sends before h11 reads it: `StrictConnection`. Event loop.
+"""Checks what a connection sends before h11 reads it: `StrictConnection`. HttpEvent loop.
 
 h11 gets whole headers, so the time it needs follows from their length. It gets pieces of bodies
 with checked chunks, and nothing after the end of a request. Bytes with two possible meanings are
@@ -30,7 +30,7 @@ _LENGTH = re.compile(rb"\r\ncontent-length:([^\r]*)", re.IGNORECASE)
 _LINE_BYTES = 64
 """Room for the method and the version in the first line."""
 
-Event = h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]
+HttpEvent = h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]
 
 
 class StrictConnection(h11.Connection):
@@ -67,7 +67,7 @@ class StrictConnection(h11.Connection):
         self.is_behind = False
         self._steps_left = limits.STEPS_PER_SHARE
 
-    def next_event(self) -> Event:
+    def next_event(self) -> HttpEvent:
         """What comes next. Raises h11.RemoteProtocolError; `refusal` says why."""
         if self._rounds.is_over or self._steps_left <= 0:
             self.is_behind = True
@@ -82,7 +82,7 @@ class StrictConnection(h11.Connection):
                 steps += (self._chunks.count - before) // limits.CHUNKS_PER_STEP
         else:
             return super().next_event()
-        event: Event = super().next_event() if is_fed else h11.NEED_DATA
+        event: HttpEvent = super().next_event() if is_fed else h11.NEED_DATA
         if isinstance(event, h11.Request):
             self._note(event)
             steps += limits.STEPS_PER_REQUEST

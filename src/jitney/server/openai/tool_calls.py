@@ -18,8 +18,8 @@ _SPACE = " \n\r\t"
 _LETTERS = string.ascii_letters + string.digits
 _DEPTH_STEPS = {"{": 1, "[": 1, "}": -1, "]": -1}
 
-Result = TypeVar("Result")
-Reading = Generator[None, None, Result]
+ResultT = TypeVar("ResultT")
+Reading = Generator[None, None, ResultT]
 """Reads text that arrives in parts: each `yield` waits for more of it."""
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jitney.backends.llamacpp.passes import FILLER, Pass, Shape, plan_passes, whole_pass
+from jitney.backends.llamacpp.passes import FILLER, Pass, PassShape, plan_passes, whole_pass
 from jitney.backends.shared.slots import EntryRows, SlotContents
 from jitney.core.batch import Entry, Sampling
 
@@ -19,7 +19,9 @@ def span(slot: int, start: int, count: int, rows: range = range(0)) -> EntryRows
     return EntryRows(0, Entry(slot, start, tokens, bool(rows)), contents, tokens, rows, range(0))
 
 
-def plan(spans: list[EntryRows], shape: Shape, held: dict[int, int] | None = None) -> list[Pass]:
+def plan(
+    spans: list[EntryRows], shape: PassShape, held: dict[int, int] | None = None
+) -> list[Pass]:
     lengths = {each.entry.slot: each.entry.start for each in spans} | (held or {})
     return list(plan_passes(spans, lambda slot: lengths.get(slot, 0), ROOM, shape))
 
@@ -27,7 +29,7 @@ def plan(spans: list[EntryRows], shape: Shape, held: dict[int, int] | None = Non
 def test_decodes_stand_in_one_pass_behind_the_prompts() -> None:
     """Guards the logits of the many: those of the last pass are not copied."""
     spans = [span(0, 100, 1, range(1)), span(1, 0, 20, range(1, 2)), span(2, 120, 1, range(2, 3))]
-    prompt, decodes = plan(spans, Shape())
+    prompt, decodes = plan(spans, PassShape())
     assert prompt.slots == [1] * 20
     assert decodes.slots == [0, 1, 2]
     assert decodes.positions == [100, 20, 120]
@@ -37,7 +39,7 @@ def test_decodes_stand_in_one_pass_behind_the_prompts() -> None:
 
 def test_groups_are_filled_with_neighbours_that_are_taken_back() -> None:
     """Guards rows in groups of four: slots of the group that have nothing to do."""
-    (made,) = plan([span(5, 120, 1, range(1))], Shape(rows_group=4), {4: 7, 6: 0, 7: 30})
+    (made,) = plan([span(5, 120, 1, range(1))], PassShape(rows_group=4), {4: 7, 6: 0, 7: 30})
     assert made.slots == [4, 5, 6, 7]
     assert made.positions == [7, 120, 0, 30]
     assert made.cut_after == [(4, 7), (6, 0), (7, 30)]
@@ -48,13 +50,13 @@ def test_groups_are_filled_with_neighbours_that_are_taken_back() -> None:
 def test_small_gaps_are_filled_unless_a_slot_is_full() -> None:
     """Guards slots without room: a token for the pass would fail the whole batch."""
     spans = [span(0, 120, 1, range(1)), span(2, 120, 1, range(1, 2))]
-    assert plan(spans, Shape(), {1: 9})[0].slots == [0, 1, 2]
-    assert plan(spans, Shape(), {1: ROOM})[0].slots == [0, 2]
+    assert plan(spans, PassShape(), {1: 9})[0].slots == [0, 1, 2]
+    assert plan(spans, PassShape(), {1: ROOM})[0].slots == [0, 2]
 
 
 def test_a_token_of_a_long_sequence_is_not_computed_alone() -> None:
     """Guards fused attention, which cuts a long sequence among threads when it is alone."""
-    shape = Shape(lone_tokens_max=120)
+    shape = PassShape(lone_tokens_max=120)
     assert plan([span(3, 119, 1, range(1))], shape)[0].slots == [3]
     assert plan([span(3, 120, 1, range(1))], shape)[0].slots == [2, 3]
     pair = [span(3, 120, 1, range(1)), span(4, 120, 1, range(1, 2))]
@@ -66,7 +68,7 @@ def test_a_token_of_a_long_sequence_is_not_computed_alone() -> None:
 
 def test_a_lone_token_of_a_prompt_takes_those_before_it_along() -> None:
     """Guards the last token behind a cached prefix: by itself it is another kernel's."""
-    shape = Shape(span_rows_min=8, decodes_differ=True)
+    shape = PassShape(span_rows_min=8, decodes_differ=True)
     (made,) = plan([span(0, 40, 1, range(1))], shape)
     assert made.cut_before == (0, 33)
     assert made.tokens == list(range(1033, 1041))
@@ -78,7 +80,7 @@ def test_a_lone_token_of_a_prompt_takes_those_before_it_along() -> None:
 
 def test_a_short_prompt_is_filled_behind_its_end() -> None:
     """Guards prompts that begin: there is nothing before them to take along."""
-    (made,) = plan([span(0, 0, 3, range(1))], Shape(span_rows_min=8, decodes_differ=True))
+    (made,) = plan([span(0, 0, 3, range(1))], PassShape(span_rows_min=8, decodes_differ=True))
     assert made.tokens == [1000, 1001, 1002, *[FILLER] * 5]
     assert made.cut_after == [(0, 3)]
     assert made.wanted == [2]
@@ -86,7 +88,7 @@ def test_a_short_prompt_is_filled_behind_its_end() -> None:
 
 def test_long_spans_are_cut_into_equal_pieces() -> None:
     """Guards kernels that are others from some number of rows on."""
-    made = plan([span(0, 0, 66, range(66))], Shape(span_rows_max=60))
+    made = plan([span(0, 0, 66, range(66))], PassShape(span_rows_max=60))
     assert [len(each.tokens) for each in made] == [33, 33]
     assert [row for each in made for _, row in each.kept] == list(range(66))
 
@@ -104,7 +106,9 @@ def test_every_row_is_computed_once_in_its_place(
 ) -> None:
     """Guards all of it: pieces follow each other, in whole groups, and each row is its own."""
     rows = range(count) if scored else range(1)
-    shape = Shape(rows_group=group, span_rows_min=least, span_rows_max=most, decodes_differ=True)
+    shape = PassShape(
+        rows_group=group, span_rows_min=least, span_rows_max=most, decodes_differ=True
+    )
     held = list(range(1000, 1000 + start))
     answered = {}
     for made in plan([span(0, start, count, rows)], shape):

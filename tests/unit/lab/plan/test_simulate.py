@@ -6,7 +6,7 @@ import pytest
 
 from jitney.core.scheduler import Scheduler
 from jitney_lab.bench.workload import Job, Workload, mixed
-from jitney_lab.plan.replica import Replica, make_request, refusal_of
+from jitney_lab.plan.replica import SimulatedReplica, make_request, refusal_of
 from jitney_lab.plan.simulate import CLIENT_S, SimulatedRun, simulate
 from jitney_lab.plan.tick_cost import TickCost
 from tests.plan_for_tests import make_configuration, make_cost
@@ -115,7 +115,7 @@ def test_clients_that_fill_no_group_get_their_answers() -> None:
 
 
 def test_the_scheduler_is_the_production_class() -> None:
-    replica = Replica(make_configuration(), TickCost(make_cost()))
+    replica = SimulatedReplica(make_configuration(), TickCost(make_cost()))
     assert type(replica.scheduler) is Scheduler
 
 
