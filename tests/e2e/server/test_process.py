@@ -22,12 +22,12 @@ import sys
 from jitney.backends.fake.backend import FakeBackend
 from jitney.cli.main import main
 from jitney.core import limits
-from jitney.engine import recovery
+from jitney.engine import in_flight
 
 def fail(*given):
     raise MemoryError("no memory is left")
 
-limits.GIVE_UP_S, recovery.PAUSE_S = 0.0, 0.001
+limits.GIVE_UP_S, in_flight.PAUSE_S = 0.0, 0.001
 FakeBackend.execute = FakeBackend.reset = fail
 sys.exit(main(sys.argv[1:]))
 """

@@ -2,9 +2,9 @@
 
 Each pass is one `llama_decode` with rows of one kind: a piece of a prompt, or one token for each of
 many sequences. The library chooses kernels by the number of rows. A `PassShape` says for how many
-rows all tokens are computed alike, and a pass is filled up to that number (invariant 4). The extra rows
-are tokens of the prompt before the piece, computed again with the same result, or fillers that are
-removed afterwards. This module does not load the library.
+rows all tokens are computed alike, and a pass is filled up to that number (invariant 4). The extra
+rows are tokens of the prompt before the piece, computed again with the same result, or fillers
+that are removed afterwards. This module does not load the library.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
