@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
 FUNCTION_LINES_MAX = 60
 FILE_LINES_MAX = 400
+PAGE_WIDTH_MAX = 120
 SUFFIXES = ("Manager", "Handler", "Helper", "Util", "Utils", "Base", "Impl", "Data", "Info")
 BANNED = {
     "": {"helper", "helpers", "util", "utils", "misc"},
@@ -247,6 +248,27 @@ def test_a_page_has_one_title_and_it_comes_first() -> None:
         if len(titles) != 1 or not text.lstrip().startswith("# "):
             wrong.append(at(file, 1, f"has {len(titles)} titles"))
     assert not wrong, lines(wrong)
+
+
+def test_the_text_of_pages_is_wrapped() -> None:
+    """Guards readers in a terminal, and of a diff. Tables, headings, pictures and code are as long
+    as they have to be, and generated pages are as their source is."""
+    long = []
+    for file in listed("*.md"):
+        if file.is_relative_to(ROOT / "docs" / "reference"):
+            continue
+        text = re.sub(
+            r"^ *(```|~~~).*?^ *\1",
+            lambda code: "\n" * code[0].count("\n"),
+            file.read_text(encoding="utf-8"),
+            flags=re.M | re.S,
+        )
+        long += [
+            at(file, number, f"has {len(line)} characters")
+            for number, line in enumerate(text.splitlines(), start=1)
+            if len(line) > PAGE_WIDTH_MAX and not line.lstrip().startswith(("|", "#", "!", "<"))
+        ]
+    assert not long, lines(long)
 
 
 def test_test_folders_are_not_packages() -> None:
