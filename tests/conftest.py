@@ -37,6 +37,16 @@ LOOKS = 10
 
 
 @pytest.fixture(scope="module", autouse=True)
+def environment_is_put_back() -> Iterator[None]:
+    """Guards the files that follow: a command called in this process sets variables for its
+    children, which must not reach the children of other tests."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.fixture(scope="module", autouse=True)
 def no_thread_works_on() -> Iterator[None]:
     """Guards the tests that follow in this process: a thread that spins makes each of them ten
     times slower, and the wrong ones fail."""

@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,7 @@ HEAVY = {
 """Each heavy dependency, and where alone it is imported."""
 
 
+@cache
 def imports(file: Path) -> set[str]:
     """Every module that a file imports, with the names taken from it as possible submodules."""
     found = set()

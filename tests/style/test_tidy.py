@@ -8,6 +8,7 @@ import itertools
 import re
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,7 @@ ASSERTING = ("raises", "assert", "check", "expect", "verify")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
+@cache
 def listed(*patterns: str) -> list[Path]:
     """Files that git tracks or would track."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *patterns]
@@ -47,6 +49,7 @@ def listed(*patterns: str) -> list[Path]:
     return sorted(ROOT / name for name in set(done.stdout.splitlines()) if (ROOT / name).is_file())
 
 
+@cache
 def tree(file: Path) -> ast.Module:
     return ast.parse(file.read_text(encoding="utf-8"), str(file))
 
