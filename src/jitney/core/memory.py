@@ -163,7 +163,8 @@ class Memory:
                 self._operations.append(Truncate(holding.slot, sequence.computed))
                 self.ledger.shrink(holding.slot, sequence.computed)
             self._cached[holding.slot] = holding
-            # What background sequences leave is evicted first: live ones come back more often.
+            # What background sequences leave is evicted first, the newest of it first: live ones
+            # come back more often.
             self._cached.move_to_end(holding.slot, last=not sequence.is_background)
         sequence.forget_computed()
 

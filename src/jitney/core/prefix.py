@@ -105,7 +105,9 @@ class PrefixIndex:
         """
         depth = chain.deepest(lambda key: key in self._computed)
         best, length = self._best(chain, depth, self._computed, length_max)
-        promised_depth = chain.deepest(lambda key: key in self._computed or key in self._promised)
+        promised_depth = chain.deepest(
+            lambda key: key in self._computed or self._is_promised(key, is_background=is_background)
+        )
         if promised_depth == depth:
             return Match(best, length, length)
         holding, promised = self._best(
@@ -115,6 +117,11 @@ class PrefixIndex:
             best, length = holding, min(promised, holding.length)
         assert length <= length_max, (length, length_max)
         return Match(best, length, max(length, promised))
+
+    def _is_promised(self, key: int, *, is_background: bool) -> bool:
+        """Whether somebody will compute it for whom a sequence of this kind would wait."""
+        holdings = self._promised.get(key, ())
+        return any(is_background or not holding.is_background for holding in holdings)
 
     def check(self, holdings: list[Holding]) -> None:
         """The index has every holding at each of its depths, and nothing else."""

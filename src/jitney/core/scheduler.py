@@ -133,7 +133,7 @@ class Scheduler:
     def expire(self, now: float) -> list[Event]:
         """End sequences past their deadline (invariant 8), and pauses that reached their limit."""
         self._live.paused.end_due(now)
-        for sequence in self._deadlines.passed(now, len(self._live.by_request)):
+        for sequence in self._deadlines.passed(now, self._live.count):
             phase = "running" if sequence.has_started else "waiting"
             self.counters.add(f"deadline_{phase}")
             message = f"The request passed its deadline while {phase}."

@@ -69,6 +69,11 @@ class LiveSequences:
             self.queue.add(sequence)
         self._counters.add("accepted", len(sequences))
 
+    @property
+    def count(self) -> int:
+        """How many run or wait; one that is paused may be counted twice."""
+        return len(self.running) + self.queue.count + len(self.paused)
+
     def take_events(self) -> list[Event]:
         """Everything to report since the last call, in order."""
         events, self.events = self.events, []

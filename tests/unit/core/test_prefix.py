@@ -217,3 +217,16 @@ def test_what_was_computed_in_another_way_is_not_shared(
     index.extend(made)
     found = index.longest(Chain(SCOPE, tokens, ours), 59)
     assert found.length == found.promised == usable
+
+
+def test_what_background_work_will_compute_does_not_hide_what_a_live_one_will() -> None:
+    """Guards a live prompt: it waits for the live one that computes the same, and not for more."""
+    index = PrefixIndex()
+    shared, more = tuple(range(64)), tuple(range(96))
+    live = holding(index, 0, shared, 0)
+    behind = holding(index, 1, more, 0)
+    assert behind.sequence is not None
+    behind.sequence.is_background = True
+    assert longest(index, [*more, 1]).promised == len(shared)
+    assert index.longest(Chain(SCOPE, [*more, 1]), 96, is_background=True).promised == len(more)
+    assert live.computed_depth == 0

@@ -277,3 +277,26 @@ def test_what_was_generated_is_computed_again_as_it_was(
         seen.append(batch.batch.entries[0].length)
         one.apply(batch, outcome(batch), 0.0)
     assert seen == spans
+
+
+def test_deadlines_of_live_completions_are_not_sorted_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Guards invariant 11: many completions of few requests are no reason to look at all limits."""
+    settings = SchedulerSettings(model_len_max=100, max_num_seqs=8, max_num_queued_reqs=2000)
+    one = Scheduler(settings, TRAITS, (9,))
+    params = SamplingParams(temperature=0.0, max_tokens=8, n=16)
+    for number in range(2 * ENDED_KEPT // 16):
+        each = Request(
+            id=RequestId(str(number)),
+            prompt=(1, 2, 3),
+            params=params,
+            seed=0,
+            queue_timeout_s=50.0,
+            request_timeout_s=90.0,
+        )
+        one.submit(each, 0.0)
+    sorted_again: list[object] = []
+    monkeypatch.setattr("jitney.core.rules.deadlines.heapq.heapify", sorted_again.append)
+    one.expire(1.0)
+    assert not sorted_again

@@ -78,7 +78,8 @@ class Background:
         """
         yield from self._queue.live.ordered(now, without)
         if self._queue.behind.count and not self.is_tick_full and not self.is_live_awaited:
-            yield from self._queue.behind.ordered(now, without)
+            # They have no share, whatever their key has.
+            yield from self._queue.behind.ordered(now)
 
     @property
     def is_tick_full(self) -> bool:

@@ -61,7 +61,7 @@ class Deadlines:
                 yield sequence
 
     def _forget_ended(self, live_count: int) -> None:
-        """Drop limits of ended sequences: the next ones now, all when they are the majority."""
+        """Drop limits of ended sequences: the next ones now, all when there are too many."""
         due = self._due
         while due and due[0][3].state is SequenceState.FINISHED:
             heapq.heappop(due)

@@ -273,7 +273,8 @@ class WaitQueue:
     def ordered(self, now: float, without: Set[str] = frozenset()) -> Iterator[Sequence]:
         """The live ones, the next first, then the background ones, without these tenants."""
         yield from self.live.ordered(now, without)
-        yield from self.behind.ordered(now, without)
+        # Background work has no share, whatever its key has.
+        yield from self.behind.ordered(now)
 
     def live_count(self, without: Set[str], *, newcomers: bool) -> int:
         """How many live ones wait, without those of these tenants, and newcomers only if asked."""

@@ -21,7 +21,8 @@ def seniority(sequence: Sequence, *, by_class: bool) -> tuple[bool, int, float, 
 def choose_for_memory(candidates: list[Sequence], *, by_class: bool) -> Sequence | None:
     """The one to preempt when memory runs out: lowest class, has progressed, cheapest to resume.
 
-    The candidates do not include the most senior of all running sequences.
+    The candidates do not include the most senior of all running sequences, unless it is a
+    background one and a live one needs its place.
     """
     free = [sequence for sequence in candidates if not sequence.is_in_flight]
     if not free:

@@ -103,3 +103,12 @@ def test_counts_follow_whoever_comes_and_goes() -> None:
     assert queue.live.oldest_newcomer() is second
     queue.remove(second)
     assert queue.live.oldest_newcomer() is None
+
+
+@pytest.mark.parametrize("policy", [Policy.FIFO, Policy.FAIR])
+def test_background_work_is_not_held_back_by_the_share_of_its_key(policy: Policy) -> None:
+    """Guards lines of a batch: they take what others leave, also when their key runs its share."""
+    line = sequence("b", tenant="key")
+    line.is_background = True
+    queue = filled(policy, sequence("a", tenant="other"), line)
+    assert [each.request.id for each in queue.ordered(0.0, {"key"})] == ["a", "b"]
