@@ -90,8 +90,9 @@ class IsolationChecker:
 
     def _judge_end(self, name: Name, event: FinishEvent, faulty: Name | None) -> None:
         prompt = self._oracle.request(name).prompt
-        is_poisoned = POISON in prompt and not self._was_made(prompt[: prompt.index(POISON) + 1])
-        if is_poisoned and event.reason in (FinishReason.STOP, FinishReason.LENGTH):
+        is_poisoned = POISON in prompt
+        has_finished = event.reason in (FinishReason.STOP, FinishReason.LENGTH)
+        if is_poisoned and has_finished and not self._was_made(prompt[: prompt.index(POISON) + 1]):
             raise Violation(NAME, f"{name} is poisoned and finished all the same")
         if event.reason is not FinishReason.FAILED or name == faulty:
             return
