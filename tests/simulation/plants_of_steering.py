@@ -108,8 +108,8 @@ OF_STEERING = (
         "steering",
         (
             _BATCH_CHOICE,
-            "if self._settings.mix is not Mix.SEPARATE:\n            return [sequences]",
-            "if sequences:\n            return [sequences]",
+            "if self._settings.mix is not Mix.SEPARATE:\n            yield sequences",
+            "if sequences:\n            yield sequences",
         ),
         (
             "jitney/core/rules/mix.py",

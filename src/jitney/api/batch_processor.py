@@ -8,7 +8,8 @@ request to a `BatchResult`. Any thread may call. Results come from the threads o
 import math
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from pathlib import Path
@@ -245,6 +246,10 @@ class BatchProcessor:
         self._user_data = user_data
         self._llm: LLM | None = None
         self._starting = threading.Lock()
+        self._clock = SystemClock()
+        self._submissions = threading.Condition()
+        self._submission_count = 0
+        """Submissions that a thread has begun and not ended."""
         self.is_running = False
         if isinstance(model, LLM):
             _check_agrees(model, {**(config.settings() if config else {}), **settings})
@@ -269,8 +274,6 @@ class BatchProcessor:
         Raises QueueFull when the queue is full.
         """
         llm = self._loaded()
-        if not self.is_running:
-            raise EngineStopped("The processor was stopped; call start again.")
         params = config or SamplingParams()
         if not isinstance(params, SamplingParams) or params.n != 1:
             raise InvalidRequest(
@@ -281,15 +284,30 @@ class BatchProcessor:
         request = BatchRequest(
             id=RequestId(uuid.uuid4().hex), prompt=prompt, config=params, created_at=_now_ms()
         )
-        llm.submit(
-            prompt,
-            params,
-            request_id=request.id,
-            priority=priority,
-            on_done=self._finish,
-            user_data=request,
-        )
+        with self._submitting():
+            llm.submit(
+                prompt,
+                params,
+                request_id=request.id,
+                priority=priority,
+                on_done=self._finish,
+                user_data=request,
+            )
         return request.id
+
+    @contextmanager
+    def _submitting(self) -> Iterator[None]:
+        """Lets `stop` wait for a submission that another thread has begun."""
+        with self._submissions:
+            if not self.is_running:
+                raise EngineStopped("The processor was stopped; call start again.")
+            self._submission_count += 1
+        try:
+            yield
+        finally:
+            with self._submissions:
+                self._submission_count -= 1
+                self._submissions.notify_all()
 
     def get_stats(self) -> BatchStats:
         """Statistics since the last start, also after a stop; of a given `LLM`, since its start.
@@ -300,11 +318,17 @@ class BatchProcessor:
 
     def stop(self, drain_s: float = DRAIN_S) -> None:
         """Refuse new requests, and wait at most `drain_s` seconds for the results of the others."""
-        self.is_running = False
+        ends_at = self._clock.now() + min(drain_s, threading.TIMEOUT_MAX)
+        with self._submissions:
+            self.is_running = False
+            if self._llm is self._model:
+                left_s = max(0.0, ends_at - self._clock.now())
+                self._submissions.wait_for(lambda: not self._submission_count, left_s)
         if self._llm is not None and self._llm is not self._model:
             self._llm.close(drain_s)
         elif self._llm is not None:
-            self._llm.callback_threads.wait(min(drain_s, threading.TIMEOUT_MAX), self._finish)
+            left_s = max(0.0, ends_at - self._clock.now())
+            self._llm.callback_threads.wait(left_s, self._finish)
 
     def __enter__(self) -> Self:
         self.start()

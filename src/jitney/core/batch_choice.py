@@ -5,6 +5,7 @@ The scheduler checks later whether there is memory for it. Called by the schedul
 Tests: tests/unit/core/rules/test_mix.py and tests/simulation.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from jitney.core import limits
@@ -47,7 +48,7 @@ class BatchChoice:
             settings.decode_batch_size,
         )
 
-    def candidates(self, batch_number: int) -> list[list[Sequence]]:
+    def candidates(self, batch_number: int) -> Iterator[list[Sequence]]:
         """The sequences that may be one batch together, in the order in which to try them.
 
         A suspect is alone in its batch, so that its guilt is certain. The suspect and the others
@@ -57,12 +58,14 @@ class BatchChoice:
         running = self._background.taking_part()
         suspects = [each for each in running if each.history.failed_count and each.is_suspect]
         if not suspects:
-            return self._apart(running, batch_number)
+            yield from self._apart(running, batch_number)
+            return
         others = [sequence for sequence in running if not sequence.is_suspect]
         assert len(suspects) == 1, "suspects run one at a time"
         in_turn = [suspects, others] if batch_number % 2 else [others, suspects]
         # Each of the two gets every second batch.
-        return [part for each in in_turn for part in self._apart(each, batch_number // 2)]
+        for each in in_turn:
+            yield from self._apart(each, batch_number // 2)
 
     def spans(self, candidates: list[Sequence]) -> list[tuple[Sequence, int]]:
         """The span that each of these may compute in this tick, in order of seniority."""
@@ -113,17 +116,19 @@ class BatchChoice:
         assert next(spans, None) is None, "every span has its prefill"
         return chosen
 
-    def _apart(self, sequences: list[Sequence], turn: int) -> list[list[Sequence]]:
-        """All of them; under `separate`, the prefills and the decodes. Whose turn it is, is
-        first."""
+    def _apart(self, sequences: list[Sequence], turn: int) -> Iterator[list[Sequence]]:
+        """All of them; under `separate`, the prefills and the decodes, of which one has its turn.
+
+        Those that get the budget may find no memory. The most senior always does, because it takes
+        it from others. So it is tried last, alone: something goes on in every tick.
+        """
         if self._settings.mix is not Mix.SEPARATE:
-            return [sequences]
-        wanted = [(sequence, self._wanted(sequence)) for sequence in sequences]
-        prefills = [sequence for sequence, want in wanted if want > 1]
-        decodes = [sequence for sequence, want in wanted if want == 1]
-        kinds = [decodes, prefills] if turn % 2 else [prefills, decodes]
-        # The first kind may find no memory. The most senior always does: it takes it from others.
-        return [*kinds, [sequence for sequence, want in wanted if want][:1]]
+            yield sequences
+        else:
+            prefills = [each for each in sequences if self._wanted(each) > 1]
+            decodes = [each for each in sequences if self._wanted(each) == 1]
+            yield from (decodes, prefills) if turn % 2 else (prefills, decodes)
+        yield [each for each in sequences if self._wanted(each)][:1]
 
     def _budget_of(self, prefills: list[PrefillWanted]) -> Budget:
         """The budget of a tick. That of prefills without decodes is smaller if a decode waits."""

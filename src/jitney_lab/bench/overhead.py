@@ -130,7 +130,7 @@ def _parts(settings: Settings, size: int, seed: int) -> dict[str, float]:
     if not ticks:
         raise SetupError(
             f"No tick had {size} sequences that generate, so there is no figure for this size; "
-            "leave it out of --sizes, or give more memory with --kv-tokens."
+            "leave it out of --sizes, or give more memory with --set kv_tokens=N."
         )
     medians = {name: statistics.median(each[name] for each in ticks) for name in ticks[0]}
     known = sum(medians[name] for name in ("plan", "apply", "pass"))

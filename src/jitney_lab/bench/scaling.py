@@ -122,6 +122,6 @@ def _tick_s(run: EngineRun, size: int) -> float:
     if not seconds:
         raise SetupError(
             f"No two ticks in a row had {size} sequences at once, so there is no figure for this "
-            "size; leave it out of --sizes, or give more memory with --kv-tokens."
+            "size; leave it out of --sizes, or give more memory with --set kv_tokens=N."
         )
     return statistics.median(seconds)

@@ -444,3 +444,30 @@ def test_the_example_runs() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "9 requests in" in done.stdout
+
+
+def test_a_stop_waits_for_a_submission_that_was_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards the result of a submission whose prompt was being tokenised: it comes before the end
+    of `stop`."""
+    begun, may_go = threading.Event(), threading.Event()
+    with LLM(backend="fake") as llm:
+        results = Results(1)
+        processor = BatchProcessor(llm, None, results, results)
+        processor.start()
+        submit = llm.submit
+
+        def late(*arguments: Any, **named: Any) -> Any:  # Any: whatever `submit` takes and gives
+            begun.set()
+            assert may_go.wait(WAIT_S)
+            return submit(*arguments, **named)
+
+        monkeypatch.setattr(llm, "submit", late)
+        submitting = threading.Thread(target=processor.submit, args=("one", GREEDY))
+        stopping = threading.Thread(target=processor.stop, args=(WAIT_S,))
+        submitting.start()
+        assert begun.wait(WAIT_S)
+        stopping.start()
+        may_go.set()
+        stopping.join(WAIT_S)
+        assert len(results.given) == 1
+        submitting.join(WAIT_S)

@@ -175,7 +175,7 @@ def have_shapes(results: TrialResults) -> bool:
 
 def _run(payload: Payload) -> TrialResult:
     """Run one child. Its time limit allows for the size of the model."""
-    limit_s = START_S_MAX + SHAPE_S_MAX * len(payload.get("shapes", ()))
+    limit_s = START_S_MAX + SHAPE_S_MAX * max(3, len(payload.get("shapes", ())))
     model = payload.get("settings", {}).get("model")
     if model is not None:
         # The child reports what is wrong with it.

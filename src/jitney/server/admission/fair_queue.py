@@ -18,7 +18,7 @@ Line = tuple[str, bool]
 
 
 class FairQueue(Generic[WorkT]):
-    """WorkT that waits, and how much of each line is being done."""
+    """Work that waits, and how much of each line is being done."""
 
     def __init__(self, threads: int, share: int) -> None:
         assert 1 <= share <= threads, (share, threads)
@@ -32,7 +32,7 @@ class FairQueue(Generic[WorkT]):
 
     @property
     def waiting(self) -> list[WorkT]:
-        """WorkT that has not begun."""
+        """Work that has not begun."""
         return [each for line in self._waiting.values() for each in line]
 
     def add(self, line: Line, work: WorkT) -> None:

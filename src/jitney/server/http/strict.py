@@ -1,4 +1,4 @@
-"""Checks what a connection sends before h11 reads it: `StrictConnection`. HttpEvent loop.
+"""Checks what a connection sends before h11 reads it: `StrictConnection`. Event loop.
 
 h11 gets whole headers, so the time it needs follows from their length. It gets pieces of bodies
 with checked chunks, and nothing after the end of a request. Bytes with two possible meanings are
