@@ -14,23 +14,19 @@ import pytest
 from jitney.core.limits import FAILURES_MAX
 from tests.deadly_text import DEADLY, deadly_text
 from tests.e2e.batches.batch_client import CHAT, custom_ids, jsonl, line
+from tests.e2e.program import Done, expect_sentence, jitney
 from tests.e2e.server.harness import wait_until
 
 RUN_S = 120.0
 TRIES = 5
 """What must happen in the middle of a run is tried again where a busy machine came too late."""
-COMMAND = [sys.executable, "-m", "jitney", "batch", "run", "--backend", "fake"]
+WORDS = ("batch", "run", "--backend", "fake")
 
 
-def run(folder: Path, *words: str, output: str = "out.jsonl") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, "in.jsonl", "-o", output, *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=RUN_S,
-        check=False,
-    )
+def run(folder: Path, *words: str, output: str = "out.jsonl") -> Done:
+    """The command in this process; where it is killed or interrupted, it is a program: `begun`."""
+    with contextlib.chdir(folder):
+        return jitney(*WORDS, "in.jsonl", "-o", output, *words)
 
 
 def rows(path: Path) -> list[dict[str, object]]:
@@ -39,14 +35,6 @@ def rows(path: Path) -> list[dict[str, object]]:
 
 def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
-
-
-def expect_sentence(done: subprocess.CompletedProcess[str], code: int, words: str) -> None:
-    assert done.returncode == code, done.stderr
-    assert words in done.stderr
-    assert done.stderr.startswith("jitney: ")
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert done.stdout == ""
 
 
 def test_every_line_is_answered_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -165,7 +153,7 @@ def test_an_input_that_changes_meanwhile(tmp_path: Path, *, is_renamed: bool) ->
 
 def changed_meanwhile(
     tmp_path: Path, work: list[Any], *, is_renamed: bool
-) -> tuple[Path, "subprocess.CompletedProcess[str]"]:
+) -> tuple[Path, Done]:
     """A run whose input had its lines in reverse order from some moment on.
 
     One that was over before that is tried again.
@@ -182,7 +170,7 @@ def changed_meanwhile(
             was_running = process.poll() is None
             out, said = process.communicate(timeout=RUN_S)
         if was_running:
-            return folder, subprocess.CompletedProcess([], process.returncode, out, said)
+            return folder, Done(process.returncode, out, said)
     pytest.fail("each run was over before its input was changed")
 
 
@@ -199,7 +187,7 @@ def test_failed_lines_are_in_a_file_of_their_own(tmp_path: Path) -> None:
 
 def begun(folder: Path, *flags: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [*COMMAND, "in.jsonl", "-o", "out.jsonl", *flags],
+        [sys.executable, "-m", "jitney", *WORDS, "in.jsonl", "-o", "out.jsonl", *flags],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -325,21 +313,13 @@ def test_what_cannot_be_run_is_refused_in_a_sentence(tmp_path: Path) -> None:
     expect_sentence(run(tmp_path), 2, "no line with a request")
     expect_sentence(run(tmp_path, output="x" * 240), 2, "longer than 230 bytes")
     assert names(tmp_path) == {"in.jsonl"}
-    bare = subprocess.run(COMMAND, capture_output=True, text=True, timeout=RUN_S, check=False)
-    expect_sentence(bare, 2, "There is no input")
+    expect_sentence(jitney(*WORDS), 2, "There is no input")
 
 
 def test_the_help_has_an_example() -> None:
     """Guards the first minute."""
-    for words in (["batch"], ["batch", "run"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "jitney", *words, "--help"],
-            capture_output=True,
-            text=True,
-            timeout=RUN_S,
-            check=False,
-        )
-        assert "jitney batch run in.jsonl -o out.jsonl" in done.stdout
+    for words in (("batch",), ("batch", "run")):
+        assert "jitney batch run in.jsonl -o out.jsonl" in jitney(*words, "--help").stdout
 
 
 def test_a_line_that_kills_the_tokenizer_fails_alone(tmp_path: Path) -> None:
