@@ -18,6 +18,9 @@ from tests.e2e.program import Done, expect_sentence, jitney
 from tests.e2e.server.harness import wait_until
 
 RUN_S = 120.0
+LINES = 100
+BEGUN_BYTES = 90_000
+"""What a run has written when some of so many lines are answered, and not all of them."""
 TRIES = 5
 """What must happen in the middle of a run is tried again where a busy machine came too late."""
 WORDS = ("batch", "run", "--backend", "fake")
@@ -92,7 +95,7 @@ def test_what_looks_like_a_folder_of_ours_is_not_removed(tmp_path: Path) -> None
 
 def test_a_file_that_takes_the_name_of_the_output_is_not_overwritten(tmp_path: Path) -> None:
     """Guards what somebody put there between two runs of the same command."""
-    work = [line(f"c{n}", max_tokens=200, ignore_eos=True) for n in range(300)]
+    work = [line(f"c{n}", max_tokens=200, ignore_eos=True) for n in range(LINES)]
     folder, _ = cut_short(tmp_path, work, signal.SIGKILL)
     (folder / "out.jsonl").write_text("mine")
     expect_sentence(run(folder), 2, "is not of this run")
@@ -106,7 +109,7 @@ def test_a_small_input_that_is_edited_is_not_answered(tmp_path: Path) -> None:
     work = [line(f"c{n}", prompt="question", max_tokens=400, ignore_eos=True) for n in range(40)]
     for attempt in range(TRIES):
         folder = tmp_path / str(attempt)
-        with begun_with(folder, work, 90_000, "--max-num-seqs", "1") as process:
+        with begun_with(folder, work, BEGUN_BYTES, "--max-num-seqs", "1") as process:
             content = (folder / "in.jsonl").read_bytes()
             with (folder / "in.jsonl").open("r+b") as file:
                 file.write(content.replace(b"question", b"QUESTION"))
@@ -134,7 +137,7 @@ def test_an_input_that_changes_meanwhile(tmp_path: Path, *, is_renamed: bool) ->
     """Guards answers against the id of another line: with another file of the same name the lines
     are those of the start, and an edit in place ends the run."""
     # A length of its own for each line tells the answers apart.
-    work = [line(f"c{n:04}", max_tokens=100 + n % 100, ignore_eos=True) for n in range(300)]
+    work = [line(f"c{n:04}", max_tokens=100 + n % 100, ignore_eos=True) for n in range(LINES)]
     folder, process = changed_meanwhile(tmp_path, work, is_renamed=is_renamed)
     if not is_renamed:
         assert process.returncode == 1, process.stderr
@@ -160,7 +163,7 @@ def changed_meanwhile(
     """
     for attempt in range(TRIES):
         folder = tmp_path / str(attempt)
-        with begun_with(folder, work, 200_000) as process:
+        with begun_with(folder, work, BEGUN_BYTES) as process:
             if is_renamed:
                 (folder / "new").write_bytes(jsonl(work[::-1]))
                 (folder / "new").replace(folder / "in.jsonl")
@@ -208,7 +211,7 @@ def test_a_run_that_was_cut_short_goes_on_where_it_was(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     """Guards long runs: the same command again, and each line is in the output once."""
-    work = [line(f"c{n}", max_tokens=200, ignore_eos=True) for n in range(300)]
+    work = [line(f"c{n}", max_tokens=200, ignore_eos=True) for n in range(LINES)]
     folder, said = cut_short(tmp_path, work, number)
     if number == signal.SIGINT:
         assert "The same command goes on from there" in said
@@ -227,7 +230,7 @@ def cut_short(tmp_path: Path, work: list[Any], number: signal.Signals) -> tuple[
     """
     for attempt in range(TRIES):
         folder = tmp_path / str(attempt)
-        with begun_with(folder, work, 200_000) as process:
+        with begun_with(folder, work, BEGUN_BYTES) as process:
             process.send_signal(number)
             _, said = process.communicate(timeout=RUN_S)
         if process.returncode != 0:
@@ -238,7 +241,7 @@ def cut_short(tmp_path: Path, work: list[Any], number: signal.Signals) -> tuple[
 
 def test_results_that_cannot_be_delivered_are_kept(tmp_path: Path) -> None:
     """Guards a night of work against a name that is taken meanwhile: the next run delivers it."""
-    work = [line(f"c{n}", max_tokens=200, ignore_eos=True) for n in range(300)]
+    work = [line(f"c{n}", max_tokens=200, ignore_eos=True) for n in range(LINES)]
     folder, said = delivered_in_vain(tmp_path, [*work, b"{oops"])
     assert said.count("\n") == 1, said
     assert "out.errors.jsonl: File exists" in said
@@ -247,7 +250,7 @@ def test_results_that_cannot_be_delivered_are_kept(tmp_path: Path) -> None:
     errors.rmdir()
     done = run(folder)
     assert done.returncode == 1, done.stderr
-    assert "Going on with an earlier run, which has 301 of 301 lines done" in done.stderr
+    assert f"Going on with an earlier run, which has {LINES + 1} of {LINES + 1} lines done" in done.stderr
     assert custom_ids(rows(folder / "out.jsonl")) == [each["custom_id"] for each in work]
     assert custom_ids(rows(errors)) == [None]
     assert names(folder) == {"in.jsonl", "out.jsonl", "out.errors.jsonl", "out.jsonl.done"}
@@ -291,11 +294,11 @@ def begun_with(
 def test_another_input_or_model_does_not_go_on(tmp_path: Path) -> None:
     """Guards results against a mix of two runs."""
     # So many that it goes on until it is killed.
-    work = [line(f"c{n}", max_tokens=200, ignore_eos=True) for n in range(6000)]
+    work = [line(f"c{n}", max_tokens=200, ignore_eos=True) for n in range(2000)]
     (tmp_path / "in.jsonl").write_bytes(jsonl(work))
     with begun(tmp_path) as process:
         store = tmp_path / "out.jsonl.jobs" / "jobs.sqlite-wal"
-        wait_until(lambda: has_grown(store, 200_000), "it does not begin", RUN_S)
+        wait_until(lambda: has_grown(store, BEGUN_BYTES), "it does not begin", RUN_S)
         expect_sentence(run(tmp_path), 2, "Another process answers into out.jsonl")
         process.kill()
     other = tmp_path / "other.gguf"
