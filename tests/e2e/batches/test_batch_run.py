@@ -154,9 +154,7 @@ def test_an_input_that_changes_meanwhile(tmp_path: Path, *, is_renamed: bool) ->
     assert counts == [each["body"]["max_tokens"] for each in work]
 
 
-def changed_meanwhile(
-    tmp_path: Path, work: list[Any], *, is_renamed: bool
-) -> tuple[Path, Done]:
+def changed_meanwhile(tmp_path: Path, work: list[Any], *, is_renamed: bool) -> tuple[Path, Done]:
     """A run whose input had its lines in reverse order from some moment on.
 
     One that was over before that is tried again.
@@ -250,7 +248,10 @@ def test_results_that_cannot_be_delivered_are_kept(tmp_path: Path) -> None:
     errors.rmdir()
     done = run(folder)
     assert done.returncode == 1, done.stderr
-    assert f"Going on with an earlier run, which has {LINES + 1} of {LINES + 1} lines done" in done.stderr
+    assert (
+        f"Going on with an earlier run, which has {LINES + 1} of {LINES + 1} lines done"
+        in done.stderr
+    )
     assert custom_ids(rows(folder / "out.jsonl")) == [each["custom_id"] for each in work]
     assert custom_ids(rows(errors)) == [None]
     assert names(folder) == {"in.jsonl", "out.jsonl", "out.errors.jsonl", "out.jsonl.done"}

@@ -1,6 +1,7 @@
 """The search: what it recommends meets the limits, and it says when nothing does."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -61,6 +62,14 @@ def searched(question: PlanQuestion, cores: int = 1) -> Recommendation:
 def case(question: PlanQuestion, **values: object) -> LoadCase:
     found = LoadCase(question=question, settings=question.settings)
     return replace(found, **values)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _short_curves() -> Iterator[None]:
+    """A picture of few points, from well below what is sustained to well above it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jitney_lab.plan.recommend.LOADS", (0.4, 0.8, 1.0, 1.2, 1.5))
+        yield
 
 
 @pytest.fixture(scope="module")
