@@ -3,6 +3,7 @@
 import contextlib
 import json
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from jitney.core.limits import FAILURES_MAX
+from jitney.server.batches.database import PENDING
 from tests.deadly_text import DEADLY, deadly_text
 from tests.e2e.batches.batch_client import CHAT, custom_ids, jsonl, line
 from tests.e2e.program import Done, expect_sentence, jitney
@@ -19,8 +21,6 @@ from tests.e2e.server.harness import wait_until
 
 RUN_S = 120.0
 LINES = 100
-BEGUN_BYTES = 90_000
-"""What a run has written when some of so many lines are answered, and not all of them."""
 TRIES = 5
 """What must happen in the middle of a run is tried again where a busy machine came too late."""
 WORDS = ("batch", "run", "--backend", "fake")
@@ -109,7 +109,7 @@ def test_a_small_input_that_is_edited_is_not_answered(tmp_path: Path) -> None:
     work = [line(f"c{n}", prompt="question", max_tokens=400, ignore_eos=True) for n in range(40)]
     for attempt in range(TRIES):
         folder = tmp_path / str(attempt)
-        with begun_with(folder, work, BEGUN_BYTES, "--max-num-seqs", "1") as process:
+        with begun_with(folder, work, "--max-num-seqs", "1") as process:
             content = (folder / "in.jsonl").read_bytes()
             with (folder / "in.jsonl").open("r+b") as file:
                 file.write(content.replace(b"question", b"QUESTION"))
@@ -161,7 +161,7 @@ def changed_meanwhile(tmp_path: Path, work: list[Any], *, is_renamed: bool) -> t
     """
     for attempt in range(TRIES):
         folder = tmp_path / str(attempt)
-        with begun_with(folder, work, BEGUN_BYTES) as process:
+        with begun_with(folder, work) as process:
             if is_renamed:
                 (folder / "new").write_bytes(jsonl(work[::-1]))
                 (folder / "new").replace(folder / "in.jsonl")
@@ -196,11 +196,19 @@ def begun(folder: Path, *flags: str) -> "subprocess.Popen[str]":
     )
 
 
-def has_grown(store: Path, least: int) -> bool:
-    """Whether so much was written by a run that goes on."""
-    # It is gone with the run that wrote it.
-    with contextlib.suppress(FileNotFoundError):
-        return store.stat().st_size >= least
+def has_answers(folder: Path) -> bool:
+    """Whether the run in this folder has answered a line and goes on; its store goes with it."""
+    jobs = folder / "out.jsonl.jobs"
+    if not (jobs / "jobs.sqlite-wal").exists():
+        # Before it has one, a reader would hold up the start of the store.
+        return False
+    store = f"file:{jobs / 'jobs.sqlite'}?mode=ro"
+    with (
+        contextlib.suppress(sqlite3.OperationalError),
+        contextlib.closing(sqlite3.connect(store, uri=True)) as found,
+    ):
+        query = f"SELECT 1 FROM lines WHERE state != {PENDING} LIMIT 1"
+        return found.execute(query).fetchone() is not None
     return False
 
 
@@ -228,7 +236,7 @@ def cut_short(tmp_path: Path, work: list[Any], number: signal.Signals) -> tuple[
     """
     for attempt in range(TRIES):
         folder = tmp_path / str(attempt)
-        with begun_with(folder, work, BEGUN_BYTES) as process:
+        with begun_with(folder, work) as process:
             process.send_signal(number)
             _, said = process.communicate(timeout=RUN_S)
         if process.returncode != 0:
@@ -264,7 +272,7 @@ def delivered_in_vain(tmp_path: Path, work: list[Any]) -> tuple[Path, str]:
     """
     for attempt in range(TRIES):
         folder = tmp_path / str(attempt)
-        with begun_with(folder, work, 1) as process:
+        with begun_with(folder, work) as process:
             # The output is delivered before it, so half of the results are in place.
             with contextlib.suppress(FileExistsError):
                 (folder / "out.errors.jsonl").mkdir()
@@ -276,16 +284,13 @@ def delivered_in_vain(tmp_path: Path, work: list[Any]) -> tuple[Path, str]:
 
 
 @contextlib.contextmanager
-def begun_with(
-    folder: Path, work: list[Any], least: int, *flags: str
-) -> "Iterator[subprocess.Popen[str]]":
-    """A run of these lines in a new folder, once it has written so much or has ended."""
+def begun_with(folder: Path, work: list[Any], *flags: str) -> "Iterator[subprocess.Popen[str]]":
+    """A run of these lines in a new folder, once it has answered a line or has ended."""
     folder.mkdir()
     (folder / "in.jsonl").write_bytes(jsonl(work))
-    store = folder / "out.jsonl.jobs" / "jobs.sqlite-wal"
     with begun(folder, *flags) as process:
         wait_until(
-            lambda: has_grown(store, least) or process.poll() is not None,
+            lambda: has_answers(folder) or process.poll() is not None,
             "it does not begin",
             RUN_S,
         )
@@ -298,8 +303,7 @@ def test_another_input_or_model_does_not_go_on(tmp_path: Path) -> None:
     work = [line(f"c{n}", max_tokens=200, ignore_eos=True) for n in range(2000)]
     (tmp_path / "in.jsonl").write_bytes(jsonl(work))
     with begun(tmp_path) as process:
-        store = tmp_path / "out.jsonl.jobs" / "jobs.sqlite-wal"
-        wait_until(lambda: has_grown(store, BEGUN_BYTES), "it does not begin", RUN_S)
+        wait_until(lambda: has_answers(tmp_path), "it does not begin", RUN_S)
         expect_sentence(run(tmp_path), 2, "Another process answers into out.jsonl")
         process.kill()
     other = tmp_path / "other.gguf"
