@@ -3,6 +3,7 @@
 import contextlib
 import json
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,25 +13,23 @@ from typing import Any
 import pytest
 
 from jitney.core.limits import FAILURES_MAX
+from jitney.server.batches.database import PENDING
 from tests.deadly_text import DEADLY, deadly_text
 from tests.e2e.batches.batch_client import CHAT, custom_ids, jsonl, line
+from tests.e2e.program import Done, expect_sentence, jitney
 from tests.e2e.server.harness import wait_until
 
 RUN_S = 120.0
+LINES = 100
 TRIES = 5
 """What must happen in the middle of a run is tried again where a busy machine came too late."""
-COMMAND = [sys.executable, "-m", "jitney", "batch", "run", "--backend", "fake"]
+WORDS = ("batch", "run", "--backend", "fake")
 
 
-def run(folder: Path, *words: str, output: str = "out.jsonl") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, "in.jsonl", "-o", output, *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=RUN_S,
-        check=False,
-    )
+def run(folder: Path, *words: str, output: str = "out.jsonl") -> Done:
+    """The command in this process; where it is killed or interrupted, it is a program: `begun`."""
+    with contextlib.chdir(folder):
+        return jitney(*WORDS, "in.jsonl", "-o", output, *words)
 
 
 def rows(path: Path) -> list[dict[str, object]]:
@@ -39,14 +38,6 @@ def rows(path: Path) -> list[dict[str, object]]:
 
 def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
-
-
-def expect_sentence(done: subprocess.CompletedProcess[str], code: int, words: str) -> None:
-    assert done.returncode == code, done.stderr
-    assert words in done.stderr
-    assert done.stderr.startswith("jitney: ")
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert done.stdout == ""
 
 
 def test_every_line_is_answered_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -104,7 +95,7 @@ def test_what_looks_like_a_folder_of_ours_is_not_removed(tmp_path: Path) -> None
 
 def test_a_file_that_takes_the_name_of_the_output_is_not_overwritten(tmp_path: Path) -> None:
     """Guards what somebody put there between two runs of the same command."""
-    work = [line(f"c{n}", max_tokens=200, ignore_eos=True) for n in range(300)]
+    work = [line(f"c{n}", max_tokens=200, ignore_eos=True) for n in range(LINES)]
     folder, _ = cut_short(tmp_path, work, signal.SIGKILL)
     (folder / "out.jsonl").write_text("mine")
     expect_sentence(run(folder), 2, "is not of this run")
@@ -118,7 +109,7 @@ def test_a_small_input_that_is_edited_is_not_answered(tmp_path: Path) -> None:
     work = [line(f"c{n}", prompt="question", max_tokens=400, ignore_eos=True) for n in range(40)]
     for attempt in range(TRIES):
         folder = tmp_path / str(attempt)
-        with begun_with(folder, work, 90_000, "--max-num-seqs", "1") as process:
+        with begun_with(folder, work, "--max-num-seqs", "1") as process:
             content = (folder / "in.jsonl").read_bytes()
             with (folder / "in.jsonl").open("r+b") as file:
                 file.write(content.replace(b"question", b"QUESTION"))
@@ -146,7 +137,7 @@ def test_an_input_that_changes_meanwhile(tmp_path: Path, *, is_renamed: bool) ->
     """Guards answers against the id of another line: with another file of the same name the lines
     are those of the start, and an edit in place ends the run."""
     # A length of its own for each line tells the answers apart.
-    work = [line(f"c{n:04}", max_tokens=100 + n % 100, ignore_eos=True) for n in range(300)]
+    work = [line(f"c{n:04}", max_tokens=100 + n % 100, ignore_eos=True) for n in range(LINES)]
     folder, process = changed_meanwhile(tmp_path, work, is_renamed=is_renamed)
     if not is_renamed:
         assert process.returncode == 1, process.stderr
@@ -163,16 +154,14 @@ def test_an_input_that_changes_meanwhile(tmp_path: Path, *, is_renamed: bool) ->
     assert counts == [each["body"]["max_tokens"] for each in work]
 
 
-def changed_meanwhile(
-    tmp_path: Path, work: list[Any], *, is_renamed: bool
-) -> tuple[Path, "subprocess.CompletedProcess[str]"]:
+def changed_meanwhile(tmp_path: Path, work: list[Any], *, is_renamed: bool) -> tuple[Path, Done]:
     """A run whose input had its lines in reverse order from some moment on.
 
     One that was over before that is tried again.
     """
     for attempt in range(TRIES):
         folder = tmp_path / str(attempt)
-        with begun_with(folder, work, 200_000) as process:
+        with begun_with(folder, work) as process:
             if is_renamed:
                 (folder / "new").write_bytes(jsonl(work[::-1]))
                 (folder / "new").replace(folder / "in.jsonl")
@@ -182,7 +171,7 @@ def changed_meanwhile(
             was_running = process.poll() is None
             out, said = process.communicate(timeout=RUN_S)
         if was_running:
-            return folder, subprocess.CompletedProcess([], process.returncode, out, said)
+            return folder, Done(process.returncode, out, said)
     pytest.fail("each run was over before its input was changed")
 
 
@@ -199,7 +188,7 @@ def test_failed_lines_are_in_a_file_of_their_own(tmp_path: Path) -> None:
 
 def begun(folder: Path, *flags: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [*COMMAND, "in.jsonl", "-o", "out.jsonl", *flags],
+        [sys.executable, "-m", "jitney", *WORDS, "in.jsonl", "-o", "out.jsonl", *flags],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -207,11 +196,19 @@ def begun(folder: Path, *flags: str) -> "subprocess.Popen[str]":
     )
 
 
-def has_grown(store: Path, least: int) -> bool:
-    """Whether so much was written by a run that goes on."""
-    # It is gone with the run that wrote it.
-    with contextlib.suppress(FileNotFoundError):
-        return store.stat().st_size >= least
+def has_answers(folder: Path) -> bool:
+    """Whether the run in this folder has answered a line and goes on; its store goes with it."""
+    jobs = folder / "out.jsonl.jobs"
+    if not (jobs / "jobs.sqlite-wal").exists():
+        # Before it has one, a reader would hold up the start of the store.
+        return False
+    store = f"file:{jobs / 'jobs.sqlite'}?mode=ro"
+    with (
+        contextlib.suppress(sqlite3.OperationalError),
+        contextlib.closing(sqlite3.connect(store, uri=True)) as found,
+    ):
+        query = f"SELECT 1 FROM lines WHERE state != {PENDING} LIMIT 1"
+        return found.execute(query).fetchone() is not None
     return False
 
 
@@ -220,7 +217,7 @@ def test_a_run_that_was_cut_short_goes_on_where_it_was(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     """Guards long runs: the same command again, and each line is in the output once."""
-    work = [line(f"c{n}", max_tokens=200, ignore_eos=True) for n in range(300)]
+    work = [line(f"c{n}", max_tokens=200, ignore_eos=True) for n in range(LINES)]
     folder, said = cut_short(tmp_path, work, number)
     if number == signal.SIGINT:
         assert "The same command goes on from there" in said
@@ -239,7 +236,7 @@ def cut_short(tmp_path: Path, work: list[Any], number: signal.Signals) -> tuple[
     """
     for attempt in range(TRIES):
         folder = tmp_path / str(attempt)
-        with begun_with(folder, work, 200_000) as process:
+        with begun_with(folder, work) as process:
             process.send_signal(number)
             _, said = process.communicate(timeout=RUN_S)
         if process.returncode != 0:
@@ -250,7 +247,7 @@ def cut_short(tmp_path: Path, work: list[Any], number: signal.Signals) -> tuple[
 
 def test_results_that_cannot_be_delivered_are_kept(tmp_path: Path) -> None:
     """Guards a night of work against a name that is taken meanwhile: the next run delivers it."""
-    work = [line(f"c{n}", max_tokens=200, ignore_eos=True) for n in range(300)]
+    work = [line(f"c{n}", max_tokens=200, ignore_eos=True) for n in range(LINES)]
     folder, said = delivered_in_vain(tmp_path, [*work, b"{oops"])
     assert said.count("\n") == 1, said
     assert "out.errors.jsonl: File exists" in said
@@ -259,7 +256,10 @@ def test_results_that_cannot_be_delivered_are_kept(tmp_path: Path) -> None:
     errors.rmdir()
     done = run(folder)
     assert done.returncode == 1, done.stderr
-    assert "Going on with an earlier run, which has 301 of 301 lines done" in done.stderr
+    assert (
+        f"Going on with an earlier run, which has {LINES + 1} of {LINES + 1} lines done"
+        in done.stderr
+    )
     assert custom_ids(rows(folder / "out.jsonl")) == [each["custom_id"] for each in work]
     assert custom_ids(rows(errors)) == [None]
     assert names(folder) == {"in.jsonl", "out.jsonl", "out.errors.jsonl", "out.jsonl.done"}
@@ -272,7 +272,7 @@ def delivered_in_vain(tmp_path: Path, work: list[Any]) -> tuple[Path, str]:
     """
     for attempt in range(TRIES):
         folder = tmp_path / str(attempt)
-        with begun_with(folder, work, 1) as process:
+        with begun_with(folder, work) as process:
             # The output is delivered before it, so half of the results are in place.
             with contextlib.suppress(FileExistsError):
                 (folder / "out.errors.jsonl").mkdir()
@@ -284,16 +284,13 @@ def delivered_in_vain(tmp_path: Path, work: list[Any]) -> tuple[Path, str]:
 
 
 @contextlib.contextmanager
-def begun_with(
-    folder: Path, work: list[Any], least: int, *flags: str
-) -> "Iterator[subprocess.Popen[str]]":
-    """A run of these lines in a new folder, once it has written so much or has ended."""
+def begun_with(folder: Path, work: list[Any], *flags: str) -> "Iterator[subprocess.Popen[str]]":
+    """A run of these lines in a new folder, once it has answered a line or has ended."""
     folder.mkdir()
     (folder / "in.jsonl").write_bytes(jsonl(work))
-    store = folder / "out.jsonl.jobs" / "jobs.sqlite-wal"
     with begun(folder, *flags) as process:
         wait_until(
-            lambda: has_grown(store, least) or process.poll() is not None,
+            lambda: has_answers(folder) or process.poll() is not None,
             "it does not begin",
             RUN_S,
         )
@@ -303,11 +300,10 @@ def begun_with(
 def test_another_input_or_model_does_not_go_on(tmp_path: Path) -> None:
     """Guards results against a mix of two runs."""
     # So many that it goes on until it is killed.
-    work = [line(f"c{n}", max_tokens=200, ignore_eos=True) for n in range(6000)]
+    work = [line(f"c{n}", max_tokens=200, ignore_eos=True) for n in range(2000)]
     (tmp_path / "in.jsonl").write_bytes(jsonl(work))
     with begun(tmp_path) as process:
-        store = tmp_path / "out.jsonl.jobs" / "jobs.sqlite-wal"
-        wait_until(lambda: has_grown(store, 200_000), "it does not begin", RUN_S)
+        wait_until(lambda: has_answers(tmp_path), "it does not begin", RUN_S)
         expect_sentence(run(tmp_path), 2, "Another process answers into out.jsonl")
         process.kill()
     other = tmp_path / "other.gguf"
@@ -325,21 +321,13 @@ def test_what_cannot_be_run_is_refused_in_a_sentence(tmp_path: Path) -> None:
     expect_sentence(run(tmp_path), 2, "no line with a request")
     expect_sentence(run(tmp_path, output="x" * 240), 2, "longer than 230 bytes")
     assert names(tmp_path) == {"in.jsonl"}
-    bare = subprocess.run(COMMAND, capture_output=True, text=True, timeout=RUN_S, check=False)
-    expect_sentence(bare, 2, "There is no input")
+    expect_sentence(jitney(*WORDS), 2, "There is no input")
 
 
 def test_the_help_has_an_example() -> None:
     """Guards the first minute."""
-    for words in (["batch"], ["batch", "run"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "jitney", *words, "--help"],
-            capture_output=True,
-            text=True,
-            timeout=RUN_S,
-            check=False,
-        )
-        assert "jitney batch run in.jsonl -o out.jsonl" in done.stdout
+    for words in (("batch",), ("batch", "run")):
+        assert "jitney batch run in.jsonl -o out.jsonl" in jitney(*words, "--help").stdout
 
 
 def test_a_line_that_kills_the_tokenizer_fails_alone(tmp_path: Path) -> None:

@@ -24,8 +24,8 @@ from tests.e2e.batches.batch_process import START_S, ServerProcess, server_proce
 from tests.e2e.server.harness import WAIT_S, wait_until
 from tests.e2e.server.processes import backend_of
 
-LINES = 300
-KILLS = 3
+LINES = 120
+KILLS = 2
 TRIES = 5
 """What must happen in the middle of a batch is tried again where a busy machine came too late."""
 SECRET = "a-secret-of-the-tests"
@@ -81,9 +81,9 @@ def done_before_last_kill(folder: Path) -> int:
             before = done_count(client, batch_id)
             # What was told to be done stays done.
             assert before >= seen
-            wait_progress(client, batch_id, before + 20)
+            wait_progress(client, batch_id, before + 10)
             os.kill(backend_of(server.pid), signal.SIGKILL)
-            wait_progress(client, batch_id, before + 50)
+            wait_progress(client, batch_id, before + 20)
             seen = done_count(client, batch_id)
             server.kill()
     with server_process(folder) as server, server.client() as client:

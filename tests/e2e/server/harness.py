@@ -147,7 +147,7 @@ def wait_until(holds: Callable[[], bool], message: str, limit_s: float = WAIT_S)
     deadline = time.monotonic() + limit_s
     while not holds():
         assert time.monotonic() < deadline, message
-        time.sleep(0.005)
+        time.sleep(0.02)
 
 
 @dataclass(frozen=True)

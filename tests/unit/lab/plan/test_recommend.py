@@ -1,6 +1,7 @@
 """The search: what it recommends meets the limits, and it says when nothing does."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -29,15 +30,28 @@ from jitney_lab.plan.search import (
     sustained_per_s,
 )
 from jitney_lab.plan.traffic import Traffic
-from tests.plan_for_tests import QUESTION, make_configuration, make_cost
+from tests import plan_for_tests
+from tests.plan_for_tests import make_configuration, make_cost
 
+QUESTION = replace(
+    plan_for_tests.QUESTION,
+    traffic=Traffic(
+        "made",
+        (
+            Job(number=0, prompt_count=10, completion_count=4),
+            Job(number=1, prompt_count=20, completion_count=6),
+        ),
+    ),
+    per_s=80.0,
+)
+"""Of short requests, so that a search is short."""
 SMALL = replace(
     QUESTION,
     cost=make_cost(decodes=((1, 0.01), (4, 0.014)), spans=((1, 0.001), (100, 0.1))),
     settings=make_configuration(max_num_seqs=1).settings,
     count=20,
 )
-"""Of few settings, so that a search is short."""
+"""Of few settings as well."""
 
 
 def searched(question: PlanQuestion, cores: int = 1) -> Recommendation:
@@ -48,6 +62,14 @@ def searched(question: PlanQuestion, cores: int = 1) -> Recommendation:
 def case(question: PlanQuestion, **values: object) -> LoadCase:
     found = LoadCase(question=question, settings=question.settings)
     return replace(found, **values)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _short_curves() -> Iterator[None]:
+    """A picture of few points, from well below what is sustained to well above it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jitney_lab.plan.recommend.LOADS", (0.4, 0.8, 1.0, 1.2, 1.5))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +194,7 @@ def test_impossible_limits_are_said_plainly() -> None:
 
 def test_a_load_beyond_all_fleets_is_said() -> None:
     question = replace(
-        SMALL, per_s=1e6, cost=make_cost(decodes=((1, 1.0), (2, 2.0))), limits={"ttft": 1e5}
+        SMALL, per_s=1e6, cost=make_cost(decodes=((1, 1.0), (2, 2.0))), limits={"ttft": 5e4}
     )
     found = searched(question)
     assert found.best.replicas == REPLICAS_MAX
@@ -241,7 +263,7 @@ def test_an_open_load_is_judged_when_its_slots_have_filled() -> None:
 
 
 def test_a_load_of_which_all_is_refused_has_no_throughput_and_no_overload() -> None:
-    refused = question((5000, 2))
+    refused = question((5000, 2), count=60)
     for per_s in (0.0, 5.0):
         found = run_load(case(refused, per_s=per_s))
         assert (found.per_s, found.share) == (0.0, 0.0)
