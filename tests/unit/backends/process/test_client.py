@@ -68,17 +68,15 @@ def first_token(backend: ProcessBackend, number: int = 1) -> int | None:
 @pytest.fixture
 def fresh() -> Iterator[ProcessBackend]:
     """A process of the test's own, which nothing was asked of yet."""
-    built = ProcessBackend(spec())
-    yield built
-    built.close()
+    with contextlib.closing(ProcessBackend(spec())) as built:
+        yield built
 
 
 @pytest.fixture(scope="module")
 def lasting() -> Iterator[ProcessBackend]:
     """The backend of `backend`."""
-    built = ProcessBackend(spec())
-    yield built
-    built.close()
+    with contextlib.closing(ProcessBackend(spec())) as built:
+        yield built
 
 
 @pytest.fixture
@@ -155,12 +153,10 @@ def test_it_outlives_the_thread_that_built_it() -> None:
     builder.join(WAIT_S)
     (backend,) = built
     pid = backend.pid
-    try:
+    with contextlib.closing(backend):
         assert backend.encode([("ab", False)]) == [97, 98]
         assert first_token(backend) is not None
         assert backend.pid == pid
-    finally:
-        backend.close()
 
 
 def test_files_in_the_current_folder_are_not_imported(
@@ -169,11 +165,8 @@ def test_files_in_the_current_folder_are_not_imported(
     """Guards against a file of the user's that happens to have a module's name."""
     (tmp_path / "json.py").write_text("raise SystemExit('imported')\n")
     monkeypatch.chdir(tmp_path)
-    backend = ProcessBackend(spec())
-    try:
+    with contextlib.closing(ProcessBackend(spec())) as backend:
         assert first_token(backend) is not None
-    finally:
-        backend.close()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
@@ -301,13 +294,11 @@ def is_answered(backend: ProcessBackend, batch: Batch) -> bool:
 
 def test_a_stuck_batch_ends_in_a_crash_and_a_restart() -> None:
     """Guards against native code that never returns."""
-    backend = ProcessBackend(spec(batch_s_max=0.5, token_s=600.0, sleeps=True))
-    try:
+    stuck = spec(batch_s_max=0.5, token_s=600.0, sleeps=True)
+    with contextlib.closing(ProcessBackend(stuck)) as backend:
         with pytest.raises(BackendCrashed, match="did not answer within"):
             first_token(backend)
         assert is_answered(backend, Batch(2, (), ()))
-    finally:
-        backend.close()
 
 
 def test_a_batch_that_hangs_is_found_by_what_others_took(
@@ -450,8 +441,7 @@ def test_the_time_of_a_second_batch_counts_from_the_end_of_the_first(
 
 def test_an_outcome_that_is_late_comes_later() -> None:
     """Guards against a limit that costs the outcome, or the process."""
-    backend = ProcessBackend(spec(sleeps=True, tick_s=0.3))
-    try:
+    with contextlib.closing(ProcessBackend(spec(sleeps=True, tick_s=0.3))) as backend:
         pid = backend.pid
         backend.send(Batch(1, (Open(0, Sampling(seed=0, prompt_count=1)),), (FIRST,)))
         assert backend.receive(0.01) is None
@@ -459,8 +449,6 @@ def test_an_outcome_that_is_late_comes_later() -> None:
         assert outcome is not None
         assert outcome.number == 1
         assert backend.pid == pid
-    finally:
-        backend.close()
 
 
 def test_a_batch_behind_one_that_failed_is_not_computed(backend: ProcessBackend) -> None:
