@@ -33,6 +33,7 @@ from tests.families_for_tests import FAMILIES, write_family
 LENGTHS = (8, 40, 150, 400)
 """Tokens of the prompts: a rotary embedding that is a little wrong shows late."""
 LENGTHS_REAL = (64, 1100)
+LENGTHS_LONG = (1100,)
 OBSERVED = 4
 """Positions at the end of each prompt whose logprobs are compared."""
 LIKELY = -4.0
@@ -53,23 +54,23 @@ class Case:
     room: int = ROOM
 
 
-def tiny_case(folder: Path, name: str) -> Case:
+def tiny_case(folder: Path, name: str, lengths: Sequence[int] = LENGTHS, room: int = ROOM) -> Case:
     """A random checkpoint of a family, written into the folder."""
     model = folder / f"{name}.gguf"
     write_family(model, FAMILIES[name])
     random = np.random.default_rng(0)
     # The first four tokens are special.
-    prompts = (random.integers(4, 268, length) for length in LENGTHS)
-    return Case(model, tuple(tuple(map(int, prompt)) for prompt in prompts))
+    prompts = (random.integers(4, 268, length) for length in lengths)
+    return Case(model, tuple(tuple(map(int, prompt)) for prompt in prompts), room)
 
 
-def real_case(model: Path, text: str) -> Case:
+def real_case(model: Path, text: str, lengths: Sequence[int] = LENGTHS_REAL) -> Case:
     """A model that somebody has, asked about beginnings of a text."""
     tokenizer = read_tokenizer(model)
     tokens = tuple(tokenizer.encode(text, special=False))
     first = (tokenizer.vocabulary.bos_token,) if tokenizer.vocabulary.adds_bos else ()
     begins = tuple(token for token in first if token is not None)
-    prompts = tuple((begins + tokens)[:length] for length in LENGTHS_REAL)
+    prompts = tuple((begins + tokens)[:length] for length in lengths)
     return Case(model, prompts, ROOM_REAL)
 
 
@@ -112,8 +113,11 @@ def by_openvino(case: Case, folder: Path, dtype: str = "float32") -> Listed:
         return _observed(backend, case)
 
 
-def by_graph(case: Case, model: ov.Model) -> Listed:
-    """What a converted graph says that was not made to page: attention over all of a prompt."""
+def by_graph(case: Case, model: ov.Model, first: int = 0) -> Listed:
+    """What a converted graph says that was not made to page: attention over all of a prompt.
+
+    A prompt stands from position `first` on: only distances count, so that it says the same there.
+    """
     properties = {
         "INFERENCE_PRECISION_HINT": "f32",
         "KV_CACHE_PRECISION": "f32",
@@ -126,7 +130,7 @@ def by_graph(case: Case, model: ov.Model) -> Listed:
         inputs = {
             "input_ids": np.array([prompt], np.int64),
             "attention_mask": np.ones((1, len(prompt)), np.int64),
-            "position_ids": np.arange(len(prompt), dtype=np.int64)[None],
+            "position_ids": np.arange(first, first + len(prompt), dtype=np.int64)[None],
             "beam_idx": np.zeros(1, np.int32),
         }
         outputs = compiled.create_infer_request().infer(inputs)

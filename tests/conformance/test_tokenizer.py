@@ -4,11 +4,12 @@ Each kind of tokenizer has a vocabulary made for it, in which any two neighbours
 a cut in the wrong place changes the tokens. The embedded model is compared where it is at hand.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from tests.backends_for_tests import skip_reason
@@ -198,11 +199,25 @@ FILES = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=FILES)
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    path = tmp_path_factory.mktemp("tokens") / "tokens.gguf"
-    write_tokens(path, FILES[request.param])
-    return opened(path)
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pair]:
+    """All files, so that a text that was drawn is tried with each."""
+    folder = tmp_path_factory.mktemp("tokens")
+    for name, stored in FILES.items():
+        write_tokens(folder / name, stored)
+    return {name: opened(folder / name) for name in FILES}
+
+
+@pytest.fixture(params=FILES)
+def pair(request: pytest.FixtureRequest, pairs: dict[str, Pair]) -> Pair:
+    """Each file in turn."""
+    return pairs[request.param]
+
+
+def check_each(compared: Mapping[str, Pair | Windowed], text: str) -> None:
+    for name, each in compared.items():
+        note(name)
+        each.check(text)
 
 
 @pytest.fixture(scope="module")
@@ -224,14 +239,14 @@ def test_the_tokens_are_the_same(pair: Pair) -> None:
         pair.check(text)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(text=st.text(ALPHABET, max_size=40))
-def test_any_text_of_the_alphabet_has_the_same_tokens(pair: Pair, text: str) -> None:
+def test_any_text_of_the_alphabet_has_the_same_tokens(pairs: dict[str, Pair], text: str) -> None:
     """Guards the places where words are cut: here every cut shows."""
-    pair.check(text)
+    check_each(pairs, text)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     text=st.lists(
         st.sampled_from((*NAMES, *"</s><s>", "</s>", "<s>", "▁", "  ", "a", "the", "\n"))
@@ -239,32 +254,40 @@ def test_any_text_of_the_alphabet_has_the_same_tokens(pair: Pair, text: str) -> 
         max_size=12,
     ).map("".join)
 )
-def test_any_mix_of_names_has_the_same_tokens(pair: Pair, text: str) -> None:
+def test_any_mix_of_names_has_the_same_tokens(pairs: dict[str, Pair], text: str) -> None:
     """Guards names inside names, names cut short, and what stands between them."""
-    pair.check(text)
+    check_each(pairs, text)
 
 
-@pytest.fixture(scope="module", params=PRES)
-def windowed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Windowed:
-    path = tmp_path_factory.mktemp("tokens") / "tokens.gguf"
-    write_tokens(path, byte_pairs(request.param))
-    stored = read_vocabulary(path)
-    pairs = BytePairs(stored, SPLITS[stored.pre], window=7)
-    return Windowed(Model(path, gpu_layers=0, extra_kernels=False), pairs)
+@pytest.fixture(scope="module")
+def windowed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Windowed]:
+    """A file for each way to cut words."""
+    folder = tmp_path_factory.mktemp("windowed")
+    found = {}
+    for pre in PRES:
+        path = folder / f"{pre}.gguf"
+        write_tokens(path, byte_pairs(pre))
+        stored = read_vocabulary(path)
+        cut = BytePairs(stored, SPLITS[stored.pre], window=7)
+        found[str(pre)] = Windowed(Model(path, gpu_layers=0, extra_kernels=False), cut)
+    return found
 
 
-def test_a_window_may_end_anywhere(windowed: Windowed) -> None:
+def test_a_window_may_end_anywhere(windowed: dict[str, Windowed]) -> None:
     """Guards what is cut by what follows: short forms, runs of whitespace, digits in threes."""
     long = " a'll a 9'll Z'll.\n\n  \n  a'll  \n\n  \n\n  \n\n 99999999999 '..\n.\n\na  a"
     for shift in range(7):
-        windowed.check("a" * shift + long)
+        for each in windowed.values():
+            each.check("a" * shift + long)
 
 
 @settings(max_examples=200, deadline=None)
 @given(text=st.text(ALPHABET, max_size=60) | st.text("l'9 .\n", max_size=60))
-def test_a_long_text_has_the_tokens_of_a_whole_one(windowed: Windowed, text: str) -> None:
+def test_a_long_text_has_the_tokens_of_a_whole_one(
+    windowed: dict[str, Windowed], text: str
+) -> None:
     """Guards the windows of long texts: with small ones every text is long."""
-    windowed.check(text)
+    check_each(windowed, text)
 
 
 def test_the_vocabulary_of_the_embedded_model_is_the_same(real: Pair) -> None:

@@ -6,7 +6,8 @@ token is checked against what (seed, position) draws from the distribution that 
 reports. The comparisons are themselves tested: they must refuse another prompt's answer, and
 another draw. Two backends round in two ways, so between them only nearness is asked for.
 
-Every test of a backend runs the same eight requests, of which each second one is drawn with a seed.
+Every test of a backend runs the same eight requests, or the first four where more would show no
+more; each second one is drawn with a seed.
 """
 
 import itertools
@@ -14,7 +15,7 @@ import math
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -45,6 +46,7 @@ MIDDLE = LENGTH // 3
 WAIT_S = 240.0
 
 GREEDY = SamplingParams(temperature=0, max_tokens=LENGTH, logprobs=10, ignore_eos=True)
+HALF = SamplingParams(temperature=0, max_tokens=LENGTH // 2, ignore_eos=True)
 SEED = 7
 KEPT = 8
 HEAT = 0.8
@@ -63,6 +65,8 @@ FIFTY = [
 ]
 SHORT = SamplingParams(temperature=0, max_tokens=16, logprobs=10, ignore_eos=True)
 PARAMS = [GREEDY, SEEDED] * (len(PROMPTS) // 2)
+SOME = 4
+"""Requests of a test that is not about large batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +96,16 @@ def open_llm(request: pytest.FixtureRequest) -> Open:
 
 
 @pytest.fixture(scope="module")
-def alone(open_llm: Open) -> list[RequestOutput]:
-    """Every request by itself: one slot, whole prompt in one span, nothing reused."""
-    with open_llm(max_num_seqs=1, enable_prefix_caching=False) as llm:
-        return [llm.generate(*asked)[0] for asked in zip(PROMPTS, PARAMS, strict=True)]
+def solo(open_llm: Open) -> Iterator[LLM]:
+    """Runs each request by itself: one slot, whole prompt in one span, nothing reused."""
+    with open_llm(max_model_len=1024, max_num_seqs=1, enable_prefix_caching=False) as llm:
+        yield llm
+
+
+@pytest.fixture(scope="module")
+def alone(solo: LLM) -> list[RequestOutput]:
+    """Every request by itself."""
+    return [solo.generate(*asked)[0] for asked in zip(PROMPTS, PARAMS, strict=True)]
 
 
 def assert_same(got: RequestOutput, expected: RequestOutput) -> bool:
@@ -192,7 +202,8 @@ def test_batched_equals_alone_beside_7_and_63_others(
     """Guards rows, slots and positions of a mixed batch, here backwards; and large batches, whose
     kernels may be others."""
     strangers = [f"{thing} and {other}" for thing in THINGS for other in THINGS[:3]][:56]
-    params = [*[GREEDY] * 28, *PARAMS, *[GREEDY] * 28]
+    # They end half-way, so that a batch shrinks as well.
+    params = [*[HALF] * 28, *PARAMS, *[HALF] * 28]
     with open_llm(max_num_seqs=64, max_model_len=256, enable_prefix_caching=False) as llm:
         backwards = llm.generate(PROMPTS[::-1], PARAMS[::-1])
         assert_equal(backwards[::-1], alone)
@@ -200,12 +211,11 @@ def test_batched_equals_alone_beside_7_and_63_others(
         assert_equal(outputs[28 : 28 + len(PROMPTS)], alone)
 
 
-def test_a_long_prompt_beside_others_equals_the_same_alone(open_llm: Open) -> None:
+def test_a_long_prompt_beside_others_equals_the_same_alone(open_llm: Open, solo: LLM) -> None:
     """Guards sequences of more than 512 tokens, which kernels may cut when they are alone."""
-    prompts = [f"{SYSTEM * 32}\nQuestion: {question}\nAnswer:" for question in QUESTIONS[:2]]
-    with open_llm(max_model_len=1024, max_num_seqs=1, enable_prefix_caching=False) as llm:
-        expected = [llm.generate(prompt, SHORT)[0] for prompt in prompts]
-        assert all(len(output.prompt_token_ids or ()) > 512 for output in expected)
+    prompts = [f"{SYSTEM * 26}\nQuestion: {question}\nAnswer:" for question in QUESTIONS[:2]]
+    expected = [solo.generate(prompt, SHORT)[0] for prompt in prompts]
+    assert all(len(output.prompt_token_ids or ()) > 512 for output in expected)
     with open_llm(max_model_len=1024, max_num_seqs=4) as llm:
         beside = llm.generate([PROMPTS[0], *prompts, PROMPTS[1]], SHORT)
         assert_equal(beside[1:3], expected)
@@ -217,33 +227,32 @@ def test_chunked_prompt_equals_whole(
     open_llm: Open, alone: list[RequestOutput], chunk: int
 ) -> None:
     """Guards spans: a prompt in pieces is the same prompt."""
-    some = slice(0, 2) if chunk == 1 else slice(None)
+    count = 2 if chunk == 1 else SOME
     with open_llm(prefill_chunk=chunk, enable_prefix_caching=False) as llm:
-        assert_equal(llm.generate(PROMPTS[some], PARAMS[some]), alone[some])
+        assert_equal(llm.generate(PROMPTS[:count], PARAMS[:count]), alone[:count])
 
 
 def test_copied_prefix_equals_computed(open_llm: Open, alone: list[RequestOutput]) -> None:
     """Guards copies across slots, from running and from cached ones."""
     with open_llm() as llm:
-        first = llm.generate(PROMPTS, PARAMS)
-        again = llm.generate(PROMPTS, PARAMS)
-        assert_equal(first, alone)
-        assert_equal(again, alone)
+        first = llm.generate(PROMPTS[:SOME], PARAMS[:SOME])
+        again = llm.generate(PROMPTS[:SOME], PARAMS[:SOME])
+        assert_equal(first, alone[:SOME])
+        assert_equal(again, alone[:SOME])
         assert all(output.num_cached_tokens for output in again), "nothing was reused"
 
 
-def test_a_conversation_equals_its_last_turn_alone(open_llm: Open) -> None:
+def test_a_conversation_equals_its_last_turn_alone(open_llm: Open, solo: LLM) -> None:
     """Guards what was generated: reused as a prompt, it must be as if computed as one."""
     with open_llm() as llm:
-        answers = llm.generate(PROMPTS[:3], GREEDY)
+        answers = llm.generate(PROMPTS[:2], GREEDY)
         turns = [
             f"{prompt}{answer.outputs[0].text}\nQuestion: And why?\nAnswer:"
             for prompt, answer in zip(PROMPTS, answers, strict=False)
         ]
         second = llm.generate(turns, GREEDY)
         assert all(output.num_cached_tokens for output in second), "nothing was reused"
-    with open_llm(max_num_seqs=1, enable_prefix_caching=False) as llm:
-        assert_equal(second, [llm.generate(turn, GREEDY)[0] for turn in turns])
+    assert_equal(second, [solo.generate(turn, GREEDY)[0] for turn in turns])
 
 
 @pytest.mark.parametrize("saved_limit", ["1GiB", 0], ids=["saved", "recomputed"])
@@ -274,7 +283,8 @@ def test_displaced_by_a_higher_class_equals_undisturbed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Guards what goes on in its old memory, and what is computed again token by token."""
-    with open_llm(max_num_seqs=4, policy="priority", enable_prefix_caching=is_cached) as llm:
+    slots = {"max_num_seqs": SOME // 2, "enable_prefix_caching": is_cached}
+    with open_llm(policy="priority", **slots) as llm:
         is_reached, may_go_on = threading.Event(), threading.Event()
 
         def stop() -> None:
@@ -282,14 +292,14 @@ def test_displaced_by_a_higher_class_equals_undisturbed(
             assert may_go_on.wait(WAIT_S), "nobody let it go on"
 
         before_batch(llm.engine.backend, MIDDLE, stop)
-        asked = list(zip(PROMPTS, PARAMS, strict=True))
-        handles = [llm.submit(*each, priority="low") for each in asked[:4]]
+        asked = list(zip(PROMPTS, PARAMS, strict=True))[:SOME]
+        handles = [llm.submit(*each, priority="low") for each in asked[: SOME // 2]]
         assert is_reached.wait(WAIT_S), "nothing runs"
         # The engine waits for this thread, which must not wait until they are accepted.
         monkeypatch.setattr(llm.engine, "submit", llm.engine.send)
-        handles += [llm.submit(*each, priority="high") for each in asked[4:]]
+        handles += [llm.submit(*each, priority="high") for each in asked[SOME // 2 :]]
         may_go_on.set()
-        assert_equal([handle.result(WAIT_S) for handle in handles], alone)
+        assert_equal([handle.result(WAIT_S) for handle in handles], alone[:SOME])
         assert llm.stats().counters["displaced"] > 0, "nobody was displaced"
 
 
@@ -302,7 +312,7 @@ def test_answers_survive_kill_9_of_the_backend_process(
         assert isinstance(backend, ProcessBackend)
         assert backend.pid is not None
         before_batch(backend, MIDDLE, partial(os.kill, backend.pid, signal.SIGKILL))
-        assert_equal(llm.generate(PROMPTS, PARAMS), alone)
+        assert_equal(llm.generate(PROMPTS[:SOME], PARAMS[:SOME]), alone[:SOME])
         assert llm.stats().backend_failure_count == 1
 
 

@@ -66,44 +66,57 @@ def first_token(backend: ProcessBackend, number: int = 1) -> int | None:
 
 
 @pytest.fixture
-def backend() -> Iterator[ProcessBackend]:
-    """A running process."""
-    built = ProcessBackend(spec())
-    yield built
-    built.close()
+def fresh() -> Iterator[ProcessBackend]:
+    """A process of the test's own, which nothing was asked of yet."""
+    with contextlib.closing(ProcessBackend(spec())) as built:
+        yield built
 
 
-def test_close_leaves_no_process(backend: ProcessBackend) -> None:
+@pytest.fixture(scope="module")
+def lasting() -> Iterator[ProcessBackend]:
+    """The backend of `backend`."""
+    with contextlib.closing(ProcessBackend(spec())) as built:
+        yield built
+
+
+@pytest.fixture
+def backend(lasting: ProcessBackend) -> ProcessBackend:
+    """A running process, with every slot empty, that tests share as long as it lives."""
+    lasting.reset()
+    return lasting
+
+
+def test_close_leaves_no_process(fresh: ProcessBackend) -> None:
     """Guards against orphans, and against a second close that fails."""
-    pid = backend.pid
-    backend.close()
-    backend.close()
+    pid = fresh.pid
+    fresh.close()
+    fresh.close()
     assert not is_alive(pid)
 
 
-def test_what_tries_constraints_ends_with_the_backend(backend: ProcessBackend) -> None:
+def test_what_tries_constraints_ends_with_the_backend(fresh: ProcessBackend) -> None:
     """Guards the machine: it is a process of the backend's process, which may be killed."""
     before = set(children(os.getpid()))
-    backend.prepare(Constraint(ConstraintKind.REGEX, "[0-9]+"))
-    (parent,) = children(backend.pid)
+    fresh.prepare(Constraint(ConstraintKind.REGEX, "[0-9]+"))
+    (parent,) = children(fresh.pid)
     wait_until(lambda: len(children(parent)) == 1)
     pids = [parent, *children(parent)]
-    os.kill(backend.pid, signal.SIGKILL)
+    os.kill(fresh.pid, signal.SIGKILL)
     wait_until(lambda: not any(processes.is_alive(pid) for pid in pids))
     assert set(children(os.getpid())) <= before, "nobody else took it over"
 
 
-def test_a_closed_backend_says_so(backend: ProcessBackend) -> None:
+def test_a_closed_backend_says_so(fresh: ProcessBackend) -> None:
     """Guards against a backend that comes back to life after it was closed."""
-    pid = backend.pid
-    backend.close()
+    pid = fresh.pid
+    fresh.close()
     with pytest.raises(BackendCrashed, match="closed"):
-        first_token(backend)
+        first_token(fresh)
     with pytest.raises(BackendCrashed, match="closed"):
-        backend.encode([("text", False)])
+        fresh.encode([("text", False)])
     with pytest.raises(BackendCrashed, match="closed"):
-        backend.reset()
-    assert not is_alive(backend.pid)
+        fresh.reset()
+    assert not is_alive(fresh.pid)
     assert not is_alive(pid)
 
 
@@ -140,12 +153,10 @@ def test_it_outlives_the_thread_that_built_it() -> None:
     builder.join(WAIT_S)
     (backend,) = built
     pid = backend.pid
-    try:
+    with contextlib.closing(backend):
         assert backend.encode([("ab", False)]) == [97, 98]
         assert first_token(backend) is not None
         assert backend.pid == pid
-    finally:
-        backend.close()
 
 
 def test_files_in_the_current_folder_are_not_imported(
@@ -154,11 +165,8 @@ def test_files_in_the_current_folder_are_not_imported(
     """Guards against a file of the user's that happens to have a module's name."""
     (tmp_path / "json.py").write_text("raise SystemExit('imported')\n")
     monkeypatch.chdir(tmp_path)
-    backend = ProcessBackend(spec())
-    try:
+    with contextlib.closing(ProcessBackend(spec())) as backend:
         assert first_token(backend) is not None
-    finally:
-        backend.close()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
@@ -179,14 +187,14 @@ def test_it_leaves_the_end_to_its_parent(backend: ProcessBackend, number: signal
     assert backend.pid == pid
 
 
-def test_an_illegal_instruction_says_how_to_rebuild(backend: ProcessBackend) -> None:
+def test_an_illegal_instruction_says_how_to_rebuild(fresh: ProcessBackend) -> None:
     """Guards against a bad build that looks like a bad model."""
-    os.kill(backend.pid, signal.SIGILL)
+    os.kill(fresh.pid, signal.SIGILL)
     with pytest.raises(BackendCrashed, match="make llama"):
-        first_token(backend)
-    backend.reset()
-    assert backend.fallback_reason is None
-    assert first_token(backend) is not None
+        first_token(fresh)
+    fresh.reset()
+    assert fresh.fallback_reason is None
+    assert first_token(fresh) is not None
 
 
 def test_reset_starts_a_new_process_with_the_same_answers(backend: ProcessBackend) -> None:
@@ -286,29 +294,27 @@ def is_answered(backend: ProcessBackend, batch: Batch) -> bool:
 
 def test_a_stuck_batch_ends_in_a_crash_and_a_restart() -> None:
     """Guards against native code that never returns."""
-    backend = ProcessBackend(spec(batch_s_max=0.5, token_s=600.0, sleeps=True))
-    try:
+    stuck = spec(batch_s_max=0.5, token_s=600.0, sleeps=True)
+    with contextlib.closing(ProcessBackend(stuck)) as backend:
         with pytest.raises(BackendCrashed, match="did not answer within"):
             first_token(backend)
         assert is_answered(backend, Batch(2, (), ()))
-    finally:
-        backend.close()
 
 
 def test_a_batch_that_hangs_is_found_by_what_others_took(
-    backend: ProcessBackend, monkeypatch: pytest.MonkeyPatch
+    fresh: ProcessBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards against minutes of silence: the limit follows from what was measured."""
     for number in range(4):
-        first_token(backend, number)
-        backend.reset()
+        first_token(fresh, number)
+        fresh.reset()
     monkeypatch.setattr(limits, "BATCH_S_MIN", 0.3)
-    os.kill(backend.pid, signal.SIGSTOP)
+    os.kill(fresh.pid, signal.SIGSTOP)
     # Less than the 30 s that it has without measurements; more than 0.3 s on a busy machine.
     with pytest.raises(BackendCrashed, match=r"did not answer within [12]?\d(\.\d+)? seconds"):
-        first_token(backend, 4)
-    backend.reset()
-    assert first_token(backend, 5) is not None
+        first_token(fresh, 4)
+    fresh.reset()
+    assert first_token(fresh, 5) is not None
 
 
 def test_close_cuts_a_running_batch_short() -> None:
@@ -388,12 +394,12 @@ def _interrupt(limit_s: float | None = None) -> None:
 
 
 def test_what_the_process_writes_stays_off_the_terminal(
-    backend: ProcessBackend, capfd: pytest.CaptureFixture[str]
+    fresh: ProcessBackend, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Guards against native noise in the middle of an answer."""
-    os.kill(backend.pid, signal.SIGABRT)
+    os.kill(fresh.pid, signal.SIGABRT)
     with pytest.raises(BackendCrashed):
-        first_token(backend)
+        first_token(fresh)
     captured = capfd.readouterr()
     assert captured.out == ""
     assert captured.err == ""
@@ -413,11 +419,11 @@ def test_two_batches_are_answered_in_order(backend: ProcessBackend) -> None:
 
 
 def test_the_time_of_a_second_batch_counts_from_the_end_of_the_first(
-    backend: ProcessBackend, monkeypatch: pytest.MonkeyPatch
+    fresh: ProcessBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards a batch that lies in line behind a long one: it has all of its own time left."""
-    assert backend._worker is not None
-    channel, waited = backend._worker.batches, list[float | None]()
+    assert fresh._worker is not None
+    channel, waited = fresh._worker.batches, list[float | None]()
     receive = channel.receive
 
     def watched(limit_s: float | None = None) -> Message:
@@ -425,18 +431,17 @@ def test_the_time_of_a_second_batch_counts_from_the_end_of_the_first(
         return receive(limit_s)
 
     monkeypatch.setattr(channel, "receive", watched)
-    backend.send(Batch(1, (Open(0, Sampling(seed=0, prompt_count=1)),), (FIRST,)))
-    backend.send(Batch(2, (), (Entry(0, 1, (), wants_token=True, continues=True),)))
+    fresh.send(Batch(1, (Open(0, Sampling(seed=0, prompt_count=1)),), (FIRST,)))
+    fresh.send(Batch(2, (), (Entry(0, 1, (), wants_token=True, continues=True),)))
     assert waited == []
-    assert backend.receive() is not None
-    assert backend.receive() is not None
+    assert fresh.receive() is not None
+    assert fresh.receive() is not None
     assert waited == [spec().batch_s_max] * 2
 
 
 def test_an_outcome_that_is_late_comes_later() -> None:
     """Guards against a limit that costs the outcome, or the process."""
-    backend = ProcessBackend(spec(sleeps=True, tick_s=0.3))
-    try:
+    with contextlib.closing(ProcessBackend(spec(sleeps=True, tick_s=0.3))) as backend:
         pid = backend.pid
         backend.send(Batch(1, (Open(0, Sampling(seed=0, prompt_count=1)),), (FIRST,)))
         assert backend.receive(0.01) is None
@@ -444,8 +449,6 @@ def test_an_outcome_that_is_late_comes_later() -> None:
         assert outcome is not None
         assert outcome.number == 1
         assert backend.pid == pid
-    finally:
-        backend.close()
 
 
 def test_a_batch_behind_one_that_failed_is_not_computed(backend: ProcessBackend) -> None:

@@ -145,30 +145,45 @@ def full(wide: int) -> Recorder:
     for number in range(REQUESTS_MAX):
         recorder.take(accepted(0.0, f"r{number}", 4))
         recorder.take(done(1.0, f"r{number}"))
-    for number in range(TICKS_MAX):
-        members = [member(f"r{slot}", 4, 1, samples=True, slot=slot) for slot in range(wide)]
+    members = [member(f"r{slot}", 4, 1, samples=True, slot=slot) for slot in range(wide)]
+    # One more than is held, so that the oldest is dropped.
+    for number in range(ticks_held(wide) + 1):
         recorder.take(tick(1.0 + number, number + 1, *members))
     return recorder
 
 
-@pytest.mark.parametrize("wide", [1, 8, 512])
+def ticks_held(wide: int) -> int:
+    return min(TICKS_MAX, MEMBERS_MAX // wide)
+
+
+@pytest.fixture(scope="module", params=[1, 8, 512])
+def wide(request: pytest.FixtureRequest) -> int:
+    """Members of a batch."""
+    found: int = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def full_recorder(wide: int) -> Recorder:
+    """One that is only read."""
+    return full(wide)
+
+
 @pytest.mark.parametrize("is_whole", [False, True])
 def test_a_trace_is_made_in_slices_and_is_short_unless_all_is_wanted(
-    wide: int, is_whole: bool
+    full_recorder: Recorder, wide: int, is_whole: bool
 ) -> None:
     """Guards everyone else: written out in one go, a full recorder stopped every other thread for
     300 ms, for whoever had a key and asked again and again."""
-    recorder = full(wide)
-    head, *slices, tail = trace_slices(recorder, 5000.0, EVERYONE, is_whole=is_whole)
+    head, *slices, tail = trace_slices(full_recorder, 5000.0, EVERYONE, is_whole=is_whole)
     sizes = [len(json.loads(b"[" + each.removeprefix(b",") + b"]")) for each in slices]
     assert max(sizes) == limits.TRACE_SLICE_EVENTS
     found = json.loads(b"".join((head, *slices, tail)))["traceEvents"]
     of_ticks = [each for each in found if each["pid"] == ENGINE and each["ph"] != "M"]
     requests = [each for each in found if "why" in each["args"]]
-    assert of_ticks[-1]["ts"] == 1e6 * TICKS_MAX, "the last tick is there"
+    assert of_ticks[-1]["ts"] == 1e6 * (1 + ticks_held(wide)), "the last tick is there"
     if is_whole:
-        ticks_kept = min(TICKS_MAX, MEMBERS_MAX // wide)
-        assert len(of_ticks) == ticks_kept * (wide + 4)
+        assert len(of_ticks) == ticks_held(wide) * (wide + 4)
         assert len(requests) == REQUESTS_MAX
     else:
         assert limits.TRACE_EVENTS - wide - 4 < len(of_ticks) <= limits.TRACE_EVENTS
