@@ -447,8 +447,7 @@ def test_the_example_runs() -> None:
 
 
 def test_a_stop_waits_for_a_submission_that_was_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Guards the result of a submission whose prompt was being tokenised: it comes before the end
-    of `stop`."""
+    """Guards its result, which comes before the end of `stop`."""
     begun, may_go = threading.Event(), threading.Event()
     with LLM(backend="fake") as llm:
         results = Results(1)
@@ -462,12 +461,10 @@ def test_a_stop_waits_for_a_submission_that_was_begun(monkeypatch: pytest.Monkey
             return submit(*arguments, **named)
 
         monkeypatch.setattr(llm, "submit", late)
-        submitting = threading.Thread(target=processor.submit, args=("one", GREEDY))
         stopping = threading.Thread(target=processor.stop, args=(WAIT_S,))
-        submitting.start()
+        threading.Thread(target=processor.submit, args=("one", GREEDY)).start()
         assert begun.wait(WAIT_S)
         stopping.start()
         may_go.set()
         stopping.join(WAIT_S)
         assert len(results.given) == 1
-        submitting.join(WAIT_S)
