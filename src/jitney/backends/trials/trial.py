@@ -30,6 +30,7 @@ METHOD = 3
 MEMORY_BYTES_MAX = 65_536
 START_S_MAX = 120.0
 SHAPE_S_MAX = 60.0
+SHAPES_MIN = 3
 BYTES_PER_S_MIN = 10e6
 """The slowest disk and processor that the time limit of a child allows for."""
 SLOT_TOKENS = 256
@@ -175,7 +176,9 @@ def have_shapes(results: TrialResults) -> bool:
 
 def _run(payload: Payload) -> TrialResult:
     """Run one child. Its time limit allows for the size of the model."""
-    limit_s = START_S_MAX + SHAPE_S_MAX * max(3, len(payload.get("shapes", ())))
+    limit_s = START_S_MAX
+    if "shapes" in payload:
+        limit_s += SHAPE_S_MAX * max(SHAPES_MIN, len(payload["shapes"]))
     model = payload.get("settings", {}).get("model")
     if model is not None:
         # The child reports what is wrong with it.

@@ -107,6 +107,7 @@ def test_a_trial_that_does_not_end_is_ended_and_not_remembered(
 ) -> None:
     """Guards the start against a library that hangs, and a busy machine against the verdict."""
     monkeypatch.setattr(trial, "START_S_MAX", 0.2)
+    monkeypatch.setattr(trial, "SHAPE_S_MAX", 0.0)
     stand_in(tmp_path, monkeypatch, llamacpp="exec sleep 60")
     found = try_it()
     assert "did not end within" in (found.failure or "")
