@@ -201,6 +201,13 @@ def test_config_show_says_where_each_value_came_from(tmp_path: Path) -> None:
     assert "flag --port" in rows["port"]
     assert "the name of its file" in rows["served_model_name"]
     assert "hush" not in table.stdout
+    # A given none is not the default, and must not look like it.
+    [row] = [
+        line.split()
+        for line in jitney("config", "show", "--jobs-dir", "none").stdout.splitlines()
+        if line.startswith("jobs_dir ")
+    ]
+    assert row == ["jobs_dir", "none", "flag", "--jobs-dir"]
 
 
 def test_settings_reach_the_engine_from_every_source(tmp_path: Path) -> None:

@@ -61,15 +61,16 @@ def _table(resolved: Resolved) -> Table:
             table.add_row(Text(SERVER_HEADING, style="bold"))
         source = resolved.sources[setting.name]
         style = "dim" if source == DEFAULT else "green"
-        table.add_row(setting.name, Text(value_text(setting, value)), Text(source, style=style))
+        text = value_text(setting, value, source)
+        table.add_row(setting.name, Text(text), Text(source, style=style))
     return table
 
 
-def value_text(setting: Setting, value: object) -> str:
-    """A value for people; in words, if it is computed later."""
+def value_text(setting: Setting, value: object, source: str) -> str:
+    """A value for people; a default in words, if it is computed later."""
     if value is None or value == ():
         words = setting.default_text
-        if words is None:
+        if words is None or source != DEFAULT:
             return "none"
         return words if words.startswith("none") else f"none: {words}"
     if setting.is_secret:

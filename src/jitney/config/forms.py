@@ -224,7 +224,10 @@ def _count_bytes(text: str) -> int:
 
 
 def _plain_switch(value: object) -> object:
-    return _SWITCH_WORDS.get(value.strip().lower()) if isinstance(value, str) else value
+    word = value.strip().lower() if isinstance(value, str) else None
+    if word is not None and word not in _SWITCH_WORDS:
+        raise ValueError(value)
+    return value if word is None else _SWITCH_WORDS[word]
 
 
 def _plain_path(value: object) -> Path:

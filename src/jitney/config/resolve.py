@@ -227,7 +227,7 @@ def _meaning_of(word: ForeignName, given: _Assignment) -> Iterator[_Assignment]:
     if value not in values:
         found = f"{word.name} is {value_text(given.value)} in {given.source}"
         raise ConfigError(f"{found}, and {word.advice}.")
-    if word.setting is not None:
+    if word.setting is not None and values[value] is not None:
         yield _Assignment(word.setting, values[value], given.source, is_meaning=True)
 
 

@@ -2,8 +2,11 @@
 
 import importlib
 import inspect
+import os
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from jitney.cli.verbs import all_verbs
 HEAVY = ("llama_cpp", "numpy", "jinja2", "llguidance", "asyncio", "rich", "jitney.api.llm")
 
 VERBS = all_verbs()
+WAIT_S = 120
 
 
 @pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["--version"]], ids=" ".join)
@@ -69,6 +73,45 @@ def test_a_mistake_is_told_in_our_own_words(
     """Guards newcomers: what was typed, and what to do."""
     assert main([word.format(folder=tmp_path) for word in words]) == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_a_wrong_settings_file_ends_the_program_with_a_sentence(tmp_path: Path) -> None:
+    """Guards the whole way: the file, the exit code, and nothing but the sentence."""
+    file = tmp_path / "jitney.yaml"
+    file.write_text("max_num_sequences: 2\n", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "jitney", "run", "--config", file, "hi"],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("jitney: Unknown setting max_num_sequences in file ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_interrupt_ends_the_whole_command_silently(tmp_path: Path) -> None:
+    """Guards Ctrl-C of `jitney plan`, as a terminal sends it: to all processes of the command."""
+    cost = tmp_path / "cost.json"
+    os.mkfifo(cost)
+    # A pipe that nobody writes to holds the command in the middle of its work.
+    opened = threading.Thread(target=os.open, args=(cost, os.O_WRONLY), daemon=True)
+    opened.start()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "jitney", "plan", "--cost", cost],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        opened.join(WAIT_S)
+        assert not opened.is_alive(), "The command never read the file"
+        os.killpg(process.pid, signal.SIGINT)
+        output, error = process.communicate(timeout=WAIT_S)
+    finally:
+        process.kill()
+    assert (process.returncode, output, error) == (130, b"", b"")
 
 
 @pytest.mark.parametrize("words", [["models"], ["models", "--json"], ["models", "list", "--json"]])

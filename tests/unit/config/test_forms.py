@@ -12,6 +12,7 @@ from jitney.config.forms import (
     byte_size,
     number,
     one_of,
+    or_none,
     size_text,
     whole_number,
 )
@@ -87,6 +88,7 @@ def test_a_form_reads_what_people_write(form: Form, given: object, value: object
         (one_of(("auto", "on")), ["auto"]),
         (SWITCH, 1),
         (SWITCH, "maybe"),
+        (or_none(SWITCH), "maybe"),
         (PATH, ""),
         (PATH, 5),
         (PATH, "a\0b"),
