@@ -18,7 +18,7 @@ from rich.console import Console
 from jitney.cli.failures import FAILED, say, say_at_sigterm
 from jitney.cli.opening import loading
 from jitney.cli.progress_bar import progress_bar
-from jitney.cli.pull import fetch_model, show_log
+from jitney.cli.pull import show_log
 from jitney.cli.result_lines import plural
 from jitney.cli.verbs import BatchRunOptions
 from jitney.config import Resolved, ServeSettings, Settings, for_serving
@@ -69,7 +69,6 @@ def _answer(
         say(f"Going on with an earlier run, which has {said} done.")
     if batch.status.is_live:
         show_log(every_tick=settings.log_batch_composition)
-        fetch_model(settings)
         with say_at_sigterm():
             with loading(settings):
                 assembly = assemble(settings)
@@ -150,11 +149,7 @@ def _say_counts(places: offline.RunPlaces, answered: int, failed: int) -> int:
 @contextmanager
 def _progress() -> Iterator[Callable[[StoredBatch], None]]:
     """A progress bar on a terminal; elsewhere nothing."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda batch: None
-        return
-    with progress_bar(console) as progress:
+    with progress_bar(Console(stderr=True)) as progress:
         task = progress.add_task("reading", total=None)
 
         def show(batch: StoredBatch) -> None:

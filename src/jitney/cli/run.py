@@ -7,9 +7,8 @@ Tests: tests/e2e/test_cli.py.
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 
 from rich.console import Console
 
@@ -49,14 +48,13 @@ def call(options: RunOptions, resolved: Resolved) -> int:
     with say_at_sigterm(), opened(resolved) as llm:
         started_at = clock.now()
         prompts = [_prompt(llm, text, options) for text in texts]
-        report = _RunReport(texts)
+        report = _RunReport(texts, is_json=options.json)
         if len(texts) == 1 and not options.json:
             _stream(llm, prompts[0], params, report)
         elif sys.stdout.isatty() and len(texts) <= WATCHED_MAX and not options.json:
             _watch(llm, prompts, params, report)
         else:
-            write_one = _write_json if options.json else _write_text
-            _answer_all(llm, prompts, params, partial(write_one, report=report))
+            _answer_all(llm, prompts, params, report)
         if options.stats:
             for line in run_lines(report.answers, llm.stats(), clock.now() - started_at):
                 say(line)
@@ -68,15 +66,31 @@ class _RunReport:
     """The answers and failures so far."""
 
     texts: list[str]
+    is_json: bool
     answers: list[RequestOutput] = field(default_factory=list)
     failures: int = 0
 
-    def fail(self, index: int, error: JitneyError) -> None:
-        """Report one failed prompt; the others go on."""
-        self.failures += 1
-        say(f"prompt {index + 1}: {sentence_of(error)}")
+    def add(self, index: int, outcome: RequestOutput | JitneyError) -> None:
+        """Write the answer to one prompt, or say that it failed; the others go on."""
+        text = self.texts[index]
+        if not self.is_json:
+            heading = self._heading(index)
+            write(printable(heading) if sys.stdout.isatty() else heading)
+        if isinstance(outcome, JitneyError):
+            sentence = sentence_of(outcome)
+            write((error_line(index, text, sentence) if self.is_json else "") + "\n")
+            self.failures += 1
+            say(f"prompt {index + 1}: {sentence}")
+            return
+        self.answers.append(outcome)
+        if self.is_json:
+            write(answer_line(index, text, outcome) + "\n")
+            return
+        writer = AnswerWriter()
+        writer.write(outcome.outputs[0].text)
+        writer.end()
 
-    def heading(self, index: int) -> str:
+    def _heading(self, index: int) -> str:
         """The line above an answer."""
         line = " ".join(self.texts[index].split())
         if len(line) > HEADING_CHARACTERS:
@@ -111,10 +125,7 @@ def _stream(llm: LLM, prompt: Prompt, params: SamplingParams, report: _RunReport
 
 
 def _answer_all(
-    llm: LLM,
-    prompts: list[Prompt],
-    params: SamplingParams,
-    write_one: Callable[[int, RequestOutput | JitneyError], None],
+    llm: LLM, prompts: list[Prompt], params: SamplingParams, report: _RunReport
 ) -> None:
     """Write each answer in the order of the prompts, as soon as those before it are written."""
     waiting: dict[int, AnswerOrError] = {}
@@ -132,37 +143,14 @@ def _answer_all(
         nonlocal following
         waiting[place] = outcome
         while following in waiting:
-            known = waiting.pop(following)
-            if isinstance(known, JitneyError):
-                write_one(following, known)
+            answer = waiting.pop(following)
+            if isinstance(answer, JitneyError):
+                report.add(following, answer)
             else:
-                write_one(following, make_output(known, prompts[following].text, vocabulary))
+                report.add(following, make_output(answer, prompts[following].text, vocabulary))
             following += 1
 
     run_each(llm.engine, requests(), take)
-
-
-def _write_text(index: int, outcome: RequestOutput | JitneyError, report: _RunReport) -> None:
-    heading = report.heading(index)
-    write(printable(heading) if sys.stdout.isatty() else heading)
-    if isinstance(outcome, JitneyError):
-        write("\n")
-        report.fail(index, outcome)
-        return
-    report.answers.append(outcome)
-    writer = AnswerWriter()
-    writer.write(outcome.outputs[0].text)
-    writer.end()
-
-
-def _write_json(index: int, outcome: RequestOutput | JitneyError, report: _RunReport) -> None:
-    text = report.texts[index]
-    if isinstance(outcome, JitneyError):
-        write(error_line(index, text, sentence_of(outcome)) + "\n")
-        report.fail(index, outcome)
-        return
-    report.answers.append(outcome)
-    write(answer_line(index, text, outcome) + "\n")
 
 
 def _watch(llm: LLM, prompts: list[Prompt], params: SamplingParams, report: _RunReport) -> None:
@@ -172,4 +160,4 @@ def _watch(llm: LLM, prompts: list[Prompt], params: SamplingParams, report: _Run
     watch(llm, watched, Console(file=sys.stdout, highlight=False), leaves=False)
     for index, each in enumerate(watched):
         assert each.outcome is not None, "Every prompt has ended"
-        _write_text(index, each.outcome, report)
+        report.add(index, each.outcome)
