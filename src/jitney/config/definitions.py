@@ -2,6 +2,8 @@
 
 `setting` defines one as a field of a frozen dataclass; `defined_settings` lists them. Pure; any
 thread.
+
+Tests: tests/unit/cli/test_flags.py and tests/unit/config/test_settings.py.
 """
 
 from dataclasses import MISSING, dataclass, field, fields
