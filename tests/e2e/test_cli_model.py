@@ -102,7 +102,7 @@ def test_a_bad_model_file_is_one_sentence(
 @pytest.mark.parametrize("place", [(), ("--backend-process",)], ids=["here", "process"])
 def test_impossible_limits_are_one_sentence(tiny: Path, place: tuple[str, ...]) -> None:
     """Guards against an out-of-memory kill, and against asserts in native code."""
-    given = ("run", *LLAMACPP, *place, "--model", tiny)
+    given: tuple[str | Path, ...] = ("run", *LLAMACPP, *place, "--model", tiny)
     expect_sentence(jitney(*given, "--kv-tokens", "2000000000", "hi"), 1, "kv_tokens", "memory")
     done = jitney(*given, "--kv-tokens", "10", "a prompt that is longer than ten tokens")
     assert done.returncode in (1, 2)

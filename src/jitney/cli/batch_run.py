@@ -65,8 +65,7 @@ def _answer(
     places: offline.RunPlaces, source: HeldInput, settings: Settings, batch: StoredBatch
 ) -> int:
     if batch.total:
-        said = f"{batch.completed + batch.failed:,} of {batch.total:,} lines"
-        say(f"Going on with an earlier run, which has {said} done.")
+        say(f"Going on with an earlier run, which has {_progress_text(batch)} done.")
     if batch.status.is_live:
         show_log(every_tick=settings.log_batch_composition)
         with say_at_sigterm():
@@ -106,8 +105,7 @@ def _run(
             f"give the same command, or remove {places.folder} to begin again."
         ) from None
     except KeyboardInterrupt:
-        said = f"{last.completed + last.failed:,} of {last.total:,} lines are done"
-        say(f"Stopped: {said}. The same command goes on from there.")
+        say(f"Stopped: {_progress_text(last)} are done. The same command goes on from there.")
         raise
     finally:
         batches.close()
@@ -121,13 +119,13 @@ def _end(places: offline.RunPlaces, batch: StoredBatch) -> int:
     try:
         offline.deliver(store, batch, places)
     except (OSError, KeyboardInterrupt) as error:
-        kept = f"they stay in {places.folder}, and the same command goes on from there"
+        advice = f"they stay in {places.folder}, and the same command goes on from there"
         if isinstance(error, OSError):
             named = error.filename2 or error.filename or places.output
             raise SetupError(
-                f"{named}: {error.strerror}, so the results are not in place; {kept}."
+                f"{named}: {error.strerror}, so the results are not in place; {advice}."
             ) from error
-        say(f"Stopped before the results were in place; {kept}.")
+        say(f"Stopped before the results were in place; {advice}.")
         raise
     finally:
         store.close()
@@ -135,6 +133,10 @@ def _end(places: offline.RunPlaces, batch: StoredBatch) -> int:
     if batch.status is BatchStatus.FAILED:
         raise ConfigError(f"{places.source}: {batch.errors[0]['message']}")
     return _say_counts(places, batch.completed, batch.failed)
+
+
+def _progress_text(batch: StoredBatch) -> str:
+    return f"{batch.completed + batch.failed:,} of {batch.total:,} lines"
 
 
 def _say_counts(places: offline.RunPlaces, answered: int, failed: int) -> int:

@@ -91,7 +91,7 @@ class Verb:
 
 
 @dataclass(frozen=True, slots=True)
-class Parsed:
+class CommandLine:
     """What followed a command: its own options, and settings as flags; None means not given."""
 
     options: Any
@@ -178,8 +178,8 @@ def _own_flag(defined: Field[Any], hint: Any) -> Flag:
         how |= {"type": None if kind is bool else kind, "multiple": is_list}
         is_flag = isinstance(default, bool) or None
         parameter = click.Option([*spelled, defined.name], is_flag=is_flag, **how)
-    shown = f" Default: {default}." if type(default) is int else ""
-    return Flag(parameter, about["panel"], about["help"] + shown)
+    suffix = f" Default: {default}." if type(default) is int else ""
+    return Flag(parameter, about["panel"], about["help"] + suffix)
 
 
 def setting_flags(only: tuple[str, ...] | None = None, *, serves: bool = False) -> list[Flag]:
@@ -203,7 +203,7 @@ def verb_flags(verb: Verb) -> list[Flag]:
     return [*own_flags(verb.options), *own_flags(CommonOptions), *settings]
 
 
-def parse(verb: Verb, words: list[str]) -> Parsed:
+def parse(verb: Verb, words: list[str]) -> CommandLine:
     """Read what follows a command. Raises ConfigError, or an error of click."""
     place = " ".join(("jitney", *verb.path))
     flags = verb_flags(verb)
@@ -225,11 +225,11 @@ def parse(verb: Verb, words: list[str]) -> Parsed:
         for kind in (verb.options, CommonOptions)
     )
     # Click gives an empty tuple for a repeatable option that was not given.
-    given = {
+    settings = {
         name: (list(value) or None) if isinstance(value, tuple) else value
         for name, value in values.items()
     }
-    return Parsed(options, given, common.config, common.help)
+    return CommandLine(options, settings, common.config, common.help)
 
 
 def _check_values(words: list[str], flags: list[Flag]) -> None:

@@ -25,11 +25,11 @@ def opened(resolved: Resolved) -> Iterator[LLM]:
     """The loaded model; released at the end. Raises a SetupError that says what to change."""
     show_log(every_tick=resolved.settings.log_batch_composition)
     # None becomes the word none, so that no weaker source wins.
-    given: dict[str, Any] = {  # Any: of every setting's type
+    settings: dict[str, Any] = {  # Any: of every setting's type
         name: "none" if value is None else value for name, value in resolved.given().items()
     }
     with loading(resolved.settings):
-        llm = LLM(**given)
+        llm = LLM(**settings)
     with llm:
         yield llm
 

@@ -1,7 +1,8 @@
-"""`jitney run`: answers prompts, several of them together. Main thread.
+"""`jitney run` and `jitney demo`: answer prompts, several of them together. Main thread.
 
-Only answers go to standard output. One prompt streams. Several answers come in order, each under a
-heading; on a terminal, up to WATCHED_MAX are first shown side by side.
+Of `jitney run`, only answers go to standard output. One prompt streams. Several answers come in
+order, each under a heading; on a terminal, up to WATCHED_MAX are first shown side by side. The demo
+has eight prompts of its own, and shows them live.
 
 Tests: tests/e2e/test_cli.py.
 """
@@ -22,7 +23,7 @@ from jitney.cli.prompt_sources import read_prompts
 from jitney.cli.result_lines import answer_line, error_line, run_lines
 from jitney.cli.sampling import sampling
 from jitney.cli.terminal import AnswerWriter, write
-from jitney.cli.verbs import RunOptions
+from jitney.cli.verbs import DemoOptions, RunOptions
 from jitney.cli.watch import Watched, watch
 from jitney.config import Resolved
 from jitney.core.params import SamplingParams
@@ -34,9 +35,26 @@ from jitney.text.printable import printable
 WATCHED_MAX = 8
 HEADING_CHARACTERS = 72
 
+DEMO_PROMPTS = (
+    ("Why is the sky blue?", "Explain to a curious child why the sky is blue."),
+    ("A haiku about rain", "Write a haiku about rain on a tin roof."),
+    ("How bread rises", "Explain in a few sentences how yeast makes bread rise."),
+    ("Plan a picnic", "Write a short packing list for a picnic with four friends."),
+    ("The first bus", "Begin a short story about the first bus of the morning."),
+    ("What is gravity?", "What is gravity? Answer in simple words."),
+    ("Better mornings", "Give three tips for a calmer morning."),
+    ("A letter home", "Write a short letter home from a lighthouse keeper."),
+)
+ARRIVAL_S = 0.15
+"""The time between two prompts, so that one sees them join while others run."""
+
+DEMO_TEMPERATURE = 0.6
+DEMO_TOP_P = 0.9
+DEMO_REPETITION_PENALTY = 1.1
+
 
 def call(options: RunOptions, resolved: Resolved) -> int:
-    """Run the command; the exit code."""
+    """Run `jitney run`; the exit code."""
     texts = read_prompts(
         options.prompts,
         lines=options.lines,
@@ -161,3 +179,46 @@ def _watch(llm: LLM, prompts: list[Prompt], params: SamplingParams, report: _Run
     for index, each in enumerate(watched):
         assert each.outcome is not None, "Every prompt has ended"
         report.add(index, each.outcome)
+
+
+def demo(options: DemoOptions, resolved: Resolved) -> None:
+    """Run `jitney demo`."""
+    console = Console(file=sys.stdout, highlight=False)
+    with opened(resolved) as llm:
+        clock = SystemClock()
+        started_at = clock.now()
+        watched = _demo_prompts(llm, options)
+        watch(llm, watched, console, leaves=True)
+        answers = [each.outcome for each in watched if isinstance(each.outcome, RequestOutput)]
+        figures = run_lines(answers, llm.stats(), clock.now() - started_at)[:2]
+    if not console.is_terminal:
+        sys.stdout.write(plain_text(watched))
+    sys.stdout.write(", ".join(figures) + ".\n")
+    for each in watched:
+        if isinstance(each.outcome, JitneyError):
+            raise each.outcome
+
+
+def plain_text(watched: list[Watched]) -> str:
+    """All answers as plain text."""
+    parts = [f"== {each.pane.title} ==\n{each.pane.text.strip()}\n" for each in watched]
+    return "\n".join(parts) + "\n"
+
+
+def _demo_prompts(llm: LLM, options: DemoOptions) -> list[Watched]:
+    chats = has_template(llm)
+    return [
+        Watched(
+            title,
+            make_prompt(llm, text, chats=chats),
+            SamplingParams(
+                max_tokens=options.max_tokens,
+                temperature=DEMO_TEMPERATURE,
+                top_p=DEMO_TOP_P,
+                repetition_penalty=DEMO_REPETITION_PENALTY,
+                seed=number if llm.settings.seed is None else None,
+            ),
+            wait_s=number * ARRIVAL_S,
+        )
+        for number, (title, text) in enumerate(DEMO_PROMPTS)
+    ]

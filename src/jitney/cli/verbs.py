@@ -281,7 +281,8 @@ OWN_VERBS = (
     ),
     Verb(
         path=("demo",),
-        module="jitney.cli.demo",
+        module="jitney.cli.run",
+        call="demo",
         options=DemoOptions,
         examples=("jitney demo", "jitney demo --backend fake"),
     ),

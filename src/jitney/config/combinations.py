@@ -36,17 +36,17 @@ class Conflict:
 
 
 # Any: of every setting's type
-def find_conflict(values: Mapping[str, Any], given: Set[str] = frozenset()) -> Conflict | None:
+def find_conflict(values: Mapping[str, Any], explicit: Set[str] = frozenset()) -> Conflict | None:
     """The first combination that cannot work, or in which a given setting has no effect.
 
     No value is lowered, raised or ignored silently.
     """
-    return next(_find_conflicts(values, given), None)
+    return next(_find_conflicts(values, explicit), None)
 
 
 # Any: of every setting's type
-def _find_conflicts(values: Mapping[str, Any], given: Set[str]) -> Iterator[Conflict]:
-    yield from _find_useless(values, given)
+def _find_conflicts(values: Mapping[str, Any], explicit: Set[str]) -> Iterator[Conflict]:
+    yield from _find_useless(values, explicit)
     yield from _find_pairs(values)
     yield from _find_out_of_bounds(values)
     if values["min_batch_size"] > 1 and not _has_small_groups(values):
@@ -112,10 +112,10 @@ def _has_small_groups(values: Mapping[str, Any]) -> bool:
     return has_window or values["strategy"] is Strategy.ADAPTIVE
 
 
-def _find_useless(values: Mapping[str, Any], given: Set[str]) -> Iterator[Conflict]:
+def _find_useless(values: Mapping[str, Any], explicit: Set[str]) -> Iterator[Conflict]:
     for name, chooser, choices in EFFECTIVE:
         chosen = values[chooser]
-        is_set = name in given and values[name] not in HARMLESS
+        is_set = name in explicit and values[name] not in HARMLESS
         # Groups of the strategy adaptive follow the target too, under every mix.
         is_followed = name == "target_stall_ms" and values["strategy"] is Strategy.ADAPTIVE
         if is_set and chosen not in choices and not is_followed:

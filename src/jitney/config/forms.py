@@ -252,10 +252,10 @@ def _plain_text(value: object) -> object:
 
 
 def _plain_words(value: object) -> list[str]:
-    given = [value] if isinstance(value, str) else value
-    if not isinstance(given, list | tuple) or not all(isinstance(each, str) for each in given):
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list | tuple) or not all(isinstance(each, str) for each in texts):
         raise ValueError(value)
-    words = [word.strip() for each in given for word in each.split(",")]
+    words = [word.strip() for each in texts for word in each.split(",")]
     if not all(map(str.isprintable, words)):
         raise ValueError(value)
     return words

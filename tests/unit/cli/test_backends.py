@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -120,23 +119,6 @@ def test_where_speed_decides_and_is_not_known_that_is_said(tmp_path: Path) -> No
     kept = [json.loads(path.read_text()) for path in (cache / "probes").glob("*.json")]
     answers = [each[name] for each in kept for name in each if name in NAMES]
     assert [each["failure"] for each in answers] == [None] * len(MODULES)
-
-
-def test_a_folder_made_for_openvino_is_not_for_llamacpp(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, children: Children
-) -> None:
-    """Guards the verdict on each backend for the given model."""
-    for name in ("openvino_model.xml", "openvino_model.bin"):
-        (tmp_path / name).touch()
-    settings = Settings(model=tmp_path, cache_dir=tmp_path / "cache")
-    found = overview(replace(settings, backend="llamacpp"))
-    assert "cannot run the model: it reads GGUF files" in found.reason
-    assert overview(settings).chosen == "openvino"
-    assert children.names
-    stand_in(tmp_path, monkeypatch, openvino=refuses(NO_ATTENTION))
-    found = overview(replace(settings, cache_dir=tmp_path / "other"))
-    assert found.chosen is None
-    assert f"does not work here: {NO_ATTENTION}; take a GGUF file" in found.reason
 
 
 @pytest.mark.usefixtures("children")
