@@ -1,8 +1,6 @@
 """Tests of `jitney.cli.backends`: what is here, what each can do, what would be chosen."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,13 +10,8 @@ from jitney.cli import backends
 from jitney.cli.backends import NOT_MEASURED, Overview, overview, overview_json
 from jitney.config import Settings
 from jitney.config.settings import BackendName
-from tests.backends_for_tests import share_verdicts
 from tests.children_for_tests import MODULES, Children, install, refuses, stand_in
 
-HEAVY = (
-    *("llama_cpp", "jitney.backends.llamacpp.bindings", "openvino", "openvino_genai"),
-    *("tokenizers", "numpy", "gguf", "jinja2"),
-)
 NO_ATTENTION = "it has no attention"
 
 
@@ -161,23 +154,6 @@ def test_json_has_the_facts_apart(tmp_path: Path) -> None:
     assert all(each.startswith("the same whatever else") for each in texts.values())
     blocks = {each["name"]: each["block_tokens"] for each in known["backends"]}
     assert blocks == {"openvino": 32, "llamacpp": 1, "fake": 1}
-
-
-def test_it_loads_nothing_heavy(tmp_path: Path) -> None:
-    """Guards a quick answer: libraries are looked for, not loaded."""
-    share_verdicts(tmp_path)
-    words = ["backends", "--max-num-seqs", "4", "--cache-dir", str(tmp_path)]
-    program = (
-        "import sys\n"
-        "from jitney.cli.main import main\n"
-        f"assert main({words!r}) == 0\n"
-        f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.strip() == "[]"
 
 
 @pytest.mark.usefixtures("children")

@@ -14,27 +14,47 @@ import pytest
 from jitney.cli.flags import Verb
 from jitney.cli.main import main
 from jitney.cli.verbs import all_verbs
+from tests.backends_for_tests import share_verdicts
 
 HEAVY = ("llama_cpp", "numpy", "jinja2", "llguidance", "asyncio", "rich", "jitney.api.llm")
+LIBRARIES = (
+    *("llama_cpp", "jitney.backends.llamacpp.bindings", "openvino", "openvino_genai"),
+    *("tokenizers", "numpy", "gguf", "jinja2"),
+)
 
 VERBS = all_verbs()
 WAIT_S = 120
 
 
-@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["--version"]], ids=" ".join)
-def test_help_loads_nothing_heavy(words: list[str]) -> None:
-    """Guards a quick start: help must not wait for numbers, templates or native code."""
+def run_python(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
+
+
+def check_loads_none(names: tuple[str, ...], words: list[str]) -> None:
+    """The command works in a new Python, and none of these modules is loaded then."""
     program = (
         "import sys\n"
         "from jitney.cli.main import main\n"
         f"assert main({words!r}) == 0\n"
-        f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
+        f"print([name for name in {names!r} if name in sys.modules], file=sys.stderr)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run_python("-c", program)
     assert done.returncode == 0, done.stderr
     assert done.stderr.strip() == "[]"
+
+
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["--version"]], ids=" ".join)
+def test_help_loads_nothing_heavy(words: list[str]) -> None:
+    """Guards a quick start: help must not wait for numbers, templates or native code."""
+    check_loads_none(HEAVY, words)
+
+
+def test_a_list_of_backends_loads_nothing_heavy(tmp_path: Path) -> None:
+    """Guards a quick answer: libraries are looked for, not loaded."""
+    share_verdicts(tmp_path)
+    words = ["backends", "--max-num-seqs", "4", "--cache-dir", str(tmp_path)]
+    check_loads_none(LIBRARIES, words)
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: " ".join(verb.path))
@@ -79,13 +99,7 @@ def test_a_wrong_settings_file_ends_the_program_with_a_sentence(tmp_path: Path) 
     """Guards the whole way: the file, the exit code, and nothing but the sentence."""
     file = tmp_path / "jitney.yaml"
     file.write_text("max_num_sequences: 2\n", encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", "jitney", "run", "--config", file, "hi"],
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-        check=False,
-    )
+    done = run_python("-m", "jitney", "run", "--config", file, "hi")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("jitney: Unknown setting max_num_sequences in file ")
     assert done.stderr.count("\n") == 1
