@@ -23,7 +23,7 @@ def children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Children:
 
 
 def state(found: Overview, name: str) -> str:
-    return next(backends.state(each) for each in found.listed if each.kind.name == name)
+    return next(backends.state(each) for each in found.states if each.kind.name == name)
 
 
 def test_a_missing_library_is_said_with_what_brings_it(
@@ -121,7 +121,7 @@ def test_a_family_that_openvino_does_not_know_is_said(tmp_path: Path) -> None:
     model = tmp_path / "model.gguf"
     models.write_tiny_gguf(model, shape=models.TinyShape(architecture="gemma"))
     found = overview(Settings(model=model, cache_dir=tmp_path / "cache", backend="openvino"))
-    refusals = {each.kind.name: each.refusal for each in found.listed}
+    refusals = {each.kind.name: each.refusal for each in found.states}
     assert "gemma" in (refusals["openvino"] or "")
     assert refusals["llamacpp"] is None
     assert "cannot run the model" in found.reason
@@ -139,7 +139,7 @@ def test_the_length_that_was_asked_for_counts(tmp_path: Path) -> None:
             model=model, max_model_len=length, backend="openvino", cache_dir=tmp_path / "cache"
         )
         found = overview(settings)
-        refusals = {each.kind.name: each.refusal for each in found.listed}
+        refusals = {each.kind.name: each.refusal for each in found.states}
         assert (refusals["openvino"] is not None) is is_refused, length
         assert refusals["llamacpp"] is None
 
