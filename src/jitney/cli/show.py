@@ -13,7 +13,7 @@ from rich.text import Text
 
 from jitney.cli.verbs import ShowOptions
 from jitney.config import Resolved, Setting, known_serve_settings, known_settings
-from jitney.config.resolve import DEFAULT
+from jitney.config.definitions import DEFAULT
 
 PIPED_WIDTH = 400
 """Wide enough that lines are not broken for a program."""

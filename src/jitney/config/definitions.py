@@ -13,6 +13,9 @@ from typing import Any, get_type_hints
 
 from jitney.config.forms import Form, form_of, read_named
 
+DEFAULT = "default"
+"""The source of a value that nobody set."""
+
 
 class Group(StrEnum):
     """The sections of the reference page, in its order."""

@@ -12,15 +12,13 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from jitney.config import file as settings_file
-from jitney.config.combinations import find_conflict
-from jitney.config.definitions import flag_name, variable_name
+from jitney.config.combinations import refuse_conflicts
+from jitney.config.definitions import DEFAULT, flag_name, variable_name
 from jitney.config.foreign_names import FOREIGN_NAMES, TABLES, ForeignName
 from jitney.config.forms import read_named, value_text
 from jitney.config.machine import cache_folder, jobs_folder
 from jitney.config.settings import ServeSettings, Settings, known_serve_settings, known_settings
 from jitney.errors import ConfigError
-
-DEFAULT = "default"
 
 SPELLED_MAX = 160
 """How much of an unknown name a message repeats; all tables together have 54 characters."""
@@ -98,7 +96,7 @@ def resolve(
     served = {name: values.pop(name) for name in server if name in values}
     served.setdefault("jobs_dir", jobs_folder(environ))
     _fill_defaults(values, environ)
-    _refuse_conflicts(values, sources)
+    refuse_conflicts(values, sources)
     return Resolved(Settings(**values), ServeSettings(**served), MappingProxyType(sources))
 
 
@@ -254,11 +252,3 @@ def _fill_defaults(values: dict[str, Any], environ: Mapping[str, str]) -> None:
     # Only the default chunk is lowered to the budget; a given one that is too large is refused.
     if not is_chunk_given:
         values["prefill_chunk"] = min(values["prefill_chunk"], values["max_num_batched_tokens"])
-
-
-def _refuse_conflicts(values: Mapping[str, Any], sources: Mapping[str, str]) -> None:
-    explicit = {name for name, source in sources.items() if source != DEFAULT}
-    conflict = find_conflict(values, explicit)
-    if conflict is not None:
-        places = ", ".join(f"{name}: {sources[name]}" for name in conflict.names)
-        raise ConfigError(f"{conflict.message} ({places})")

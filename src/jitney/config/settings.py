@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
-from jitney.config.combinations import find_conflict
+from jitney.config.combinations import refuse_conflicts
 from jitney.config.definitions import Group, Setting, defined_settings, setting
 from jitney.config.foreign_names import SYNONYMS
 from jitney.config.forms import (
@@ -28,7 +28,6 @@ from jitney.config.policies import POLICY
 from jitney.core import limits
 from jitney.core.rules.policy import SchedulingPolicy
 from jitney.core.scheduler_settings import GroupAnswers, Mix, Policy, Strategy
-from jitney.errors import ConfigError
 
 BackendName = Literal["auto", "openvino", "llamacpp", "fake"]
 Dtype = Literal["auto", "float32", "bfloat16"]
@@ -233,9 +232,7 @@ class Settings:
         values = {each.name: each.read(getattr(self, each.name)) for each in known_settings()}
         for name, value in values.items():
             object.__setattr__(self, name, value)
-        conflict = find_conflict(values)
-        if conflict is not None:
-            raise ConfigError(conflict.message)
+        refuse_conflicts(values, {})
 
 
 def known_settings() -> tuple[Setting, ...]:
