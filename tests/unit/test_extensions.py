@@ -25,5 +25,5 @@ def test_without_the_other_packages_a_sentence_says_what_is_missing(
     for name in extensions.LAB_COMMANDS:
         assert main([name]) == 2
         assert f"There is no command {name}; it comes with" in (error := capsys.readouterr().err)
-        assert error.endswith("install again.\n")
+        assert error.endswith("install jitney again.\n")
     assert main(["--help"]) == 0

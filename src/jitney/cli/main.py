@@ -101,7 +101,7 @@ def _no_command(word: str, group: tuple[str, ...]) -> ConfigError:
     close = nearest(word, commands)
     hint = f"there are {', '.join(commands)}" if close is None else f"the nearest is {close}"
     if word in LAB_COMMANDS and not group:
-        hint = "it comes with jitney_lab, and this installation does not list it: install again"
+        hint = "it comes with jitney_lab, which is not listed here: install jitney again"
     return ConfigError(f"There is no command {word}; {hint}.")
 
 

@@ -21,7 +21,7 @@ from jitney.models.hub_reference import reference_of
 
 
 @contextmanager
-def opened(resolved: Resolved) -> Iterator[LLM]:
+def open_llm(resolved: Resolved) -> Iterator[LLM]:
     """The loaded model; released at the end. Raises a SetupError that says what to change."""
     show_log(every_tick=resolved.settings.log_batch_composition)
     # None becomes the word none, so that no weaker source wins.

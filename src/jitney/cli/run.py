@@ -18,7 +18,7 @@ from jitney.api.llm import LLM
 from jitney.api.outputs import RequestOutput, make_output
 from jitney.api.prompts import Prompt
 from jitney.cli.failures import FAILED, say, say_at_sigterm, sentence_of
-from jitney.cli.opening import has_template, make_prompt, opened
+from jitney.cli.opening import has_template, make_prompt, open_llm
 from jitney.cli.prompt_sources import read_prompts
 from jitney.cli.result_lines import answer_line, error_line, run_lines
 from jitney.cli.sampling import sampling
@@ -63,7 +63,7 @@ def call(options: RunOptions, resolved: Resolved) -> int:
     )
     params = sampling(options)
     clock = SystemClock()
-    with say_at_sigterm(), opened(resolved) as llm:
+    with say_at_sigterm(), open_llm(resolved) as llm:
         started_at = clock.now()
         prompts = [_prompt(llm, text, options) for text in texts]
         report = _RunReport(texts, is_json=options.json)
@@ -184,7 +184,7 @@ def _watch(llm: LLM, prompts: list[Prompt], params: SamplingParams, report: _Run
 def demo(options: DemoOptions, resolved: Resolved) -> None:
     """Run `jitney demo`."""
     console = Console(file=sys.stdout, highlight=False)
-    with opened(resolved) as llm:
+    with open_llm(resolved) as llm:
         clock = SystemClock()
         started_at = clock.now()
         watched = _demo_prompts(llm, options)

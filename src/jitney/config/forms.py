@@ -36,7 +36,7 @@ _SWITCH_WORDS = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(
 MeaningT = TypeVar("MeaningT")
 
 
-class Refused(ValueError):
+class ValueRefusal(ValueError):
     """A value of the right form that cannot be used. Its message is a clause: why, what to do."""
 
 
@@ -182,7 +182,7 @@ def read_named(
     """The value of this name, checked and converted. Raises a ConfigError that names the place."""
     try:
         return form.read(value)
-    except Refused as refused:
+    except ValueRefusal as refused:
         raise ConfigError(f"{name} is {value_text(value)}{where}, {refused}.") from None
     except ValueError:
         text = "not right" if is_secret else value_text(value)

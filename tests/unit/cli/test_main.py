@@ -110,8 +110,9 @@ def test_an_interrupt_ends_the_whole_command_silently(tmp_path: Path) -> None:
     cost = tmp_path / "cost.json"
     os.mkfifo(cost)
     # A pipe that nobody writes to holds the command in the middle of its work.
-    opened = threading.Thread(target=os.open, args=(cost, os.O_WRONLY), daemon=True)
-    opened.start()
+    ends: list[int] = []
+    opener = threading.Thread(target=lambda: ends.append(os.open(cost, os.O_WRONLY)), daemon=True)
+    opener.start()
     process = subprocess.Popen(
         [sys.executable, "-m", "jitney", "plan", "--cost", cost],
         stdout=subprocess.PIPE,
@@ -119,12 +120,14 @@ def test_an_interrupt_ends_the_whole_command_silently(tmp_path: Path) -> None:
         start_new_session=True,
     )
     try:
-        opened.join(WAIT_S)
-        assert not opened.is_alive(), "The command never read the file"
+        opener.join(WAIT_S)
+        assert ends, "The command never read the file"
         os.killpg(process.pid, signal.SIGINT)
         output, error = process.communicate(timeout=WAIT_S)
     finally:
         process.kill()
+        for end in ends:
+            os.close(end)
     assert (process.returncode, output, error) == (130, b"", b"")
 
 
