@@ -98,7 +98,7 @@ def config_reference() -> str:
     parts = [_HEAD]
     for group in Group:
         rows = [
-            (f"`{each.name}`", each.help, each.form.expected, each.default_shown)
+            (f"`{each.name}`", each.help, each.form.expected, each.default_words)
             for each in (*known_settings(), *known_serve_settings())
             if each.group is group
         ]

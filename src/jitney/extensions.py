@@ -13,6 +13,8 @@ from jitney.errors import ConfigError
 
 COMMANDS = "jitney.commands"
 CLUSTER = "jitney.cluster"
+LAB_COMMANDS = ("bench", "plan")
+"""The commands of `jitney_lab`, for the sentence that says that they are not installed."""
 
 
 def commands() -> list[Any]:

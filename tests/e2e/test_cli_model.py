@@ -24,17 +24,18 @@ models = pytest.importorskip("tests.models_for_tests", reason="needs the gguf pa
 WAIT_S = 280
 QUIET = ("--batch-invariant", "off")
 """In one pool of memory it would be told at each start that it is off."""
-SMALL = ("--backend", "llamacpp", "--kv-tokens", "512", "--max-num-seqs", "4", *QUIET)
-
-
-def command(*words: str | Path) -> list[str]:
-    return [sys.executable, "-m", "jitney", *map(str, words)]
+LLAMACPP = ("--backend", "llamacpp", *QUIET)
+ENDLESS = (*LLAMACPP, "--kv-tokens", "65536", "--max-tokens", "60000", "--greedy")
+SMALL = (*LLAMACPP, "--kv-tokens", "512", "--max-num-seqs", "4")
 
 
 @contextmanager
 def running(*words: str | Path) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(
-        command(*words), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-m", "jitney", *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     try:
         yield process
@@ -101,15 +102,7 @@ def test_a_bad_model_file_is_one_sentence(
 @pytest.mark.parametrize("place", [(), ("--backend-process",)], ids=["here", "process"])
 def test_impossible_limits_are_one_sentence(tiny: Path, place: tuple[str, ...]) -> None:
     """Guards against an out-of-memory kill, and against asserts in native code."""
-    given: tuple[str | Path, ...] = (
-        "run",
-        "--backend",
-        "llamacpp",
-        "--model",
-        tiny,
-        *place,
-        *QUIET,
-    )
+    given: tuple[str | Path, ...] = ("run", *LLAMACPP, *place, "--model", tiny)
     expect_sentence(jitney(*given, "--kv-tokens", "2000000000", "hi"), 1, "kv_tokens", "memory")
     done = jitney(*given, "--kv-tokens", "10", "a prompt that is longer than ten tokens")
     assert done.returncode in (1, 2)
@@ -129,47 +122,36 @@ def test_equal_texts_in_too_little_memory_are_refused_with_what_they_need(tiny: 
     assert jitney(*given, *asked, "--kv-tokens", tokens, "hi").returncode == 0
 
 
-def test_an_interrupt_ends_a_run_quietly(endless: Path) -> None:
-    """Guards Ctrl-C: the usual code, no traceback, no waiting for the rest of the answer."""
-    with running(*("run", "--backend", "llamacpp", "--model", endless, "--kv-tokens", "65536"),
-                 *("--max-tokens", "60000", "--greedy", *QUIET, "hi")) as process:  # fmt: skip
+@pytest.mark.parametrize(
+    ("end", "code", "sentence"),
+    [
+        (signal.SIGINT, 130, b""),
+        (signal.SIGTERM, -signal.SIGTERM, b"jitney: SIGTERM ended it before it was done.\n"),
+        (None, 141, b""),
+    ],
+    ids=["Ctrl-C", "SIGTERM", "no reader"],
+)
+def test_a_run_that_is_ended_says_no_more_than_it_must(
+    endless: Path, end: signal.Signals | None, code: int, sentence: bytes
+) -> None:
+    """Guards Ctrl-C, half an answer in a file, and `jitney run ... | head`: the usual code, no
+    traceback, and no waiting for the rest of the answer."""
+    with running("run", "--model", endless, *ENDLESS, "hi") as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.read(1)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(WAIT_S) == 130
-        assert process.stderr.read() == b""
-
-
-def test_sigterm_ends_a_run_with_a_sentence(endless: Path) -> None:
-    """Guards whoever finds half an answer in a file: it says why, and the status is the usual."""
-    with running(*("run", "--backend", "llamacpp", "--model", endless, "--kv-tokens", "65536"),
-                 *("--max-tokens", "60000", "--greedy", *QUIET, "hi")) as process:  # fmt: skip
-        assert process.stdout is not None
-        assert process.stderr is not None
-        assert process.stdout.read(1)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(WAIT_S) == -signal.SIGTERM
-        assert process.stderr.read() == b"jitney: SIGTERM ended it before it was done.\n"
-
-
-def test_a_reader_that_goes_away_ends_a_run_quietly(endless: Path) -> None:
-    """Guards `jitney run ... | head`: no complaint about a broken pipe."""
-    with running(*("run", "--backend", "llamacpp", "--model", endless, "--kv-tokens", "65536"),
-                 *("--max-tokens", "60000", "--greedy", *QUIET, "hi")) as process:  # fmt: skip
-        assert process.stdout is not None
-        assert process.stderr is not None
-        assert process.stdout.read(1)
-        process.stdout.close()
-        assert process.wait(WAIT_S) == 141
-        assert process.stderr.read() == b""
-        process.stdout = None
+        if end is None:
+            process.stdout.close()
+        else:
+            process.send_signal(end)
+        assert process.wait(WAIT_S) == code
+        assert process.stderr.read() == sentence
+        process.stdout = None if end is None else process.stdout
 
 
 def test_an_interrupt_ends_an_answer_and_not_the_chat(endless: Path) -> None:
     """Guards Ctrl-C in a chat: the answer stops, and the next question is answered."""
-    with running(*("chat", "--backend", "llamacpp", "--model", endless, "--kv-tokens", "65536"),
-                 *("--max-tokens", "60000", "--greedy", *QUIET)) as process:  # fmt: skip
+    with running("chat", "--model", endless, *ENDLESS) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(b"hello\n")

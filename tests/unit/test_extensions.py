@@ -12,7 +12,7 @@ from jitney.errors import ConfigError
 def test_the_commands_of_other_packages_are_found() -> None:
     """Guards `jitney bench` and `jitney plan`, which jitney does not import."""
     paths = {verb.path[0] for verbs in extensions.commands() for verb in verbs}
-    assert paths == {"bench", "plan"}
+    assert paths == set(extensions.LAB_COMMANDS)
 
 
 def test_without_the_other_packages_a_sentence_says_what_is_missing(
@@ -22,6 +22,8 @@ def test_without_the_other_packages_a_sentence_says_what_is_missing(
     monkeypatch.setattr(extensions, "entry_points", lambda **_: EntryPoints())
     with pytest.raises(ConfigError, match="Replicas need the package jitney_cluster"):
         extensions.load("check")
-    assert main(["bench"]) == 2
-    assert "There is no command bench" in capsys.readouterr().err
+    for name in extensions.LAB_COMMANDS:
+        assert main([name]) == 2
+        assert f"There is no command {name}; it comes with" in (error := capsys.readouterr().err)
+        assert error.endswith("install jitney again.\n")
     assert main(["--help"]) == 0

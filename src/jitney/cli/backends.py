@@ -19,7 +19,7 @@ from jitney.config import Resolved, Settings
 from jitney.errors import ConfigError, MissingDependency, SetupError
 from jitney.loading import backend_state, select_backend, select_backend_if_known
 from jitney.loading.model_source import located_if_fetched, takes_model
-from jitney.loading.selection import FEW_SEQUENCES, BackendState, Selection
+from jitney.loading.selection import FEW_SEQUENCES, BackendState
 from jitney.models import embedded
 from jitney.text.printable import printable
 
@@ -40,7 +40,7 @@ class Overview:
     """All that the command shows. `chosen` is None if there is no choice, or not yet."""
 
     model: str
-    listed: tuple[BackendState, ...]
+    states: tuple[BackendState, ...]
     chosen: str | None
     reason: str
     numbers: str | None = None
@@ -71,20 +71,23 @@ def overview(settings: Settings, *, measures: bool = False) -> Overview:
         fetch_model(settings)
         here = located_if_fetched(settings)
     known = replace(settings, model=None) if here is None else here
-    listed = tuple(backend_state(kind, known) for kind in all_kinds())
+    states = tuple(backend_state(kind, known) for kind in all_kinds())
     selection, reason = None, NOT_FETCHED
     try:
         if here is not None:
-            selection = _selection(here, measures=measures)
+            selection = select_backend_if_known(here)
+            if selection is None and measures:
+                fetch_model(here)
+                selection = select_backend(here)
             reason = NOT_MEASURED if selection is None else selection.reason
     except (ConfigError, MissingDependency) as error:
         reason = str(error).rstrip(".")
     chosen = None if selection is None else selection.name
     return Overview(
         model=_model_text(settings, is_here=here is not None),
-        listed=listed,
+        states=states,
         chosen=chosen,
-        reason=reason + _obstacle(chosen, listed),
+        reason=reason + _obstacle(chosen, states),
         numbers=None if here is None or chosen is None else kind_of(chosen).numbers(here),
     )
 
@@ -127,14 +130,6 @@ def _add(name: str, settings: Settings) -> None:
     sys.stderr.write(f"jitney: {kind.title} {version} was added\n")
 
 
-def _selection(settings: Settings, *, measures: bool) -> Selection | None:
-    selection = select_backend_if_known(settings)
-    if selection is None and measures:
-        fetch_model(settings)
-        selection = select_backend(settings)
-    return selection
-
-
 def overview_json(found: Overview) -> str:
     """An object with the backends, the choice and its reason."""
     backends = [
@@ -146,7 +141,7 @@ def overview_json(found: Overview) -> str:
             "version": None if each.library is None else each.library.version,
             "refusal": each.refusal,
         }
-        for each in found.listed
+        for each in found.states
     ]
     choice = {name: getattr(found, name) for name in ("model", "chosen", "reason", "numbers")}
     return json.dumps({"backends": backends, **choice}, indent=2)
@@ -161,9 +156,9 @@ def _model_text(settings: Settings, *, is_here: bool) -> str:
     return f"{embedded.NAME}, the embedded one" + ("" if is_there else ", not fetched yet")
 
 
-def _obstacle(chosen: str | None, listed: tuple[BackendState, ...]) -> str:
+def _obstacle(chosen: str | None, states: tuple[BackendState, ...]) -> str:
     """Why the backend that the settings name cannot run, if so."""
-    each = next((each for each in listed if each.kind.name == chosen), None)
+    each = next((each for each in states if each.kind.name == chosen), None)
     if each is None:
         return ""
     if each.library is None:
@@ -174,7 +169,7 @@ def _obstacle(chosen: str | None, listed: tuple[BackendState, ...]) -> str:
 def _rows(found: Overview) -> list[tuple[str, str, str]]:
     """Lines of the output: label, text and style. The label of a heading has no indent."""
     rows = []
-    for each in found.listed:
+    for each in found.states:
         kind = each.kind
         rows += [
             (kind.name, state(each), "green" if works(each) else "yellow"),

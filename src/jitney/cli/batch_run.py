@@ -18,7 +18,7 @@ from rich.console import Console
 from jitney.cli.failures import FAILED, say, say_at_sigterm
 from jitney.cli.opening import loading
 from jitney.cli.progress_bar import progress_bar
-from jitney.cli.pull import fetch_model, show_log
+from jitney.cli.pull import show_log
 from jitney.cli.result_lines import plural
 from jitney.cli.verbs import BatchRunOptions
 from jitney.config import Resolved, ServeSettings, Settings, for_serving
@@ -65,11 +65,9 @@ def _answer(
     places: offline.RunPlaces, source: HeldInput, settings: Settings, batch: StoredBatch
 ) -> int:
     if batch.total:
-        said = f"{batch.completed + batch.failed:,} of {batch.total:,} lines"
-        say(f"Going on with an earlier run, which has {said} done.")
+        say(f"Going on with an earlier run, which has {_progress_text(batch)} done.")
     if batch.status.is_live:
         show_log(every_tick=settings.log_batch_composition)
-        fetch_model(settings)
         with say_at_sigterm():
             with loading(settings):
                 assembly = assemble(settings)
@@ -107,8 +105,7 @@ def _run(
             f"give the same command, or remove {places.folder} to begin again."
         ) from None
     except KeyboardInterrupt:
-        said = f"{last.completed + last.failed:,} of {last.total:,} lines are done"
-        say(f"Stopped: {said}. The same command goes on from there.")
+        say(f"Stopped: {_progress_text(last)} are done. The same command goes on from there.")
         raise
     finally:
         batches.close()
@@ -122,13 +119,13 @@ def _end(places: offline.RunPlaces, batch: StoredBatch) -> int:
     try:
         offline.deliver(store, batch, places)
     except (OSError, KeyboardInterrupt) as error:
-        kept = f"they stay in {places.folder}, and the same command goes on from there"
+        advice = f"they stay in {places.folder}, and the same command goes on from there"
         if isinstance(error, OSError):
             named = error.filename2 or error.filename or places.output
             raise SetupError(
-                f"{named}: {error.strerror}, so the results are not in place; {kept}."
+                f"{named}: {error.strerror}, so the results are not in place; {advice}."
             ) from error
-        say(f"Stopped before the results were in place; {kept}.")
+        say(f"Stopped before the results were in place; {advice}.")
         raise
     finally:
         store.close()
@@ -136,6 +133,10 @@ def _end(places: offline.RunPlaces, batch: StoredBatch) -> int:
     if batch.status is BatchStatus.FAILED:
         raise ConfigError(f"{places.source}: {batch.errors[0]['message']}")
     return _say_counts(places, batch.completed, batch.failed)
+
+
+def _progress_text(batch: StoredBatch) -> str:
+    return f"{batch.completed + batch.failed:,} of {batch.total:,} lines"
 
 
 def _say_counts(places: offline.RunPlaces, answered: int, failed: int) -> int:
@@ -150,11 +151,7 @@ def _say_counts(places: offline.RunPlaces, answered: int, failed: int) -> int:
 @contextmanager
 def _progress() -> Iterator[Callable[[StoredBatch], None]]:
     """A progress bar on a terminal; elsewhere nothing."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda batch: None
-        return
-    with progress_bar(console) as progress:
+    with progress_bar(Console(stderr=True)) as progress:
         task = progress.add_task("reading", total=None)
 
         def show(batch: StoredBatch) -> None:

@@ -10,7 +10,7 @@ import sys
 from jitney.api.llm import LLM
 from jitney.api.outputs import RequestOutput
 from jitney.cli.failures import sentence_of
-from jitney.cli.opening import has_template, model_title, opened
+from jitney.cli.opening import has_template, model_title, open_llm
 from jitney.cli.result_lines import engine_lines, turn_line
 from jitney.cli.sampling import choose_temperature
 from jitney.cli.terminal import AnswerWriter, Wrapper, columns
@@ -62,7 +62,7 @@ def call(options: ChatOptions, resolved: Resolved) -> None:
         max_tokens=options.max_tokens,
         temperature=choose_temperature(options.temperature, options.greedy),
     )
-    with opened(resolved) as llm:
+    with open_llm(resolved) as llm:
         if not has_template(llm):
             raise ModelError(
                 "The model has no chat template, so it cannot chat; use jitney run --raw."

@@ -23,7 +23,7 @@ from jitney.config import (
     resolve,
 )
 from jitney.config.definitions import flag_name
-from jitney.config.foreign_names import FOREIGN_NAMES, ForeignName
+from jitney.config.foreign_names import FOREIGN_NAMES
 from jitney.config.forms import Form
 from jitney.errors import ConfigError
 
@@ -69,9 +69,8 @@ class Verb:
     """One command. The docstring of its `options` is its help.
 
     `call` is the function of `module` that runs it. `settings` names those that it uses; None is
-    all of the engine's. With `serves` it also takes the settings of the server. `shorts` are short
-    flags that another system has for a setting. `is_default` marks the command that a group's name
-    alone means.
+    all of the engine's. With `serves` it also takes the settings of the server. `is_default` marks
+    the command that a group's name alone means.
     """
 
     path: tuple[str, ...]
@@ -81,7 +80,6 @@ class Verb:
     examples: tuple[str, ...]
     settings: tuple[str, ...] | None = None
     serves: bool = False
-    shorts: tuple[tuple[str, str], ...] = ()
     is_default: bool = False
 
     @property
@@ -93,7 +91,7 @@ class Verb:
 
 
 @dataclass(frozen=True, slots=True)
-class Parsed:
+class CommandLine:
     """What followed a command: its own options, and settings as flags; None means not given."""
 
     options: Any
@@ -180,38 +178,32 @@ def _own_flag(defined: Field[Any], hint: Any) -> Flag:
         how |= {"type": None if kind is bool else kind, "multiple": is_list}
         is_flag = isinstance(default, bool) or None
         parameter = click.Option([*spelled, defined.name], is_flag=is_flag, **how)
-    shown = f" Default: {default}." if type(default) is int else ""
-    return Flag(parameter, about["panel"], about["help"] + shown)
+    suffix = f" Default: {default}." if type(default) is int else ""
+    return Flag(parameter, about["panel"], about["help"] + suffix)
 
 
-def setting_flags(
-    only: tuple[str, ...] | None = None,
-    *,
-    serves: bool = False,
-    shorts: tuple[tuple[str, str], ...] = (),
-) -> list[Flag]:
+def setting_flags(only: tuple[str, ...] | None = None, *, serves: bool = False) -> list[Flag]:
     """One flag for each setting, and one without a help for each word of another system."""
-    flags = [
-        _setting_flag(setting, dict(shorts).get(setting.name))
-        for setting in (*(known_serve_settings() if serves else ()), *known_settings())
-        if only is None or setting.name in only
-    ]
-    names = [flag.name for flag in flags]
-    words = [
-        word
-        for word in FOREIGN_NAMES
-        if word.setting in names or (only is None and not word.setting)
-    ]
-    return [*flags, *map(_foreign_flag, words)]
+    settings = {
+        each.name: each
+        for each in (*(known_serve_settings() if serves else ()), *known_settings())
+        if only is None or each.name in only
+    }
+    flags = [*map(_setting_flag, settings.values())]
+    for word in FOREIGN_NAMES:
+        if word.setting in settings or (only is None and word.setting is None):
+            form = word.form or settings[word.setting or ""].form
+            flags.append(Flag(_setting_option(word.name, form)))
+    return flags
 
 
 def verb_flags(verb: Verb) -> list[Flag]:
     """All flags of a command, in the order of its help."""
-    settings = setting_flags(verb.settings, serves=verb.serves, shorts=verb.shorts)
+    settings = setting_flags(verb.settings, serves=verb.serves)
     return [*own_flags(verb.options), *own_flags(CommonOptions), *settings]
 
 
-def parse(verb: Verb, words: list[str]) -> Parsed:
+def parse(verb: Verb, words: list[str]) -> CommandLine:
     """Read what follows a command. Raises ConfigError, or an error of click."""
     place = " ".join(("jitney", *verb.path))
     flags = verb_flags(verb)
@@ -233,11 +225,11 @@ def parse(verb: Verb, words: list[str]) -> Parsed:
         for kind in (verb.options, CommonOptions)
     )
     # Click gives an empty tuple for a repeatable option that was not given.
-    given = {
+    settings = {
         name: (list(value) or None) if isinstance(value, tuple) else value
         for name, value in values.items()
     }
-    return Parsed(options, given, common.config, common.help)
+    return CommandLine(options, settings, common.config, common.help)
 
 
 def _check_values(words: list[str], flags: list[Flag]) -> None:
@@ -264,28 +256,15 @@ def no_option(word: str, place: str, known: Iterable[str]) -> ConfigError:
     return ConfigError(f"There is no option {word} of {place}; {hint}.")
 
 
-def _setting_flag(setting: Setting, short: str | None) -> Flag:
-    metavar = "KEY,..." if setting.is_secret else setting.form.placeholder
+def _setting_flag(setting: Setting) -> Flag:
     return Flag(
-        _parameter(setting.name, setting.form, metavar, short),
+        _setting_option(setting.name, setting.form, setting.short),
         f"Settings: {setting.group.value.lower()}",
-        f"{setting.help} Default: {setting.default_shown}.",
+        f"{setting.help} Default: {setting.default_words}.",
     )
 
 
-def _foreign_flag(word: ForeignName) -> Flag:
-    """A word of another system: it is on the reference page, not in the help."""
-    forms = {each.name: each.form for each in (*known_settings(), *known_serve_settings())}
-    return Flag(_parameter(word.name, word.form or forms[word.setting or ""]))
-
-
-def _parameter(
-    name: str, form: Form, metavar: str | None = None, short: str | None = None
-) -> click.Option:
+def _setting_option(name: str, form: Form, short: str | None = None) -> click.Option:
     spelled = flag_name(name) + (f"/{flag_name('no_' + name)}" if form.placeholder is None else "")
-    return click.Option(
-        [spelled, name] if short is None else [short, spelled, name],
-        metavar=metavar,
-        default=None,
-        multiple=form.is_list,
-    )
+    words = [spelled, name] if short is None else [short, spelled, name]
+    return click.Option(words, metavar=form.placeholder, default=None, multiple=form.is_list)

@@ -15,6 +15,7 @@ from jitney.cli.help import top_help, verb_help
 from jitney.cli.verbs import OWN_VERBS, all_verbs
 from jitney.config import nearest
 from jitney.errors import ConfigError
+from jitney.extensions import LAB_COMMANDS
 from jitney.version import version
 
 HELP_WIDTH_MAX = 100
@@ -99,6 +100,8 @@ def _no_command(word: str, group: tuple[str, ...]) -> ConfigError:
     )
     close = nearest(word, commands)
     hint = f"there are {', '.join(commands)}" if close is None else f"the nearest is {close}"
+    if word in LAB_COMMANDS and not group:
+        hint = "it comes with jitney_lab, which is not listed here: install jitney again"
     return ConfigError(f"There is no command {word}; {hint}.")
 
 

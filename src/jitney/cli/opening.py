@@ -21,13 +21,15 @@ from jitney.models.hub_reference import reference_of
 
 
 @contextmanager
-def opened(resolved: Resolved) -> Iterator[LLM]:
+def open_llm(resolved: Resolved) -> Iterator[LLM]:
     """The loaded model; released at the end. Raises a SetupError that says what to change."""
-    settings = resolved.settings
-    show_log(every_tick=settings.log_batch_composition)
-    fetch_model(settings)
-    with loading(settings):
-        llm = LLM(**_arguments(resolved))
+    show_log(every_tick=resolved.settings.log_batch_composition)
+    # None becomes the word none, so that no weaker source wins.
+    settings: dict[str, Any] = {  # Any: of every setting's type
+        name: "none" if value is None else value for name, value in resolved.given().items()
+    }
+    with loading(resolved.settings):
+        llm = LLM(**settings)
     with llm:
         yield llm
 
@@ -56,15 +58,11 @@ def make_prompt(llm: LLM, text: str, *, chats: bool, system: str | None = None) 
 
 @contextmanager
 def loading(settings: Settings) -> Iterator[None]:
-    """On a terminal, show that the model is being loaded."""
+    """Fetch the model before it is loaded. On a terminal, show that it is being loaded."""
+    fetch_model(settings)
     console = Console(stderr=True)
     if not console.is_terminal:
         yield
         return
     with console.status(f"loading {model_title(settings)}"):
         yield
-
-
-def _arguments(resolved: Resolved) -> dict[str, Any]:  # Any: of every setting's type
-    """The given settings by name. None becomes the word none, so that no weaker source wins."""
-    return {name: "none" if value is None else value for name, value in resolved.given().items()}

@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.progress import DownloadColumn, TransferSpeedColumn
 
+from jitney.cli.progress_bar import progress_bar
 from jitney.cli.verbs import PullOptions
 from jitney.config import Resolved, Settings
 from jitney.errors import ConfigError
@@ -73,19 +74,11 @@ def show_log(*, every_tick: bool) -> None:
 @contextmanager
 def _progress() -> Iterator[embedded.Progress]:
     """A progress bar on a terminal, which appears with the first progress."""
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
-    )
-    bar = Progress(*columns, console=console, transient=True)
+    figures = (DownloadColumn(binary_units=True), TransferSpeedColumn())
+    bar = progress_bar(Console(stderr=True), *figures)
     task = bar.add_task("fetching", total=None)
 
     def report(done: int, total: int) -> None:
-        if not console.is_terminal:
-            return
         bar.start()
         description = "fetching" if done < total else "making it ready"
         bar.update(task, completed=done, total=total, description=description)
@@ -93,6 +86,4 @@ def _progress() -> Iterator[embedded.Progress]:
     try:
         yield report
     finally:
-        # A bar that never started would end with an empty line.
-        if bar.live.is_started:
-            bar.stop()
+        bar.stop()

@@ -1,15 +1,15 @@
-"""`jitney run`: answers prompts, several of them together. Main thread.
+"""`jitney run` and `jitney demo`: answer prompts, several of them together. Main thread.
 
-Only answers go to standard output. One prompt streams. Several answers come in order, each under a
-heading; on a terminal, up to WATCHED_MAX are first shown side by side.
+Of `jitney run`, only answers go to standard output. One prompt streams. Several answers come in
+order, each under a heading; on a terminal, up to WATCHED_MAX are first shown side by side. The demo
+has eight prompts of its own, and shows them live.
 
 Tests: tests/e2e/test_cli.py.
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 
 from rich.console import Console
 
@@ -18,12 +18,12 @@ from jitney.api.llm import LLM
 from jitney.api.outputs import RequestOutput, make_output
 from jitney.api.prompts import Prompt
 from jitney.cli.failures import FAILED, say, say_at_sigterm, sentence_of
-from jitney.cli.opening import has_template, make_prompt, opened
+from jitney.cli.opening import has_template, make_prompt, open_llm
 from jitney.cli.prompt_sources import read_prompts
 from jitney.cli.result_lines import answer_line, error_line, run_lines
 from jitney.cli.sampling import sampling
 from jitney.cli.terminal import AnswerWriter, write
-from jitney.cli.verbs import RunOptions
+from jitney.cli.verbs import DemoOptions, RunOptions
 from jitney.cli.watch import Watched, watch
 from jitney.config import Resolved
 from jitney.core.params import SamplingParams
@@ -35,9 +35,26 @@ from jitney.text.printable import printable
 WATCHED_MAX = 8
 HEADING_CHARACTERS = 72
 
+DEMO_PROMPTS = (
+    ("Why is the sky blue?", "Explain to a curious child why the sky is blue."),
+    ("A haiku about rain", "Write a haiku about rain on a tin roof."),
+    ("How bread rises", "Explain in a few sentences how yeast makes bread rise."),
+    ("Plan a picnic", "Write a short packing list for a picnic with four friends."),
+    ("The first bus", "Begin a short story about the first bus of the morning."),
+    ("What is gravity?", "What is gravity? Answer in simple words."),
+    ("Better mornings", "Give three tips for a calmer morning."),
+    ("A letter home", "Write a short letter home from a lighthouse keeper."),
+)
+ARRIVAL_S = 0.15
+"""The time between two prompts, so that one sees them join while others run."""
+
+DEMO_TEMPERATURE = 0.6
+DEMO_TOP_P = 0.9
+DEMO_REPETITION_PENALTY = 1.1
+
 
 def call(options: RunOptions, resolved: Resolved) -> int:
-    """Run the command; the exit code."""
+    """Run `jitney run`; the exit code."""
     texts = read_prompts(
         options.prompts,
         lines=options.lines,
@@ -46,17 +63,16 @@ def call(options: RunOptions, resolved: Resolved) -> int:
     )
     params = sampling(options)
     clock = SystemClock()
-    with say_at_sigterm(), opened(resolved) as llm:
+    with say_at_sigterm(), open_llm(resolved) as llm:
         started_at = clock.now()
         prompts = [_prompt(llm, text, options) for text in texts]
-        report = _RunReport(texts)
+        report = _RunReport(texts, is_json=options.json)
         if len(texts) == 1 and not options.json:
             _stream(llm, prompts[0], params, report)
         elif sys.stdout.isatty() and len(texts) <= WATCHED_MAX and not options.json:
             _watch(llm, prompts, params, report)
         else:
-            write_one = _write_json if options.json else _write_text
-            _answer_all(llm, prompts, params, partial(write_one, report=report))
+            _answer_all(llm, prompts, params, report)
         if options.stats:
             for line in run_lines(report.answers, llm.stats(), clock.now() - started_at):
                 say(line)
@@ -68,15 +84,31 @@ class _RunReport:
     """The answers and failures so far."""
 
     texts: list[str]
+    is_json: bool
     answers: list[RequestOutput] = field(default_factory=list)
     failures: int = 0
 
-    def fail(self, index: int, error: JitneyError) -> None:
-        """Report one failed prompt; the others go on."""
-        self.failures += 1
-        say(f"prompt {index + 1}: {sentence_of(error)}")
+    def add(self, index: int, outcome: RequestOutput | JitneyError) -> None:
+        """Write the answer to one prompt, or say that it failed; the others go on."""
+        text = self.texts[index]
+        if not self.is_json:
+            heading = self._heading(index)
+            write(printable(heading) if sys.stdout.isatty() else heading)
+        if isinstance(outcome, JitneyError):
+            sentence = sentence_of(outcome)
+            write((error_line(index, text, sentence) if self.is_json else "") + "\n")
+            self.failures += 1
+            say(f"prompt {index + 1}: {sentence}")
+            return
+        self.answers.append(outcome)
+        if self.is_json:
+            write(answer_line(index, text, outcome) + "\n")
+            return
+        writer = AnswerWriter()
+        writer.write(outcome.outputs[0].text)
+        writer.end()
 
-    def heading(self, index: int) -> str:
+    def _heading(self, index: int) -> str:
         """The line above an answer."""
         line = " ".join(self.texts[index].split())
         if len(line) > HEADING_CHARACTERS:
@@ -111,10 +143,7 @@ def _stream(llm: LLM, prompt: Prompt, params: SamplingParams, report: _RunReport
 
 
 def _answer_all(
-    llm: LLM,
-    prompts: list[Prompt],
-    params: SamplingParams,
-    write_one: Callable[[int, RequestOutput | JitneyError], None],
+    llm: LLM, prompts: list[Prompt], params: SamplingParams, report: _RunReport
 ) -> None:
     """Write each answer in the order of the prompts, as soon as those before it are written."""
     waiting: dict[int, AnswerOrError] = {}
@@ -132,37 +161,14 @@ def _answer_all(
         nonlocal following
         waiting[place] = outcome
         while following in waiting:
-            known = waiting.pop(following)
-            if isinstance(known, JitneyError):
-                write_one(following, known)
+            answer = waiting.pop(following)
+            if isinstance(answer, JitneyError):
+                report.add(following, answer)
             else:
-                write_one(following, make_output(known, prompts[following].text, vocabulary))
+                report.add(following, make_output(answer, prompts[following].text, vocabulary))
             following += 1
 
     run_each(llm.engine, requests(), take)
-
-
-def _write_text(index: int, outcome: RequestOutput | JitneyError, report: _RunReport) -> None:
-    heading = report.heading(index)
-    write(printable(heading) if sys.stdout.isatty() else heading)
-    if isinstance(outcome, JitneyError):
-        write("\n")
-        report.fail(index, outcome)
-        return
-    report.answers.append(outcome)
-    writer = AnswerWriter()
-    writer.write(outcome.outputs[0].text)
-    writer.end()
-
-
-def _write_json(index: int, outcome: RequestOutput | JitneyError, report: _RunReport) -> None:
-    text = report.texts[index]
-    if isinstance(outcome, JitneyError):
-        write(error_line(index, text, sentence_of(outcome)) + "\n")
-        report.fail(index, outcome)
-        return
-    report.answers.append(outcome)
-    write(answer_line(index, text, outcome) + "\n")
 
 
 def _watch(llm: LLM, prompts: list[Prompt], params: SamplingParams, report: _RunReport) -> None:
@@ -172,4 +178,47 @@ def _watch(llm: LLM, prompts: list[Prompt], params: SamplingParams, report: _Run
     watch(llm, watched, Console(file=sys.stdout, highlight=False), leaves=False)
     for index, each in enumerate(watched):
         assert each.outcome is not None, "Every prompt has ended"
-        _write_text(index, each.outcome, report)
+        report.add(index, each.outcome)
+
+
+def demo(options: DemoOptions, resolved: Resolved) -> None:
+    """Run `jitney demo`."""
+    console = Console(file=sys.stdout, highlight=False)
+    with open_llm(resolved) as llm:
+        clock = SystemClock()
+        started_at = clock.now()
+        watched = _demo_prompts(llm, options)
+        watch(llm, watched, console, leaves=True)
+        answers = [each.outcome for each in watched if isinstance(each.outcome, RequestOutput)]
+        figures = run_lines(answers, llm.stats(), clock.now() - started_at)[:2]
+    if not console.is_terminal:
+        sys.stdout.write(plain_text(watched))
+    sys.stdout.write(", ".join(figures) + ".\n")
+    for each in watched:
+        if isinstance(each.outcome, JitneyError):
+            raise each.outcome
+
+
+def plain_text(watched: list[Watched]) -> str:
+    """All answers as plain text."""
+    parts = [f"== {each.pane.title} ==\n{each.pane.text.strip()}\n" for each in watched]
+    return "\n".join(parts) + "\n"
+
+
+def _demo_prompts(llm: LLM, options: DemoOptions) -> list[Watched]:
+    chats = has_template(llm)
+    return [
+        Watched(
+            title,
+            make_prompt(llm, text, chats=chats),
+            SamplingParams(
+                max_tokens=options.max_tokens,
+                temperature=DEMO_TEMPERATURE,
+                top_p=DEMO_TOP_P,
+                repetition_penalty=DEMO_REPETITION_PENALTY,
+                seed=number if llm.settings.seed is None else None,
+            ),
+            wait_s=number * ARRIVAL_S,
+        )
+        for number, (title, text) in enumerate(DEMO_PROMPTS)
+    ]

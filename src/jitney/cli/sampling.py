@@ -19,21 +19,21 @@ def sampling(options: RunOptions) -> SamplingParams:
         structured = StructuredOutputsParams(json=_read_schema(options.json_schema))
     elif options.regex is not None:
         structured = StructuredOutputsParams(regex=options.regex)
-    given = {name: getattr(options, name, None) for name in PARAMETERS}
-    given["temperature"] = choose_temperature(options.temperature, options.greedy)
-    given["structured_outputs"] = structured
-    return SamplingParams(**{name: value for name, value in given.items() if value is not None})
+    values = {name: getattr(options, name, None) for name in PARAMETERS}
+    values["temperature"] = choose_temperature(options.temperature, options.greedy)
+    values["structured_outputs"] = structured
+    return SamplingParams(**{name: value for name, value in values.items() if value is not None})
 
 
-def choose_temperature(given: float | None, greedy: bool) -> float:
+def choose_temperature(temperature: float | None, greedy: bool) -> float:
     """The temperature that the two options mean."""
-    if greedy and given:
+    if greedy and temperature:
         raise InvalidRequest(
-            f"--greedy and --temperature {given:g} exclude each other; leave one out."
+            f"--greedy and --temperature {temperature:g} exclude each other; leave one out."
         )
     if greedy:
         return 0.0
-    return TEMPERATURE if given is None else given
+    return TEMPERATURE if temperature is None else temperature
 
 
 def _read_schema(file: Path) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Protocol
 
 from jitney.cli.opening import loading
-from jitney.cli.pull import fetch_model
 from jitney.cli.verbs import ServeOptions
 from jitney.config import Key, Resolved, ServeSettings, Settings, for_serving
 from jitney.errors import ConfigError
@@ -43,7 +42,6 @@ def call(options: ServeOptions, resolved: Resolved) -> None:
         check_replicas(serving)
         with bind(serving.host, serving.port) as listener:
             _warn_if_exposed(serving.host, keys)
-            fetch_model(settings)
             with loading(settings):
                 assembly = _assembled(settings, serving)
             try:

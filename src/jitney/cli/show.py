@@ -6,7 +6,6 @@ Tests: tests/e2e/test_cli.py.
 import json
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -14,9 +13,7 @@ from rich.text import Text
 
 from jitney.cli.verbs import ShowOptions
 from jitney.config import Resolved, Setting, known_serve_settings, known_settings
-from jitney.config.policies import policy_text
-from jitney.config.resolve import DEFAULT
-from jitney.core.rules.policy import SchedulingPolicy
+from jitney.config.definitions import DEFAULT
 
 PIPED_WIDTH = 400
 """Wide enough that lines are not broken for a program."""
@@ -61,15 +58,16 @@ def _table(resolved: Resolved) -> Table:
             table.add_row(Text(SERVER_HEADING, style="bold"))
         source = resolved.sources[setting.name]
         style = "dim" if source == DEFAULT else "green"
-        table.add_row(setting.name, Text(value_text(setting, value)), Text(source, style=style))
+        text = value_text(setting, value, source)
+        table.add_row(setting.name, Text(text), Text(source, style=style))
     return table
 
 
-def value_text(setting: Setting, value: object) -> str:
-    """A value for people; in words, if it is computed later."""
+def value_text(setting: Setting, value: object, source: str) -> str:
+    """A value for people; a default in words, if it is computed later."""
     if value is None or value == ():
         words = setting.default_text
-        if words is None:
+        if words is None or source != DEFAULT:
             return "none"
         return words if words.startswith("none") else f"none: {words}"
     if setting.is_secret:
@@ -80,6 +78,6 @@ def value_text(setting: Setting, value: object) -> str:
 def _plain(setting: Setting, value: object) -> object:
     if setting.is_secret and value:
         return NOT_SHOWN
-    if isinstance(value, SchedulingPolicy):
-        return policy_text(value)
-    return str(value) if isinstance(value, Path) else value
+    # A path or a policy of one's own is shown as a person would write it.
+    is_json = isinstance(value, str | int | float | tuple | None)
+    return value if is_json else setting.form.show(value)

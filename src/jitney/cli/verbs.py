@@ -240,16 +240,6 @@ class ShowOptions:
     json: bool = option(COMMAND, "One JSON object instead of a table.", False)
 
 
-SHORTS = (
-    ("model", "-m"),
-    ("kv_tokens", "-c"),
-    ("max_num_seqs", "-np"),
-    ("max_num_batched_tokens", "-b"),
-    ("threads", "-t"),
-    ("gpu_layers", "-ngl"),
-)
-"""The short flags of llama-server, for people who know them."""
-
 OWN_VERBS = (
     Verb(
         path=("run",),
@@ -261,7 +251,6 @@ OWN_VERBS = (
             "jitney run --lines --json < prompts.txt > answers.jsonl",
             "git diff | jitney run --system 'Describe this change.'",
         ),
-        shorts=SHORTS,
     ),
     Verb(
         path=("serve",),
@@ -274,7 +263,6 @@ OWN_VERBS = (
             "jitney serve model.gguf --host 0.0.0.0 --api-key-file keys.yaml",
         ),
         serves=True,
-        shorts=SHORTS,
     ),
     Verb(
         path=("batch", "run"),
@@ -284,18 +272,17 @@ OWN_VERBS = (
             "jitney batch run in.jsonl -o out.jsonl",
             "jitney batch run in.jsonl -o out.jsonl --model model.gguf --max-num-seqs 32",
         ),
-        shorts=SHORTS,
     ),
     Verb(
         path=("chat",),
         module="jitney.cli.chat",
         options=ChatOptions,
         examples=('jitney chat --model model.gguf --system "You are brief."',),
-        shorts=SHORTS,
     ),
     Verb(
         path=("demo",),
-        module="jitney.cli.demo",
+        module="jitney.cli.run",
+        call="demo",
         options=DemoOptions,
         examples=("jitney demo", "jitney demo --backend fake"),
     ),

@@ -7,10 +7,11 @@ Tests: tests/unit/config/test_resolve.py.
 """
 
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass
 from typing import Any
 
+from jitney.config.definitions import DEFAULT
 from jitney.core.scheduler_settings import GroupAnswers, Mix, Strategy
+from jitney.errors import ConfigError
 
 EFFECTIVE = (
     ("window_size", "strategy", (Strategy.CONTINUOUS,)),
@@ -27,30 +28,30 @@ HARMLESS = (False, GroupAnswers.TOGETHER)
 """Values that change nothing: a switch that is off, and the default for groups."""
 
 
-@dataclass(frozen=True, slots=True)
-class Conflict:
-    """Why some values contradict each other, and the names of their settings."""
-
-    message: str
-    names: tuple[str, ...]
+_Conflict = tuple[str, tuple[str, ...]]
+"""Why some values contradict each other, and the names of their settings."""
 
 
 # Any: of every setting's type
-def find_conflict(values: Mapping[str, Any], given: Set[str] = frozenset()) -> Conflict | None:
-    """The first combination that cannot work, or in which a given setting has no effect.
+def refuse_conflicts(values: Mapping[str, Any], sources: Mapping[str, str]) -> None:
+    """Refuse a combination that cannot work, or in which a given setting has no effect.
 
-    No value is lowered, raised or ignored silently.
+    `sources` says where a value came from; what is not in it was not given. No value is lowered,
+    raised or ignored silently. Raises ConfigError.
     """
-    return next(_find_conflicts(values, given), None)
+    explicit = {name for name, source in sources.items() if source != DEFAULT}
+    for message, names in _find_conflicts(values, explicit):
+        places = ", ".join(f"{name}: {sources[name]}" for name in names if name in sources)
+        raise ConfigError(f"{message} ({places})" if places else message)
 
 
 # Any: of every setting's type
-def _find_conflicts(values: Mapping[str, Any], given: Set[str]) -> Iterator[Conflict]:
-    yield from _find_useless(values, given)
+def _find_conflicts(values: Mapping[str, Any], explicit: Set[str]) -> Iterator[_Conflict]:
+    yield from _find_useless(values, explicit)
     yield from _find_pairs(values)
     yield from _find_out_of_bounds(values)
     if values["min_batch_size"] > 1 and not _has_small_groups(values):
-        yield Conflict(
+        yield (
             f"min_batch_size is given but has no effect where strategy is {values['strategy']}: "
             "a group starts when it is full or when max_wait_ms has passed; leave it out, or set "
             "strategy to adaptive, or to continuous with a window_size.",
@@ -58,25 +59,25 @@ def _find_conflicts(values: Mapping[str, Any], given: Set[str]) -> Iterator[Conf
         )
 
 
-def _find_pairs(values: Mapping[str, Any]) -> Iterator[Conflict]:
+def _find_pairs(values: Mapping[str, Any]) -> Iterator[_Conflict]:
     """Settings that contradict each other."""
     if values["kv_tokens"] is not None and values["memory_limit"] is not None:
-        yield Conflict(
+        yield (
             "kv_tokens and memory_limit set the same budget; give one of them.",
             ("kv_tokens", "memory_limit"),
         )
     if values["wait_until_full"] and values["max_wait_ms"] is not None:
-        yield Conflict(
+        yield (
             "max_wait_ms is given but wait_until_full has no timer; leave one of them out.",
             ("max_wait_ms", "wait_until_full"),
         )
     if values["window_size"] is not None and not values["max_wait_ms"]:
-        yield Conflict(
+        yield (
             "window_size is given but there is no window; set max_wait_ms above 0.",
             ("window_size", "max_wait_ms"),
         )
     if values["wait_until_full"] and values["max_num_queued_reqs"] < values["max_num_seqs"]:
-        yield Conflict(
+        yield (
             f"wait_until_full needs max_num_seqs ({values['max_num_seqs']}) waiting requests, and "
             f"max_num_queued_reqs ({values['max_num_queued_reqs']}) allows fewer; raise the second "
             "or lower the first.",
@@ -84,7 +85,7 @@ def _find_pairs(values: Mapping[str, Any]) -> Iterator[Conflict]:
         )
 
 
-def _find_out_of_bounds(values: Mapping[str, Any]) -> Iterator[Conflict]:
+def _find_out_of_bounds(values: Mapping[str, Any]) -> Iterator[_Conflict]:
     """A setting that is above the bound that another one sets."""
     bounded = (
         ("max_num_seqs", "max_num_batched_tokens", "every running sequence needs a token a tick"),
@@ -99,7 +100,7 @@ def _find_out_of_bounds(values: Mapping[str, Any]) -> Iterator[Conflict]:
     for smaller, larger, why in bounded:
         low, high = values[smaller], values[larger]
         if low is not None and high is not None and low > high:
-            yield Conflict(
+            yield (
                 f"{smaller} ({low}) is above {larger} ({high}), and {why}; "
                 "lower the first or raise the second.",
                 (smaller, larger),
@@ -112,14 +113,14 @@ def _has_small_groups(values: Mapping[str, Any]) -> bool:
     return has_window or values["strategy"] is Strategy.ADAPTIVE
 
 
-def _find_useless(values: Mapping[str, Any], given: Set[str]) -> Iterator[Conflict]:
+def _find_useless(values: Mapping[str, Any], explicit: Set[str]) -> Iterator[_Conflict]:
     for name, chooser, choices in EFFECTIVE:
         chosen = values[chooser]
-        is_set = name in given and values[name] not in HARMLESS
+        is_set = name in explicit and values[name] not in HARMLESS
         # Groups of the strategy adaptive follow the target too, under every mix.
         is_followed = name == "target_stall_ms" and values["strategy"] is Strategy.ADAPTIVE
         if is_set and chosen not in choices and not is_followed:
-            yield Conflict(
+            yield (
                 f"{name} is given but has no effect where {chooser} is {chosen}; leave it out, or "
                 f"set {chooser} to {' or '.join(choices)}.",
                 (name, chooser),

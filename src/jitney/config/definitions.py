@@ -2,14 +2,19 @@
 
 `setting` defines one as a field of a frozen dataclass; `defined_settings` lists them. Pure; any
 thread.
+
+Tests: tests/unit/cli/test_flags.py and tests/unit/config/test_settings.py.
 """
 
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from enum import StrEnum
 from functools import cache
-from typing import Any, ClassVar, Protocol, get_type_hints
+from typing import Any, get_type_hints
 
 from jitney.config.forms import Form, form_of, read_named
+
+DEFAULT = "default"
+"""The source of a value that nobody set."""
 
 
 class Group(StrEnum):
@@ -22,12 +27,6 @@ class Group(StrEnum):
     QUEUE = "Queue and time limits"
     OTHER = "Other"
     SERVER = "Server"
-
-
-class Defined(Protocol):
-    """A dataclass whose fields were made by `setting`."""
-
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]  # Any: of every setting's type
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +43,11 @@ class Setting:
     """The default in words, if it is computed later."""
     is_secret: bool = False
     """Whether its value is never shown."""
+    short: str | None = None
+    """The short flag that llama-server has for it, for people who know that."""
 
     @property
-    def default_shown(self) -> str:
+    def default_words(self) -> str:
         """The default, in words or as a person would write it."""
         return self.default_text or self.form.show(self.default)
 
@@ -61,18 +62,19 @@ def setting(
     default_text: str | None = None,
     *,
     is_secret: bool = False,
+    short: str | None = None,
     **default: Any,
 ) -> Any:  # Any: of the type of the field
     """A field that defines a setting; `default` or `default_factory` as for any field.
 
     Without either, the default is None. The annotation of the field has the form of its values.
     """
-    about = {"group": group, "help": help, "default_text": default_text, "is_secret": is_secret}
-    return field(metadata=about, **(default or {"default": None}))
+    about = {"group": group, "help": help, "default_text": default_text, "short": short}
+    return field(metadata={**about, "is_secret": is_secret}, **(default or {"default": None}))
 
 
 @cache
-def defined_settings(kind: type[Defined]) -> tuple[Setting, ...]:
+def defined_settings(kind: type[Any]) -> tuple[Setting, ...]:
     """All settings that a dataclass defines, in order."""
     hints = get_type_hints(kind, include_extras=True)
     return tuple(
@@ -94,9 +96,3 @@ def flag_name(name: str) -> str:
 def variable_name(name: str) -> str:
     """The environment variable of a setting or of an alias."""
     return "JITNEY_" + name.upper()
-
-
-def check_fields(settings: Defined) -> None:
-    """Check and convert each value of a new instance. Raises ConfigError."""
-    for each in defined_settings(type(settings)):
-        object.__setattr__(settings, each.name, each.read(getattr(settings, each.name)))

@@ -125,7 +125,7 @@ FOREIGN_NAMES: tuple[ForeignName, ...] = (
     ),
     ForeignName(
         "enable_jobs",
-        None,
+        "jobs_dir",
         OLDER,
         SWITCH,
         ((True, None),),

@@ -6,12 +6,12 @@ or guessed. `form_of` finds the form of a type. Pure; any thread.
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
 import msgspec
 from msgspec import Meta
@@ -33,7 +33,10 @@ _SWITCH_WORDS = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(
 )
 
 
-class Refused(ValueError):
+MeaningT = TypeVar("MeaningT")
+
+
+class ValueRefusal(ValueError):
     """A value of the right form that cannot be used. Its message is a clause: why, what to do."""
 
 
@@ -119,9 +122,7 @@ def one_of(
         word = ("on" if value else "off") if isinstance(value, bool) else value
         if not isinstance(word, str) or len(word) > WORD_CHARACTERS_MAX:
             raise ValueError(value)
-        if _letters(word) not in spellings:
-            raise ValueError(value)
-        return spellings[_letters(word)]
+        return _look_up(_letters(word), spellings)
 
     expected = f"one of {', '.join(known)}"
     return Form(kind, plain, expected, "|".join(known))
@@ -133,11 +134,11 @@ def text_line(lowest: int, highest: int) -> Form:
     return Form(kind, _plain_text, f"a text of {lowest} to {highest} characters", "VALUE")
 
 
-def word_list(highest: int) -> Form:
+def word_list(highest: int, placeholder: str = "NAME,...") -> Form:
     """Several words, separated by commas or as a list; each of at most `highest` characters."""
     kind = tuple[Annotated[str, Meta(min_length=1, max_length=highest)], ...]
     expected = f"words of up to {highest} characters, with commas between them"
-    return Form(kind, _plain_words, expected, "NAME,...", ", ".join, is_list=True)
+    return Form(kind, _plain_words, expected, placeholder, ", ".join, is_list=True)
 
 
 def origin_list(highest: int) -> Form:
@@ -157,7 +158,7 @@ def origin_list(highest: int) -> Form:
         "origins as browsers send them, such as https://app.example or http://127.0.0.1:3000, "
         "in lower case and without a path, with commas between them; or *"
     )
-    return replace(word_list(highest), plain=plain, expected=expected, placeholder="ORIGIN,...")
+    return replace(word_list(highest, "ORIGIN,..."), plain=plain, expected=expected)
 
 
 def or_none(form: Form) -> Form:
@@ -181,7 +182,7 @@ def read_named(
     """The value of this name, checked and converted. Raises a ConfigError that names the place."""
     try:
         return form.read(value)
-    except Refused as refused:
+    except ValueRefusal as refused:
         raise ConfigError(f"{name} is {value_text(value)}{where}, {refused}.") from None
     except ValueError:
         text = "not right" if is_secret else value_text(value)
@@ -218,13 +219,11 @@ def _count_bytes(text: str) -> int:
     matched = _SIZE.fullmatch(text.strip())
     if matched is None:
         return int(text)
-    if matched[2].lower() not in _UNITS:
-        raise ValueError(text)
-    return int(float(matched[1]) * _UNITS[matched[2].lower()])
+    return int(float(matched[1]) * _look_up(matched[2].lower(), _UNITS))
 
 
 def _plain_switch(value: object) -> object:
-    return _SWITCH_WORDS.get(value.strip().lower()) if isinstance(value, str) else value
+    return _look_up(value.strip().lower(), _SWITCH_WORDS) if isinstance(value, str) else value
 
 
 def _plain_path(value: object) -> Path:
@@ -253,10 +252,10 @@ def _plain_text(value: object) -> object:
 
 
 def _plain_words(value: object) -> list[str]:
-    given = [value] if isinstance(value, str) else value
-    if not isinstance(given, list | tuple) or not all(isinstance(each, str) for each in given):
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list | tuple) or not all(isinstance(each, str) for each in texts):
         raise ValueError(value)
-    words = [word.strip() for each in given for word in each.split(",")]
+    words = [word.strip() for each in texts for word in each.split(",")]
     if not all(map(str.isprintable, words)):
         raise ValueError(value)
     return words
@@ -269,6 +268,13 @@ def _is_origin(word: str) -> bool:
         return word == "*"
     scheme, port = matched[1], matched[2]
     return port is None or (int(port) < 2**16 and int(port) != _OWN_PORTS.get(scheme))
+
+
+def _look_up(word: str, known: Mapping[str, MeaningT]) -> MeaningT:
+    """What a word means. Raises ValueError if it is not known."""
+    if word not in known:
+        raise ValueError(word)
+    return known[word]
 
 
 def _letters(word: str) -> str:

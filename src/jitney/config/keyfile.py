@@ -140,12 +140,12 @@ def _read(entry: object, where: str, environ: Mapping[str, str]) -> Key:
             known = ", ".join(FIELDS)
             hint = f"the nearest is {close}" if close is not None else f"a key has {known}"
             raise ConfigError(f"{where} has {name!r:.80}; {hint}.")
-    given = {name: value for name, value in entry.items() if value is not None}
-    if "name" not in given or ("key" in given) == ("key_env" in given):
+    present = {name: value for name, value in entry.items() if value is not None}
+    if "name" not in present or ("key" in present) == ("key_env" in present):
         raise ConfigError(f"{where} must have a name, and one of key and key_env.")
     # Any: of every field's type
     values: dict[str, Any] = {
-        name: _read_field(name, value, where) for name, value in given.items()
+        name: _read_field(name, value, where) for name, value in present.items()
     }
     variable = values.pop("key_env", None)
     if variable is not None:

@@ -8,7 +8,7 @@ import importlib
 from typing import Any
 
 from jitney.config.foreign_names import SYNONYMS
-from jitney.config.forms import Form, Refused, one_of
+from jitney.config.forms import Form, ValueRefusal, one_of
 from jitney.core.rules.policy import SchedulingPolicy
 from jitney.core.scheduler_settings import Policy
 
@@ -33,25 +33,25 @@ def _read_policy(value: object) -> Policy | SchedulingPolicy:
 
 
 def _import_object(path: str) -> object:
-    """The object that an import path names. Raises Refused, or ValueError for a wrong path."""
+    """The object that an import path names. Raises ValueRefusal, or ValueError for a wrong path."""
     place, _, name = path.partition(":")
     if not all(part.isidentifier() for part in (*place.split("."), *name.split("."))):
         raise ValueError(path)
     try:
         found: object = importlib.import_module(place)
     except ImportError as error:
-        raise Refused(
+        raise ValueRefusal(
             f"which cannot be imported ({_reason(error)}); install its package, or add its folder "
             "to PYTHONPATH"
         ) from None
     except (Exception, SystemExit) as error:  # a foreign module may raise anything
-        raise Refused(
+        raise ValueRefusal(
             f"which fails while it is imported ({_reason(error)}); import {place} by itself to see "
             "where"
         ) from None
     for part in name.split("."):
         if not hasattr(found, part):
-            raise Refused(f"and {place} has no {name}; name a class or an object in it")
+            raise ValueRefusal(f"and {place} has no {name}; name a class or an object in it")
         found = getattr(found, part)
     return found
 
@@ -59,7 +59,7 @@ def _import_object(path: str) -> object:
 def _make_policy(found: object) -> SchedulingPolicy:
     """The policy; if it is a class, an instance of it."""
     if not callable(getattr(found, "rank", None)):
-        raise Refused(
+        raise ValueRefusal(
             "which has no rank; give it a method rank(candidate) that returns a number; the "
             "smallest is next"
         )
@@ -67,7 +67,7 @@ def _make_policy(found: object) -> SchedulingPolicy:
         try:
             found = found()
         except Exception as error:  # as above
-            raise Refused(
+            raise ValueRefusal(
                 f"which cannot be made without arguments ({_reason(error)}); give an object in "
                 "its place"
             ) from None

@@ -12,15 +12,13 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from jitney.config import file as settings_file
-from jitney.config.combinations import find_conflict
-from jitney.config.definitions import flag_name, variable_name
+from jitney.config.combinations import refuse_conflicts
+from jitney.config.definitions import DEFAULT, flag_name, variable_name
 from jitney.config.foreign_names import FOREIGN_NAMES, TABLES, ForeignName
 from jitney.config.forms import read_named, value_text
 from jitney.config.machine import cache_folder, jobs_folder
 from jitney.config.settings import ServeSettings, Settings, known_serve_settings, known_settings
 from jitney.errors import ConfigError
-
-DEFAULT = "default"
 
 SPELLED_MAX = 160
 """How much of an unknown name a message repeats; all tables together have 54 characters."""
@@ -88,17 +86,17 @@ def resolve(
     sources = dict.fromkeys(known, DEFAULT)
     for layer in layers:
         found: dict[str, tuple[_Assignment, object]] = {}
-        for given in _translate(layer):
-            value = known[given.name].read(given.value, f" in {given.source}")
-            first, other = found.setdefault(given.name, (given, value))
-            if first is not given:
-                _refuse_twice(first, given, is_equal=other == value)
+        for assignment in _translate(layer):
+            value = known[assignment.name].read(assignment.value, f" in {assignment.source}")
+            first, other = found.setdefault(assignment.name, (assignment, value))
+            if first is not assignment:
+                _refuse_twice(first, assignment, is_equal=other == value)
         values |= {name: value for name, (_, value) in found.items()}
-        sources |= {name: given.source for name, (given, _) in found.items()}
+        sources |= {name: first.source for name, (first, _) in found.items()}
     served = {name: values.pop(name) for name in server if name in values}
     served.setdefault("jobs_dir", jobs_folder(environ))
     _fill_defaults(values, environ)
-    _refuse_conflicts(values, sources)
+    refuse_conflicts(values, sources)
     return Resolved(Settings(**values), ServeSettings(**served), MappingProxyType(sources))
 
 
@@ -208,27 +206,27 @@ def _normalise(key: str) -> str:
 def _translate(layer: list[_Assignment]) -> Iterator[_Assignment]:
     """The same values under our names; words that set nothing are left out."""
     words = {word.name: word for word in FOREIGN_NAMES}
-    for given in layer:
-        word = words.get(given.name)
+    for assignment in layer:
+        word = words.get(assignment.name)
         if word is None:
-            yield given
+            yield assignment
         elif word.form is not None:
-            yield from _meaning_of(word, given)
+            yield from _meaning_of(word, assignment)
         else:
             assert word.setting is not None, f"{word.name} names a setting"
-            yield replace(given, name=word.setting)
+            yield replace(assignment, name=word.setting)
 
 
-def _meaning_of(word: ForeignName, given: _Assignment) -> Iterator[_Assignment]:
+def _meaning_of(word: ForeignName, assignment: _Assignment) -> Iterator[_Assignment]:
     """The setting that a word and its value mean. Raises ConfigError if they mean none."""
     assert word.form is not None, f"{word.name} has values of its own"
-    value = read_named(word.form, word.name, given.value, f" in {given.source}")
+    value = read_named(word.form, word.name, assignment.value, f" in {assignment.source}")
     values = dict(word.values)
     if value not in values:
-        found = f"{word.name} is {value_text(given.value)} in {given.source}"
+        found = f"{word.name} is {value_text(assignment.value)} in {assignment.source}"
         raise ConfigError(f"{found}, and {word.advice}.")
-    if word.setting is not None:
-        yield _Assignment(word.setting, values[value], given.source, is_meaning=True)
+    if word.setting is not None and values[value] is not None:
+        yield _Assignment(word.setting, values[value], assignment.source, is_meaning=True)
 
 
 def _refuse_twice(first: _Assignment, second: _Assignment, *, is_equal: bool) -> None:
@@ -254,11 +252,3 @@ def _fill_defaults(values: dict[str, Any], environ: Mapping[str, str]) -> None:
     # Only the default chunk is lowered to the budget; a given one that is too large is refused.
     if not is_chunk_given:
         values["prefill_chunk"] = min(values["prefill_chunk"], values["max_num_batched_tokens"])
-
-
-def _refuse_conflicts(values: Mapping[str, Any], sources: Mapping[str, str]) -> None:
-    given = {name for name, source in sources.items() if source != DEFAULT}
-    conflict = find_conflict(values, given)
-    if conflict is not None:
-        places = ", ".join(f"{name}: {sources[name]}" for name in conflict.names)
-        raise ConfigError(f"{conflict.message} ({places})")

@@ -5,13 +5,13 @@ of a field has the form of its values. A file or an environment may hold both; c
 serve ignore the server's. Frozen; any thread reads.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
-from jitney.config.combinations import find_conflict
-from jitney.config.definitions import Group, Setting, check_fields, defined_settings, setting
+from jitney.config.combinations import refuse_conflicts
+from jitney.config.definitions import Group, Setting, defined_settings, setting
 from jitney.config.foreign_names import SYNONYMS
 from jitney.config.forms import (
     MODEL,
@@ -28,7 +28,6 @@ from jitney.config.policies import POLICY
 from jitney.core import limits
 from jitney.core.rules.policy import SchedulingPolicy
 from jitney.core.scheduler_settings import GroupAnswers, Mix, Policy, Strategy
-from jitney.errors import ConfigError
 
 BackendName = Literal["auto", "openvino", "llamacpp", "fake"]
 Dtype = Literal["auto", "float32", "bfloat16"]
@@ -70,6 +69,7 @@ class Settings:
         "The model: a GGUF file, a name on the hub such as owner/name:Q8_0, or the folder of "
         "one exported for OpenVINO.",
         default_text="the embedded model",
+        short="-m",
     )
     backend: BackendName = _model(
         "What runs the model. auto is OpenVINO if it knows the model, else llama.cpp. fake has no "
@@ -90,10 +90,12 @@ class Settings:
         default=False,
     )
     threads: Annotated[int, whole_number(1, 1024)] | None = _model(
-        "Threads of the forward pass.", default_text="the usable cores"
+        "Threads of the forward pass.", default_text="the usable cores", short="-t"
     )
     gpu_layers: Annotated[int, whole_number(-1, 10_000)] = _model(
-        "Layers of the model on the GPU, if llama.cpp was built for one; -1 is all.", default=0
+        "Layers of the model on the GPU, if llama.cpp was built for one; -1 is all.",
+        short="-ngl",
+        default=0,
     )
     flash_attention: FlashAttention = _model(
         "Fused attention kernels; auto takes the faster choice.", default="auto"
@@ -104,10 +106,12 @@ class Settings:
         default="auto",
     )
     max_num_seqs: Count = _batch(
-        "Sequences that run at the same time: the number of slots.", default=16
+        "Sequences that run at the same time: the number of slots.", short="-np", default=16
     )
     max_num_batched_tokens: BatchTokens = _batch(
-        "The most tokens that one forward pass computes, over all sequences.", default=2048
+        "The most tokens that one forward pass computes, over all sequences.",
+        short="-b",
+        default=2048,
     )
     prefill_chunk: BatchTokens = _batch(
         "The most prompt tokens of one sequence that one forward pass computes.",
@@ -122,6 +126,7 @@ class Settings:
         "The memory budget: tokens whose keys and values are kept, over all sequences.",
         default_text="enough for max_num_seqs of the longest sequences, within a quarter of the "
         f"free memory; {KV_TOKENS_DEFAULT} or max_model_len if that is not known",
+        short="-c",
     )
     memory_limit: Annotated[int, byte_size(2**20, BYTES_MAX)] | None = _memory(
         "The memory budget in bytes of keys and values, in place of kv_tokens."
@@ -224,10 +229,10 @@ class Settings:
     )
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        conflict = find_conflict({each.name: getattr(self, each.name) for each in fields(self)})
-        if conflict is not None:
-            raise ConfigError(conflict.message)
+        values = {each.name: each.read(getattr(self, each.name)) for each in known_settings()}
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+        refuse_conflicts(values, {})
 
 
 def known_settings() -> tuple[Setting, ...]:
@@ -263,7 +268,7 @@ class ServeSettings:
         default_text="the name of its file",
         default=(),
     )
-    api_key: Names = _server(
+    api_key: Annotated[tuple[str, ...], word_list(NAME_MAX, "KEY,...")] = _server(
         "Keys; a caller must send one of them. Others on this machine can see a flag in `ps`: use "
         "JITNEY_API_KEY or a key file.",
         default_text="none: everyone may call",

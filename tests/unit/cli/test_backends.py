@@ -1,9 +1,6 @@
 """Tests of `jitney.cli.backends`: what is here, what each can do, what would be chosen."""
 
 import json
-import subprocess
-import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,13 +10,8 @@ from jitney.cli import backends
 from jitney.cli.backends import NOT_MEASURED, Overview, overview, overview_json
 from jitney.config import Settings
 from jitney.config.settings import BackendName
-from tests.backends_for_tests import share_verdicts
 from tests.children_for_tests import MODULES, Children, install, refuses, stand_in
 
-HEAVY = (
-    *("llama_cpp", "jitney.backends.llamacpp.bindings", "openvino", "openvino_genai"),
-    *("tokenizers", "numpy", "gguf", "jinja2"),
-)
 NO_ATTENTION = "it has no attention"
 
 
@@ -31,7 +23,7 @@ def children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Children:
 
 
 def state(found: Overview, name: str) -> str:
-    return next(backends.state(each) for each in found.listed if each.kind.name == name)
+    return next(backends.state(each) for each in found.states if each.kind.name == name)
 
 
 def test_a_missing_library_is_said_with_what_brings_it(
@@ -122,23 +114,6 @@ def test_where_speed_decides_and_is_not_known_that_is_said(tmp_path: Path) -> No
     assert [each["failure"] for each in answers] == [None] * len(MODULES)
 
 
-def test_a_folder_made_for_openvino_is_not_for_llamacpp(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, children: Children
-) -> None:
-    """Guards the verdict on each backend for the given model."""
-    for name in ("openvino_model.xml", "openvino_model.bin"):
-        (tmp_path / name).touch()
-    settings = Settings(model=tmp_path, cache_dir=tmp_path / "cache")
-    found = overview(replace(settings, backend="llamacpp"))
-    assert "cannot run the model: it reads GGUF files" in found.reason
-    assert overview(settings).chosen == "openvino"
-    assert children.names
-    stand_in(tmp_path, monkeypatch, openvino=refuses(NO_ATTENTION))
-    found = overview(replace(settings, cache_dir=tmp_path / "other"))
-    assert found.chosen is None
-    assert f"does not work here: {NO_ATTENTION}; take a GGUF file" in found.reason
-
-
 @pytest.mark.usefixtures("children")
 def test_a_family_that_openvino_does_not_know_is_said(tmp_path: Path) -> None:
     """Guards the reason: which backend refuses the model, and which runs it."""
@@ -146,7 +121,7 @@ def test_a_family_that_openvino_does_not_know_is_said(tmp_path: Path) -> None:
     model = tmp_path / "model.gguf"
     models.write_tiny_gguf(model, shape=models.TinyShape(architecture="gemma"))
     found = overview(Settings(model=model, cache_dir=tmp_path / "cache", backend="openvino"))
-    refusals = {each.kind.name: each.refusal for each in found.listed}
+    refusals = {each.kind.name: each.refusal for each in found.states}
     assert "gemma" in (refusals["openvino"] or "")
     assert refusals["llamacpp"] is None
     assert "cannot run the model" in found.reason
@@ -164,7 +139,7 @@ def test_the_length_that_was_asked_for_counts(tmp_path: Path) -> None:
             model=model, max_model_len=length, backend="openvino", cache_dir=tmp_path / "cache"
         )
         found = overview(settings)
-        refusals = {each.kind.name: each.refusal for each in found.listed}
+        refusals = {each.kind.name: each.refusal for each in found.states}
         assert (refusals["openvino"] is not None) is is_refused, length
         assert refusals["llamacpp"] is None
 
@@ -179,23 +154,6 @@ def test_json_has_the_facts_apart(tmp_path: Path) -> None:
     assert all(each.startswith("the same whatever else") for each in texts.values())
     blocks = {each["name"]: each["block_tokens"] for each in known["backends"]}
     assert blocks == {"openvino": 32, "llamacpp": 1, "fake": 1}
-
-
-def test_it_loads_nothing_heavy(tmp_path: Path) -> None:
-    """Guards a quick answer: libraries are looked for, not loaded."""
-    share_verdicts(tmp_path)
-    words = ["backends", "--max-num-seqs", "4", "--cache-dir", str(tmp_path)]
-    program = (
-        "import sys\n"
-        "from jitney.cli.main import main\n"
-        f"assert main({words!r}) == 0\n"
-        f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.strip() == "[]"
 
 
 @pytest.mark.usefixtures("children")

@@ -6,18 +6,24 @@ import pytest
 
 from jitney.cli.flags import parse, setting_flags, verb_flags
 from jitney.cli.verbs import RUN_TOKENS_MAX, all_verbs
-from jitney.config import Setting, known_settings
+from jitney.config import Setting, Settings, known_settings
 from jitney.config.definitions import flag_name
 from jitney.config.foreign_names import FOREIGN_NAMES
 from jitney.config.forms import SWITCH
 from jitney.errors import ConfigError
 
 VERBS = all_verbs()
+BY_PATH = {verb.path: verb for verb in VERBS}
+SERVE, PLAN = BY_PATH["serve",], BY_PATH["plan",]
 
 
 @pytest.mark.parametrize("known", known_settings(), ids=lambda known: known.name)
 def test_every_setting_is_a_flag_with_its_help(known: Setting) -> None:
-    """Guards the one definition: a setting added to the config must reach the command line."""
+    """Guards the one definition: a line of help, a valid default, and a flag of its own."""
+    assert known.help.endswith(".")
+    assert "\n" not in known.help
+    value = getattr(Settings(), known.name)
+    assert value is None or known.form.read(value) == value
     flags = {flag.name: flag for flag in setting_flags()}
     assert flag_name(known.name) in flags[known.name].spelled
     if known.form is SWITCH:
@@ -68,51 +74,44 @@ def test_a_command_gets_its_options_and_the_settings_apart() -> None:
 
 def test_a_setting_may_come_several_times_or_not_at_all() -> None:
     """Guards lists: an empty one would count as given and hide what the environment says."""
-    serve = next(verb for verb in VERBS if verb.path == ("serve",))
     words = ["--served-model-name", "a,b", "--served-model-name", "c"]
-    assert parse(serve, words).flags["served_model_name"] == ["a,b", "c"]
-    assert parse(serve, []).flags["served_model_name"] is None
+    assert parse(SERVE, words).flags["served_model_name"] == ["a,b", "c"]
+    assert parse(SERVE, []).flags["served_model_name"] is None
 
 
 def test_the_help_of_serve_does_not_contradict_itself() -> None:
     """Guards its first lines: the backend has a process of its own unless someone says no."""
-    serve = next(verb for verb in VERBS if verb.path == ("serve",))
-    flag = next(each for each in verb_flags(serve) if each.name == "backend_process")
+    flag = next(each for each in verb_flags(SERVE) if each.name == "backend_process")
     assert "Default: true for jitney serve" in flag.help
 
 
 def test_a_model_by_position_is_the_setting() -> None:
     """Guards `jitney serve a.gguf`, and against one of two models being dropped in silence."""
-    serve = next(verb for verb in VERBS if verb.path == ("serve",))
-    found = parse(serve, ["a.gguf"]).resolved()
+    found = parse(SERVE, ["a.gguf"]).resolved()
     assert found.settings.model == Path("a.gguf")
     assert found.sources["model"] == "flag --model"
     with pytest.raises(ConfigError, match="The model is given twice"):
-        parse(serve, ["a.gguf", "--model", "b.gguf"]).resolved()
+        parse(SERVE, ["a.gguf", "--model", "b.gguf"]).resolved()
 
 
 def test_a_flag_in_the_place_of_a_value_gets_a_sentence() -> None:
     """Guards a forgotten value: the next flag was taken for it, and its own value was left over."""
-    serve = next(verb for verb in VERBS if verb.path == ("bench", "serve"))
+    bench = BY_PATH["bench", "serve"]
     for flag in ("--goodput", "--endpoint"):
         with pytest.raises(ConfigError, match=f"{flag} needs a value, and --num-prompts is"):
-            parse(serve, [flag, "--num-prompts", "2"])
-    assert parse(serve, ["--endpoint=--seed", "--seed", "2"]).options.endpoint == "--seed"
-    assert parse(serve, ["--no-ignore-eos", "--seed", "2"]).options.seed == 2
-    assert parse(serve, ["--seed", "-1", "--endpoint", "--x"]).options.endpoint == "--x"
+            parse(bench, [flag, "--num-prompts", "2"])
+    assert parse(bench, ["--endpoint=--seed", "--seed", "2"]).options.endpoint == "--seed"
+    assert parse(bench, ["--no-ignore-eos", "--seed", "2"]).options.seed == 2
+    assert parse(bench, ["--seed", "-1", "--endpoint", "--x"]).options.endpoint == "--x"
     assert parse(VERBS[0], ["--", "--stop", "--seed"]).options.prompts == ("--stop", "--seed")
 
 
 def test_a_setting_is_given_by_name() -> None:
     """Guards `--set`: all settings of the engine, each named in what is refused."""
-    plan = next(verb for verb in VERBS if verb.path == ("plan",))
     words = ["--set", "max-num-seqs=3", "--set", "n_ctx=64", "--seed", "5"]
-    found = parse(plan, words).resolved()
-    assert (found.settings.max_num_seqs, found.settings.kv_tokens, found.settings.seed) == (
-        3,
-        64,
-        5,
-    )
+    found = parse(PLAN, words).resolved()
+    settings = found.settings
+    assert (settings.max_num_seqs, settings.kv_tokens, settings.seed) == (3, 64, 5)
     assert found.sources["max_num_seqs"] == "flag --set max-num-seqs"
     for word, sentence in (
         ("polcy=fifo", "Unknown setting polcy in --set; the nearest known one is policy"),
@@ -122,6 +121,6 @@ def test_a_setting_is_given_by_name() -> None:
         ("seed=6", "seed is given twice, .* in flag --seed and flag --set seed"),
     ):
         with pytest.raises(ConfigError, match=sentence):
-            parse(plan, ["--seed", "5", "--set", word]).resolved()
+            parse(PLAN, ["--seed", "5", "--set", word]).resolved()
     with pytest.raises(ConfigError, match="give the setting as --set max_num_seqs=VALUE"):
-        parse(plan, ["--max-num-seqs", "3"])
+        parse(PLAN, ["--max-num-seqs", "3"])

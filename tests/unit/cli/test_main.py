@@ -2,8 +2,11 @@
 
 import importlib
 import inspect
+import os
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,26 +14,47 @@ import pytest
 from jitney.cli.flags import Verb
 from jitney.cli.main import main
 from jitney.cli.verbs import all_verbs
+from tests.backends_for_tests import share_verdicts
 
 HEAVY = ("llama_cpp", "numpy", "jinja2", "llguidance", "asyncio", "rich", "jitney.api.llm")
+LIBRARIES = (
+    *("llama_cpp", "jitney.backends.llamacpp.bindings", "openvino", "openvino_genai"),
+    *("tokenizers", "numpy", "gguf", "jinja2"),
+)
 
 VERBS = all_verbs()
+WAIT_S = 120
+
+
+def run_python(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
+
+
+def check_loads_none(names: tuple[str, ...], words: list[str]) -> None:
+    """The command works in a new Python, and none of these modules is loaded then."""
+    program = (
+        "import sys\n"
+        "from jitney.cli.main import main\n"
+        f"assert main({words!r}) == 0\n"
+        f"print([name for name in {names!r} if name in sys.modules], file=sys.stderr)"
+    )
+    done = run_python("-c", program)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.strip() == "[]"
 
 
 @pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["--version"]], ids=" ".join)
 def test_help_loads_nothing_heavy(words: list[str]) -> None:
     """Guards a quick start: help must not wait for numbers, templates or native code."""
-    program = (
-        "import sys\n"
-        "from jitney.cli.main import main\n"
-        f"assert main({words!r}) == 0\n"
-        f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.strip() == "[]"
+    check_loads_none(HEAVY, words)
+
+
+def test_a_list_of_backends_loads_nothing_heavy(tmp_path: Path) -> None:
+    """Guards a quick answer: libraries are looked for, not loaded."""
+    share_verdicts(tmp_path)
+    words = ["backends", "--max-num-seqs", "4", "--cache-dir", str(tmp_path)]
+    check_loads_none(LIBRARIES, words)
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: " ".join(verb.path))
@@ -69,6 +93,42 @@ def test_a_mistake_is_told_in_our_own_words(
     """Guards newcomers: what was typed, and what to do."""
     assert main([word.format(folder=tmp_path) for word in words]) == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_a_wrong_settings_file_ends_the_program_with_a_sentence(tmp_path: Path) -> None:
+    """Guards the whole way: the file, the exit code, and nothing but the sentence."""
+    file = tmp_path / "jitney.yaml"
+    file.write_text("max_num_sequences: 2\n", encoding="utf-8")
+    done = run_python("-m", "jitney", "run", "--config", file, "hi")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("jitney: Unknown setting max_num_sequences in file ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_interrupt_ends_the_whole_command_silently(tmp_path: Path) -> None:
+    """Guards Ctrl-C of `jitney plan`, as a terminal sends it: to all processes of the command."""
+    cost = tmp_path / "cost.json"
+    os.mkfifo(cost)
+    # A pipe that nobody writes to holds the command in the middle of its work.
+    ends: list[int] = []
+    opener = threading.Thread(target=lambda: ends.append(os.open(cost, os.O_WRONLY)), daemon=True)
+    opener.start()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "jitney", "plan", "--cost", cost],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        opener.join(WAIT_S)
+        assert ends, "The command never read the file"
+        os.killpg(process.pid, signal.SIGINT)
+        output, error = process.communicate(timeout=WAIT_S)
+    finally:
+        process.kill()
+        for end in ends:
+            os.close(end)
+    assert (process.returncode, output, error) == (130, b"", b"")
 
 
 @pytest.mark.parametrize("words", [["models"], ["models", "--json"], ["models", "list", "--json"]])

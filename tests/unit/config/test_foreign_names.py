@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from jitney.cli.main import main
 from jitney.config import Resolved, known_serve_settings, known_settings, resolve
+from jitney.config.definitions import flag_name
 from jitney.config.foreign_names import FOREIGN_NAMES, SYNONYMS, TABLES, ForeignName
 from jitney.core.scheduler_settings import Mix, Policy, Strategy
 from jitney.errors import ConfigError
@@ -129,9 +131,10 @@ def test_a_word_put_differently_is_translated_or_refused_in_a_sentence(
             assert str(refused.value).startswith(f"{word.name} is {value} in file ")
             assert str(refused.value).endswith(f": {word.name.upper()}, and {word.advice}.")
             assert "leave it out" in word.advice
-        elif word.setting is None:
-            assert read(tmp_path, text).settings == resolve({}, None, {}).settings
+        elif values[value] is None:
+            assert set(read(tmp_path, text).sources.values()) == {"default"}
         else:
+            assert word.setting is not None
             found = read(tmp_path, text)
             assert value_of(found, word.setting) == values[value]
             assert found.sources[word.setting] == f"file {tmp_path}/a.yaml: {word.name.upper()}"
@@ -169,6 +172,19 @@ def test_a_stronger_source_overrules_a_word(tmp_path: Path) -> None:
     """Guards the order of sources for words: between two of them there is no contradiction."""
     file = write(tmp_path, "enable_priority: true\n")
     assert resolve({"policy": "sjf"}, file, {}).settings.policy is Policy.SJF
+
+
+@pytest.mark.parametrize(
+    "word", [word.name for word in FOREIGN_NAMES if word.setting in SERVED], ids=str
+)
+def test_a_word_of_the_server_is_unknown_where_only_the_engine_is_set(
+    word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Guards `LLM(...)` and `jitney run`: such a word was taken, and nothing used it."""
+    with pytest.raises(ConfigError, match=f"Unknown setting {word} in the arguments"):
+        resolve({word: True}, None, {}, given_as="argument")
+    assert main(["run", flag_name(word), "hi"]) == 2
+    assert f"There is no option {flag_name(word)} of jitney run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from jitney.config.forms import (
     byte_size,
     number,
     one_of,
+    or_none,
     size_text,
     whole_number,
 )
@@ -22,81 +23,48 @@ ABOVE = number(0.0, 1.0, above=True)
 SIZE = byte_size(0, 2**50)
 
 
+WORD = one_of(("auto", "on"))
+STALL = one_of(("bounded-stall",))
+
+READ: list[tuple[Form, dict[object, object]]] = [
+    (WHOLE, {7: 7, " 1_000 ": 1000, "-1": -1}),
+    (NUMBER, {"0.5": 0.5, 1: 1.0}),
+    (SIZE, {0: 0, "1073741824": 2**30, "2GiB": 2**31, "512 mb": 512_000_000, "1.5KiB": 1536}),
+    (WORD, {"auto": "auto", True: "on", "AUTO ": "auto"}),
+    (STALL, {"Bounded_Stall": "bounded-stall", "BoundedStall": "bounded-stall"}),
+    (SWITCH, {"Yes": True, "0": False, False: False}),
+    (PATH, {"a/b.gguf": Path("a/b.gguf"), Path("a"): Path("a")}),
+    (MODEL, {"owner/name:Q8_0": Path("owner/name:Q8_0"), "./a/b": Path("a/b").absolute()}),
+]
+REFUSED: list[tuple[Form, list[object]]] = [
+    (WHOLE, [True, 1.0, "1.0", "٣", "1__0", "9" * 5000, -2, 10_001, None]),
+    (NUMBER, ["nan", float("nan"), "inf", "-0.1", 1.1, True, ""]),
+    (ABOVE, [0]),
+    (SIZE, ["2G", "-1GiB", "GiB", "1e9", 1.5, "9999999TiB"]),
+    (WORD, [False, "a uto", ["auto"]]),
+    (SWITCH, [1, "maybe"]),
+    (or_none(SWITCH), ["maybe"]),
+    (PATH, ["", 5, "a\0b", "~nobody-has-this-name/x"]),
+]
+
+
 @pytest.mark.parametrize(
-    ("form", "given", "value"),
-    [
-        (WHOLE, 7, 7),
-        (WHOLE, " 1_000 ", 1000),
-        (WHOLE, "-1", -1),
-        (NUMBER, "0.5", 0.5),
-        (NUMBER, 1, 1.0),
-        (SIZE, 0, 0),
-        (SIZE, "1073741824", 2**30),
-        (SIZE, "2GiB", 2**31),
-        (SIZE, "512 mb", 512_000_000),
-        (SIZE, "1.5KiB", 1536),
-        (one_of(("auto", "on")), "auto", "auto"),
-        (one_of(("auto", "on")), True, "on"),
-        (one_of(("auto", "on")), "AUTO ", "auto"),
-        (one_of(("bounded-stall",)), "Bounded_Stall", "bounded-stall"),
-        (one_of(("bounded-stall",)), "BoundedStall", "bounded-stall"),
-        (SWITCH, "Yes", True),
-        (SWITCH, "0", False),
-        (SWITCH, False, False),
-        (PATH, "a/b.gguf", Path("a/b.gguf")),
-        (PATH, Path("a"), Path("a")),
-        (MODEL, "owner/name:Q8_0", Path("owner/name:Q8_0")),
-        (MODEL, "./owner/name", Path("owner/name").absolute()),
-    ],
+    ("form", "text", "value"), [(form, *pair) for form, pairs in READ for pair in pairs.items()]
 )
-def test_a_form_reads_what_people_write(form: Form, given: object, value: object) -> None:
+def test_a_form_reads_what_people_write(form: Form, text: object, value: object) -> None:
     """Guards every spelling that the reference page promises."""
-    read = form.read(given)
+    read = form.read(text)
     assert read == value
     assert type(read) is type(value)
 
 
 @pytest.mark.parametrize(
-    ("form", "given"),
-    [
-        (WHOLE, True),
-        (WHOLE, 1.0),
-        (WHOLE, "1.0"),
-        (WHOLE, "٣"),
-        (WHOLE, "1__0"),
-        (WHOLE, "9" * 5000),
-        (WHOLE, -2),
-        (WHOLE, 10_001),
-        (WHOLE, None),
-        (NUMBER, "nan"),
-        (NUMBER, float("nan")),
-        (NUMBER, "inf"),
-        (NUMBER, "-0.1"),
-        (NUMBER, 1.1),
-        (NUMBER, True),
-        (NUMBER, ""),
-        (ABOVE, 0),
-        (SIZE, "2G"),
-        (SIZE, "-1GiB"),
-        (SIZE, "GiB"),
-        (SIZE, "1e9"),
-        (SIZE, 1.5),
-        (SIZE, "9999999TiB"),
-        (one_of(("auto", "on")), False),
-        (one_of(("auto", "on")), "a uto"),
-        (one_of(("auto", "on")), ["auto"]),
-        (SWITCH, 1),
-        (SWITCH, "maybe"),
-        (PATH, ""),
-        (PATH, 5),
-        (PATH, "a\0b"),
-        (PATH, "~nobody-has-this-name/x"),
-    ],
+    ("form", "value"), [(form, value) for form, values in REFUSED for value in values]
 )
-def test_a_form_refuses_what_it_would_have_to_guess(form: Form, given: object) -> None:
+def test_a_form_refuses_what_it_would_have_to_guess(form: Form, value: object) -> None:
     """Guards against clamping, and against Python's lenient conversions."""
     with pytest.raises(ValueError):
-        form.read(given)
+        form.read(value)
 
 
 @pytest.mark.parametrize(("count", "text"), [(0, "0"), (2**30, "1GiB"), (1536, "1536")])

@@ -81,24 +81,18 @@ def test_a_missing_key_file_is_called_what_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "keys: []",
-        "keys: {a: b}",
-        "keys: [a]",
-        "keys: [{name: a}]",
-        "keys: [{name: a, key: secret-1, key_env: X}]",
+        *("", "keys: []", "keys: {a: b}", "keys: [a]", "keys: [{name: a}]"),
         "keys: [{name: a, key: short}]",
         "keys: [{name: a, key_env: MISSING}]",
-        "keys: [{name: a, key: secret-1, prioritty: low}]",
-        "keys: [{name: a, key: secret-1, priority: urgent}]",
-        "keys: [{name: a, key: secret-1, requests_per_minute: 0}]",
-        "keys: [{name: a, key: secret-1, tokens_per_minute: .inf}]",
-        "keys: [{name: a, key: secret-1, batch_tokens_per_day: 0}]",
-        "keys: [{name: a, key: secret-1, queue_share: 0}]",
-        "keys: [{name: a, key: secret-1, queue_share: 50}]",
-        "keys: [{name: a, key: secret-1, running_share: half}]",
-        "keys: [{name: a, key: secret-1, running_share: true}]",
-        "keys: [{name: a, key: secret-1, running_share: .nan}]",
+        *(
+            f"keys: [{{name: a, key: secret-1, {field}}}]"
+            for field in (
+                *("key_env: X", "prioritty: low", "priority: urgent", "requests_per_minute: 0"),
+                *("tokens_per_minute: .inf", "batch_tokens_per_day: 0", "queue_share: 0"),
+                *("queue_share: 50", "running_share: half", "running_share: true"),
+                "running_share: .nan",
+            )
+        ),
         "keys: [{name: a, key: secret-1}, {name: a, key: secret-2}]",
         "keys: [{name: a, key: secret-1}, {name: b, key: secret-1}]",
         "keys: [{name: a, key: secret-1}]\nmore: 1",

@@ -76,7 +76,7 @@ def test_an_import_path_names_a_class_or_an_object(name: str, write: Write, tmp_
         shown = json.loads(settings_json(resolved))["policy"]["value"]
         assert shown == "orders_read:LongestFirst"
         known = {each.name: each for each in known_settings()}["policy"]
-        assert value_text(known, policy) == shown
+        assert value_text(known, policy, resolved.sources[known.name]) == shown
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,13 @@
 """Tests of `jitney.config.settings`: the server's. Those of the engine are in test_resolve."""
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from jitney.backends.kinds import NAMES
 from jitney.config import known_serve_settings, resolve
+from jitney.config.settings import BackendName
 from jitney.errors import ConfigError
 
 
@@ -22,6 +25,11 @@ def test_server_settings_come_from_everywhere(tmp_path: Path) -> None:
     assert found.sources["port"] == "environment JITNEY_PORT"
     assert found.sources["read_timeout"] == "default"
     assert set(found.sources) >= {known.name for known in known_serve_settings()}
+
+
+def test_the_backends_that_can_be_set_are_those_that_can_be_loaded() -> None:
+    """Guards `backend`: a name that is offered must exist, and one that exists be offered."""
+    assert sorted(get_args(BackendName)) == sorted(["auto", *NAMES])
 
 
 def test_python_callers_have_no_server_settings() -> None:
