@@ -25,8 +25,7 @@ from jitney.loading import load_backend
 from jitney.loading.model_source import located, takes_model
 from jitney.models import embedded
 from jitney.models.hub_reference import reference_of
-from jitney.text.chat_template import ChatTemplate
-from jitney.text.renderer import Renderer
+from jitney.text.chat_template import ChatTemplate, Renderer
 
 WAIT_S = {
     Strategy.CONTINUOUS: 0.0,
