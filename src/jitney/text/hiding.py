@@ -60,10 +60,8 @@ class Hiding:
 
     def mark(self, value: Any) -> str:
         """A character that is neither in this JSON nor in our text."""
-        try:
-            return next(self._free(list(_texts(value))))
-        except StopIteration:
-            raise MarksUsedUp from None
+        (mark,) = _marks_for([""], self._free(list(_texts(value)))).values()
+        return mark
 
     def _free(self, texts: list[str]) -> Iterator[str]:
         """Characters that are neither in these texts nor in our text."""

@@ -22,7 +22,6 @@ from jitney import (
     RequestPriority,
     SamplingParams,
 )
-from jitney.api import callbacks
 from jitney.core.events import FinishReason
 from jitney.core.request import RequestId
 from jitney.core.scheduler_settings import Strategy
@@ -246,21 +245,6 @@ def test_a_loaded_model_is_used_and_left_loaded() -> None:
         assert BatchProcessor(llm, config) is not None
         with pytest.raises(ConfigError, match="loaded with max_num_seqs 4, and 8 is wanted"):
             BatchProcessor(llm, BatchConfig())
-
-
-def test_a_callback_may_stop_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Guards against a callback that waits for itself."""
-    monkeypatch.setattr(callbacks, "CLOSE_S", 10 * WAIT_S)
-    stopped = threading.Event()
-
-    def stop(result: BatchResult, user_data: BatchProcessor | None) -> None:
-        running.stop()
-        stopped.set()
-
-    running = BatchProcessor(None, BatchConfig(max_wait_time_ms=1), stop, backend="fake")
-    running.start()
-    running.submit("a", GREEDY)
-    assert stopped.wait(WAIT_S)
 
 
 def test_a_callback_may_stop_a_processor_of_a_loaded_model() -> None:

@@ -151,26 +151,6 @@ def test_where_one_does_not_work_the_other_is_taken(
             assert (selection.name, selection.reason) == (name, told)
 
 
-def test_where_both_do_not_work_both_reasons_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Guards the last resort: a sentence, and no attempt to load what was seen to fail."""
-    install(monkeypatch)
-    stand_in(tmp_path, monkeypatch, openvino=refuses(NO_ATTENTION), llamacpp="kill -SEGV $$")
-    told = refused(tmp_path, MissingDependency)
-    assert f"OpenVINO does not work here: {NO_ATTENTION}" in told
-    assert "llama.cpp does not work here: it crashed (SIGSEGV)" in told
-
-
-def test_layers_on_a_gpu_need_a_llamacpp_that_works(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Guards against the other backend being taken, and the setting passed over."""
-    install(monkeypatch)
-    stand_in(tmp_path, monkeypatch, llamacpp=refuses(UNWELL))
-    assert UNWELL in refused(tmp_path, ConfigError, gpu_layers=3)
-
-
 @pytest.mark.parametrize("backend", ["openvino", "llamacpp", "auto"])
 def test_a_folder_that_is_no_model_is_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
@@ -225,17 +205,6 @@ def test_an_exported_folder_is_for_openvino(
     stand_in(tmp_path, monkeypatch)
     settings = Settings(model=exported(tmp_path), cache_dir=tmp_path / "cache")
     assert select_backend(settings).name == "openvino"
-
-
-def test_an_exported_folder_where_openvino_does_not_work_is_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Guards against llama.cpp being given a folder: what helps is another form of the model."""
-    install(monkeypatch)
-    stand_in(tmp_path, monkeypatch, openvino=refuses(NO_ATTENTION))
-    told = refused(tmp_path, MissingDependency, model=exported(tmp_path))
-    assert f"OpenVINO does not work here: {NO_ATTENTION}" in told
-    assert told.endswith("take a GGUF file of the model.")
 
 
 def test_nothing_is_tried_that_is_not_installed(

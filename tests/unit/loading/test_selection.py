@@ -15,7 +15,6 @@ from jitney.loading.selection import (
     BackendState,
     fastest,
     is_settled,
-    refuse_unusable,
     select,
     trial_sequences,
 )
@@ -133,13 +132,6 @@ def test_a_setting_that_only_a_failing_backend_has_is_not_passed_over() -> None:
     """Guards `gpu_layers`: the model must not run without them and nobody told."""
     with pytest.raises(ConfigError, match=NO_ATTENTION):
         select(Settings(gpu_layers=2), facts(failing(llamacpp=NO_ATTENTION)))
-
-
-def test_a_backend_that_works_is_not_refused() -> None:
-    """Guards the check of an explicit choice, both ways."""
-    refuse_unusable("openvino", None)
-    with pytest.raises(ConfigError, match=r"The openvino backend does not work .*it crashed"):
-        refuse_unusable("openvino", CRASHED)
 
 
 def test_a_trial_stands_for_all_counts_up_to_its_own() -> None:
