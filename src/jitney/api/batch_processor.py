@@ -17,8 +17,8 @@ from typing import Any, Self
 from jitney.api.callbacks import check_plain
 from jitney.api.llm import LLM
 from jitney.api.outputs import RequestOutput
-from jitney.api.prompts import GivenPrompt
-from jitney.api.submission import GivenPriority
+from jitney.api.prompts import PromptInput
+from jitney.api.submission import PriorityInput
 from jitney.config import resolve
 from jitney.config.forms import SWITCH, Form, read_named, whole_number
 from jitney.core.events import FinishReason
@@ -143,7 +143,7 @@ class BatchRequest:
     """
 
     id: RequestId
-    prompt: GivenPrompt
+    prompt: PromptInput
     config: SamplingParams
     created_at: float
     generated_tokens: list[int] = field(default_factory=list)
@@ -265,9 +265,9 @@ class BatchProcessor:
 
     def submit(
         self,
-        prompt: GivenPrompt,
+        prompt: PromptInput,
         config: SamplingParams | None = None,
-        priority: GivenPriority = RequestPriority.Normal,
+        priority: PriorityInput = RequestPriority.Normal,
     ) -> RequestId:
         """Submit a prompt. The callback gets its result, perhaps before this method returns.
 

@@ -44,12 +44,12 @@ OnDone = Callable[[RequestOutput | None, JitneyError | None, Any], object]
 Without an error there is an output. With an error, the output is what was made before, or None."""
 
 
-def check_plain(name: str, given: object) -> None:
+def check_plain(name: str, function: object) -> None:
     """Refuse a callback that a thread cannot call. None means no callback."""
-    if given is not None and not _is_plain(given):
+    if function is not None and not _is_plain(function):
         raise InvalidRequest(
             f"{name} takes a plain function, which is called from a thread, and got "
-            f"{given!r:.80}; in an event loop, use `async for` over the handle.",
+            f"{function!r:.80}; in an event loop, use `async for` over the handle.",
             name,
         )
 
@@ -65,13 +65,13 @@ class Callbacks:
     def __post_init__(self) -> None:
         for name in ("on_delta", "on_done"):
             check_plain(name, getattr(self, name))
-        if self.user_data is not None and not self.are_given:
+        if self.user_data is not None and not self.has_any:
             raise InvalidRequest(
                 "user_data goes to on_delta and on_done; give one of them.", "user_data"
             )
 
     @property
-    def are_given(self) -> bool:
+    def has_any(self) -> bool:
         """Whether there is a function to call."""
         return self.on_delta is not None or self.on_done is not None
 
@@ -244,10 +244,10 @@ def _start(body: Callable[[], None], name: str) -> bool:
     return True
 
 
-def _is_plain(given: object) -> bool:
+def _is_plain(function: object) -> bool:
     """Whether it can be called and is not a coroutine function."""
-    call = getattr(given, "__call__", None)  # noqa: B004 - an object's may be async
-    return callable(given) and not any(map(inspect.iscoroutinefunction, (given, call)))
+    call = getattr(function, "__call__", None)  # noqa: B004 - an object's may be async
+    return callable(function) and not any(map(inspect.iscoroutinefunction, (function, call)))
 
 
 def _check_ran(returned: object) -> None:

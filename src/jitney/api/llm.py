@@ -19,11 +19,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from jitney.api.callbacks import Callbacks, CallbackThreads
 from jitney.api.feed import AnswerOrError, run_each
 from jitney.api.outputs import RequestOutput, make_output
-from jitney.api.prompts import GivenPrompt, Prompt, read_prompt, read_prompts
+from jitney.api.prompts import Prompt, PromptInput, read_prompt, read_prompts
 from jitney.api.submission import (
     ID_PREFIX,
-    GivenParams,
-    GivenPriority,
+    ParamsInput,
+    PriorityInput,
     SubmitOptions,
     read_callbacks,
     read_options,
@@ -126,11 +126,11 @@ class LLM:
 
     def generate(
         self,
-        prompts: GivenPrompt | Sequence[GivenPrompt],
-        sampling_params: GivenParams = None,
+        prompts: PromptInput | Sequence[PromptInput],
+        sampling_params: ParamsInput = None,
         use_tqdm: bool = True,
         *,
-        priority: GivenPriority | Sequence[GivenPriority] | None = None,
+        priority: PriorityInput | Sequence[PriorityInput] | None = None,
     ) -> list[RequestOutput]:
         """Complete all prompts together. The results are in the order of the prompts.
 
@@ -145,10 +145,10 @@ class LLM:
     def chat(
         self,
         messages: Sequence[PromptMessage] | Sequence[Sequence[PromptMessage]],
-        sampling_params: GivenParams = None,
+        sampling_params: ParamsInput = None,
         use_tqdm: bool = True,
         *,
-        priority: GivenPriority | Sequence[GivenPriority] | None = None,
+        priority: PriorityInput | Sequence[PriorityInput] | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
     ) -> list[RequestOutput]:
@@ -202,7 +202,7 @@ class LLM:
 
     def submit(
         self,
-        prompt: GivenPrompt | Prompt,
+        prompt: PromptInput | Prompt,
         params: SamplingParams | None = None,
         **options: Unpack[SubmitOptions],
     ) -> Handle[RequestOutput]:
@@ -224,7 +224,7 @@ class LLM:
 
     async def submit_async(
         self,
-        prompt: GivenPrompt | Prompt,
+        prompt: PromptInput | Prompt,
         params: SamplingParams | None = None,
         **options: Unpack[SubmitOptions],
     ) -> Handle[RequestOutput]:
@@ -248,8 +248,8 @@ class LLM:
         if tokens is None:
             assert prompt.text is not None, "A prompt has text or tokens"
             tokens = request_factory.encode_text(prompt.text)
-        made_id = f"{ID_PREFIX}{next(self._numbers)}"
-        return request_factory.make(tokens, params, read_options(made_id, options))
+        default_id = f"{ID_PREFIX}{next(self._numbers)}"
+        return request_factory.make(tokens, params, read_options(default_id, options))
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
@@ -313,7 +313,7 @@ class LLM:
         """The handle for the caller: with outputs, and with the callbacks that were given."""
         vocabulary = self.engine.backend.vocabulary
         shaped = handle.shaped(lambda answer: make_output(answer, prompt.text, vocabulary))
-        if callbacks.are_given:
+        if callbacks.has_any:
             self._callback_threads.serve(shaped, callbacks)
         return shaped
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jitney.errors import ModelError
-from jitney.models.gguf_fields import ELEMENTS_MAX, READ_BYTES_MAX, TEXT_KEPT_MAX
+from jitney.models.gguf_fields import ELEMENTS_MAX, READ_BYTES_MAX, TEXT_BYTES_MAX
 from jitney.models.gguf_vocabulary import TOKEN_CHARACTERS_MAX, read_vocabulary
 
 BOOL, STRING, ARRAY = 7, 8, 9
@@ -151,7 +151,7 @@ def with_key(key: str, kind: int, value: bytes) -> bytes:
         (lambda: with_key("ggml.model", UNSIGNED, bytes(4)), "tokenizer.ggml.model"),
         (lambda: with_key("ggml.pre", BOOL, b"\0"), "`str`, got `bool`"),
         (lambda: with_key("chat_template", ARRAY, texts("a")), "tokenizer.chat_template"),
-        (lambda: with_key("chat_template", STRING, text("x" * (TEXT_KEPT_MAX + 1))), "bytes"),
+        (lambda: with_key("chat_template", STRING, text("x" * (TEXT_BYTES_MAX + 1))), "bytes"),
         (lambda: with_key("ggml.add_bos_token", UNSIGNED, bytes(4)), "`bool | null`, got `int`"),
         (lambda: with_key("ggml.eos_token_id", STRING, text("1")), "`int`, got `str`"),
         (lambda: with_key("ggml.eos_token_id", BOOL, b"\1"), "`int`, got `bool`"),
