@@ -81,9 +81,9 @@ class Callbacks:
         return self.on_delta is not None or self.on_done is None
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True)
 class _Subscription:
-    """A request with callbacks whose last call is still to come."""
+    """The callbacks of a request, until its last call."""
 
     handle: Handle[RequestOutput]
     callbacks: Callbacks
@@ -105,7 +105,8 @@ class CallbackThreads:
         self._ended = threading.Condition(self._lock)
         """A request is over."""
         self._ready: deque[_Subscription] = deque()
-        self._live: set[_Subscription] = set()
+        self._live_count = 0
+        """Requests whose last call is still to come."""
         self._busy: dict[int, _Subscription] = {}
         """The requests in a call now, by thread."""
         self._closing: set[int] = set()
@@ -121,8 +122,8 @@ class CallbackThreads:
         """Make the callbacks of this request from now until its `on_done`."""
         subscription = _Subscription(handle, callbacks)
         with self._lock:
-            self._live.add(subscription)
-            has_room = self._thread_count < min(len(self._live), THREADS_MAX)
+            self._live_count += 1
+            has_room = self._thread_count < min(self._live_count, THREADS_MAX)
             self._thread_count += has_room
             needs_watch, self._is_watched = not self._is_watched, True
         if has_room and not _start(self._run, "jitney-callbacks"):
@@ -138,8 +139,8 @@ class CallbackThreads:
             # A callback that closes cannot wait for itself, nor for another one that does.
             self._closing |= {threading.get_ident()} & self._busy.keys()
             self._ended.notify_all()
-            self._ended.wait_for(lambda: len(self._live) <= len(self._closing), CLOSE_S)
-            left_count = len(self._live) - len(self._closing)
+            self._ended.wait_for(lambda: self._live_count <= len(self._closing), CLOSE_S)
+            left_count = self._live_count - len(self._closing)
             self._closing.discard(threading.get_ident())
             blocking = ", ".join(each.handle.id for each in self._busy.values())
         if left_count > 0:
@@ -166,9 +167,9 @@ class CallbackThreads:
             with self._lock:
                 del self._busy[threading.get_ident()]
                 if is_over:
-                    self._live.remove(subscription)
+                    self._live_count -= 1
                     self._ended.notify_all()
-                    if not self._live:
+                    if not self._live_count:
                         self._arrived.notify_all()
             if not is_over:
                 self._listen(subscription)
@@ -176,7 +177,7 @@ class CallbackThreads:
     def _take(self) -> _Subscription | None:
         """The next request with something to fetch; None if no request is left."""
         with self._lock:
-            self._arrived.wait_for(lambda: self._ready or not self._live)
+            self._arrived.wait_for(lambda: self._ready or not self._live_count)
             if not self._ready:
                 self._thread_count -= 1
                 return None
@@ -214,8 +215,8 @@ class CallbackThreads:
         """Report calls that do not return, until no request is left."""
         while True:
             with self._lock:
-                self._ended.wait_for(lambda: not self._live, BLOCKED_S)
-                if not self._live:
+                self._ended.wait_for(lambda: not self._live_count, BLOCKED_S)
+                if not self._live_count:
                     self._is_watched = False
                     return
                 until = self._clock.now() - BLOCKED_S
