@@ -334,7 +334,7 @@ def test_the_defaults_are_the_seeds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "sentence"),
     [
         ({"num_workers": 4}, "several processors in processes of their own"),
         ({"strategy": "Greedy"}, "FixedSize, DynamicTimeout, Adaptive, Continuous"),
@@ -344,9 +344,9 @@ def test_the_defaults_are_the_seeds() -> None:
         ({"min_batch_size": 2, "strategy": "Continuous"}, "under Adaptive only, not Continuous"),
     ],
 )
-def test_what_cannot_be_done_is_refused(given: Any, said: str) -> None:
+def test_what_cannot_be_done_is_refused(given: Any, sentence: str) -> None:
     """Guards against a wish that is lost in silence."""
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=sentence):
         BatchConfig(**given)
 
 

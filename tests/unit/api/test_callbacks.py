@@ -144,16 +144,16 @@ def test_a_cancel_ends_with_what_was_made(llm: LLM) -> None:
 
 def test_what_went_wrong_is_told_with_what_was_made(llm: LLM) -> None:
     """Guards on_done against a deadline: it comes, once, with the error and the output."""
-    told: list[tuple[Any, Any]] = []  # Any: an output and an error, looked into below
+    ends: list[tuple[Any, Any]] = []  # Any: an output and an error, looked into below
     ended = threading.Event()
 
     def on_done(output: RequestOutput | None, error: JitneyError | None, _: object) -> None:
-        told.append((output, error))
+        ends.append((output, error))
         ended.set()
 
     llm.submit("a", LONG, request_timeout_s=1e-6, on_done=on_done)
     assert ended.wait(WAIT_S)
-    ((output, error),) = told
+    ((output, error),) = ends
     assert isinstance(error, DeadlineExceeded)
     assert output.outputs[0].finish_reason == "deadline"
 
@@ -300,18 +300,18 @@ def test_a_callback_that_does_not_return_is_reported(
     """Guards whoever looks for the reason of a silence."""
     monkeypatch.setattr(callbacks, "BLOCKED_S", 0.01)
     said: list[str] = []
-    told = threading.Event()
+    reported = threading.Event()
 
     class Listening(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             said.append(record.getMessage())
-            told.set()
+            reported.set()
 
     log, handler = logging.getLogger("jitney.api.callbacks"), Listening()
     log.addHandler(handler)
     try:
         handle = llm.submit("a", SHORT, on_done=blocked_by(gate, lambda *_: None))
-        assert told.wait(WAIT_S)
+        assert reported.wait(WAIT_S)
     finally:
         log.removeHandler(handler)
     assert said == [f"A callback of request {handle.id} has not returned for 0.01 s; others go on"]

@@ -38,9 +38,9 @@ def refused(
 
 def refused_at_once(tmp_path: Path, **given: Any) -> str:
     """The sentence; nothing was written to the cache, so that nothing was tried."""
-    told = refused(tmp_path, (ConfigError, ModelError), **given)
+    sentence = refused(tmp_path, (ConfigError, ModelError), **given)
     assert not (tmp_path / "cache").exists()
-    return told
+    return sentence
 
 
 def exported(tmp_path: Path) -> Path:
@@ -89,8 +89,8 @@ def test_a_mistake_in_a_setting_is_told_before_the_backend_is_tried(
         "openvino": {"gpu_layers": 3},
         "llamacpp": {"dtype": "float32"},
     }
-    told = refused_at_once(tmp_path, backend=backend, **mistakes[backend])
-    assert UNWELL not in told
+    sentence = refused_at_once(tmp_path, backend=backend, **mistakes[backend])
+    assert UNWELL not in sentence
     assert children.names == []
 
 
@@ -101,9 +101,9 @@ def test_a_backend_that_was_asked_for_and_does_not_work_is_a_sentence(
     """Guards `--backend`: the reason and a way out, before a model is fetched or converted."""
     install(monkeypatch)
     children = stand_in(tmp_path, monkeypatch, **{backend: refuses(UNWELL)})
-    told = refused(tmp_path, ConfigError, backend=backend)
-    assert told.startswith(f"The {backend} backend does not work on this machine: {UNWELL}; ")
-    assert "`jitney backends`" in told
+    sentence = refused(tmp_path, ConfigError, backend=backend)
+    assert sentence.startswith(f"The {backend} backend does not work on this machine: {UNWELL}; ")
+    assert "`jitney backends`" in sentence
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["probes"]
     # Where bfloat16 is tried first, what it fails for is tried again without.
     assert set(children.names) == {backend}
@@ -125,7 +125,7 @@ def test_one_that_was_asked_for_and_works_is_taken_whatever_the_other_does(
 
 
 @pytest.mark.parametrize(
-    ("failing", "name", "told"),
+    ("failing", "name", "sentence"),
     [
         ({"openvino": NO_ATTENTION}, "llamacpp", f"OpenVINO does not work here: {NO_ATTENTION}"),
         (
@@ -140,7 +140,7 @@ def test_where_one_does_not_work_the_other_is_taken(
     monkeypatch: pytest.MonkeyPatch,
     failing: dict[str, str],
     name: str,
-    told: str,
+    sentence: str,
 ) -> None:
     """Guards a processor that OpenVINO was not compiled for: nothing is measured there."""
     install(monkeypatch)
@@ -149,7 +149,7 @@ def test_where_one_does_not_work_the_other_is_taken(
         settings = Settings(cache_dir=tmp_path / "cache", max_num_seqs=sequences)
         for selection in (select_backend_if_known(settings), select_backend(settings)):
             assert selection is not None
-            assert (selection.name, selection.reason) == (name, told)
+            assert (selection.name, selection.reason) == (name, sentence)
 
 
 @pytest.mark.parametrize("backend", ["openvino", "llamacpp", "auto"])
@@ -171,9 +171,9 @@ def test_a_model_that_the_named_backend_refuses_is_a_sentence(
 ) -> None:
     """Guards against what native code says of a folder, which names no way out."""
     stand_in(tmp_path, monkeypatch)
-    told = refused(tmp_path, ModelError, backend="llamacpp", model=exported(tmp_path))
-    assert "cannot be run by llama.cpp: it reads GGUF files" in told
-    assert told.endswith("use the OpenVINO backend.")
+    sentence = refused(tmp_path, ModelError, backend="llamacpp", model=exported(tmp_path))
+    assert "cannot be run by llama.cpp: it reads GGUF files" in sentence
+    assert sentence.endswith("use the OpenVINO backend.")
 
 
 def test_a_setting_that_no_backend_has_is_refused_without_advice_for_another(
@@ -192,9 +192,9 @@ def test_a_family_that_openvino_does_not_know_is_refused_with_a_way_out(
     model = tmp_path / "model.gguf"
     write_tiny_gguf(model, shape=TinyShape(layers=1, width=32, heads=2, architecture="gemma"))
     stand_in(tmp_path, monkeypatch)
-    told = refused(tmp_path, ModelError, backend="openvino", model=model)
-    assert "its architecture is gemma" in told
-    assert told.endswith("use the llama.cpp backend.")
+    sentence = refused(tmp_path, ModelError, backend="openvino", model=model)
+    assert "its architecture is gemma" in sentence
+    assert sentence.endswith("use the llama.cpp backend.")
     assert not (tmp_path / "cache" / "converted").exists()
 
 
@@ -214,7 +214,7 @@ def test_nothing_is_tried_that_is_not_installed(
     """Guards a bare install: the advice is to add a backend, not to mend one."""
     install(monkeypatch, missing=(*MODULES["openvino"], *MODULES["llamacpp"]))
     children = stand_in(tmp_path, monkeypatch)
-    told = refused(tmp_path, MissingDependency)
-    assert "OpenVINO is not installed, and llama.cpp is not installed" in told
+    sentence = refused(tmp_path, MissingDependency)
+    assert "OpenVINO is not installed, and llama.cpp is not installed" in sentence
     assert children.names == []
     assert not (tmp_path / "cache").exists()

@@ -55,7 +55,7 @@ def failing(**reasons: str) -> dict[str, str | None]:
 
 
 @pytest.mark.parametrize(
-    ("given", "known", "name", "told"),
+    ("given", "known", "name", "sentence"),
     [
         ({}, facts(is_folder=True), "openvino", "folder"),
         ({"gpu_layers": -1}, facts(), "llamacpp", "gpu_layers"),
@@ -79,13 +79,13 @@ def failing(**reasons: str) -> dict[str, str | None]:
     ],
 )
 def test_settings_the_model_and_what_works_decide(
-    given: dict[str, Any], known: Facts, name: str, told: str
+    given: dict[str, Any], known: Facts, name: str, sentence: str
 ) -> None:
     """Guards the order of the rules: each of them must be able to decide, and say so."""
     selection = select(Settings(**given), known)
     assert selection is not None
     assert selection.name == name
-    assert told in selection.reason
+    assert sentence in selection.reason
 
 
 @pytest.mark.parametrize("sequences", [1, FEW_SEQUENCES])
@@ -95,7 +95,7 @@ def test_speed_is_asked_only_where_both_would_do_for_a_few_sequences(sequences: 
 
 
 @pytest.mark.parametrize(
-    ("known", "told"),
+    ("known", "sentence"),
     [
         (facts({}), "OpenVINO is not installed, and llama.cpp is not installed; `make llama`"),
         (
@@ -120,11 +120,11 @@ def test_speed_is_asked_only_where_both_would_do_for_a_few_sequences(sequences: 
         ),
     ],
 )
-def test_nothing_that_could_run_the_model_is_a_sentence(known: Facts, told: str) -> None:
+def test_nothing_that_could_run_the_model_is_a_sentence(known: Facts, sentence: str) -> None:
     """Guards a bare install and a broken one: why nothing will do, and what to add."""
     with pytest.raises(MissingDependency) as caught:
         select(Settings(), known)
-    assert told in str(caught.value)
+    assert sentence in str(caught.value)
     assert str(caught.value).endswith(".")
 
 

@@ -202,7 +202,7 @@ TENSOR = struct.pack("<IQIQ", 1, 1, 0, 0)
 
 
 @pytest.mark.parametrize(
-    ("pieces", "told"),
+    ("pieces", "sentence"),
     [
         ([crafted(key_count=65), *long_texts(65)], "take more than"),
         ([crafted(key_count=MANY), *long_names(MANY, struct.pack("<II", 4, 7))], "take more than"),
@@ -216,13 +216,13 @@ TENSOR = struct.pack("<IQIQ", 1, 1, 0, 0)
     ids=["texts", "keys", "tensors", "one list", "two lists", "short lists"],
 )  # fmt: skip
 def test_a_header_is_bounded_as_a_whole(
-    tmp_path: Path, pieces: list[bytes | int], told: str
+    tmp_path: Path, pieces: list[bytes | int], sentence: str
 ) -> None:
     """Guards memory and time: each part of the header is small enough, and all of them together
     took 2 GB and half a minute, from a file of holes that takes 7 MB on the disk."""
     path = tmp_path / "model.gguf"
     holes(path, *pieces)
-    assert told in refusal(path)
+    assert sentence in refusal(path)
 
 
 def test_parts_are_bounded_together(tmp_path: Path) -> None:

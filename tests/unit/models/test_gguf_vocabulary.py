@@ -126,7 +126,7 @@ def with_key(key: str, kind: int, value: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "sentence"),
     [
         (lambda: gguf_of({}), "no tokens"),
         (lambda: with_key("ggml.tokens", ARRAY, texts()), "no tokens"),
@@ -164,13 +164,15 @@ def with_key(key: str, kind: int, value: bytes) -> bytes:
         (lambda: with_key("ggml.tokens", ARRAY, struct.pack("<IQ", 99, 1)), "type 99"),
     ],
 )  # fmt: skip
-def test_bad_values_are_refused(tmp_path: Path, content: Callable[[], bytes], told: str) -> None:
+def test_bad_values_are_refused(
+    tmp_path: Path, content: Callable[[], bytes], sentence: str
+) -> None:
     """Counts, lengths and types from a file must not make us allocate, loop or stumble later."""
-    assert told in refusal(tmp_path / "model.gguf", content())
+    assert sentence in refusal(tmp_path / "model.gguf", content())
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "sentence"),
     [
         ({"tokenizer.ggml.tokens": (ARRAY, struct.pack("<IQ", STRING, ELEMENTS_MAX + 1))},
          "elements"),
@@ -179,14 +181,14 @@ def test_bad_values_are_refused(tmp_path: Path, content: Callable[[], bytes], to
     ],
 )  # fmt: skip
 def test_lists_that_fit_the_file_and_no_memory_are_refused(
-    tmp_path: Path, fields: GgufFields, told: str
+    tmp_path: Path, fields: GgufFields, sentence: str
 ) -> None:
     """A file of holes costs its maker nothing, and would cost us all memory."""
     path = tmp_path / "model.gguf"
     path.write_bytes(gguf_of(fields))
     with path.open("r+b") as file:
         file.truncate(2**32)
-    with pytest.raises(ModelError, match=told):
+    with pytest.raises(ModelError, match=sentence):
         read_vocabulary(path)
 
 
