@@ -25,7 +25,7 @@ from jitney.engine.request_factory import RequestFactory
 from jitney.loading.compose import Assembly, make_seed_source, make_template, scheduler_settings
 from jitney.server.application import Application
 from jitney.server.lifecycle import Lifecycle
-from jitney.text.renderer import Renderer
+from jitney.text.chat_template import Renderer
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "jitney"
 SHORT_TOKENS, LONG_TOKENS = 8, 72

@@ -5,8 +5,7 @@ from typing import Any  # Any: JSON
 
 from jitney.core.backend import Vocabulary
 from jitney.text import template_child
-from jitney.text.chat_template import ChatTemplate
-from jitney.text.renderer import Renderer
+from jitney.text.chat_template import ChatTemplate, Renderer
 
 
 class Here(Renderer):

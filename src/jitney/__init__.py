@@ -31,30 +31,7 @@ _HOMES = {
     "StructuredOutputsParams": "jitney.core.params",
 }
 
-__all__ = [
-    "BatchConfig",
-    "BatchProcessor",
-    "BatchRequest",
-    "BatchResult",
-    "BatchStats",
-    "BatchingStrategy",
-    "Candidate",
-    "CompletionOutput",
-    "Delta",
-    "GenerationConfig",
-    "Handle",
-    "JitneyError",
-    "LLM",
-    "Logprob",
-    "Priority",
-    "RequestOutput",
-    "RequestPriority",
-    "RowAnswers",
-    "SamplingParams",
-    "SchedulingPolicy",
-    "Stats",
-    "StructuredOutputsParams",
-]
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> object:

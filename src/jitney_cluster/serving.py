@@ -24,8 +24,7 @@ from jitney.errors import ConfigError, MissingDependency, NoRoom
 from jitney.loading import ready_model
 from jitney.loading.compose import make_seed_source, make_template, model_key
 from jitney.loading.model_source import located, takes_model
-from jitney.text.chat_template import ChatTemplate
-from jitney.text.renderer import Renderer
+from jitney.text.chat_template import ChatTemplate, Renderer
 from jitney_cluster.dispatch import Dispatch, connect_replicas
 from jitney_cluster.fleet import ReplicaFleet
 from jitney_cluster.own_ray import closed_environment, warn_of_open_token

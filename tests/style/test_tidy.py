@@ -200,6 +200,8 @@ def test_exports_are_sorted() -> None:
     for file in source():
         for node in tree(file).body:
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+                if ast.unparse(node.value).startswith("sorted("):
+                    continue
                 exported = ast.literal_eval(node.value)
                 if list(exported) != sorted(exported):
                     unsorted.append(at(file, node.lineno, "__all__"))

@@ -8,8 +8,7 @@ request to a `BatchResult`. Any thread may call. Results come from the threads o
 import math
 import threading
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from pathlib import Path
@@ -18,8 +17,8 @@ from typing import Any, Self
 from jitney.api.callbacks import check_plain
 from jitney.api.llm import LLM
 from jitney.api.outputs import RequestOutput
-from jitney.api.prompts import GivenPrompt
-from jitney.api.submission import GivenPriority
+from jitney.api.prompts import PromptInput
+from jitney.api.submission import PriorityInput
 from jitney.config import resolve
 from jitney.config.forms import SWITCH, Form, read_named, whole_number
 from jitney.core.events import FinishReason
@@ -144,7 +143,7 @@ class BatchRequest:
     """
 
     id: RequestId
-    prompt: GivenPrompt
+    prompt: PromptInput
     config: SamplingParams
     created_at: float
     generated_tokens: list[int] = field(default_factory=list)
@@ -186,11 +185,11 @@ class BatchRequest:
         self.completed_at, self.stop_reason = now, FinishReason.FAILED
         if output is None:
             return
-        (made,) = output.outputs
-        self.generated_tokens, self.generated_text = made.token_ids, made.text
-        scored = zip(made.logprobs or [], made.token_ids, strict=True)
+        (completion,) = output.outputs
+        self.generated_tokens, self.generated_text = completion.token_ids, completion.text
+        scored = zip(completion.logprobs or [], completion.token_ids, strict=True)
         self.log_probs = [position[token].logprob for position, token in scored]
-        self.stop_reason = FinishReason(made.finish_reason)
+        self.stop_reason = FinishReason(completion.finish_reason)
         self.completed_at = self.created_at + output.metrics.latency * 1e3
         if output.metrics.queue_time is not None:
             self.started_at = self.created_at + output.metrics.queue_time * 1e3
@@ -246,10 +245,11 @@ class BatchProcessor:
         self._user_data = user_data
         self._llm: LLM | None = None
         self._starting = threading.Lock()
-        self._clock = SystemClock()
-        self._submissions = threading.Condition()
-        self._submission_count = 0
-        """Submissions that a thread has begun and not ended."""
+        self._ended = threading.Condition()
+        self._open: set[RequestId] = set()
+        """Requests whose submission has begun, and whose callback has not ended."""
+        self._calling = threading.local()
+        """The request of a thread's latest callback."""
         self.is_running = False
         if isinstance(model, LLM):
             _check_agrees(model, {**(config.settings() if config else {}), **settings})
@@ -265,9 +265,9 @@ class BatchProcessor:
 
     def submit(
         self,
-        prompt: GivenPrompt,
+        prompt: PromptInput,
         config: SamplingParams | None = None,
-        priority: GivenPriority = RequestPriority.Normal,
+        priority: PriorityInput = RequestPriority.Normal,
     ) -> RequestId:
         """Submit a prompt. The callback gets its result, perhaps before this method returns.
 
@@ -284,7 +284,11 @@ class BatchProcessor:
         request = BatchRequest(
             id=RequestId(uuid.uuid4().hex), prompt=prompt, config=params, created_at=_now_ms()
         )
-        with self._submitting():
+        with self._ended:
+            if not self.is_running:
+                raise EngineStopped("The processor was stopped; call start again.")
+            self._open.add(request.id)
+        try:
             llm.submit(
                 prompt,
                 params,
@@ -293,21 +297,10 @@ class BatchProcessor:
                 on_done=self._finish,
                 user_data=request,
             )
+        except BaseException:
+            self._end(request.id)
+            raise
         return request.id
-
-    @contextmanager
-    def _submitting(self) -> Iterator[None]:
-        """Lets `stop` wait for a submission that another thread has begun."""
-        with self._submissions:
-            if not self.is_running:
-                raise EngineStopped("The processor was stopped; call start again.")
-            self._submission_count += 1
-        try:
-            yield
-        finally:
-            with self._submissions:
-                self._submission_count -= 1
-                self._submissions.notify_all()
 
     def get_stats(self) -> BatchStats:
         """Statistics since the last start, also after a stop; of a given `LLM`, since its start.
@@ -318,17 +311,15 @@ class BatchProcessor:
 
     def stop(self, drain_s: float = DRAIN_S) -> None:
         """Refuse new requests, and wait at most `drain_s` seconds for the results of the others."""
-        ends_at = self._clock.now() + min(drain_s, threading.TIMEOUT_MAX)
-        with self._submissions:
+        with self._ended:
             self.is_running = False
-            if self._llm is self._model:
-                left_s = max(0.0, ends_at - self._clock.now())
-                self._submissions.wait_for(lambda: not self._submission_count, left_s)
         if self._llm is not None and self._llm is not self._model:
             self._llm.close(drain_s)
-        elif self._llm is not None:
-            left_s = max(0.0, ends_at - self._clock.now())
-            self._llm.callback_threads.wait(left_s, self._finish)
+            return
+        # A callback that stops cannot wait for its own end, nor another one for it.
+        self._end(getattr(self._calling, "request_id", None))
+        with self._ended:
+            self._ended.wait_for(lambda: not self._open, min(drain_s, threading.TIMEOUT_MAX))
 
     def __enter__(self) -> Self:
         self.start()
@@ -345,10 +336,19 @@ class BatchProcessor:
     def _finish(
         self, output: RequestOutput | None, error: JitneyError | None, request: BatchRequest
     ) -> object:
-        request.mark_completed(output, _now_ms())
-        if self._callback is None:
-            return None
-        return self._callback(_result(request, error), self._user_data)
+        self._calling.request_id = request.id
+        try:
+            request.mark_completed(output, _now_ms())
+            if self._callback is None:
+                return None
+            return self._callback(_result(request, error), self._user_data)
+        finally:
+            self._end(request.id)
+
+    def _end(self, request_id: RequestId | None) -> None:
+        with self._ended:
+            self._open -= {request_id}
+            self._ended.notify_all()
 
 
 def _result(request: BatchRequest, error: JitneyError | None) -> BatchResult:
@@ -367,10 +367,10 @@ def _result(request: BatchRequest, error: JitneyError | None) -> BatchResult:
     )
 
 
-def _check_agrees(llm: LLM, wanted: dict[str, object]) -> None:
-    """Refuse settings that differ from those of a loaded model. None means not given."""
-    given = {name: value for name, value in wanted.items() if value is not None}
-    resolved = resolve(given, None, {}, given_as="argument")
+def _check_agrees(llm: LLM, settings: dict[str, object]) -> None:
+    """Refuse settings that differ from those of a loaded model. None means: left out."""
+    named = {name: value for name, value in settings.items() if value is not None}
+    resolved = resolve(named, None, {}, given_as="argument")
     for name, value in resolved.given().items():
         loaded = getattr(llm.settings, name)
         if name == "max_wait_ms" and loaded is None and not llm.settings.wait_until_full:

@@ -44,12 +44,12 @@ OnDone = Callable[[RequestOutput | None, JitneyError | None, Any], object]
 Without an error there is an output. With an error, the output is what was made before, or None."""
 
 
-def check_plain(name: str, given: object) -> None:
+def check_plain(name: str, function: object) -> None:
     """Refuse a callback that a thread cannot call. None means no callback."""
-    if given is not None and not _is_plain(given):
+    if function is not None and not _is_plain(function):
         raise InvalidRequest(
             f"{name} takes a plain function, which is called from a thread, and got "
-            f"{given!r:.80}; in an event loop, use `async for` over the handle.",
+            f"{function!r:.80}; in an event loop, use `async for` over the handle.",
             name,
         )
 
@@ -65,13 +65,13 @@ class Callbacks:
     def __post_init__(self) -> None:
         for name in ("on_delta", "on_done"):
             check_plain(name, getattr(self, name))
-        if self.user_data is not None and not self.are_given:
+        if self.user_data is not None and not self.has_any:
             raise InvalidRequest(
                 "user_data goes to on_delta and on_done; give one of them.", "user_data"
             )
 
     @property
-    def are_given(self) -> bool:
+    def has_any(self) -> bool:
         """Whether there is a function to call."""
         return self.on_delta is not None or self.on_done is not None
 
@@ -81,9 +81,9 @@ class Callbacks:
         return self.on_delta is not None or self.on_done is None
 
 
-@dataclass(slots=True, eq=False)
-class _Served:
-    """A request with callbacks whose last call is still to come."""
+@dataclass(slots=True)
+class _Subscription:
+    """The callbacks of a request, until its last call."""
 
     handle: Handle[RequestOutput]
     callbacks: Callbacks
@@ -104,12 +104,13 @@ class CallbackThreads:
         """A request has something to fetch, or the last request is over."""
         self._ended = threading.Condition(self._lock)
         """A request is over."""
-        self._ready: deque[_Served] = deque()
-        self._live: set[_Served] = set()
-        self._busy: dict[int, _Served] = {}
+        self._ready: deque[_Subscription] = deque()
+        self._live_count = 0
+        """Requests whose last call is still to come."""
+        self._busy: dict[int, _Subscription] = {}
         """The requests in a call now, by thread."""
-        self._waiting: set[int] = set()
-        """Threads whose callback is in `wait`."""
+        self._closing: set[int] = set()
+        """Threads whose callback is in `close`."""
         self._thread_count = 0
         self._is_watched = False
         self.failed_count = 0
@@ -119,10 +120,10 @@ class CallbackThreads:
 
     def serve(self, handle: Handle[RequestOutput], callbacks: Callbacks) -> None:
         """Make the callbacks of this request from now until its `on_done`."""
-        served = _Served(handle, callbacks)
+        subscription = _Subscription(handle, callbacks)
         with self._lock:
-            self._live.add(served)
-            has_room = self._thread_count < min(len(self._live), THREADS_MAX)
+            self._live_count += 1
+            has_room = self._thread_count < min(self._live_count, THREADS_MAX)
             self._thread_count += has_room
             needs_watch, self._is_watched = not self._is_watched, True
         if has_room and not _start(self._run, "jitney-callbacks"):
@@ -130,26 +131,19 @@ class CallbackThreads:
                 self._thread_count -= 1
         if needs_watch and not _start(self._watch, "jitney-callback-watch"):
             self._is_watched = False
-        self._listen(served)
-
-    def wait(self, timeout: float, on_done: OnDone | None = None) -> int:
-        """Wait until the last calls were made: all of them, or those of one function. Returns how
-        many were not."""
-        with self._lock:
-            # A callback that waits here cannot wait for itself, nor for another one that does.
-            self._waiting |= {threading.get_ident()} & self._busy.keys()
-            self._ended.notify_all()
-            self._ended.wait_for(lambda: not self._left(on_done), timeout)
-            left_count = len(self._left(on_done))
-            self._waiting.discard(threading.get_ident())
-            return left_count
+        self._listen(subscription)
 
     def close(self) -> None:
         """Wait until all calls are made, for at most `CLOSE_S`. Log it if some are not."""
-        left_count = self.wait(CLOSE_S)
-        if left_count:
-            with self._lock:
-                blocking = ", ".join(each.handle.id for each in self._busy.values())
+        with self._lock:
+            # A callback that closes cannot wait for itself, nor for another one that does.
+            self._closing |= {threading.get_ident()} & self._busy.keys()
+            self._ended.notify_all()
+            self._ended.wait_for(lambda: self._live_count <= len(self._closing), CLOSE_S)
+            left_count = self._live_count - len(self._closing)
+            self._closing.discard(threading.get_ident())
+            blocking = ", ".join(each.handle.id for each in self._busy.values())
+        if left_count > 0:
             _log.warning(
                 "Callbacks: %d requests had not had their last call %g s after the close; nobody "
                 "waits for them any more; these callbacks did not return: %s",
@@ -158,65 +152,56 @@ class CallbackThreads:
                 blocking,
             )
 
-    def _left(self, on_done: OnDone | None) -> set[_Served]:
-        own = {self._busy[thread] for thread in self._waiting}
-        return {
-            each
-            for each in self._live - own
-            if on_done is None or each.callbacks.on_done == on_done
-        }
+    def _listen(self, subscription: _Subscription) -> None:
+        subscription.handle.listen(lambda: self._put(subscription))
 
-    def _listen(self, served: _Served) -> None:
-        served.handle.listen(lambda: self._put(served))
-
-    def _put(self, served: _Served) -> None:
+    def _put(self, subscription: _Subscription) -> None:
         """Note that the request has something to fetch. The engine thread calls this: be quick."""
         with self._lock:
-            self._ready.append(served)
+            self._ready.append(subscription)
             self._arrived.notify()
 
     def _run(self) -> None:
-        while (served := self._take()) is not None:
-            is_over = self._call(served)
+        while (subscription := self._take()) is not None:
+            is_over = self._call(subscription)
             with self._lock:
                 del self._busy[threading.get_ident()]
                 if is_over:
-                    self._live.remove(served)
+                    self._live_count -= 1
                     self._ended.notify_all()
-                    if not self._live:
+                    if not self._live_count:
                         self._arrived.notify_all()
             if not is_over:
-                self._listen(served)
+                self._listen(subscription)
 
-    def _take(self) -> _Served | None:
+    def _take(self) -> _Subscription | None:
         """The next request with something to fetch; None if no request is left."""
         with self._lock:
-            self._arrived.wait_for(lambda: self._ready or not self._live)
+            self._arrived.wait_for(lambda: self._ready or not self._live_count)
             if not self._ready:
                 self._thread_count -= 1
                 return None
-            served = self._ready.popleft()
-            served.called_at, served.is_reported = self._clock.now(), False
-            self._busy[threading.get_ident()] = served
-            return served
+            subscription = self._ready.popleft()
+            subscription.called_at, subscription.is_reported = self._clock.now(), False
+            self._busy[threading.get_ident()] = subscription
+            return subscription
 
-    def _call(self, served: _Served) -> bool:
+    def _call(self, subscription: _Subscription) -> bool:
         """Call with the delta or the end. True after the end."""
-        callbacks, item = served.callbacks, served.handle.fetch()
+        callbacks, item = subscription.callbacks, subscription.handle.fetch()
         try:
             if isinstance(item, Ending):
                 if callbacks.on_done is not None:
-                    _check_ran(
-                        callbacks.on_done(served.handle.output, item.error, callbacks.user_data)
-                    )
+                    output = subscription.handle.output
+                    _check_ran(callbacks.on_done(output, item.error, callbacks.user_data))
             elif item is not None and callbacks.on_delta is not None:
                 _check_ran(callbacks.on_delta(item, callbacks.user_data))
         except BaseException:
             # Catch even an exit: it is the callback's mistake, and other requests need this thread.
-            self._report_failed(served)
+            self._report_failed(subscription)
         return isinstance(item, Ending)
 
-    def _report_failed(self, served: _Served) -> None:
+    def _report_failed(self, subscription: _Subscription) -> None:
         """Call this in the `except` block."""
         with self._lock:
             self.failed_count += 1
@@ -224,29 +209,29 @@ class CallbackThreads:
         # Log the first, the second, the fourth and so on, so that the log does not fill up.
         if failed_count.bit_count() == 1:
             message = "A callback of request %s failed (%d so far); the request goes on"
-            _log.warning(message, served.handle.id, failed_count, exc_info=True)
+            _log.warning(message, subscription.handle.id, failed_count, exc_info=True)
 
     def _watch(self) -> None:
         """Report calls that do not return, until no request is left."""
         while True:
             with self._lock:
-                self._ended.wait_for(lambda: not self._live, BLOCKED_S)
-                if not self._live:
+                self._ended.wait_for(lambda: not self._live_count, BLOCKED_S)
+                if not self._live_count:
                     self._is_watched = False
                     return
                 until = self._clock.now() - BLOCKED_S
                 is_full = len(self._busy) >= THREADS_MAX
                 calls = [each for each in self._busy.values() if not each.is_reported]
                 blocked = [each for each in calls if each.called_at <= until]
-                for served in blocked:
-                    served.is_reported = True
+                for subscription in blocked:
+                    subscription.is_reported = True
                 self.blocked_count += len(blocked)
             others = "others go on"
             if is_full:
                 others = f"{THREADS_MAX} callbacks run at once, which is the limit; others wait"
-            for served in blocked:
+            for subscription in blocked:
                 message = "A callback of request %s has not returned for %g s; %s"
-                _log.warning(message, served.handle.id, BLOCKED_S, others)
+                _log.warning(message, subscription.handle.id, BLOCKED_S, others)
 
 
 def _start(body: Callable[[], None], name: str) -> bool:
@@ -260,10 +245,10 @@ def _start(body: Callable[[], None], name: str) -> bool:
     return True
 
 
-def _is_plain(given: object) -> bool:
+def _is_plain(function: object) -> bool:
     """Whether it can be called and is not a coroutine function."""
-    asked = (given, getattr(given, "__call__", None))  # noqa: B004 - an object's may be async
-    return callable(given) and not any(map(inspect.iscoroutinefunction, asked))
+    call = getattr(function, "__call__", None)  # noqa: B004 - an object's may be async
+    return callable(function) and not any(map(inspect.iscoroutinefunction, (function, call)))
 
 
 def _check_ran(returned: object) -> None:

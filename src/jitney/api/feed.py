@@ -24,23 +24,6 @@ RETRY_S = 0.05
 """The pause before a refused request is sent again, unless an answer comes first."""
 
 
-def run_all(
-    engine: Engine, requests: Iterator[Request], report: Callable[[Answer], None]
-) -> list[Answer]:
-    """The answers, in the order of the requests; `report` gets each answer when it is known.
-
-    If one fails, its error is raised and the rest is cancelled.
-    """
-
-    def report_or_raise(_place: int, outcome: AnswerOrError) -> None:
-        if isinstance(outcome, JitneyError):
-            raise outcome
-        report(outcome)
-
-    outcomes = run_each(engine, requests, report_or_raise)
-    return [each for each in outcomes if isinstance(each, Answer)]
-
-
 def run_each(
     engine: Engine,
     requests: Iterator[Request | JitneyError],
@@ -54,31 +37,13 @@ def run_each(
     Requests are made one by one, when there is room. So the first ones run while the last ones
     are not yet tokenised.
     """
-    outcomes: dict[int, AnswerOrError] = {}
-
-    def report_one(place: int, outcome: AnswerOrError) -> None:
-        outcomes[place] = outcome
-        report(place, outcome)
-
-    def sendable() -> Iterator[tuple[int, Request]]:
-        for place, each in enumerate(requests):
-            if isinstance(each, JitneyError):
-                report_one(place, each)
-            else:
-                yield place, each
-
-    feed = _Feed(engine, sendable())
+    feed = _Feed(engine, requests, report)
     try:
         while feed.fill():
-            if feed.is_all_sent and engine.settings.wait_s is None:
-                engine.stop_gathering()
-            ended = feed.wait()
-            if ended is not None:
-                report_one(*ended)
+            feed.wait()
     finally:
-        for _, handle in feed.sent:
-            handle.cancel()
-    return [outcomes[place] for place in range(len(outcomes))]
+        feed.cancel()
+    return [feed.outcomes[place] for place in range(len(feed.outcomes))]
 
 
 class _Feed:
@@ -90,63 +55,75 @@ class _Feed:
     that was accepted. It grows by one with every answer or pause.
     """
 
-    def __init__(self, engine: Engine, requests: Iterator[tuple[int, Request]]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        requests: Iterator[Request | JitneyError],
+        report: Callable[[int, AnswerOrError], None],
+    ) -> None:
         self._engine = engine
-        self._fresh = requests
+        self._fresh = enumerate(requests)
+        self._report = report
         self._refused: deque[tuple[int, Request]] = deque()
+        self._sent: deque[tuple[int, Handle[Answer]]] = deque()
         self._room_max = engine.settings.max_num_queued_reqs + engine.settings.max_num_seqs
         self._room = self._room_max
-        self._is_exhausted = False
-        self.sent: deque[tuple[int, Handle[Answer]]] = deque()
-
-    @property
-    def is_all_sent(self) -> bool:
-        """Whether nothing is left to send."""
-        return self._is_exhausted and not self._refused
+        self.outcomes: dict[int, AnswerOrError] = {}
 
     def fill(self) -> bool:
         """Send as many as have room. True if there is an answer to wait for."""
-        while len(self.sent) < self._room:
+        while len(self._sent) < self._room:
             following = self._refused.popleft() if self._refused else next(self._fresh, None)
             if following is None:
-                self._is_exhausted = True
+                if self._sent and self._engine.settings.wait_s is None:
+                    self._engine.stop_gathering()
                 break
             place, request = following
+            if isinstance(request, JitneyError):
+                self._finish(place, request)
+                continue
             try:
-                handle = self._engine.send(request, streams=False)
+                self._sent.append((place, self._engine.send(request, streams=False)))
             except QueueFull:
-                self._refused.appendleft(following)
+                self._refused.appendleft((place, request))
                 self._narrow()
-            else:
-                self.sent.append((place, handle))
-        return bool(self.sent)
+        return bool(self._sent)
 
-    def wait(self) -> tuple[int, AnswerOrError] | None:
-        """Wait for the oldest request; None if there may be room for another one before its end."""
-        place, handle = self.sent[0]
+    def wait(self) -> None:
+        """Wait for the oldest request, or until there may be room for another one."""
+        place, handle = self._sent[0]
         outcome: AnswerOrError
         try:
             outcome = handle.result(RETRY_S if self._refused else None)
         except QueueFull:
-            self.sent.popleft()
+            self._sent.popleft()
             self._refused.append((place, handle.request))
             self._narrow()
-            return None
+            return
         except JitneyError as error:
             outcome = error  # its deadline too: a TimeoutError, but not of our pause
         except TimeoutError:
             self._widen()
-            return None
-        self.sent.popleft()
+            return
+        self._sent.popleft()
         self._widen()
-        return place, outcome
+        self._finish(place, outcome)
+
+    def cancel(self) -> None:
+        """Cancel the requests that were sent and have not ended."""
+        for _, handle in self._sent:
+            handle.cancel()
+
+    def _finish(self, place: int, outcome: AnswerOrError) -> None:
+        self.outcomes[place] = outcome
+        self._report(place, outcome)
 
     def _widen(self) -> None:
         """A request ended, or time has passed: there may be room for one more."""
         self._room = min(self._room + 1, self._room_max)
 
     def _narrow(self) -> None:
-        self._room = max(len(self.sent), 1)
-        if not self.sent:
+        self._room = max(len(self._sent), 1)
+        if not self._sent:
             # Other callers fill the queue, and no request of ours will make room: wait a moment.
             threading.Event().wait(RETRY_S)

@@ -16,14 +16,14 @@ from typing import Any, Self, Unpack
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from jitney.api import feed
 from jitney.api.callbacks import Callbacks, CallbackThreads
+from jitney.api.feed import AnswerOrError, run_each
 from jitney.api.outputs import RequestOutput, make_output
-from jitney.api.prompts import GivenPrompt, Prompt, read_prompt, read_prompts
+from jitney.api.prompts import Prompt, PromptInput, read_prompt, read_prompts
 from jitney.api.submission import (
     ID_PREFIX,
-    GivenParams,
-    GivenPriority,
+    ParamsInput,
+    PriorityInput,
     SubmitOptions,
     read_callbacks,
     read_options,
@@ -37,7 +37,7 @@ from jitney.engine.answer import Answer
 from jitney.engine.engine import DRAIN_S, Engine
 from jitney.engine.handle import Handle
 from jitney.engine.stats import Stats
-from jitney.errors import ConfigError, InvalidRequest, ModelError
+from jitney.errors import ConfigError, InvalidRequest, JitneyError, ModelError
 from jitney.loading.compose import Assembly, assemble
 from jitney.text.detokenizer import Detokenizer
 
@@ -112,7 +112,7 @@ class LLM:
         )
         self._assembly = assemble(resolved.settings)
         self._numbers = itertools.count()
-        self.callback_threads = CallbackThreads()
+        self._callback_threads = CallbackThreads()
 
     @property
     def settings(self) -> Settings:
@@ -126,11 +126,11 @@ class LLM:
 
     def generate(
         self,
-        prompts: GivenPrompt | Sequence[GivenPrompt],
-        sampling_params: GivenParams = None,
+        prompts: PromptInput | Sequence[PromptInput],
+        sampling_params: ParamsInput = None,
         use_tqdm: bool = True,
         *,
-        priority: GivenPriority | Sequence[GivenPriority] | None = None,
+        priority: PriorityInput | Sequence[PriorityInput] | None = None,
     ) -> list[RequestOutput]:
         """Complete all prompts together. The results are in the order of the prompts.
 
@@ -145,10 +145,10 @@ class LLM:
     def chat(
         self,
         messages: Sequence[PromptMessage] | Sequence[Sequence[PromptMessage]],
-        sampling_params: GivenParams = None,
+        sampling_params: ParamsInput = None,
         use_tqdm: bool = True,
         *,
-        priority: GivenPriority | Sequence[GivenPriority] | None = None,
+        priority: PriorityInput | Sequence[PriorityInput] | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
     ) -> list[RequestOutput]:
@@ -202,7 +202,7 @@ class LLM:
 
     def submit(
         self,
-        prompt: GivenPrompt | Prompt,
+        prompt: PromptInput | Prompt,
         params: SamplingParams | None = None,
         **options: Unpack[SubmitOptions],
     ) -> Handle[RequestOutput]:
@@ -224,7 +224,7 @@ class LLM:
 
     async def submit_async(
         self,
-        prompt: GivenPrompt | Prompt,
+        prompt: PromptInput | Prompt,
         params: SamplingParams | None = None,
         **options: Unpack[SubmitOptions],
     ) -> Handle[RequestOutput]:
@@ -248,8 +248,8 @@ class LLM:
         if tokens is None:
             assert prompt.text is not None, "A prompt has text or tokens"
             tokens = request_factory.encode_text(prompt.text)
-        made_id = f"{ID_PREFIX}{next(self._numbers)}"
-        return request_factory.make(tokens, params, read_options(made_id, options))
+        default_id = f"{ID_PREFIX}{next(self._numbers)}"
+        return request_factory.make(tokens, params, read_options(default_id, options))
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
@@ -262,12 +262,12 @@ class LLM:
     @property
     def callback_failed_count(self) -> int:
         """How often a callback raised."""
-        return self.callback_threads.failed_count
+        return self._callback_threads.failed_count
 
     @property
     def callback_blocked_count(self) -> int:
         """How many callbacks took so long that it was logged."""
-        return self.callback_threads.blocked_count
+        return self._callback_threads.blocked_count
 
     def close(self, drain_s: float = DRAIN_S) -> None:
         """Let requests that run finish, for at most `drain_s` seconds, and release the model.
@@ -277,7 +277,7 @@ class LLM:
         try:
             self._assembly.close(drain_s)
         finally:
-            self.callback_threads.close()
+            self._callback_threads.close()
 
     def __enter__(self) -> Self:
         return self
@@ -299,11 +299,12 @@ class LLM:
         )
         shows = use_tqdm and len(prompts) >= PROGRESS_PROMPTS_MIN and sys.stderr.isatty()
         with _progress(len(prompts), shows=shows) as report:
-            answers = feed.run_all(self.engine, requests, report)
+            answers = run_each(self.engine, requests, report)
         vocabulary = self.engine.backend.vocabulary
         return [
             make_output(answer, prompt.text, vocabulary)
             for answer, prompt in zip(answers, prompts, strict=True)
+            if isinstance(answer, Answer)
         ]
 
     def _handle(
@@ -311,10 +312,10 @@ class LLM:
     ) -> Handle[RequestOutput]:
         """The handle for the caller: with outputs, and with the callbacks that were given."""
         vocabulary = self.engine.backend.vocabulary
-        made = handle.shaped(lambda answer: make_output(answer, prompt.text, vocabulary))
-        if callbacks.are_given:
-            self.callback_threads.serve(made, callbacks)
-        return made
+        shaped = handle.shaped(lambda answer: make_output(answer, prompt.text, vocabulary))
+        if callbacks.has_any:
+            self._callback_threads.serve(shaped, callbacks)
+        return shaped
 
 
 def _check_not_empty(messages: Sequence[object]) -> None:
@@ -327,8 +328,11 @@ def _check_not_empty(messages: Sequence[object]) -> None:
 
 
 @contextmanager
-def _progress(count: int, *, shows: bool) -> Iterator[Callable[[Answer], None]]:
-    """A progress bar on standard error that moves with every answer, or nothing."""
+def _progress(count: int, *, shows: bool) -> Iterator[Callable[[int, AnswerOrError], None]]:
+    """A progress bar on standard error that moves with every answer, or nothing.
+
+    The function raises the error of a request that failed.
+    """
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -338,10 +342,13 @@ def _progress(count: int, *, shows: bool) -> Iterator[Callable[[Answer], None]]:
     )
     with Progress(*columns, console=Console(stderr=True), disable=not shows) as bar:
         task = bar.add_task("completing", total=count, tokens=0)
-        token_counts: list[int] = []
+        token_count = 0
 
-        def report(answer: Answer) -> None:
-            token_counts.append(answer.usage.completion_count)
-            bar.update(task, advance=1, tokens=sum(token_counts))
+        def report(_place: int, outcome: AnswerOrError) -> None:
+            nonlocal token_count
+            if isinstance(outcome, JitneyError):
+                raise outcome
+            token_count += outcome.usage.completion_count
+            bar.update(task, advance=1, tokens=token_count)
 
         yield report

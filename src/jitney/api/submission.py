@@ -10,11 +10,11 @@ from jitney.core.request import Priority, RequestId, read_priority
 from jitney.engine.request_factory import RequestOptions
 from jitney.errors import InvalidRequest
 
-GivenPriority = str | int
+PriorityInput = str | int
 """low, normal, high or critical in any case, a `Priority`, or its number from 0 (low) to 3
 (critical). In vLLM, and here over HTTP, numbers count down instead."""
 
-GivenParams = SamplingParams | Sequence[SamplingParams] | None
+ParamsInput = SamplingParams | Sequence[SamplingParams] | None
 Value = TypeVar("Value")
 
 ID_PREFIX = "jitney-"
@@ -26,7 +26,7 @@ class SubmitOptions(TypedDict, total=False):
 
     request_id: str | None
     """The caller's own id: 1 to 256 printable characters. No live request may have the same."""
-    priority: GivenPriority | None
+    priority: PriorityInput | None
     """A name, a `Priority` or its number, which counts up. The policy `priority` uses it."""
     tenant: str
     """Whose request it is. The policy `fair` uses it."""
@@ -42,79 +42,79 @@ class SubmitOptions(TypedDict, total=False):
     """Both callbacks get it as it is."""
 
 
-def read_options(made_id: str, given: SubmitOptions) -> RequestOptions:
-    """The options for the engine; `made_id` is used where the caller gives no id."""
-    own_id = given.get("request_id")
+def read_options(default_id: str, options: SubmitOptions) -> RequestOptions:
+    """The options for the engine; `default_id` is used where the caller gives no id."""
+    own_id = options.get("request_id")
     return RequestOptions(
-        id=RequestId(made_id if own_id is None else _read_id(own_id)),
-        priority=read_priority(given.get("priority")),
-        tenant=given.get("tenant", ""),
-        scope=given.get("cache_salt", ""),
-        queue_timeout_s=given.get("queue_timeout_s"),
-        request_timeout_s=given.get("request_timeout_s"),
+        id=RequestId(default_id if own_id is None else _read_id(own_id)),
+        priority=read_priority(options.get("priority")),
+        tenant=options.get("tenant", ""),
+        scope=options.get("cache_salt", ""),
+        queue_timeout_s=options.get("queue_timeout_s"),
+        request_timeout_s=options.get("request_timeout_s"),
     )
 
 
-def _read_id(given: object) -> str:
+def _read_id(value: object) -> str:
     length_max = limits.CALLER_ID_CHARACTERS_MAX
-    fits = isinstance(given, str) and 1 <= len(given) <= length_max and given.isprintable()
-    if not isinstance(given, str) or not fits:
+    fits = isinstance(value, str) and 1 <= len(value) <= length_max and value.isprintable()
+    if not isinstance(value, str) or not fits:
         raise InvalidRequest(
             f"request_id takes a text of 1 to {length_max} printable characters, "
-            f"and got {given!r:.80}.",
+            f"and got {value!r:.80}.",
             "request_id",
         )
-    if given.startswith(ID_PREFIX):
+    if value.startswith(ID_PREFIX):
         raise InvalidRequest(
-            f"request_id {given!r:.80} begins with {ID_PREFIX!r}, which is for requests without "
+            f"request_id {value!r:.80} begins with {ID_PREFIX!r}, which is for requests without "
             "an id of their own; choose another.",
             "request_id",
         )
-    return given
+    return value
 
 
-def read_callbacks(given: SubmitOptions) -> Callbacks:
+def read_callbacks(options: SubmitOptions) -> Callbacks:
     """The callbacks. Raises TypeError for an option that does not exist."""
-    unknown = [name for name in given if name not in SubmitOptions.__annotations__]
+    unknown = [name for name in options if name not in SubmitOptions.__annotations__]
     if unknown:
         raise TypeError(f"submit() has no option {unknown[0]!r}")
     return Callbacks(
-        on_delta=given.get("on_delta"),
-        on_done=given.get("on_done"),
-        user_data=given.get("user_data"),
+        on_delta=options.get("on_delta"),
+        on_done=options.get("on_done"),
+        user_data=options.get("user_data"),
     )
 
 
-def read_params(count: int, given: GivenParams) -> list[SamplingParams]:
+def read_params(count: int, value: ParamsInput) -> list[SamplingParams]:
     """Sampling parameters for each prompt."""
     return _read_each(
-        "sampling_params", count, SamplingParams() if given is None else given, _params
+        "sampling_params", count, SamplingParams() if value is None else value, _params
     )
 
 
 def read_priorities(
-    count: int, given: GivenPriority | Sequence[GivenPriority] | None
+    count: int, value: PriorityInput | Sequence[PriorityInput] | None
 ) -> list[Priority]:
     """A priority for each prompt."""
-    return _read_each("priority", count, given, read_priority)
+    return _read_each("priority", count, value, read_priority)
 
 
-def _params(given: object) -> SamplingParams:
-    if isinstance(given, SamplingParams):
-        return given
+def _params(value: object) -> SamplingParams:
+    if isinstance(value, SamplingParams):
+        return value
     raise InvalidRequest(
         "sampling_params takes a SamplingParams, or a list of them, and got "
-        f"{type(given).__name__}.",
+        f"{type(value).__name__}.",
         "sampling_params",
     )
 
 
 # Any: of the option's type
-def _read_each(name: str, count: int, given: Any, read: Callable[[Any], Value]) -> list[Value]:
+def _read_each(name: str, count: int, value: Any, read: Callable[[Any], Value]) -> list[Value]:
     """One value for each prompt: the same for all, or those of a list."""
-    if not isinstance(given, list | tuple):
-        return [read(given)] * count
-    values = [read(each) for each in given]
+    if not isinstance(value, list | tuple):
+        return [read(value)] * count
+    values = [read(each) for each in value]
     if len(values) != count:
         raise InvalidRequest(
             f"{name} has {len(values)} entries for {count} prompts; "

@@ -57,8 +57,8 @@ def select_backend(settings: Settings, progress: Progress = lambda done, total: 
     Where the speed decides and was not measured yet, this fetches the model, makes it ready for
     every backend and measures them.
     """
-    selection, able = _select(settings)
-    return selection or _select_fastest(able, source_of(settings, progress), settings)
+    selection = select_backend_if_known(settings)
+    return selection or _select_fastest(source_of(settings, progress), settings)
 
 
 def select_backend_if_known(settings: Settings) -> Selection | None:
@@ -66,14 +66,20 @@ def select_backend_if_known(settings: Settings) -> Selection | None:
 
     Reads headers. Tries each backend once and remembers the result. Fetches and converts nothing.
     """
-    selection, able = _select(settings)
-    if selection is not None:
-        return selection
-    source = source_if_there(settings)
-    if source is None:
-        return None
-    found = speed_trial(able, source, settings).recall()
-    return None if found is None else fastest(found, trial_sequences(settings.max_num_seqs))
+    if settings.backend == "auto":
+        candidates = _candidates(settings)
+        selection = select(settings, candidates)
+        source = source_if_there(settings)
+        if selection is not None or source is None:
+            return selection
+        results = speed_trial(_able(candidates), source, settings).recall()
+        return None if results is None else fastest(results, trial_sequences(settings.max_num_seqs))
+    kind = kind_of(settings.backend)
+    # A wrong setting is an error before anything is tried.
+    check_settings(kind, settings)
+    if kind.library() is not None:
+        refuse_unusable(kind.name, kind.failure(settings))
+    return Selection(kind.name, "it was asked for")
 
 
 def backend_state(kind: Kind, settings: Settings) -> BackendState:
@@ -132,34 +138,26 @@ def values_of(kind: Kind, settings: Settings, source: Path | None) -> Values:
     return kind.values(settings, source)
 
 
-def _select(settings: Settings) -> tuple[Selection | None, list[Kind]]:
-    """The backend; or None, and the backends between which the speed decides."""
-    if settings.backend == "auto":
-        candidates = [backend_state(kind, settings) for kind in all_kinds() if kind.is_automatic]
-        able = [each.kind for each in candidates if each.is_able]
-        return select(settings, candidates), able
-    kind = kind_of(settings.backend)
-    # A wrong setting is an error before anything is tried.
-    check_settings(kind, settings)
-    if kind.library() is not None:
-        refuse_unusable(kind.name, kind.failure(settings))
-    return Selection(kind.name, "it was asked for"), []
+def _candidates(settings: Settings) -> list[BackendState]:
+    return [backend_state(kind, settings) for kind in all_kinds() if kind.is_automatic]
 
 
-def _select_fastest(able: list[Kind], source: Path, settings: Settings) -> Selection:
+def _able(candidates: list[BackendState]) -> list[Kind]:
+    return [each.kind for each in candidates if each.is_able]
+
+
+def _select_fastest(source: Path, settings: Settings) -> Selection:
     """The backend that runs the model fastest here: measured once, and remembered."""
-    trial = speed_trial(able, source, settings)
-    found = trial.recall()
-    if found is None:
-        # Before the trial: making a model ready may take the same lock.
-        payloads = {kind.name: _speed_payload(kind, source, settings) for kind in able}
-        found = trial.results(payloads)
-        # Where all failed, loading one reports the error.
-        if any(each.speed for each in found.values()):
-            for name, each in found.items():
-                if each.failure is not None:
-                    _log.warning("The %s backend could not be measured: %s", name, each.failure)
-    return fastest(found, trial_sequences(settings.max_num_seqs))
+    able = _able(_candidates(settings))
+    # Before the trial: making a model ready may take the same lock.
+    payloads = {kind.name: _speed_payload(kind, source, settings) for kind in able}
+    results = speed_trial(able, source, settings).results(payloads)
+    # Where all failed, loading one reports the error.
+    if any(each.speed for each in results.values()):
+        for name, each in results.items():
+            if each.failure is not None:
+                _log.warning("The %s backend could not be measured: %s", name, each.failure)
+    return fastest(results, trial_sequences(settings.max_num_seqs))
 
 
 def _speed_payload(kind: Kind, source: Path, settings: Settings) -> Payload | TrialResult:

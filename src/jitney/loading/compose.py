@@ -25,8 +25,7 @@ from jitney.loading import load_backend
 from jitney.loading.model_source import located, takes_model
 from jitney.models import embedded
 from jitney.models.hub_reference import reference_of
-from jitney.text.chat_template import ChatTemplate
-from jitney.text.renderer import Renderer
+from jitney.text.chat_template import ChatTemplate, Renderer
 
 WAIT_S = {
     Strategy.CONTINUOUS: 0.0,
@@ -136,29 +135,29 @@ def _wait_s(settings: Settings) -> float | None:
 
 def _model_len(settings: Settings, traits: Traits) -> int:
     kv_tokens = traits.kv_tokens - traits.kv_tokens % traits.block_tokens
-    wanted = settings.max_model_len
+    length = settings.max_model_len
     if settings.max_per_sequence == "even":
         kv_tokens = _even_part(kv_tokens, settings.max_num_seqs, traits.block_tokens)
-    if wanted is None:
+    if length is None:
         return min(traits.model_len_max, kv_tokens, MODEL_LEN_DEFAULT)
-    if wanted > traits.model_len_max:
+    if length > traits.model_len_max:
         raise ConfigError(
-            f"max_model_len ({wanted}) is above the {traits.model_len_max} tokens that the "
+            f"max_model_len ({length}) is above the {traits.model_len_max} tokens that the "
             "model was made for; lower it."
         )
-    if wanted > kv_tokens:
+    if length > kv_tokens:
         if settings.max_per_sequence == "even":
             raise ConfigError(
-                f"max_model_len ({wanted}) is above the {kv_tokens} tokens that max_per_sequence "
+                f"max_model_len ({length}) is above the {kv_tokens} tokens that max_per_sequence "
                 f"allows, an even part of the memory for each of max_num_seqs "
                 f"({settings.max_num_seqs}) sequences; lower one of the two, raise kv_tokens, or "
                 "set max_per_sequence to overcommit."
             )
         raise ConfigError(
-            f"max_model_len ({wanted}) does not fit the memory of {kv_tokens} tokens; "
+            f"max_model_len ({length}) does not fit the memory of {kv_tokens} tokens; "
             "lower it or raise kv_tokens."
         )
-    return wanted
+    return length
 
 
 def _even_part(kv_tokens: int, max_num_seqs: int, block_tokens: int) -> int:

@@ -97,12 +97,12 @@ def converted(cache: Path, source: Path, conversion: Conversion) -> Path:
     stem, source = source.stem, source.resolve()
     key = hashlib.sha256(str(source).encode()).hexdigest()[:12]
     target = cache / "converted" / f"{stem}-{key}.{conversion.kind}"
-    wanted_bytes = int(header.parameter_count * conversion.bytes_per_weight) + _MARGIN_BYTES
+    needed_bytes = int(header.parameter_count * conversion.bytes_per_weight) + _MARGIN_BYTES
     with disk_errors(f"{target} could not be made"):
         make_once(
             lock_of(target),
             partial(_is_current, target, source, conversion),
-            partial(_make, target, source, conversion, wanted_bytes),
+            partial(_make, target, source, conversion, needed_bytes),
         )
     return target
 
@@ -127,8 +127,8 @@ def _is_intact(path: Path, result: _ConversionResult) -> bool:
     return stamp.size == result.stamp.size and sha256_of(path) == result.sha256
 
 
-def _make(target: Path, source: Path, conversion: Conversion, wanted_bytes: int) -> None:
-    check_room(target, wanted_bytes)
+def _make(target: Path, source: Path, conversion: Conversion, needed_bytes: int) -> None:
+    check_room(target, needed_bytes)
     # This runs under the lock, so a leftover of this name is from a process that died.
     unfinished = target.with_name(f"{target.name}.partial")
     shutil.rmtree(unfinished, ignore_errors=True)

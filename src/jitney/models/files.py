@@ -90,12 +90,12 @@ def _try_lock(file: BinaryIO, path: Path) -> bool:
         return False
 
 
-def check_room(target: Path, wanted_bytes: int, elsewhere: str = ELSEWHERE) -> None:
+def check_room(target: Path, needed_bytes: int, elsewhere: str = ELSEWHERE) -> None:
     """Raise ModelError if the disk has not enough space."""
     free = shutil.disk_usage(target.parent).free
-    if free < wanted_bytes:
+    if free < needed_bytes:
         raise ModelError(
-            f"{target} needs about {wanted_bytes >> 20} MiB and {free >> 20} MiB are free; "
+            f"{target} needs about {needed_bytes >> 20} MiB and {free >> 20} MiB are free; "
             f"make room, or {elsewhere}."
         )
 

@@ -9,9 +9,11 @@ weights are not read.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from jitney.errors import ModelError
+from jitney.models.files import Stamp
 from jitney.models.gguf_fields import (
     KEY_BYTES_MAX,
     UNSIGNED32,
@@ -90,7 +92,22 @@ class GgufHeader:
 
 
 def read_header(path: Path) -> GgufHeader:
-    """The header of a whole GGUF. Raises ModelError when it is missing, damaged or cut short."""
+    """The header of a whole GGUF. Raises ModelError when it is missing, damaged or cut short.
+
+    A start needs it several times, so the latest ones are remembered until a file changes.
+    """
+    return _read_header(path, tuple(map(_stamp, parts_of(path))))
+
+
+def _stamp(path: Path) -> Stamp | None:
+    try:
+        return Stamp.of(path)
+    except (OSError, ValueError):
+        return None  # Reading it says what is wrong.
+
+
+@lru_cache(maxsize=4)
+def _read_header(path: Path, _stamps: tuple[Stamp | None, ...]) -> GgufHeader:
     tensors = _Tensors()
     metadata = read_fields(path, tensors.add, tensors.budget)
     count = _part_count(path, metadata)

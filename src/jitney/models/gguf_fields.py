@@ -23,9 +23,9 @@ KEY_BYTES_MAX = 65_535
 KEYS_MAX = 65_536
 TENSORS_MAX = 65_536
 """Models have some thousands at most."""
-TEXT_KEPT_MAX = 1_048_576
+TEXT_BYTES_MAX = 1_048_576
 """A longer text is skipped: no needed text is that long."""
-ARRAY_KEPT_MAX = 4_096
+ARRAY_LENGTH_MAX = 4_096
 """A longer array is skipped, unless the caller wants it whole."""
 ELEMENTS_MAX = 4_194_304
 """For all arrays of a model together, without those of numbers that are skipped: tokens, types,
@@ -216,7 +216,7 @@ class GgufFields:
             return self._array(key, is_whole=is_whole)
         if kind == _STRING:
             length = self._length()
-            if length > TEXT_KEPT_MAX:
+            if length > TEXT_BYTES_MAX:
                 if is_whole:
                     raise self.damaged(f"{key} has {length} bytes")
                 self._skip(length)
@@ -239,11 +239,11 @@ class GgufFields:
             if count > (self.size - self.at) // 8:
                 raise self.cut_short(self.at + count * 8)
             self._count_elements(key, count)
-            return self._texts(key, count, is_kept=is_whole)
+            return self._texts(key, count, is_whole=is_whole)
         form = _SCALARS.get(kind)
         if form is None:
             raise self.damaged(f"an array has elements of the type {kind}")
-        if count > ARRAY_KEPT_MAX and not is_whole:
+        if count > ARRAY_LENGTH_MAX and not is_whole:
             self._skip(count * form.size)
             return None
         self._count_elements(key, count)
@@ -257,8 +257,8 @@ class GgufFields:
                 f"with the {count} of {key!r} its arrays have more than {ELEMENTS_MAX} elements"
             )
 
-    def _texts(self, key: str, count: int, *, is_kept: bool) -> tuple[str, ...] | None:
-        """`count` texts; those that are kept must be UTF-8. The loop runs 100,000 times, so it
+    def _texts(self, key: str, count: int, *, is_whole: bool) -> tuple[str, ...] | None:
+        """`count` texts; if they are wanted, they must be UTF-8. The loop runs 100,000 times, so it
         calls little."""
         read, skip, size = self._file.read, self._file.seek, self.size
         texts: list[str] = []
@@ -270,7 +270,7 @@ class GgufFields:
                 at += 8 + length
                 if at > size:
                     raise self._overrun(at, length)
-                if not is_kept:
+                if not is_whole:
                     skip(length, 1)
                     continue
                 if at > end_max:
@@ -280,10 +280,10 @@ class GgufFields:
             raise self.damaged(f"element {len(texts)} of {key} is not text") from None
         if self._file.tell() != at:
             raise self._shrunk()
-        if is_kept:
+        if is_whole:
             self._spend(at - self.at)
         self.at = at
-        return tuple(texts) if is_kept else None
+        return tuple(texts) if is_whole else None
 
     def _shrunk(self) -> ModelError:
         return ModelError(f"{self.path} became shorter while it was read.")

@@ -148,10 +148,10 @@ def _fetch(reference: Reference, files: list[_File], cache: Path, progress: Prog
         (cache / "hub").mkdir(parents=True, exist_ok=True)
     with disk_errors(f"{reference} could not be fetched", ELSEWHERE):
         blobs.mkdir(parents=True, exist_ok=True)
-        wanted = sum(each.size - _bytes_on_disk(blobs, each) for each in files)
-        check_room(blobs / (files[0].sha256 or files[0].name), wanted, ELSEWHERE)
-        if wanted:
-            _log.warning("%s is being fetched: %.1f MiB", reference, wanted / MIB)
+        needed_bytes = sum(each.size - _bytes_on_disk(blobs, each) for each in files)
+        check_room(blobs / (files[0].sha256 or files[0].name), needed_bytes, ELSEWHERE)
+        if needed_bytes:
+            _log.warning("%s is being fetched: %.1f MiB", reference, needed_bytes / MIB)
         for each in files:
             report = partial(_report, progress, before, total)
             if each.is_resumable:

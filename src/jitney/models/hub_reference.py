@@ -17,7 +17,7 @@ from jitney.models.parts import part_name
 PREFERRED = ("Q4_K_M", "Q8_0")
 """The quants to take when none is given: first a small and good one, then a large and better."""
 
-SHOWN_MAX = 40
+NAMES_MAX = 40
 _REPOSITORY = r"([A-Za-z0-9][\w.-]{0,95}/[\w.-]{1,96})"
 _BY_QUANT = re.compile(_REPOSITORY + r"(?::([\w.-]{1,64}))?", re.ASCII)
 _BY_FILE = re.compile(_REPOSITORY + r"/([^\0\\]+\.gguf)", re.ASCII | re.IGNORECASE)
@@ -151,21 +151,21 @@ def _choice_message(
     of = reference.repository
     if reference.file is not None:
         names = [each.files[0] for each in among]
-        return f"{of} has no file {reference.file}; it has {_shown(names)}."
+        return f"{of} has no file {reference.file}; it has {_listing(names)}."
     if len(found) > 1 and (reference.quant is not None or len(labels) < len(found)):
         names = [each.files[0] for each in found]
-        wanted = reference.quant or labels[0]
+        quant = reference.quant or labels[0]
         return (
-            f"{of} has several models of {wanted}: {_shown(names)}; name one, such as "
+            f"{of} has several models of {quant}: {_listing(names)}; name one, such as "
             f"{of}/{names[0]}."
         )
     lead = f"no {reference.quant}; it has" if reference.quant is not None else "several models:"
-    return f"{of} has {lead} {_shown(labels)}; choose one, such as {of}:{labels[0]}."
+    return f"{of} has {lead} {_listing(labels)}; choose one, such as {of}:{labels[0]}."
 
 
-def _shown(names: Sequence[str]) -> str:
-    more = len(names) - SHOWN_MAX
-    return ", ".join(names[:SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
+def _listing(names: Sequence[str]) -> str:
+    more = len(names) - NAMES_MAX
+    return ", ".join(names[:NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 def _label(stem: str) -> str:

@@ -52,9 +52,7 @@ def remove(model: StoredModel) -> bool:
     with disk_errors(f"{model.path} could not be removed"):
         if model.kind == CONVERTED:
             return _remove_if_free(conversions.lock_of(model.path), model.path) > 0
-        # Earlier versions stored the digest beside the model.
-        lock, digest = model.path.with_suffix(".lock"), model.path.with_suffix(".sha256")
-        return _remove_if_free(lock, model.path, digest) > 0
+        return _remove_if_free(model.path.with_suffix(".lock"), model.path) > 0
 
 
 def prune(cache: Path, kinds: Collection[str]) -> int:

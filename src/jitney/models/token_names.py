@@ -15,9 +15,9 @@ _BYTE_NAME = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 @cache
 def byte_characters() -> tuple[str, ...]:
     """The character for each byte: the same one if it is visible, else one above 255."""
-    shown = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(256, 512))
-    return tuple(chr(byte if byte in shown else next(others)) for byte in range(256))
+    return tuple(chr(byte if byte in visible else next(others)) for byte in range(256))
 
 
 _BYTE_OF = {character: bytes([byte]) for byte, character in enumerate(byte_characters())}

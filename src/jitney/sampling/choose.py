@@ -39,14 +39,14 @@ def choose_token(row: Floats, sampling: Sampling, drawn: float) -> int:
     """Steps 8 and 9 of `jitney.sampling.sampler`. At least one of the adjusted logits is finite."""
     best = float(row.max())
     if 0 < sampling.top_k < len(row):
-        kept = best_ids(row, sampling.top_k)
+        ids = best_ids(row, sampling.top_k)
         if sampling.top_p < 1.0:
-            weights = _weights(row, kept, best, sampling.temperature)
-            kept = _cut(row, kept, best, sampling, float(weights.sum()))
-        return _draw(row, kept, best, sampling, drawn)
+            weights = _weights(row, ids, best, sampling.temperature)
+            ids = _cut(row, ids, best, sampling, float(weights.sum()))
+        return _draw(row, ids, best, sampling, drawn)
     if sampling.top_p < 1.0:
-        kept = _top_p(row, best, sampling)
-        return _draw(row, kept, best, sampling, drawn)
+        ids = _top_p(row, best, sampling)
+        return _draw(row, ids, best, sampling, drawn)
     if sampling.min_p > 0.0:
         # A little lower than the true edge: `_draw` drops the tokens below it.
         edge = best + sampling.temperature * math.log(sampling.min_p) - 1e-3 - 1e-6 * abs(best)

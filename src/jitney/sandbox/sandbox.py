@@ -6,12 +6,10 @@ even inside native code; the next task then costs a fork, not a new set-up. Ever
 The process ends with its owner, because the socket between them closes. The process runs
 `jitney.sandbox.child`; tasks and answers are JSON.
 
-    SandboxError
+    SandboxError       the task raised an error, or ended its process
     |- TooLong         the task, or the set-up, exceeded its time limit
     |- TooMuchMemory   the task exceeded its memory limit
-    |- Crashed         the task ended its process; `signal` is the signal, if there was one
-    |  `- Gone           there is no process, and the task is not the cause
-    |- Failed          the task raised an error; the text is the text of that error
+    |- Gone            there is no process, and the task is not the cause
     `- Busy            the task did not run: earlier tasks took too long
 """
 
@@ -68,20 +66,8 @@ class TooMuchMemory(SandboxError):
     """The task exceeded its memory limit."""
 
 
-class Crashed(SandboxError):
-    """The task ended its process."""
-
-    def __init__(self, text: str, signal: int | None = None) -> None:
-        super().__init__(text)
-        self.signal = signal
-
-
-class Gone(Crashed):
+class Gone(SandboxError):
     """There is no process: it could not start, somebody killed it, or it is closed."""
-
-
-class Failed(SandboxError):
-    """The task raised an error."""
 
 
 class Busy(SandboxError):
@@ -100,14 +86,10 @@ class Sandbox:
         self._child: ChildProcess | None = None
         self._is_set_up = False
         self._is_closed = False
-        self._start_count = 0
+        self.start_count = 0
+        """How many processes were started so far."""
         self._task_number = 0
         self._owner = os.getpid()
-
-    @property
-    def start_count(self) -> int:
-        """How many processes were started so far."""
-        return self._start_count
 
     @property
     def pid(self) -> int | None:
@@ -150,7 +132,7 @@ class Sandbox:
             raise Busy(f"earlier tasks took longer than {self._bounds.wait_s:g} s")
         try:
             yield
-        except (TooLong, TooMuchMemory, Crashed, Failed):
+        except SandboxError:
             raise
         except BaseException:
             # Interrupted: half a frame may be in the socket.
@@ -185,7 +167,7 @@ class Sandbox:
             except OSError as error:
                 raise Gone(f"the process could not be started ({error})") from error
             self._is_set_up = False
-            self._start_count += 1
+            self.start_count += 1
             # Checked after the lines above: `close` ends only a process that it can see.
             if self._is_closed:
                 raise Gone("the process is closed")
@@ -234,6 +216,6 @@ def _error(kind: str, value: Any) -> SandboxError:
         case "memory":
             return TooMuchMemory(f"it took more than {value // 10**6} MB of memory")
         case "ended":
-            return Crashed(f"it ended its process (signal {value})", value)
+            return SandboxError(f"it ended its process (signal {value})")
         case _:
-            return Failed(str(value))
+            return SandboxError(str(value))

@@ -8,6 +8,8 @@ nowhere else. Second, a template may cut text so that a name appears (`<|e[X]nd|
 too. If the two results have different control tokens, the second result counts.
 
 Pure; runs in the template's process. The time is linear in the length of the text.
+
+Tests: tests/unit/text/test_hiding.py and test_name_pattern.py.
 """
 
 import re
@@ -18,11 +20,12 @@ from operator import itemgetter
 from typing import Any  # Any: JSON
 
 from jitney.core.backend import Segment
-from jitney.text.name_pattern import names_pattern
 
 _PRIVATE = re.compile("[\U000f0000-\U0010fffd]")
 _RUNS = re.compile("([\U000f0000-\U0010fffd]+)")
 _PRIVATE_FIRST, _PRIVATE_LAST = 0xF0000, 0x10FFFD
+_DEPTH_MAX = 24
+"""Depth of nested groups in a pattern; Python's parser of patterns recurses once for each."""
 
 
 class MarksUsedUp(Exception):
@@ -60,10 +63,8 @@ class Hiding:
 
     def mark(self, value: Any) -> str:
         """A character that is neither in this JSON nor in our text."""
-        try:
-            return next(self._free(list(_texts(value))))
-        except StopIteration:
-            raise MarksUsedUp from None
+        (mark,) = _marks_for([""], self._free(list(_texts(value)))).values()
+        return mark
 
     def _free(self, texts: list[str]) -> Iterator[str]:
         """Characters that are neither in these texts nor in our text."""
@@ -125,3 +126,36 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, list):
         return [_mapped(part, change) for part in value]
     return value
+
+
+def names_pattern(names: Iterable[str]) -> str:
+    """A pattern that matches the longest name at a place; without names, the empty text.
+
+    Names with a common prefix share that part of the pattern. A plain list of alternatives would be
+    too slow: a vocabulary may have thousands of names, each would be tried at each possible place.
+    """
+    return _pattern(sorted(set(names) - {""}), 0)
+
+
+def _pattern(names: list[str], depth: int) -> str:
+    """The pattern for sorted names. The first name may be empty."""
+    if depth > _DEPTH_MAX:
+        return "(?:" + "|".join(map(re.escape, sorted(names, key=len, reverse=True))) + ")"
+    alternatives = []
+    for first, group in groupby(names, key=lambda name: name[:1]):
+        if first:
+            alternatives.append(_with_common_prefix(list(group), depth))
+    if not alternatives:
+        return ""
+    may_end_here = not names[0]
+    if len(alternatives) == 1 and not may_end_here:
+        return alternatives[0]
+    return "(?:" + "|".join(alternatives) + ")" + ("?" if may_end_here else "")
+
+
+def _with_common_prefix(names: list[str], depth: int) -> str:
+    # The names are sorted, so the first and the last share exactly the common prefix.
+    pairs = enumerate(zip(names[0], names[-1], strict=False))
+    shorter = min(len(names[0]), len(names[-1]))
+    count = next((at for at, (one, other) in pairs if one != other), shorter)
+    return re.escape(names[0][:count]) + _pattern([name[count:] for name in names], depth + 1)

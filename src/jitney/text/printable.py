@@ -10,9 +10,9 @@ def printable(text: str) -> str:
     """The text without characters that control a terminal; tabs become spaces."""
     if text.isascii() and text.isprintable():
         return text
-    kept = []
+    characters = []
     for character in text.replace("\t", "    "):
         category = unicodedata.category(character)
         if character == "\n" or character in _JOINERS or category not in _DROPPED:
-            kept.append(character)
-    return "".join(kept)
+            characters.append(character)
+    return "".join(characters)

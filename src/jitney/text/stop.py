@@ -40,18 +40,18 @@ class StopMatcher:
         self._state, count = self._table.follow(before, text)
         matched = self._table.matched(self._state)
         if matched is None:
-            return StopResult(self._shown(before, text, self._table.length(self._state)))
+            return StopResult(self._visible(before, text, self._table.length(self._state)))
         self._is_over = True
         self._state = 0
         hidden_count = 0 if self._include else len(matched)
-        return StopResult(self._shown(before, text[:count], hidden_count), matched)
+        return StopResult(self._visible(before, text[:count], hidden_count), matched)
 
     def flush(self) -> str:
         """The text that was held back; call it after the last piece."""
         state, self._state = self._state, 0
         return self._table.beginning(state, self._table.length(state))
 
-    def _shown(self, before: int, text: str, hidden_count: int) -> str:
+    def _visible(self, before: int, text: str, hidden_count: int) -> str:
         """The text held back in state `before`, then `text`, without the last `hidden_count`."""
         text_count = len(text) - hidden_count
         if text_count < 0:

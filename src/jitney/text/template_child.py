@@ -145,8 +145,8 @@ def _with_end_mark(messages: Any, end: str) -> Any:
 
 def _spaces_after(content: str) -> str:
     """The spaces at the end, which a template may strip."""
-    kept = content.rstrip()
-    return content[len(kept) :] if kept else ""
+    stripped = content.rstrip()
+    return content[len(stripped) :] if stripped else ""
 
 
 def _text_before_mark(end: str, spaces: str, text: str) -> str:

@@ -104,10 +104,10 @@ def encode_in_windows(
         if again <= 0:
             size *= 2
             continue
-        kept, place = encoding.word_to_tokens(again), encoding.word_to_chars(again)
-        assert kept is not None, f"Word {again} has no token."
+        token_range, place = encoding.word_to_tokens(again), encoding.word_to_chars(again)
+        assert token_range is not None, f"Word {again} has no token."
         assert place is not None, f"Word {again} has no place in the text."
-        tokens += encoding.ids[: kept[0]]
+        tokens += encoding.ids[: token_range[0]]
         start += place[0]
         size = window
 

@@ -14,8 +14,8 @@ from jitney.errors import ModelError
 from jitney.models.gguf_vocabulary import GgufVocabulary
 from jitney.models.token_names import SPACE_MARK, byte_name
 
-WORDS_KEPT_MAX = 16_384
-WORD_KEPT_CHARACTERS_MAX = 64
+WORDS_CACHED_MAX = 16_384
+WORD_CACHED_CHARACTERS_MAX = 64
 
 
 class ScoredPairs:
@@ -34,7 +34,7 @@ class ScoredPairs:
         # Pairs of neighbouring characters in any token. Between other pairs no merge can happen,
         # so a text can be split there, and each word merged and cached separately.
         self._joined = {left + right for token in self._ranks for left, right in pairwise(token)}
-        self._cached_merge = lru_cache(maxsize=WORDS_KEPT_MAX)(self._merge)
+        self._cached_merge = lru_cache(maxsize=WORDS_CACHED_MAX)(self._merge)
 
     def _byte_token(self, stored: GgufVocabulary, byte: int) -> int:
         token = self._ids.get(byte_name(byte))
@@ -56,7 +56,7 @@ class ScoredPairs:
         return list(
             chain.from_iterable(
                 self._cached_merge(word)
-                if len(word) <= WORD_KEPT_CHARACTERS_MAX
+                if len(word) <= WORD_CACHED_CHARACTERS_MAX
                 else self._merge(word)
                 for word in words
             )

@@ -44,7 +44,7 @@ _INFILL: Mapping[str, tuple[str, ...]] = {
 }
 """Names of the tokens for filling in the middle, used where the file does not name the token."""
 _INFILL_ENDS = ("fim_pad", "fim_rep", "fim_sep")
-_SHOWN = frozenset({"<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"})
+_VISIBLE = frozenset({"<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"})
 _HARMONY = {"<|return|>", "<|flush|>"}
 _HARMONY_CALLS = {"<|call|>", "<|calls|>"}
 
@@ -81,7 +81,7 @@ def assign_roles(stored: GgufVocabulary, *, bos: int, eos: int) -> Roles:
             endings.add(token)
     for token in structure:
         kinds[token] = UNKNOWN if kinds[token] == UNKNOWN else CONTROL
-    for name in _SHOWN & ids.keys():
+    for name in _VISIBLE & ids.keys():
         kinds[ids[name]] = USER_DEFINED
     named = dict(stored.roles)
     for role, token in (("bos", bos), ("eos", eos)):

@@ -22,7 +22,7 @@ from jitney import (
     RequestPriority,
     SamplingParams,
 )
-from jitney.api import callbacks
+from jitney.config import resolve
 from jitney.core.events import FinishReason
 from jitney.core.request import RequestId
 from jitney.core.scheduler_settings import Strategy
@@ -248,21 +248,6 @@ def test_a_loaded_model_is_used_and_left_loaded() -> None:
             BatchProcessor(llm, BatchConfig())
 
 
-def test_a_callback_may_stop_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Guards against a callback that waits for itself."""
-    monkeypatch.setattr(callbacks, "CLOSE_S", 10 * WAIT_S)
-    stopped = threading.Event()
-
-    def stop(result: BatchResult, user_data: BatchProcessor | None) -> None:
-        running.stop()
-        stopped.set()
-
-    running = BatchProcessor(None, BatchConfig(max_wait_time_ms=1), stop, backend="fake")
-    running.start()
-    running.submit("a", GREEDY)
-    assert stopped.wait(WAIT_S)
-
-
 def test_a_callback_may_stop_a_processor_of_a_loaded_model() -> None:
     """Guards against a callback that waits for itself until the drain is over.
 
@@ -349,51 +334,7 @@ def test_the_defaults_are_the_seeds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "meant"),
-    [
-        ("FixedSize", {"strategy": "static", "max_wait_ms": 100}),
-        ("fixed_size", {"strategy": "static", "max_wait_ms": 100}),
-        ("STATIC", {"strategy": "static", "max_wait_ms": 100}),
-        (BatchingStrategy.Adaptive, {"strategy": "adaptive", "max_wait_ms": 100}),
-        ("continuous", {"strategy": "continuous", "max_wait_ms": 0}),
-    ],
-)
-def test_strategies_go_by_the_seeds_names_and_ours(given: str, meant: dict[str, object]) -> None:
-    """Guards the spelling, and Continuous, which does not wait unless it is told to."""
-    settings = BatchConfig(strategy=given).settings()
-    assert {name: settings[name] for name in meant} == meant
-
-
-def test_a_wait_that_is_given_is_kept_under_every_strategy() -> None:
-    """Guards Continuous, where what was given became 0 in silence: there it is a window."""
-    for strategy in BatchingStrategy:
-        config = BatchConfig(strategy=strategy, max_wait_time_ms=250)
-        assert config.settings()["max_wait_ms"] == config.max_wait_time_ms == 250
-    with BatchProcessor(
-        None, BatchConfig(strategy="Continuous", max_wait_time_ms=250), backend="fake"
-    ) as running:
-        llm = running._llm
-        assert llm is not None
-        assert llm.settings.max_wait_ms == 250
-
-
-def test_the_rest_becomes_settings_too() -> None:
-    """Guards against a field that is accepted and ignored."""
-    config = BatchConfig(
-        strategy="FixedSize",
-        max_wait_time_ms=math.inf,
-        enable_priority=True,
-        memory_limit_bytes=2**30,
-    )
-    settings = config.settings()
-    assert settings["wait_until_full"] is True
-    assert "max_wait_ms" not in settings
-    assert settings["policy"] == "priority"
-    assert settings["memory_limit"] == 2**30
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "sentence"),
     [
         ({"num_workers": 4}, "several processors in processes of their own"),
         ({"strategy": "Greedy"}, "FixedSize, DynamicTimeout, Adaptive, Continuous"),
@@ -403,17 +344,37 @@ def test_the_rest_becomes_settings_too() -> None:
         ({"min_batch_size": 2, "strategy": "Continuous"}, "under Adaptive only, not Continuous"),
     ],
 )
-def test_what_cannot_be_done_is_refused(given: Any, said: str) -> None:
+def test_what_cannot_be_done_is_refused(given: Any, sentence: str) -> None:
     """Guards against a wish that is lost in silence."""
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=sentence):
         BatchConfig(**given)
 
 
-def test_a_minimum_goes_with_adaptive() -> None:
-    """Guards the one strategy under which fewer than `max_batch_size` would depart."""
-    config = BatchConfig(strategy="Adaptive", min_batch_size=4)
-    with BatchProcessor(None, config, backend="fake") as running:
-        assert running.get_stats().total_requests == 0
+@pytest.mark.parametrize(
+    ("fields", "settings"),
+    [
+        ({"strategy": "FixedSize"}, {"strategy": "static", "max_wait_ms": 100}),
+        ({"strategy": "fixed_size"}, {"strategy": "static", "max_wait_ms": 100}),
+        ({"strategy": "STATIC"}, {"strategy": "static", "max_wait_ms": 100}),
+        ({"strategy": BatchingStrategy.Adaptive}, {"strategy": "adaptive", "max_wait_ms": 100}),
+        ({"strategy": "continuous"}, {"strategy": "continuous", "max_wait_ms": 0}),
+        *(
+            ({"strategy": each, "max_wait_time_ms": 250}, {"max_wait_ms": 250})
+            for each in BatchingStrategy
+        ),
+        ({"strategy": "static", "max_wait_time_ms": math.inf}, {"wait_until_full": True}),
+        ({"enable_priority": True}, {"policy": "priority"}),
+        ({"memory_limit_bytes": 2**30}, {"memory_limit": 2**30}),
+        ({"strategy": "Adaptive", "min_batch_size": 4}, {"min_batch_size": 4}),
+    ],
+)
+def test_fields_become_settings(fields: Any, settings: dict[str, object]) -> None:
+    """Guards spellings, waits under every strategy, and fields against being ignored."""
+    found = BatchConfig(**fields).settings()
+    assert found | settings == found
+    assert ("max_wait_ms" in found) != ("wait_until_full" in found)
+    resolved = resolve(found, None, {}, given_as="argument").settings
+    assert all(getattr(resolved, name) == value for name, value in settings.items())
 
 
 def test_priorities_are_the_seeds_and_count_up() -> None:

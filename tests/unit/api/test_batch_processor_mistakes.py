@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from jitney import LLM, BatchConfig, BatchProcessor, BatchResult, SamplingParams
+from jitney.api import callbacks
 from jitney.errors import ConfigError, InvalidRequest
 
 WAIT_S = 60.0
@@ -14,8 +15,11 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=6)
 
 
 @pytest.mark.parametrize("is_loaded", [False, True])
-def test_callbacks_that_stop_do_not_wait_for_each_other(is_loaded: bool) -> None:
+def test_callbacks_that_stop_wait_neither_for_themselves_nor_for_each_other(
+    is_loaded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Guards code that stops when it has enough: two results reach that point at once."""
+    monkeypatch.setattr(callbacks, "CLOSE_S", 10 * WAIT_S)
     met = threading.Barrier(2, timeout=WAIT_S)
     ended: list[str] = []
 

@@ -144,16 +144,16 @@ def test_a_cancel_ends_with_what_was_made(llm: LLM) -> None:
 
 def test_what_went_wrong_is_told_with_what_was_made(llm: LLM) -> None:
     """Guards on_done against a deadline: it comes, once, with the error and the output."""
-    told: list[tuple[Any, Any]] = []  # Any: an output and an error, looked into below
+    ends: list[tuple[Any, Any]] = []  # Any: an output and an error, looked into below
     ended = threading.Event()
 
     def on_done(output: RequestOutput | None, error: JitneyError | None, _: object) -> None:
-        told.append((output, error))
+        ends.append((output, error))
         ended.set()
 
     llm.submit("a", LONG, request_timeout_s=1e-6, on_done=on_done)
     assert ended.wait(WAIT_S)
-    ((output, error),) = told
+    ((output, error),) = ends
     assert isinstance(error, DeadlineExceeded)
     assert output.outputs[0].finish_reason == "deadline"
 
@@ -229,37 +229,69 @@ def test_threads_are_few_and_leave(llm: LLM, gate: threading.Event) -> None:
     assert again.ended.wait(WAIT_S), "threads come back when they are needed"
 
 
-def test_more_blocking_callbacks_than_threads_wait_and_are_said(
-    llm: LLM,
-    gate: threading.Event,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+def test_more_blocking_callbacks_than_threads_wait_and_are_reported(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Guards the bound on threads, and that everybody is called once all the same."""
+    """Guards the bound on threads, that everybody is called once all the same, and the report of
+    the second time: the first must not silence it for the life of the model."""
     monkeypatch.setattr(callbacks, "THREADS_MAX", 3)
     monkeypatch.setattr(callbacks, "BLOCKED_S", 0.01)
-    heard = Heard(12)
-    entered = threading.Semaphore(0)
+    for _ in range(2):
+        caplog.clear()
+        open_gate, entered, heard = threading.Event(), threading.Semaphore(0), Heard(12)
+        enter = blocked_by(open_gate, heard.on_done)
 
-    def on_done(*given: Any) -> None:  # Any: as callbacks are given them
-        entered.release()
-        assert gate.wait(WAIT_S)
-        heard.on_done(*given)
+        def on_done(
+            *values: Any,  # Any: as callbacks get them
+            entered: threading.Semaphore = entered,
+            enter: Callable[..., None] = enter,
+        ) -> None:
+            entered.release()
+            enter(*values)
 
-    handles = [llm.submit(f"n {number}", SHORT, on_done=on_done) for number in range(12)]
-    for handle in handles:
-        handle.result(WAIT_S)
-    for _ in range(3):
-        assert entered.acquire(timeout=WAIT_S)
-    assert len(own_threads()) == 3
-    assert not entered.acquire(blocking=False)
-    # A report that came before the third call does not know that all block.
-    while "3 callbacks run at once, which is the limit" not in caplog.text:
-        assert not gate.wait(0.001)
-    gate.set()
+        try:
+            handles = [llm.submit(f"n {number}", SHORT, on_done=on_done) for number in range(12)]
+            for handle in handles:
+                handle.result(WAIT_S)
+            for _ in range(3):
+                assert entered.acquire(timeout=WAIT_S)
+            assert len(own_threads()) == 3
+            assert not entered.acquire(blocking=False)
+            # A report that came before the third call does not know that all block.
+            while "3 callbacks run at once, which is the limit" not in caplog.text:
+                assert not open_gate.wait(0.001)
+        finally:
+            open_gate.set()
+        assert heard.ended.wait(WAIT_S)
+        for thread in own_threads():
+            thread.join(WAIT_S)
+        assert heard.ended_count == 12
+
+
+def test_a_thread_that_cannot_start_is_reported_and_tried_again(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Guards a machine without a free thread: the request runs, and the next brings its calls."""
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name.startswith("jitney-callback"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    heard = Heard(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        handle = llm.submit("first", SHORT, on_done=heard.on_done)
+        assert handle.result(WAIT_S).finished
+    assert (
+        caplog.messages
+        == ["The system has no further thread for callbacks: can't start new thread"] * 2
+    )
+    assert heard.ended_count == 0
+    llm.submit("second", SHORT, on_done=heard.on_done)
     assert heard.ended.wait(WAIT_S)
-    llm.close()
-    assert heard.ended_count == 12
+    assert heard.ended_count == 2
 
 
 def test_a_callback_that_does_not_return_is_reported(
@@ -268,18 +300,18 @@ def test_a_callback_that_does_not_return_is_reported(
     """Guards whoever looks for the reason of a silence."""
     monkeypatch.setattr(callbacks, "BLOCKED_S", 0.01)
     said: list[str] = []
-    told = threading.Event()
+    reported = threading.Event()
 
     class Listening(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             said.append(record.getMessage())
-            told.set()
+            reported.set()
 
     log, handler = logging.getLogger("jitney.api.callbacks"), Listening()
     log.addHandler(handler)
     try:
         handle = llm.submit("a", SHORT, on_done=blocked_by(gate, lambda *_: None))
-        assert told.wait(WAIT_S)
+        assert reported.wait(WAIT_S)
     finally:
         log.removeHandler(handler)
     assert said == [f"A callback of request {handle.id} has not returned for 0.01 s; others go on"]

@@ -9,7 +9,7 @@ import pytest
 
 import jitney
 from jitney import LLM, SamplingParams
-from jitney.api.prompts import GivenPrompt
+from jitney.api.prompts import PromptInput
 from jitney.errors import (
     ConfigError,
     ContextLengthExceeded,
@@ -79,7 +79,7 @@ def test_logprobs_are_mappings_with_rank_and_text(llm: LLM) -> None:
 def test_every_form_of_a_prompt_gives_the_same(llm: LLM) -> None:
     """Guards against forms that are tokenised differently."""
     tokens = llm.get_tokenizer().encode("the road")
-    forms: list[GivenPrompt] = [
+    forms: list[PromptInput] = [
         "the road",
         {"prompt": "the road"},
         {"prompt_token_ids": tokens},

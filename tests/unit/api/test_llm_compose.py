@@ -117,12 +117,6 @@ def test_more_sequences_than_llama_cpp_can_tell_apart_are_refused_before_loading
         assemble(Settings(backend="llamacpp", max_num_seqs=300))
 
 
-def test_the_fake_backend_has_no_bytes() -> None:
-    """Guards against a limit that is accepted and ignored."""
-    with pytest.raises(ConfigError, match="memory_limit"):
-        assemble(Settings(backend="fake", memory_limit=2**30))
-
-
 def test_a_seed_for_the_engine_repeats_unseeded_requests() -> None:
     """Guards the setting `seed`; two runs of 12 free tokens agree by chance below 1e-9."""
     params = SamplingParams(temperature=2.0, max_tokens=12)

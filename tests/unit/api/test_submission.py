@@ -57,8 +57,8 @@ def test_a_priority_is_a_name_a_class_or_a_number_that_counts_up(
 @pytest.mark.parametrize("given", ["urgent", "", "3", 4, -1, 1.5, True, ["high"], "x" * 1000])
 def test_what_is_no_priority_is_refused_in_one_sentence(given: object) -> None:
     """Guards against a class that was meant otherwise: -1 is high over HTTP, and nothing here."""
-    said = "priority is low, normal, high or critical, or a number from 0 (low) to 3 (critical)"
-    with pytest.raises(InvalidRequest, match=re.escape(said)) as caught:
+    sentence = "priority is low, normal, high or critical, or a number from 0 (low) to 3 (critical)"
+    with pytest.raises(InvalidRequest, match=re.escape(sentence)) as caught:
         read_priority(given)
     assert caught.value.parameter == "priority"
     assert len(str(caught.value)) < 200

@@ -38,9 +38,9 @@ def refused(
 
 def refused_at_once(tmp_path: Path, **given: Any) -> str:
     """The sentence; nothing was written to the cache, so that nothing was tried."""
-    told = refused(tmp_path, (ConfigError, ModelError), **given)
+    sentence = refused(tmp_path, (ConfigError, ModelError), **given)
     assert not (tmp_path / "cache").exists()
-    return told
+    return sentence
 
 
 def exported(tmp_path: Path) -> Path:
@@ -52,28 +52,29 @@ def exported(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("backend", ["llamacpp", "fake"])
-@pytest.mark.parametrize("given", [{"dtype": "float32"}, {"kv_cache_dtype": "uint8"}])
-def test_kinds_of_numbers_are_refused_where_there_is_no_choice(
-    tmp_path: Path, backend: str, given: dict[str, Any]
+@pytest.mark.parametrize(
+    ("backend", "setting", "value"),
+    [
+        ("llamacpp", "dtype", "float32"),
+        ("llamacpp", "kv_cache_dtype", "uint8"),
+        ("fake", "dtype", "float32"),
+        ("fake", "kv_cache_dtype", "uint8"),
+        ("openvino", "gpu_layers", 3),
+        ("openvino", "flash_attention", "off"),
+    ],
+)
+def test_settings_of_other_backends_are_refused(
+    tmp_path: Path, backend: str, setting: str, value: object
 ) -> None:
     """Guards against a setting that is taken and ignored."""
-    told = refused_at_once(tmp_path, backend=backend, **given)
-    assert told.startswith(f"{next(iter(given))} is given, and the {backend} backend")
-
-
-@pytest.mark.parametrize("given", [{"gpu_layers": 3}, {"flash_attention": "off"}])
-def test_settings_of_llamacpp_are_refused_by_openvino(
-    tmp_path: Path, given: dict[str, Any]
-) -> None:
-    """Guards against a setting that is taken and ignored."""
-    assert next(iter(given)) in refused_at_once(tmp_path, backend="openvino", **given)
+    sentence = refused_at_once(tmp_path, backend=backend, **{setting: value})
+    assert sentence.startswith(f"{setting} is given, and the {backend} backend")
 
 
 def test_bytes_are_refused_by_a_backend_that_has_none(tmp_path: Path) -> None:
     """Guards against a budget that is taken and ignored."""
-    told = refused_at_once(tmp_path, backend="fake", memory_limit=2**20)
-    assert "kv_tokens, not memory_limit" in told
+    sentence = refused_at_once(tmp_path, backend="fake", memory_limit=2**20)
+    assert "kv_tokens, not memory_limit" in sentence
 
 
 @pytest.mark.parametrize("backend", ["openvino", "llamacpp"])
@@ -88,8 +89,8 @@ def test_a_mistake_in_a_setting_is_told_before_the_backend_is_tried(
         "openvino": {"gpu_layers": 3},
         "llamacpp": {"dtype": "float32"},
     }
-    told = refused_at_once(tmp_path, backend=backend, **mistakes[backend])
-    assert UNWELL not in told
+    sentence = refused_at_once(tmp_path, backend=backend, **mistakes[backend])
+    assert UNWELL not in sentence
     assert children.names == []
 
 
@@ -100,9 +101,9 @@ def test_a_backend_that_was_asked_for_and_does_not_work_is_a_sentence(
     """Guards `--backend`: the reason and a way out, before a model is fetched or converted."""
     install(monkeypatch)
     children = stand_in(tmp_path, monkeypatch, **{backend: refuses(UNWELL)})
-    told = refused(tmp_path, ConfigError, backend=backend)
-    assert told.startswith(f"The {backend} backend does not work on this machine: {UNWELL}; ")
-    assert "`jitney backends`" in told
+    sentence = refused(tmp_path, ConfigError, backend=backend)
+    assert sentence.startswith(f"The {backend} backend does not work on this machine: {UNWELL}; ")
+    assert "`jitney backends`" in sentence
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["probes"]
     # Where bfloat16 is tried first, what it fails for is tried again without.
     assert set(children.names) == {backend}
@@ -124,7 +125,7 @@ def test_one_that_was_asked_for_and_works_is_taken_whatever_the_other_does(
 
 
 @pytest.mark.parametrize(
-    ("failing", "name", "told"),
+    ("failing", "name", "sentence"),
     [
         ({"openvino": NO_ATTENTION}, "llamacpp", f"OpenVINO does not work here: {NO_ATTENTION}"),
         (
@@ -139,7 +140,7 @@ def test_where_one_does_not_work_the_other_is_taken(
     monkeypatch: pytest.MonkeyPatch,
     failing: dict[str, str],
     name: str,
-    told: str,
+    sentence: str,
 ) -> None:
     """Guards a processor that OpenVINO was not compiled for: nothing is measured there."""
     install(monkeypatch)
@@ -148,27 +149,7 @@ def test_where_one_does_not_work_the_other_is_taken(
         settings = Settings(cache_dir=tmp_path / "cache", max_num_seqs=sequences)
         for selection in (select_backend_if_known(settings), select_backend(settings)):
             assert selection is not None
-            assert (selection.name, selection.reason) == (name, told)
-
-
-def test_where_both_do_not_work_both_reasons_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Guards the last resort: a sentence, and no attempt to load what was seen to fail."""
-    install(monkeypatch)
-    stand_in(tmp_path, monkeypatch, openvino=refuses(NO_ATTENTION), llamacpp="kill -SEGV $$")
-    told = refused(tmp_path, MissingDependency)
-    assert f"OpenVINO does not work here: {NO_ATTENTION}" in told
-    assert "llama.cpp does not work here: it crashed (SIGSEGV)" in told
-
-
-def test_layers_on_a_gpu_need_a_llamacpp_that_works(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Guards against the other backend being taken, and the setting passed over."""
-    install(monkeypatch)
-    stand_in(tmp_path, monkeypatch, llamacpp=refuses(UNWELL))
-    assert UNWELL in refused(tmp_path, ConfigError, gpu_layers=3)
+            assert (selection.name, selection.reason) == (name, sentence)
 
 
 @pytest.mark.parametrize("backend", ["openvino", "llamacpp", "auto"])
@@ -190,9 +171,9 @@ def test_a_model_that_the_named_backend_refuses_is_a_sentence(
 ) -> None:
     """Guards against what native code says of a folder, which names no way out."""
     stand_in(tmp_path, monkeypatch)
-    told = refused(tmp_path, ModelError, backend="llamacpp", model=exported(tmp_path))
-    assert "cannot be run by llama.cpp: it reads GGUF files" in told
-    assert told.endswith("use the OpenVINO backend.")
+    sentence = refused(tmp_path, ModelError, backend="llamacpp", model=exported(tmp_path))
+    assert "cannot be run by llama.cpp: it reads GGUF files" in sentence
+    assert sentence.endswith("use the OpenVINO backend.")
 
 
 def test_a_setting_that_no_backend_has_is_refused_without_advice_for_another(
@@ -211,9 +192,9 @@ def test_a_family_that_openvino_does_not_know_is_refused_with_a_way_out(
     model = tmp_path / "model.gguf"
     write_tiny_gguf(model, shape=TinyShape(layers=1, width=32, heads=2, architecture="gemma"))
     stand_in(tmp_path, monkeypatch)
-    told = refused(tmp_path, ModelError, backend="openvino", model=model)
-    assert "its architecture is gemma" in told
-    assert told.endswith("use the llama.cpp backend.")
+    sentence = refused(tmp_path, ModelError, backend="openvino", model=model)
+    assert "its architecture is gemma" in sentence
+    assert sentence.endswith("use the llama.cpp backend.")
     assert not (tmp_path / "cache" / "converted").exists()
 
 
@@ -227,24 +208,13 @@ def test_an_exported_folder_is_for_openvino(
     assert select_backend(settings).name == "openvino"
 
 
-def test_an_exported_folder_where_openvino_does_not_work_is_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Guards against llama.cpp being given a folder: what helps is another form of the model."""
-    install(monkeypatch)
-    stand_in(tmp_path, monkeypatch, openvino=refuses(NO_ATTENTION))
-    told = refused(tmp_path, MissingDependency, model=exported(tmp_path))
-    assert f"OpenVINO does not work here: {NO_ATTENTION}" in told
-    assert told.endswith("take a GGUF file of the model.")
-
-
 def test_nothing_is_tried_that_is_not_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards a bare install: the advice is to add a backend, not to mend one."""
     install(monkeypatch, missing=(*MODULES["openvino"], *MODULES["llamacpp"]))
     children = stand_in(tmp_path, monkeypatch)
-    told = refused(tmp_path, MissingDependency)
-    assert "OpenVINO is not installed, and llama.cpp is not installed" in told
+    sentence = refused(tmp_path, MissingDependency)
+    assert "OpenVINO is not installed, and llama.cpp is not installed" in sentence
     assert children.names == []
     assert not (tmp_path / "cache").exists()

@@ -163,7 +163,7 @@ def test_one_that_fails_loses(
     case: tuple[str, str, bool],
 ) -> None:
     """Guards against a crash at every start; what may pass is tried again the next time."""
-    script, told, is_kept = case
+    script, sentence, is_kept = case
     place.memory.unlink()
     scripts = {"openvino": says(0.1), "llamacpp": says(0.1)} | {failing: script}
     log = children(scripts["openvino"], scripts["llamacpp"])
@@ -171,9 +171,9 @@ def test_one_that_fails_loses(
         selection = select_backend(place.settings)
         assert selection.name != failing
         assert f"{failing} failed (" in selection.reason
-        assert told in selection.reason
+        assert sentence in selection.reason
     assert log.read_text() == "start\n" * (2 if is_kept else 4)
-    assert any(failing in message and told in message for message in caplog.messages)
+    assert any(failing in message and sentence in message for message in caplog.messages)
 
 
 def test_where_both_fail_openvino_is_taken_and_nothing_remembered(

@@ -101,14 +101,23 @@ def test_changed_source_is_converted_again(tmp_path: Path, source: Path) -> None
     assert path.read_bytes() == source.read_bytes()
 
 
-def test_half_done_leaves_nothing(tmp_path: Path, source: Path) -> None:
-    """A conversion that fails must not leave a file that is taken next time."""
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (ModelError("it failed."), "it failed"),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "disk is full; make room"),
+    ],
+)
+def test_half_done_leaves_a_sentence_and_no_file(
+    tmp_path: Path, source: Path, error: Exception, sentence: str
+) -> None:
+    """Guards against half a model that is taken next time, and errors that say not what to do."""
 
     def fails(_: Path, folder: Path) -> None:
         (folder / NAME).write_bytes(b"GGUF half")
-        raise ModelError("it failed.")
+        raise error
 
-    with pytest.raises(ModelError, match="it failed"):
+    with pytest.raises(ModelError, match=sentence):
         convert(tmp_path / "cache", source, fails)
     assert not list((tmp_path / "cache").rglob("*.gguf"))
     assert not list((tmp_path / "cache").rglob("*.partial"))
@@ -119,16 +128,6 @@ def test_a_missing_result_is_a_sentence(tmp_path: Path, source: Path) -> None:
     with pytest.raises(ModelError, match="could not be made"):
         convert(tmp_path / "cache", source, lambda given, folder: None)
     assert not list((tmp_path / "cache").rglob("*.copy"))
-
-
-def test_full_disk_is_a_sentence(tmp_path: Path, source: Path) -> None:
-    """'No space left on device' alone does not say which device, nor what to do."""
-
-    def fails(_: Path, __: Path) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with pytest.raises(ModelError, match="disk is full; make room"):
-        convert(tmp_path / "cache", source, fails)
 
 
 def test_a_cache_that_cannot_be_written_is_a_sentence(tmp_path: Path, source: Path) -> None:

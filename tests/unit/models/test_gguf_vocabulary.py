@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jitney.errors import ModelError
-from jitney.models.gguf_fields import ELEMENTS_MAX, READ_BYTES_MAX, TEXT_KEPT_MAX
+from jitney.models.gguf_fields import ELEMENTS_MAX, READ_BYTES_MAX, TEXT_BYTES_MAX
 from jitney.models.gguf_vocabulary import TOKEN_CHARACTERS_MAX, read_vocabulary
 
 BOOL, STRING, ARRAY = 7, 8, 9
@@ -126,7 +126,7 @@ def with_key(key: str, kind: int, value: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "sentence"),
     [
         (lambda: gguf_of({}), "no tokens"),
         (lambda: with_key("ggml.tokens", ARRAY, texts()), "no tokens"),
@@ -151,7 +151,7 @@ def with_key(key: str, kind: int, value: bytes) -> bytes:
         (lambda: with_key("ggml.model", UNSIGNED, bytes(4)), "tokenizer.ggml.model"),
         (lambda: with_key("ggml.pre", BOOL, b"\0"), "`str`, got `bool`"),
         (lambda: with_key("chat_template", ARRAY, texts("a")), "tokenizer.chat_template"),
-        (lambda: with_key("chat_template", STRING, text("x" * (TEXT_KEPT_MAX + 1))), "bytes"),
+        (lambda: with_key("chat_template", STRING, text("x" * (TEXT_BYTES_MAX + 1))), "bytes"),
         (lambda: with_key("ggml.add_bos_token", UNSIGNED, bytes(4)), "`bool | null`, got `int`"),
         (lambda: with_key("ggml.eos_token_id", STRING, text("1")), "`int`, got `str`"),
         (lambda: with_key("ggml.eos_token_id", BOOL, b"\1"), "`int`, got `bool`"),
@@ -164,13 +164,15 @@ def with_key(key: str, kind: int, value: bytes) -> bytes:
         (lambda: with_key("ggml.tokens", ARRAY, struct.pack("<IQ", 99, 1)), "type 99"),
     ],
 )  # fmt: skip
-def test_bad_values_are_refused(tmp_path: Path, content: Callable[[], bytes], told: str) -> None:
+def test_bad_values_are_refused(
+    tmp_path: Path, content: Callable[[], bytes], sentence: str
+) -> None:
     """Counts, lengths and types from a file must not make us allocate, loop or stumble later."""
-    assert told in refusal(tmp_path / "model.gguf", content())
+    assert sentence in refusal(tmp_path / "model.gguf", content())
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "sentence"),
     [
         ({"tokenizer.ggml.tokens": (ARRAY, struct.pack("<IQ", STRING, ELEMENTS_MAX + 1))},
          "elements"),
@@ -179,14 +181,14 @@ def test_bad_values_are_refused(tmp_path: Path, content: Callable[[], bytes], to
     ],
 )  # fmt: skip
 def test_lists_that_fit_the_file_and_no_memory_are_refused(
-    tmp_path: Path, fields: GgufFields, told: str
+    tmp_path: Path, fields: GgufFields, sentence: str
 ) -> None:
     """A file of holes costs its maker nothing, and would cost us all memory."""
     path = tmp_path / "model.gguf"
     path.write_bytes(gguf_of(fields))
     with path.open("r+b") as file:
         file.truncate(2**32)
-    with pytest.raises(ModelError, match=told):
+    with pytest.raises(ModelError, match=sentence):
         read_vocabulary(path)
 
 

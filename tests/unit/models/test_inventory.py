@@ -127,11 +127,10 @@ def test_whoever_waits_for_a_lock_that_was_removed_takes_the_new_one(tmp_path: P
 
 
 def test_the_embedded_model_can_be_removed(cache: Path) -> None:
-    """Guards its mark as well: a mark without a file would be believed."""
+    """Guards room on the disk; its lock goes too."""
     path = embedded.path_in(cache)
     path.parent.mkdir(parents=True)
     path.write_bytes(b"model")
-    path.with_suffix(".sha256").write_text(embedded.FILE_SHA256)
     model = only(cache)
     assert (model.name, model.kind, model.size) == (embedded.NAME, "embedded", 5)
     assert inventory.remove(model)

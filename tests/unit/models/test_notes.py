@@ -33,15 +33,6 @@ def test_last_use_is_noted(cache: Path, source: Path) -> None:
     assert [about for _, about in notes.all_notes(cache)] == [source]
 
 
-def test_what_was_checked_is_checked_again_when_it_changed(cache: Path, source: Path) -> None:
-    """Guards against damage that came after the first look."""
-    assert not notes.is_checked(cache, source)
-    notes.note_checked(cache, source)
-    assert notes.is_checked(cache, source)
-    source.write_bytes(b"other")
-    assert not notes.is_checked(cache, source)
-
-
 def test_a_digest_is_read_once(cache: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards the time of a start: a large model is not read whole each time."""
     digest = hashlib.sha256(b"model").hexdigest()

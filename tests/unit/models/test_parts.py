@@ -41,8 +41,8 @@ def test_the_header_of_parts_is_that_of_the_whole(tmp_path: Path, parts: list[Pa
 
 def test_the_converter_is_not_given_parts(parts: list[Path]) -> None:
     """Guards against a model of which only the first part is converted."""
-    told = refusal(read_header(parts[0]))
-    assert told == "it comes in 3 parts, and the converter reads single files"
+    sentence = refusal(read_header(parts[0]))
+    assert sentence == "it comes in 3 parts, and the converter reads single files"
 
 
 def test_a_missing_part_is_named(parts: list[Path]) -> None:

@@ -13,7 +13,7 @@ from typing import Any  # Any: JSON
 
 import pytest
 
-from jitney.sandbox.sandbox import Bounds, Busy, Crashed, Failed, Sandbox, TooLong, TooMuchMemory
+from jitney.sandbox.sandbox import Bounds, Busy, Gone, Sandbox, SandboxError, TooLong, TooMuchMemory
 from tests.e2e.server.processes import children, is_alive, wait_until_gone
 from tests.sandbox_for_tests import ROOT, set_up, set_up_threads
 
@@ -67,7 +67,7 @@ def test_a_process_may_be_started_before_it_is_known_what_for() -> None:
         assert (asked, sandbox.start_count) == ([1], 1)
     finally:
         sandbox.close()
-    with pytest.raises(Crashed, match="closed"):
+    with pytest.raises(Gone, match="closed"):
         sandbox.spawn()
 
 
@@ -99,7 +99,7 @@ def test_a_task_that_takes_too_long_is_ended_and_costs_no_set_up(
 
 
 def _run_until_closed(sandbox: Sandbox, task: list[str]) -> None:
-    with pytest.raises(Crashed):
+    with pytest.raises(Gone):
         sandbox.run(task)
 
 
@@ -161,9 +161,8 @@ def test_a_server_leaves_after_so_many_tasks(make: Make) -> None:
 def test_a_task_that_crashes_is_told_by_its_signal(make: Make, number: int) -> None:
     """Guards the owner against crashes of native code."""
     sandbox = make()
-    with pytest.raises(Crashed) as caught:
+    with pytest.raises(SandboxError, match=rf"signal {number:d}\)"):
         sandbox.run(["end", number])
-    assert caught.value.signal == number
     assert sandbox.run(["same", "next"]) == "next"
     assert sandbox.start_count == 1
 
@@ -172,9 +171,9 @@ def test_a_task_that_ends_its_process_or_raises_is_answered(make: Make) -> None:
     """Guards the rule of one answer for each task, however it ends."""
     sandbox = make()
     for status in (0, 5):
-        with pytest.raises(Crashed):
+        with pytest.raises(SandboxError, match="ended its process"):
             sandbox.run(["exit", status])
-    with pytest.raises(Failed, match="KeyError: 'words'"):
+    with pytest.raises(SandboxError, match="KeyError: 'words'"):
         sandbox.run(["fail", "words"])
     assert sandbox.run(["same", 2]) == 2
     assert sandbox.start_count == 1
@@ -219,7 +218,7 @@ def test_a_process_that_is_stuck_is_ended(make: Make, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("given", "kind"), [("raise", Failed), ("hang", TooLong), ("die", Crashed)]
+    ("given", "kind"), [("raise", SandboxError), ("hang", TooLong), ("die", Gone)]
 )
 def test_a_set_up_that_fails_is_told(make: Make, given: str, kind: type[Exception]) -> None:
     """Guards the first task, and every later one, against waiting for it."""
@@ -242,7 +241,7 @@ def test_a_set_up_is_limited_in_memory(make: Make) -> None:
 
 def test_nothing_is_forked_beside_another_thread(make: Make) -> None:
     """Guards against a lock that some other thread held at the fork."""
-    with pytest.raises(Crashed):
+    with pytest.raises(Gone):
         make(set_up=set_up_threads).run(["given"])
 
 
@@ -274,7 +273,7 @@ def test_a_wait_for_others_is_bounded_and_closing_ends_what_runs(make: Make) -> 
     def ask() -> None:
         try:
             sandbox.run(["pause"])
-        except Crashed as error:
+        except Gone as error:
             ended.append(str(error))
 
     busy = threading.Thread(target=ask)
@@ -288,7 +287,7 @@ def test_a_wait_for_others_is_bounded_and_closing_ends_what_runs(make: Make) -> 
     busy.join(30.0)
     assert ended == ["the process is closed"]
     assert wait_until_gone(*pids)
-    with pytest.raises(Crashed, match="closed"):
+    with pytest.raises(Gone, match="closed"):
         sandbox.run(["same", 1])
 
 

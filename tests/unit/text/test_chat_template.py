@@ -149,20 +149,6 @@ def test_bad_messages_are_refused_by_name(messages: Any) -> None:
     assert caught.value.parameter == "messages"
 
 
-def test_a_templates_own_refusal_reaches_the_caller() -> None:
-    """Guards raise_exception, with which templates check the order of roles."""
-    with pytest.raises(InvalidRequest, match="no system here"):
-        rendered("{{ raise_exception('no system here') }}")
-
-
-def test_a_template_that_fails_on_a_message_is_a_refusal() -> None:
-    """Guards templates that expect a field which the message does not have."""
-    with pytest.raises(InvalidRequest, match="cannot render"):
-        rendered("{{ 1 // 0 }}")
-    with pytest.raises(InvalidRequest, match="cannot render"):
-        rendered("{{ messages[0].nothing.more }}")
-
-
 @pytest.mark.parametrize(
     "source",
     ["{{ 1 // 0 }}", "{{ messages[0].nothing.more }}", "{{ messages + 1 }}"],

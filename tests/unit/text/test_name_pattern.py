@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jitney.text.name_pattern import names_pattern
+from jitney.text.hiding import names_pattern
 
 NAMES = st.lists(st.text("ab<|>[ \n", min_size=1, max_size=6), min_size=1, max_size=12)
 

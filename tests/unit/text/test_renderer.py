@@ -11,8 +11,7 @@ import pytest
 from jitney.core import limits
 from jitney.errors import EngineStopped, InvalidRequest, JitneyError, ModelError, NoRoom, QueueFull
 from jitney.sandbox.sandbox import Gone, Sandbox
-from jitney.text.chat_template import ChatTemplate
-from jitney.text.renderer import Renderer
+from jitney.text.chat_template import ChatTemplate, Renderer
 from jitney.tokenizers.byte_tokenizer import byte_vocabulary
 from tests.e2e.server.processes import is_alive
 from tests.sandbox_for_tests import ROOT

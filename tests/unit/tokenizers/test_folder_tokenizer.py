@@ -190,10 +190,10 @@ def test_endings_are_those_that_any_file_names(folder: Path) -> None:
 
 def test_the_first_token_is_added_where_a_file_or_the_tokenizer_says_so(folder: Path) -> None:
     """Guards models that answer badly without it, or with two."""
-    told, path = folder / "tokenizer_config.json", folder / "tokenizer.json"
+    config, path = folder / "tokenizer_config.json", folder / "tokenizer.json"
     vocabulary = read_tokenizer(folder).vocabulary
     assert (vocabulary.bos_token, vocabulary.adds_bos) == (1, False)
-    change(told, add_bos_token=True)
+    change(config, add_bos_token=True)
     assert read_tokenizer(folder).vocabulary.adds_bos
     template = {
         "type": "TemplateProcessing",
@@ -205,13 +205,13 @@ def test_the_first_token_is_added_where_a_file_or_the_tokenizer_says_so(folder: 
         "special_tokens": {START: {"id": START, "ids": [1], "tokens": [START]}},
     }
     change(path, post_processor=template)
-    change(told, add_bos_token=None)
+    change(config, add_bos_token=None)
     tokenizer = read_tokenizer(folder)
     assert tokenizer.vocabulary.adds_bos
     assert tokenizer.encode("the", special=True) == [shown_token(tokenizer, b"the")]
-    change(told, add_bos_token=False)
+    change(config, add_bos_token=False)
     assert not read_tokenizer(folder).vocabulary.adds_bos
-    change(told, add_bos_token=True, bos_token=None)
+    change(config, add_bos_token=True, bos_token=None)
     change(folder / "config.json", bos_token_id=None)
     vocabulary = read_tokenizer(folder).vocabulary
     assert (vocabulary.bos_token, vocabulary.adds_bos) == (None, False)
@@ -223,15 +223,15 @@ def shown_token(tokenizer: ModelTokenizer, piece: bytes) -> int:
 
 def test_the_template_is_found_wherever_exporters_put_it(folder: Path) -> None:
     """Guards chats: without a template they are refused."""
-    told = folder / "tokenizer_config.json"
+    config = folder / "tokenizer_config.json"
     assert read_tokenizer(folder).vocabulary.chat_template == CHAT_TEMPLATE
     named = [{"name": "tools", "template": "t"}, {"name": "default", "template": "d"}]
-    change(told, chat_template=named)
+    change(config, chat_template=named)
     assert read_tokenizer(folder).vocabulary.chat_template == "d"
     (folder / "chat_template.jinja").write_text("own")
     assert read_tokenizer(folder).vocabulary.chat_template == "own"
     (folder / "chat_template.jinja").unlink()
-    change(told, chat_template=None)
+    change(config, chat_template=None)
     assert read_tokenizer(folder).vocabulary.chat_template is None
 
 
@@ -293,7 +293,7 @@ VOCABULARY = {name: at for at, name in enumerate(byte_characters())}
 
 
 @pytest.mark.parametrize(
-    ("stored", "told"),
+    ("stored", "sentence"),
     [
         ({"model": None}, "is not a tokenizer"),
         ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [["a", "x"]]}}, "not a tokenizer"),
@@ -319,10 +319,12 @@ VOCABULARY = {name: at for at, name in enumerate(byte_characters())}
         ),
     ],
 )
-def test_what_is_no_tokenizer_is_refused(folder: Path, stored: dict[str, Any], told: str) -> None:
+def test_what_is_no_tokenizer_is_refused(
+    folder: Path, stored: dict[str, Any], sentence: str
+) -> None:
     """Guards requests: they would fail one by one, or read other tokens."""
     change(folder / "tokenizer.json", **stored)
-    assert told in refusal(folder)
+    assert sentence in refusal(folder)
 
 
 @pytest.mark.parametrize("count", [3, "many", 2**40, True])

@@ -122,24 +122,24 @@ def test_a_merge_that_makes_no_token_falls_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stored", "told"),
+    ("stored", "sentence"),
     [
         (replace(RANKED, pre="bloom"), "the pre-tokenizer 'bloom'"),
         (replace(RANKED, model="t5"), "the tokenizer 't5'"),
     ],
 )
 def test_unknown_kinds_are_refused_with_a_way_out(
-    tmp_path: Path, stored: StoredTokens, told: str
+    tmp_path: Path, stored: StoredTokens, sentence: str
 ) -> None:
     """Guards against running a model on tokens that it does not know."""
     with pytest.raises(ModelError) as caught:
         build(tmp_path, stored)
-    assert told in str(caught.value)
+    assert sentence in str(caught.value)
     assert "llamacpp backend can run it." in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("stored", "told"),
+    ("stored", "sentence"),
     [
         (replace(RANKED, merges=None), "no merges"),
         (replace(SCORED, tokens=("<unk>", "a"), types=None, scores=None), "byte 0x00"),
@@ -164,10 +164,10 @@ def test_unknown_kinds_are_refused_with_a_way_out(
     ],
 )
 def test_what_cannot_be_tokenised_is_refused_at_the_start(
-    tmp_path: Path, stored: StoredTokens, told: str
+    tmp_path: Path, stored: StoredTokens, sentence: str
 ) -> None:
     """Guards requests: they would fail one by one."""
-    with pytest.raises(ModelError, match=told):
+    with pytest.raises(ModelError, match=sentence):
         build(tmp_path, stored)
 
 
