@@ -21,6 +21,7 @@ Tests: tests/unit/backends/test_kinds.py.
 """
 
 import importlib
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from importlib import metadata
@@ -37,6 +38,10 @@ Values = dict[str, int | bool | str]
 """The values of a backend's own settings, by name."""
 
 SAME_TEXTS = "the same whatever else is in the batch"
+MAY_DIFFER = "What else is in the batch can change a text here (batch_invariant)"
+"""A warning, where no shape of passes was found in which all tokens are computed alike."""
+
+_log = logging.getLogger("jitney")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +163,17 @@ def version_of(distribution: str) -> str | None:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return None
+
+
+def report_no_shape(title: str, batch_invariant: str) -> None:
+    """Warn that texts may differ. Raises ConfigError where `batch_invariant` is on."""
+    if batch_invariant == "auto":
+        _log.warning(MAY_DIFFER)
+    if batch_invariant == "on":
+        raise ConfigError(
+            f"batch_invariant is on, and no trial found that {title} computes this model alike in "
+            "every batch on this machine; leave it out, or give off."
+        )
 
 
 def threads_of(settings: Settings) -> int:

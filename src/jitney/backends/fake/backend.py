@@ -10,14 +10,15 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from jitney.backends.fake.hash_cells import HashCells
 from jitney.backends.fake.oracle import (
+    HASH_OF_NOTHING,
     ROUNDED_ALONE,
     ROUNDED_ROW,
     Logits,
     TokenOracle,
     encode_plain,
     is_plain,
+    mix64,
     seeded,
 )
 from jitney.backends.shared.host_sampler import HostSampler
@@ -27,9 +28,15 @@ from jitney.backends.shared.layout import (
     checked_tokens,
     lay_out_entry,
 )
-from jitney.backends.shared.shapes import is_lone, rows_missing
-from jitney.backends.shared.slots import EntryRows, SlotContents, SlotMemory
-from jitney.core.backend import Segment, Traits, Vocabulary
+from jitney.backends.shared.paging import BlockPool
+from jitney.backends.shared.slots import (
+    EntryRows,
+    SlotContents,
+    SlotMemory,
+    is_lone,
+    rows_missing,
+)
+from jitney.core.backend import Segment, Traits
 from jitney.core.batch import Batch, Entry, MemoryOperation, Open, Outcome, Sample, Save
 from jitney.core.params import Constraint
 from jitney.errors import BackendFailed, ConfigError
@@ -84,30 +91,76 @@ class FakeSettings:
             )
 
 
-def _wait(seconds: float) -> None:
-    threading.Event().wait(seconds)
+class HashCells:
+    """Implements `jitney.backends.shared.slots.Cells`: hashes in place of keys and values.
+
+    Blocks are counted as for a backend with real ones.
+    """
+
+    def __init__(self, slots: int, kv_tokens: int, block_tokens: int) -> None:
+        self._slots = slots
+        self.pool = BlockPool(slots, kv_tokens // block_tokens, block_tokens)
+        self.clear()
+
+    def clear(self) -> None:
+        """Empty every slot."""
+        self.pool.reset()
+        self.hashes = [[HASH_OF_NOTHING] for _ in range(self._slots)]
+        """For each slot: element `i` is the hash of its first `i` tokens."""
+
+    def append(self, slot: int, tokens: Sequence[int], rounding: int) -> int:
+        """Write tokens after those that the slot holds, and take blocks for them; the new hash."""
+        self.pool.grow(slot, len(tokens))
+        hashes = self.hashes[slot]
+        rolling = hashes[-1]
+        for token in tokens:
+            rolling = mix64(rolling, token + rounding)
+            hashes.append(rolling)
+        return rolling
+
+    def copy(self, source: int, target: int, length: int) -> bool:
+        """Copy the first tokens of one slot to an empty one."""
+        self.pool.share(source, target, length)
+        self.hashes[target] = self.hashes[source][: length + 1]
+        return True
+
+    def truncate(self, slot: int, length: int) -> bool:
+        """Forget positions from `length` on."""
+        self.pool.shrink(slot, length)
+        del self.hashes[slot][length + 1 :]
+        return True
+
+    def save(self, slot: int) -> list[int]:
+        """A copy of the slot's hashes."""
+        return self.hashes[slot].copy()
+
+    def restore(self, slot: int, saved: list[int], length: int) -> bool:
+        """Write saved hashes into an empty slot."""
+        self.pool.grow(slot, length)
+        self.hashes[slot] = saved
+        return True
 
 
 class FakeBackend:
     """Implements `jitney.core.backend.Backend` on a dictionary and a hash."""
 
     def __init__(
-        self, settings: FakeSettings, *, sleep: Callable[[float], None] | None = None
+        self, settings: FakeSettings, *, sleep: Callable[[float], object] | None = None
     ) -> None:
         self._settings = settings
-        self._sleep = sleep or _wait
-        self._vocabulary = byte_tokenizer.byte_vocabulary()
-        self._oracle = TokenOracle(self._vocabulary, settings.eos_period)
-        self._compiler = ConstraintCompiler(self._vocabulary, encode_plain)
+        self._sleep = sleep or threading.Event().wait
+        self.vocabulary = byte_tokenizer.byte_vocabulary()
+        self._oracle = TokenOracle(self.vocabulary, settings.eos_period)
+        self._compiler = ConstraintCompiler(self.vocabulary, encode_plain)
         self._sampler = HostSampler(self._compiler.compile)
         self._cells = HashCells(settings.slots, settings.kv_tokens, settings.block_tokens)
         self._memory = SlotMemory(self._cells, settings.slots)
         self._plain_slots: set[int] = set()
         """Slots whose tokens the oracle chooses directly, without logits."""
         self._limits = BatchLimits(
-            settings.max_num_batched_tokens, settings.model_len_max, len(self._vocabulary.pieces)
+            settings.max_num_batched_tokens, settings.model_len_max, len(self.vocabulary.pieces)
         )
-        self._traits = Traits(
+        self.traits = Traits(
             name="fake",
             slots_max=settings.slots,
             kv_tokens=settings.kv_tokens // settings.block_tokens * settings.block_tokens,
@@ -118,16 +171,6 @@ class FakeBackend:
             batch_invariant=True,
             decodes_differ=settings.rounds,
         )
-
-    @property
-    def traits(self) -> Traits:
-        """Numbers that do not change while this backend lives."""
-        return self._traits
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """Bytes, words and a few control tokens."""
-        return self._vocabulary
 
     @property
     def used_tokens(self) -> int:

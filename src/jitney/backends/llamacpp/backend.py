@@ -26,8 +26,7 @@ from jitney.backends.llamacpp.passes import Pass, PassShape, plan_passes, whole_
 from jitney.backends.machine import free_memory
 from jitney.backends.machine.neighbours import Neighbours
 from jitney.backends.shared.model_backend import ModelBackend
-from jitney.backends.shared.shapes import rows_missing
-from jitney.backends.shared.slots import EntryRows, SlotMemory
+from jitney.backends.shared.slots import EntryRows, SlotMemory, rows_missing
 from jitney.core import limits
 from jitney.core.backend import Backend, Segment, Traits
 from jitney.core.utf8 import checked_bytes

@@ -10,12 +10,20 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any  # Any: plain values for the backend's settings
 
-from jitney.backends.kind import SAME_TEXTS, Kind, Library, Values, threads_of, version_of
+from jitney.backends.kind import (
+    MAY_DIFFER,
+    SAME_TEXTS,
+    Kind,
+    Library,
+    Values,
+    report_no_shape,
+    threads_of,
+    version_of,
+)
 from jitney.backends.llamacpp import attention, kernels, library, prebuilt
 from jitney.backends.llamacpp.memory_layout import SLOTS_MAX, own_cells, size_llamacpp
 from jitney.backends.machine.free_memory import available_bytes
 from jitney.backends.process.worker_process import Fallback
-from jitney.backends.shared.shapes import MAY_DIFFER, report_none
 from jitney.backends.trials.trial import try_backend
 from jitney.config import Settings
 from jitney.errors import ConfigError, SetupError
@@ -118,7 +126,7 @@ def values(settings: Settings, source: Path | None) -> Values:
     found["flash_attention"] = choice.is_fused
     if choice.shape is not None:
         return found | asdict(choice.shape) | {"batch_invariant": True}
-    report_none(KIND.title, settings.batch_invariant)
+    report_no_shape(KIND.title, settings.batch_invariant)
     return found
 
 

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from jitney.backends.shared.shapes import rows_missing
-from jitney.backends.shared.slots import EntryRows
+from jitney.backends.shared.slots import EntryRows, rows_missing
 
 FILLER = 0
 """Any token works: its logits are not used."""

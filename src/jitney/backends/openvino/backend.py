@@ -20,8 +20,7 @@ from jitney.backends.openvino.packing import FILLER, Packing, filled_rows
 from jitney.backends.shared.host_sampler import Rows
 from jitney.backends.shared.model_backend import ModelBackend
 from jitney.backends.shared.paging import BlockPool
-from jitney.backends.shared.shapes import is_lone
-from jitney.backends.shared.slots import EntryRows, SlotMemory
+from jitney.backends.shared.slots import EntryRows, SlotMemory, is_lone
 from jitney.core import limits
 from jitney.core.backend import Backend, Segment, Traits
 from jitney.errors import ConfigError, ModelError
@@ -105,7 +104,7 @@ class OpenVinoModel:
             )
         self._model: PagedModel | None = model
         self.cells = PagedCells(
-            model.caches.values(), BlockPool(blocks, BLOCK_TOKENS), settings.slots
+            model.caches.values(), BlockPool(settings.slots, blocks, BLOCK_TOKENS)
         )
         self.traits = Traits(
             name="openvino",

@@ -12,12 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any  # Any: plain values for the backend's settings
 
-from jitney.backends.kind import SAME_TEXTS, Kind, Library, Values, threads_of, version_of
+from jitney.backends.kind import (
+    SAME_TEXTS,
+    Kind,
+    Library,
+    Values,
+    report_no_shape,
+    threads_of,
+    version_of,
+)
 from jitney.backends.machine.free_memory import available_bytes, check_weights
 from jitney.backends.machine.processor import read_processor
 from jitney.backends.openvino import families
 from jitney.backends.openvino.families import BLOCK_TOKENS, Dtypes, dtypes
-from jitney.backends.shared.shapes import report_none
 from jitney.backends.shared.sizing import TokenMemory, size_paged
 from jitney.backends.trials.trial import Trial, have_shapes, payload_of, try_backend
 from jitney.config import Settings
@@ -195,7 +202,7 @@ def _shape(found: Values, settings: Settings) -> Values:
     shape = trial.results({KIND.name: payload})[KIND.name].found.get("shape")
     if shape is not None:
         return {**shape, "batch_invariant": True}
-    report_none(KIND.title, settings.batch_invariant)
+    report_no_shape(KIND.title, settings.batch_invariant)
     return {}
 
 

@@ -6,7 +6,7 @@ conformance suite.
 
 import pytest
 
-from jitney.backends.fake.hash_cells import HashCells
+from jitney.backends.fake.backend import HashCells
 from jitney.backends.shared.host_sampler import HostSampler
 from jitney.backends.shared.layout import BatchLimits, lay_out
 from jitney.backends.shared.slots import EntryRows, SlotMemory
