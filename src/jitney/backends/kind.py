@@ -39,7 +39,6 @@ Values = dict[str, int | bool | str]
 
 SAME_TEXTS = "the same whatever else is in the batch"
 MAY_DIFFER = "What else is in the batch can change a text here (batch_invariant)"
-"""A warning, where no shape of passes was found in which all tokens are computed alike."""
 
 _log = logging.getLogger("jitney")
 
@@ -143,6 +142,17 @@ class Kind:
                 f"{self.title} is installed, but cannot be loaded ({error}): {self.advice}."
             ) from error
 
+    def report_differences(self, batch_invariant: str, reason: str = "") -> None:
+        """Warn that texts may differ. Raises ConfigError where `batch_invariant` is on."""
+        if batch_invariant == "auto":
+            _log.warning("%s%s", MAY_DIFFER, f": {reason}" if reason else "")
+        if batch_invariant == "on":
+            reason = reason or (
+                f"no trial found that {self.title} computes this model alike in every batch on "
+                "this machine; leave it out, or give off"
+            )
+            raise ConfigError(f"batch_invariant is on, and {reason}.")
+
     def load(self, values: Mapping[str, Any]) -> Backend:
         """The backend, in this process. Raises a SetupError."""
         settings, backend = (getattr(self.module("backend"), name) for name in self.classes)
@@ -163,17 +173,6 @@ def version_of(distribution: str) -> str | None:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return None
-
-
-def report_no_shape(title: str, batch_invariant: str) -> None:
-    """Warn that texts may differ. Raises ConfigError where `batch_invariant` is on."""
-    if batch_invariant == "auto":
-        _log.warning(MAY_DIFFER)
-    if batch_invariant == "on":
-        raise ConfigError(
-            f"batch_invariant is on, and no trial found that {title} computes this model alike in "
-            "every batch on this machine; leave it out, or give off."
-        )
 
 
 def threads_of(settings: Settings) -> int:

@@ -31,6 +31,7 @@ from jitney.core import limits
 from jitney.core.backend import Backend, Segment, Traits
 from jitney.core.utf8 import checked_bytes
 from jitney.errors import BackendCrashed, BackendFailed, ConfigError, ModelError
+from jitney.models.gguf import read_header
 from jitney.models.parts import size_of
 
 PASS_TOKENS_MAX = 512
@@ -43,9 +44,6 @@ CELLS_UNIT = 256
 Bytes = npt.NDArray[np.uint8]
 Row = npt.NDArray[np.float32]
 NO_ROW = np.empty(0, np.float32)
-
-KV_VALUE_BYTES = 2
-"""Keys and values are 16-bit floats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,10 +133,10 @@ class LlamaCppModel:
         self._shape = settings.shape
         self._model: Model | None = None
         model = _load_model(settings)
-        heads, key, value = model.head_sizes()
-        token_bytes = model.layer_count * heads * (key + value) * KV_VALUE_BYTES
+        header = read_header(settings.model)
+        token_bytes = header.kv_bytes_per_token
         if settings.gpu_layers == 0:
-            work_bytes = _work_bytes(settings, model)
+            work_bytes = _work_bytes(settings, header.head_count, model.vocabulary_count)
             free_memory.check_memory(settings.cells, token_bytes, work_bytes)
         self.cells = Context(
             model,
@@ -285,8 +283,8 @@ def _load_model(settings: LlamaCppSettings) -> Model:
     return model
 
 
-def _work_bytes(settings: LlamaCppSettings, model: Model) -> int:
+def _work_bytes(settings: LlamaCppSettings, head_count: int, vocabulary_count: int) -> int:
     """Most of the memory that a pass needs besides weights and cells: scores and logits."""
     cells = settings.slot_tokens_max or settings.kv_tokens
-    scores = 0 if settings.flash_attention else cells * model.head_count
-    return 4 * PASS_TOKENS_MAX * (scores + model.vocabulary_count)
+    scores = 0 if settings.flash_attention else cells * head_count
+    return 4 * PASS_TOKENS_MAX * (scores + vocabulary_count)

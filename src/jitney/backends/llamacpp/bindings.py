@@ -111,16 +111,6 @@ class Model:
         return int(llama_cpp.llama_model_n_ctx_train(self.pointer))
 
     @property
-    def layer_count(self) -> int:
-        """Layers that hold keys and values."""
-        return int(llama_cpp.llama_model_n_layer(self.pointer))
-
-    @property
-    def head_count(self) -> int:
-        """Attention heads of a layer."""
-        return int(llama_cpp.llama_model_n_head(self.pointer))
-
-    @property
     def is_rewindable(self) -> bool:
         """Whether its memory can be truncated to a prefix; a recurrent state cannot."""
         return not (
@@ -136,28 +126,6 @@ class Model:
             and not llama_cpp.llama_model_has_encoder(self.pointer)
             and not llama_cpp.llama_model_is_diffusion(self.pointer)
         )
-
-    def head_sizes(self) -> tuple[int, int, int]:
-        """Heads of keys and values, size of a key head, size of a value head."""
-        heads_kv = int(llama_cpp.llama_model_n_head_kv(self.pointer))
-        size = int(llama_cpp.llama_model_n_embd(self.pointer)) // max(1, self.head_count)
-        family = self.metadata("general.architecture") or ""
-        key = self.metadata(f"{family}.attention.key_length")
-        value = self.metadata(f"{family}.attention.value_length")
-        return heads_kv, int(key) if key else size, int(value) if value else size
-
-    def metadata(self, key: str) -> str | None:
-        """A value of the file's header as text; None when the key is missing."""
-        size = int(
-            llama_cpp.llama_model_meta_val_str(
-                self.pointer, key.encode(), ctypes.create_string_buffer(1), 1
-            )
-        )
-        if size < 0:
-            return None
-        buffer = ctypes.create_string_buffer(size + 1)
-        llama_cpp.llama_model_meta_val_str(self.pointer, key.encode(), buffer, size + 1)
-        return buffer.value.decode("utf-8", "replace")
 
     def encode(self, data: bytes, *, special: bool) -> list[int]:
         """Tokens of a text in UTF-8, with none added. The caller has bounded its length."""

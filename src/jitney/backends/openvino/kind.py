@@ -12,21 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any  # Any: plain values for the backend's settings
 
-from jitney.backends.kind import (
-    SAME_TEXTS,
-    Kind,
-    Library,
-    Values,
-    report_no_shape,
-    threads_of,
-    version_of,
-)
+from jitney.backends.kind import SAME_TEXTS, Kind, Library, Values, threads_of, version_of
 from jitney.backends.machine.free_memory import available_bytes, check_weights
 from jitney.backends.machine.processor import read_processor
 from jitney.backends.openvino import families
 from jitney.backends.openvino.families import BLOCK_TOKENS, Dtypes, dtypes
 from jitney.backends.shared.sizing import TokenMemory, size_paged
-from jitney.backends.trials.trial import Trial, have_shapes, payload_of, try_backend
+from jitney.backends.trials.trial import payload_of, try_backend, try_shapes
 from jitney.config import Settings
 from jitney.models import conversions
 from jitney.models.gguf import read_header
@@ -189,20 +181,14 @@ def _shape(found: Values, settings: Settings) -> Values:
         {"rows_min": rows, "head_rows_min": head, "decodes_differ": True}
         for rows, head in ((threads, 2), (threads, threads), (2 * threads, 2 * threads))
     ]
-    trial = Trial(
-        cache=settings.cache_dir,
-        names=(KIND.name,),
-        facts=["shapes", [[name, found[name]] for name in SHAPE_FACTS], shapes],
-        distributions=DISTRIBUTIONS,
-        keeps=have_shapes,
-        measures=True,
-        notice="Trying in which batches this model is computed alike here, once",
-    )
-    payload = payload_of(KIND.name, found, shapes=shapes)
-    shape = trial.results({KIND.name: payload})[KIND.name].found.get("shape")
+    payloads = {KIND.name: payload_of(KIND.name, found, shapes=shapes)}
+    facts = [[name, found[name]] for name in SHAPE_FACTS]
+    notice = "Trying in which batches this model is computed alike here, once"
+    results = try_shapes(payloads, facts, DISTRIBUTIONS, settings.cache_dir, notice)
+    shape = results[KIND.name].found.get("shape")
     if shape is not None:
         return {**shape, "batch_invariant": True}
-    report_no_shape(KIND.title, settings.batch_invariant)
+    KIND.report_differences(settings.batch_invariant)
     return {}
 
 

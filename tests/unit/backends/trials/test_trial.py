@@ -297,7 +297,6 @@ GOOD = asdict(speed(1.5))
         json.dumps({"openvino": GOOD, "llamacpp": GOOD | {"status": "SIGILL"}}).encode(),
         json.dumps({"openvino": GOOD}).encode(),
         json.dumps({"openvino": GOOD, "llamacpp": 3}).encode(),
-        json.dumps({"openvino": GOOD, "llamacpp": {"found": {"tokens_per_s": 9.0}}}).encode(),
         json.dumps({"openvino": GOOD, "llamacpp": GOOD | {"found": "9"}}).encode(),
         *(
             json.dumps({"openvino": GOOD, "llamacpp": asdict(speed(each))}).encode()
