@@ -32,7 +32,7 @@ def test_an_unknown_setting_is_refused_by_name(build: Callable[..., object]) -> 
 @pytest.mark.parametrize("build", [load, load_process])
 def test_an_impossible_setting_is_refused(build: Callable[..., object]) -> None:
     """Guards against a set-up error that turns into a crash on its way out of the process."""
-    with pytest.raises(ConfigError, match="slots must be at least 1"):
+    with pytest.raises(ConfigError, match="slots must be from 1"):
         build("fake", {"slots": 0})
 
 

@@ -22,13 +22,9 @@ from jitney.backends.fake.oracle import (
     seeded,
 )
 from jitney.backends.shared.host_sampler import HostSampler
-from jitney.backends.shared.layout import (
-    BatchLimits,
-    check_batch,
-    checked_tokens,
-    lay_out_entry,
-)
+from jitney.backends.shared.layout import BatchLayout
 from jitney.backends.shared.paging import BlockPool
+from jitney.backends.shared.sizing import check_sizes
 from jitney.backends.shared.slots import (
     EntryRows,
     SlotContents,
@@ -72,18 +68,11 @@ class FakeSettings:
     alone has another result than one in a span, and so has a pass without full groups of rows."""
 
     def __post_init__(self) -> None:
-        for name in (
-            "slots",
-            "kv_tokens",
-            "block_tokens",
-            "model_len_max",
-            "max_num_batched_tokens",
-        ):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1; it is {getattr(self, name)}.")
         for name in ("eos_period", "tick_s", "token_s"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must not be negative; it is {getattr(self, name)}.")
+        check_sizes(self, "slots", "kv_tokens", "block_tokens", "model_len_max")
+        check_sizes(self, "max_num_batched_tokens")
         if self.block_tokens > self.kv_tokens:
             raise ConfigError(
                 f"block_tokens is {self.block_tokens}, more than kv_tokens ({self.kv_tokens}); "
@@ -157,8 +146,12 @@ class FakeBackend:
         self._memory = SlotMemory(self._cells, settings.slots)
         self._plain_slots: set[int] = set()
         """Slots whose tokens the oracle chooses directly, without logits."""
-        self._limits = BatchLimits(
-            settings.max_num_batched_tokens, settings.model_len_max, len(self.vocabulary.pieces)
+        self._layout = BatchLayout(
+            self._memory,
+            self._sampler,
+            settings.max_num_batched_tokens,
+            settings.model_len_max,
+            len(self.vocabulary.pieces),
         )
         self.traits = Traits(
             name="fake",
@@ -198,7 +191,7 @@ class FakeBackend:
         self._compiler.begin_batch()
         for operation in batch.operations:
             self._operate(operation)
-        token_count = check_batch(batch, self._limits)
+        token_count = self._layout.check_batch(batch)
         samples = self._run(batch.entries, token_count)
         seconds = settings.tick_s + settings.token_s * token_count
         if settings.sleeps and seconds > 0.0:
@@ -244,16 +237,16 @@ class FakeBackend:
         """Store every span and choose tokens. Slots are independent, so one loop does both."""
         samples = [NO_SAMPLE] * len(entries)
         by_logits: list[EntryRows] = []
-        rounds, sampler, limits = self._settings.rounds, self._sampler, self._limits
+        rounds, layout = self._settings.rounds, self._layout
         left_over = (rows + rows_missing(rows, ROWS_GROUP)) % ROWS_GROUP
         for index, entry in enumerate(entries):
             contents = self._memory.contents(entry.slot)
             is_plain_slot = entry.slot in self._plain_slots
             if is_plain_slot:
-                tokens = checked_tokens(entry, contents, sampler, limits)
+                tokens = layout.checked_tokens(entry, contents)
             else:
                 first = by_logits[-1].rows.stop if by_logits else 0
-                laid_out = lay_out_entry(index, entry, contents, sampler, limits, first)
+                laid_out = layout.lay_out_entry(index, entry, contents, first)
                 by_logits.append(laid_out)
                 tokens = laid_out.tokens
             rounding = self._rounding(entry, contents, left_over) if rounds else 0
@@ -262,7 +255,7 @@ class FakeBackend:
             if is_plain_slot:
                 samples[index] = self._choose(entry, contents, rolling)
         if by_logits:
-            chosen = sampler.sample(by_logits, self._logits(by_logits))
+            chosen = self._sampler.sample(by_logits, self._logits(by_logits))
             for each, sample in zip(by_logits, chosen, strict=True):
                 samples[each.index] = sample
         return samples

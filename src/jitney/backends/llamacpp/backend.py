@@ -26,6 +26,7 @@ from jitney.backends.llamacpp.passes import Pass, PassShape, plan_passes, whole_
 from jitney.backends.machine import free_memory
 from jitney.backends.machine.neighbours import Neighbours
 from jitney.backends.shared.model_backend import ModelBackend
+from jitney.backends.shared.sizing import check_sizes
 from jitney.backends.shared.slots import EntryRows, SlotMemory, rows_missing
 from jitney.core import limits
 from jitney.core.backend import Backend, Segment, Traits
@@ -80,10 +81,7 @@ class LlamaCppSettings:
     def __post_init__(self) -> None:
         # Settings may have come over a pipe, where a path is text.
         object.__setattr__(self, "model", Path(self.model))
-        for name in ("kv_tokens", "slots", "max_num_batched_tokens", "threads"):
-            value = getattr(self, name)
-            if not 1 <= value <= limits.TOKENS_MAX:
-                raise ConfigError(f"{name} must be from 1 to {limits.TOKENS_MAX}; it is {value}.")
+        check_sizes(self, "kv_tokens", "slots", "max_num_batched_tokens", "threads")
         if not 0 <= self.slot_tokens_max <= limits.TOKENS_MAX // max(1, self.slots):
             raise ConfigError(
                 f"slot_tokens_max must be 0 or a number of tokens that {self.slots} slots can "

@@ -101,6 +101,14 @@ def size_paged(settings: Settings, trained_len: int, memory: TokenMemory) -> Siz
     return Sizes(min(wanted, limits.TOKENS_MAX), slots)
 
 
+def check_sizes(settings: object, *names: str) -> None:
+    """Raise ConfigError where one of these settings of a backend is no usable number."""
+    for name in names:
+        value = getattr(settings, name)
+        if not 1 <= value <= limits.TOKENS_MAX:
+            raise ConfigError(f"{name} must be from 1 to {limits.TOKENS_MAX}; it is {value}.")
+
+
 def pool_slots(max_num_seqs: int) -> int:
     """How many slots to have where they cost nothing."""
     return max_num_seqs + max(POOL_SPARE_MIN, max_num_seqs)
