@@ -46,11 +46,11 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingDependency) as caught:
         load("llamacpp", {"model": "any.gguf"})
-    told = str(caught.value)
-    assert told.startswith("The llamacpp backend needs llama.cpp, which is not installed: ")
-    assert kind_of("llamacpp").advice in told
+    message = str(caught.value)
+    assert message.startswith("The llamacpp backend needs llama.cpp, which is not installed: ")
+    assert kind_of("llamacpp").advice in message
     for way in ("`make llama`", "extra `llama`"):
-        assert way in told
+        assert way in message
 
 
 @pytest.mark.parametrize("kind", all_kinds(), ids=NAMES)

@@ -210,10 +210,10 @@ class LlamaCppModel:
             for row in last:
                 logits[row] = logits[row].copy()
             self._decode(each)
-            last = [row for _, row in each.kept]
-            if each.kept:
-                found = self.cells.logits(len(each.wanted))
-                for at, row in each.kept:
+            last = [row for _, row in each.result_rows]
+            if each.result_rows:
+                found = self.cells.logits(len(each.logit_rows))
+                for at, row in each.result_rows:
                     logits[row] = found[at]
         return logits
 
@@ -252,8 +252,8 @@ class LlamaCppModel:
         context.tokens[:count] = one_pass.tokens
         context.positions[:count] = one_pass.positions
         context.slots[:count] = one_pass.slots
-        context.wanted[:count] = 0
-        context.wanted[one_pass.wanted] = 1
+        context.needs_logits[:count] = 0
+        context.needs_logits[one_pass.logit_rows] = 1
 
 
 def _load_model(settings: LlamaCppSettings) -> Model:

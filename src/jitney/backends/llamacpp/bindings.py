@@ -244,7 +244,7 @@ class Context:
         self.tokens = np.zeros(room, np.int32)
         self.positions = np.zeros(room, np.int32)
         self.slots = np.zeros(room, np.int32)
-        self.wanted = np.zeros(room, np.int8)
+        self.needs_logits = np.zeros(room, np.int8)
         self._counts = np.ones(room, np.int32)
         base = self.slots.ctypes.data
         self._slot_pointers = np.arange(base, base + 4 * room, 4, dtype=np.uintp)
@@ -254,7 +254,7 @@ class Context:
             ("pos", self.positions),
             ("n_seq_id", self._counts),
             ("seq_id", self._slot_pointers),
-            ("logits", self.wanted),
+            ("logits", self.needs_logits),
         ):
             kind = dict(llama_cpp.llama_batch._fields_)[name]
             setattr(batch, name, ctypes.cast(array.ctypes.data, kind))

@@ -41,7 +41,7 @@ of its error decides which sentence is shown, and nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class DtypeChoice:
     """The types of numbers on this machine, and why they do not work; None when they do."""
 
     dtypes: Dtypes
@@ -55,16 +55,16 @@ def installed() -> Library | None:
     return Library(DISTRIBUTIONS, version_of(DISTRIBUTIONS[0]))
 
 
-def chosen_dtypes(settings: Settings) -> Chosen:
+def chosen_dtypes(settings: Settings) -> DtypeChoice:
     """The types of numbers to compute with, after a trial. `auto` is the best that works."""
     threads = threads_of(settings)
     first = dtypes(settings.dtype, settings.kv_cache_dtype, threads)
     if KIND.library() is None:
-        return Chosen(first, "it is not installed")
-    found = Chosen(first, _failure(first, threads, settings.cache_dir))
+        return DtypeChoice(first, "it is not installed")
+    found = DtypeChoice(first, _failure(first, threads, settings.cache_dir))
     if found.failure is not None and settings.dtype == "auto" and first.inference != "f32":
         plain = dtypes("auto", settings.kv_cache_dtype, threads, is_half=False)
-        second = Chosen(plain, _failure(plain, threads, settings.cache_dir))
+        second = DtypeChoice(plain, _failure(plain, threads, settings.cache_dir))
         return second if second.failure is None else found
     return found
 

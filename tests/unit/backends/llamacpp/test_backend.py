@@ -41,15 +41,8 @@ def settings(model: Path, *, kv_tokens: int = KV_TOKENS, slots: int = 8) -> Llam
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("models") / "tiny.gguf"
-    write_tiny_gguf(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def built(model: Path) -> Iterator[Backend]:
-    backend = make_backend(settings(model))
+def built(tiny_model: Path) -> Iterator[Backend]:
+    backend = make_backend(settings(tiny_model))
     yield backend
     backend.close()
 
@@ -168,9 +161,9 @@ def test_restore_into_full_memory_fails(backend: Backend) -> None:
         run(backend, operations=(Restore(1, 1),))
 
 
-def test_prompt_logprobs_of_a_batch_of_several_passes(model: Path) -> None:
+def test_prompt_logprobs_of_a_batch_of_several_passes(tiny_model: Path) -> None:
     """Rows must be in order of position although the library computes them in pieces."""
-    backend = make_backend(settings(model, kv_tokens=2048, slots=2))
+    backend = make_backend(settings(tiny_model, kv_tokens=2048, slots=2))
     prompt = tokens(PASSES)
     sampling = greedy(PASSES, prompt_logprobs=0)
     whole = run(backend, Entry(0, 0, prompt, True), operations=(Open(0, sampling),))[0]
@@ -239,9 +232,9 @@ def test_weights_that_are_not_numbers_are_faults_of_rows(tmp_path: Path) -> None
     assert sample.fault
 
 
-def test_closed_is_told(model: Path) -> None:
+def test_closed_is_told(tiny_model: Path) -> None:
     """After close the pointers are gone: nothing native may be called."""
-    backend = make_backend(settings(model))
+    backend = make_backend(settings(tiny_model))
     backend.close()
     backend.close()
     with pytest.raises(BackendCrashed):
@@ -252,28 +245,28 @@ def test_closed_is_told(model: Path) -> None:
         backend.reset()
 
 
-def test_too_many_slots(model: Path) -> None:
+def test_too_many_slots(tiny_model: Path) -> None:
     """The library has a fixed maximum and would otherwise refuse without a reason."""
     with pytest.raises(ConfigError, match="at most 256"):
-        settings(model, slots=257)
+        settings(tiny_model, slots=257)
 
 
-def test_memory_that_does_not_fit_is_refused_before_it_is_taken(model: Path) -> None:
+def test_memory_that_does_not_fit_is_refused_before_it_is_taken(tiny_model: Path) -> None:
     """Two thousand million tokens: the kernel would kill the process."""
     with pytest.raises(ModelError, match="lower kv_tokens"):
-        make_backend(settings(model, kv_tokens=limits.TOKENS_MAX))
+        make_backend(settings(tiny_model, kv_tokens=limits.TOKENS_MAX))
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [(None, "cannot be read"), (b"text", "could not be loaded"), (b"GGUF\3\0", "could not")],
 )
-def test_bad_files_are_refused(tmp_path: Path, content: bytes | None, told: str) -> None:
+def test_bad_files_are_refused(tmp_path: Path, content: bytes | None, message: str) -> None:
     """Loading is one sentence, with the library's own reason in it."""
     path = tmp_path / "model.gguf"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(ModelError, match=told):
+    with pytest.raises(ModelError, match=message):
         make_backend(settings(path))
 
 
