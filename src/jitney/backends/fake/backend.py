@@ -171,12 +171,6 @@ class FakeBackend:
         return self._cells.pool.used_tokens
 
     @property
-    def slots_held(self) -> frozenset[int]:
-        """The slots that hold at least one token."""
-        slots = range(self._settings.slots)
-        return frozenset(slot for slot in slots if self._memory.contents(slot).length)
-
-    @property
     def tickets(self) -> frozenset[int]:
         """The tickets under which something is saved."""
         return self._memory.tickets

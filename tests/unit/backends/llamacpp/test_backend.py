@@ -25,7 +25,6 @@ from jitney.core.batch import (
     Sampling,
     Save,
 )
-from jitney.core.params import Constraint, ConstraintKind
 from jitney.errors import BackendCrashed, BackendFailed, ConfigError, InvalidRequest, ModelError
 from tests.models_for_tests import CHAT_TEMPLATE, TinyShape, write_tiny_gguf
 
@@ -202,21 +201,6 @@ def test_a_copied_prefix_gives_no_prompt_logprobs(backend: Backend) -> None:
     sample = run(backend, entry, operations=(Copy(0, 1, 20), opened))[0]
     assert sample.prompt_logprobs == ()
     assert sample.token is not None
-
-
-def test_a_constraint_that_fails_harms_its_own_row(backend: Backend) -> None:
-    """One bad grammar must not cost the neighbours their tokens."""
-    bad = Constraint(ConstraintKind.REGEX, "(")
-    sampling = Sampling(seed=0, prompt_count=4, constraint=bad)
-    samples = run(
-        backend,
-        Entry(0, 0, tokens(4), True),
-        Entry(1, 0, tokens(4), True),
-        operations=(Open(0, sampling), Open(1, greedy(4))),
-    )
-    assert samples[0].fault
-    assert samples[0].token is None
-    assert samples[1].token is not None
 
 
 def test_weights_that_are_not_numbers_are_faults_of_rows(tmp_path: Path) -> None:
