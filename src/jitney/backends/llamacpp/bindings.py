@@ -10,7 +10,7 @@ import functools
 import re
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jitney.backends.llamacpp import library
-from jitney.backends.llamacpp.thread_pool import ThreadPool, make_pool
+from jitney.backends.llamacpp.thread_pool import attach_pool
 from jitney.core.backend import Vocabulary
 from jitney.errors import ModelError
 from jitney.sandbox.interrupts import interrupts_held
@@ -231,11 +231,9 @@ class Context:
                     f"kv_tokens: llama.cpp has no room for {shape.kv_tokens} tokens in "
                     f"{shape.slots} slots ({log.reason()}); lower kv_tokens."
                 )
-            pool = make_pool(library.handle(), shape.threads)
-            if pool is not None:
-                pool.attach(self._pointer)
+            end_pool = attach_pool(library.handle(), self._pointer, shape.threads)
             # The model is an argument so that it outlives the context.
-            self._free = weakref.finalize(self, _free_context, self._pointer, pool, model)
+            self._free = weakref.finalize(self, _free_context, self._pointer, end_pool, model)
         self._memory: Pointer = llama_cpp.llama_get_memory(self._pointer)
         self._make_batch(shape.max_num_batched_tokens)
 
@@ -340,7 +338,7 @@ def _bytes_at(array: npt.NDArray[np.uint8]) -> Pointer:
     return array.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
 
 
-def _free_context(pointer: Pointer, pool: ThreadPool | None, _model: Model) -> None:
+def _free_context(pointer: Pointer, end_pool: Callable[[], None] | None, _model: Model) -> None:
     llama_cpp.llama_free(pointer)
-    if pool is not None:
-        pool.free()
+    if end_pool is not None:
+        end_pool()

@@ -18,7 +18,7 @@ if reason := skip_reason("llamacpp"):
     pytest.skip(reason, allow_module_level=True)
 
 from jitney.backends.llamacpp import bindings, library
-from jitney.backends.llamacpp.thread_pool import make_pool
+from jitney.backends.llamacpp.thread_pool import attach_pool
 from tests.unit.backends.llamacpp import test_bindings
 
 WAIT_S = 120.0
@@ -63,11 +63,11 @@ def test_the_threads_of_a_context_are_the_same_in_every_pass(tiny_model: Path) -
 
 def test_one_thread_needs_no_pool() -> None:
     bindings.native_log()
-    assert make_pool(library.handle(), 1) is None
+    assert attach_pool(library.handle(), None, 1) is None
 
 
 def test_a_library_without_pools_makes_its_own_threads() -> None:
-    assert make_pool(SimpleNamespace(), 4) is None
+    assert attach_pool(SimpleNamespace(), None, 4) is None
 
 
 def test_a_library_with_other_structures_makes_its_own_threads() -> None:
@@ -86,7 +86,7 @@ def test_a_library_with_other_structures_makes_its_own_threads() -> None:
         ggml_backend_dev_backend_reg=address,
         ggml_backend_reg_get_proc_address=address,
     )
-    assert make_pool(other, 4) is None
+    assert attach_pool(other, None, 4) is None
 
 
 FORK = """
