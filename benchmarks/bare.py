@@ -102,7 +102,7 @@ class BareLoop:
             self._context.tokens[:count] = each.tokens
             self._context.positions[:count] = each.positions
             self._context.slots[:count] = each.slots
-            self._context.wanted[:count] = each.wanted
+            self._context.needs_logits[:count] = each.wanted
             status = self._context.decode(count)
             if status != 0:
                 raise RuntimeError(f"llama_decode answered {status}")

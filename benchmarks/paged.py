@@ -28,7 +28,7 @@ class PagedLoop:
     def run(self, batches: list[Batch]) -> float:
         """Seconds for all batches, which begin with empty slots."""
         # Only tables are kept here: nothing is shared, so no block is ever copied.
-        cells = PagedCells((), BlockPool(self._blocks, BLOCK_TOKENS), self._slots)
+        cells = PagedCells((), BlockPool(self._slots, self._blocks, BLOCK_TOKENS))
         passes = []
         for batch in batches:
             for operation in batch.operations:

@@ -7,7 +7,7 @@ Called by `backend` on the thread that runs batches.
 import numpy as np
 
 from examples.numpy_backend.llama import Floats, TokenShape
-from jitney.backends.shared.paging import BlockPool, BlockTable
+from jitney.backends.shared.paging import BlockPool
 
 
 class TokenCells:
@@ -17,8 +17,7 @@ class TokenCells:
     """
 
     def __init__(self, slots: int, kv_tokens: int, shape: TokenShape) -> None:
-        self._pool = BlockPool(kv_tokens, block_tokens=1)
-        self._tables = [BlockTable() for _ in range(slots)]
+        self._pool = BlockPool(slots, kv_tokens, block_tokens=1)
         # Memory that is never written to is never taken from the system.
         sizes = (shape.layers, 2, kv_tokens, shape.heads, shape.head)
         self.kv = np.zeros(sizes, np.float32)
@@ -26,22 +25,22 @@ class TokenCells:
 
     def grow(self, slot: int, count: int) -> list[int]:
         """The places of a slot, with `count` more. Raises BackendFailed when memory is full."""
-        self._pool.grow(self._tables[slot], count)
-        return self._tables[slot].blocks
+        self._pool.grow(slot, count)
+        return self._pool.blocks[slot]
 
     def copy(self, source: int, target: int, length: int) -> bool:
         """The first tokens of one slot are those of another, empty one as well."""
-        self._pool.share(self._tables[source], self._tables[target], length)
+        self._pool.share(source, target, length)
         return True
 
     def truncate(self, slot: int, length: int) -> bool:
         """Forget positions from `length` on."""
-        self._pool.shrink(self._tables[slot], length)
+        self._pool.shrink(slot, length)
         return True
 
     def save(self, slot: int) -> Floats:
         """A copy of the slot's keys and values."""
-        return self.kv[:, :, self._tables[slot].blocks]
+        return self.kv[:, :, self._pool.blocks[slot]]
 
     def restore(self, slot: int, saved: Floats, length: int) -> bool:
         """Write a saved copy into an empty slot."""
@@ -51,4 +50,3 @@ class TokenCells:
     def clear(self) -> None:
         """Empty every slot."""
         self._pool.reset()
-        self._tables = [BlockTable() for _ in self._tables]

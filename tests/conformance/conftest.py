@@ -1,7 +1,6 @@
 """Every backend that can be built here, under one name: the fixture `built`."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 POOL = {"slot_tokens_max": 0}
 OWN_CELLS = {
-    **asdict(attention.SHAPE_UNTRIED),
+    **attention.SHAPE_UNTRIED,
     "kv_tokens": SLOTS * CELLS,
     "slot_tokens_max": CELLS,
     "flash_attention": False,

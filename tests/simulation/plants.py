@@ -376,7 +376,7 @@ OF_ROUNDING = (
         "the last token of a prompt is computed by itself",
         "oracle",
         (
-            "jitney/backends/shared/shapes.py",
+            "jitney/backends/shared/slots.py",
             "return entry.length == 1 and 0 < entry.start < prompt_count",
             "return entry.length < prompt_count < 0",
         ),
@@ -384,7 +384,7 @@ OF_ROUNDING = (
     planted(
         "a pass does not fill its groups of rows",
         "oracle",
-        ("jitney/backends/shared/shapes.py", "return -rows % group", "return rows % group * 0"),
+        ("jitney/backends/shared/slots.py", "return -rows % group", "return rows % group * 0"),
     ),
 )
 

@@ -31,7 +31,7 @@ HEAVY = {
     "jinja2": ("jitney/text",),
     "llguidance": ("jitney/sampling", "jitney/text", "jitney/backends"),
     "msgspec": (
-        *("jitney/backends/process", "jitney/config", "jitney/models", "jitney/sandbox"),
+        *("jitney/backends", "jitney/config", "jitney/models", "jitney/sandbox"),
         "jitney/server/page",
         *("jitney_cluster", "jitney_lab"),
     ),

@@ -21,6 +21,7 @@ Tests: tests/unit/backends/test_kinds.py.
 """
 
 import importlib
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from importlib import metadata
@@ -37,6 +38,9 @@ Values = dict[str, int | bool | str]
 """The values of a backend's own settings, by name."""
 
 SAME_TEXTS = "the same whatever else is in the batch"
+MAY_DIFFER = "What else is in the batch can change a text here (batch_invariant)"
+
+_log = logging.getLogger("jitney")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +141,17 @@ class Kind:
             raise MissingDependency(
                 f"{self.title} is installed, but cannot be loaded ({error}): {self.advice}."
             ) from error
+
+    def report_differences(self, batch_invariant: str, reason: str = "") -> None:
+        """Warn that texts may differ. Raises ConfigError where `batch_invariant` is on."""
+        if batch_invariant == "auto":
+            _log.warning("%s%s", MAY_DIFFER, f": {reason}" if reason else "")
+        if batch_invariant == "on":
+            reason = reason or (
+                f"no trial found that {self.title} computes this model alike in every batch on "
+                "this machine; leave it out, or give off"
+            )
+            raise ConfigError(f"batch_invariant is on, and {reason}.")
 
     def load(self, values: Mapping[str, Any]) -> Backend:
         """The backend, in this process. Raises a SetupError."""

@@ -32,7 +32,7 @@ def test_an_unknown_setting_is_refused_by_name(build: Callable[..., object]) -> 
 @pytest.mark.parametrize("build", [load, load_process])
 def test_an_impossible_setting_is_refused(build: Callable[..., object]) -> None:
     """Guards against a set-up error that turns into a crash on its way out of the process."""
-    with pytest.raises(ConfigError, match="slots must be at least 1"):
+    with pytest.raises(ConfigError, match="slots must be from 1"):
         build("fake", {"slots": 0})
 
 
@@ -46,11 +46,11 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingDependency) as caught:
         load("llamacpp", {"model": "any.gguf"})
-    told = str(caught.value)
-    assert told.startswith("The llamacpp backend needs llama.cpp, which is not installed: ")
-    assert kind_of("llamacpp").advice in told
+    message = str(caught.value)
+    assert message.startswith("The llamacpp backend needs llama.cpp, which is not installed: ")
+    assert kind_of("llamacpp").advice in message
     for way in ("`make llama`", "extra `llama`"):
-        assert way in told
+        assert way in message
 
 
 @pytest.mark.parametrize("kind", all_kinds(), ids=NAMES)

@@ -10,26 +10,29 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from jitney.backends.fake.hash_cells import HashCells
 from jitney.backends.fake.oracle import (
+    HASH_OF_NOTHING,
     ROUNDED_ALONE,
     ROUNDED_ROW,
     Logits,
     TokenOracle,
     encode_plain,
     is_plain,
+    mix64,
     seeded,
 )
 from jitney.backends.shared.host_sampler import HostSampler
-from jitney.backends.shared.layout import (
-    BatchLimits,
-    check_batch,
-    checked_tokens,
-    lay_out_entry,
+from jitney.backends.shared.layout import BatchLayout
+from jitney.backends.shared.paging import BlockPool
+from jitney.backends.shared.sizing import check_sizes
+from jitney.backends.shared.slots import (
+    EntryRows,
+    SlotContents,
+    SlotMemory,
+    is_lone,
+    rows_missing,
 )
-from jitney.backends.shared.shapes import is_lone, rows_missing
-from jitney.backends.shared.slots import EntryRows, SlotContents, SlotMemory
-from jitney.core.backend import Segment, Traits, Vocabulary
+from jitney.core.backend import Segment, Traits
 from jitney.core.batch import Batch, Entry, MemoryOperation, Open, Outcome, Sample, Save
 from jitney.core.params import Constraint
 from jitney.errors import BackendFailed, ConfigError
@@ -65,18 +68,11 @@ class FakeSettings:
     alone has another result than one in a span, and so has a pass without full groups of rows."""
 
     def __post_init__(self) -> None:
-        for name in (
-            "slots",
-            "kv_tokens",
-            "block_tokens",
-            "model_len_max",
-            "max_num_batched_tokens",
-        ):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1; it is {getattr(self, name)}.")
         for name in ("eos_period", "tick_s", "token_s"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must not be negative; it is {getattr(self, name)}.")
+        check_sizes(self, "slots", "kv_tokens", "block_tokens", "model_len_max")
+        check_sizes(self, "max_num_batched_tokens")
         if self.block_tokens > self.kv_tokens:
             raise ConfigError(
                 f"block_tokens is {self.block_tokens}, more than kv_tokens ({self.kv_tokens}); "
@@ -84,30 +80,80 @@ class FakeSettings:
             )
 
 
-def _wait(seconds: float) -> None:
-    threading.Event().wait(seconds)
+class HashCells:
+    """Implements `jitney.backends.shared.slots.Cells`: hashes in place of keys and values.
+
+    Blocks are counted as for a backend with real ones.
+    """
+
+    def __init__(self, slots: int, kv_tokens: int, block_tokens: int) -> None:
+        self._slots = slots
+        self.pool = BlockPool(slots, kv_tokens // block_tokens, block_tokens)
+        self.clear()
+
+    def clear(self) -> None:
+        """Empty every slot."""
+        self.pool.reset()
+        self.hashes = [[HASH_OF_NOTHING] for _ in range(self._slots)]
+        """For each slot: element `i` is the hash of its first `i` tokens."""
+
+    def append(self, slot: int, tokens: Sequence[int], rounding: int) -> int:
+        """Write tokens after those that the slot holds, and take blocks for them; the new hash."""
+        self.pool.grow(slot, len(tokens))
+        hashes = self.hashes[slot]
+        rolling = hashes[-1]
+        for token in tokens:
+            rolling = mix64(rolling, token + rounding)
+            hashes.append(rolling)
+        return rolling
+
+    def copy(self, source: int, target: int, length: int) -> bool:
+        """Copy the first tokens of one slot to an empty one."""
+        self.pool.share(source, target, length)
+        self.hashes[target] = self.hashes[source][: length + 1]
+        return True
+
+    def truncate(self, slot: int, length: int) -> bool:
+        """Forget positions from `length` on."""
+        self.pool.shrink(slot, length)
+        del self.hashes[slot][length + 1 :]
+        return True
+
+    def save(self, slot: int) -> list[int]:
+        """A copy of the slot's hashes."""
+        return self.hashes[slot].copy()
+
+    def restore(self, slot: int, saved: list[int], length: int) -> bool:
+        """Write saved hashes into an empty slot."""
+        self.pool.grow(slot, length)
+        self.hashes[slot] = saved
+        return True
 
 
 class FakeBackend:
     """Implements `jitney.core.backend.Backend` on a dictionary and a hash."""
 
     def __init__(
-        self, settings: FakeSettings, *, sleep: Callable[[float], None] | None = None
+        self, settings: FakeSettings, *, sleep: Callable[[float], object] | None = None
     ) -> None:
         self._settings = settings
-        self._sleep = sleep or _wait
-        self._vocabulary = byte_tokenizer.byte_vocabulary()
-        self._oracle = TokenOracle(self._vocabulary, settings.eos_period)
-        self._compiler = ConstraintCompiler(self._vocabulary, encode_plain)
+        self._sleep = sleep or threading.Event().wait
+        self.vocabulary = byte_tokenizer.byte_vocabulary()
+        self._oracle = TokenOracle(self.vocabulary, settings.eos_period)
+        self._compiler = ConstraintCompiler(self.vocabulary, encode_plain)
         self._sampler = HostSampler(self._compiler.compile)
         self._cells = HashCells(settings.slots, settings.kv_tokens, settings.block_tokens)
         self._memory = SlotMemory(self._cells, settings.slots)
         self._plain_slots: set[int] = set()
         """Slots whose tokens the oracle chooses directly, without logits."""
-        self._limits = BatchLimits(
-            settings.max_num_batched_tokens, settings.model_len_max, len(self._vocabulary.pieces)
+        self._layout = BatchLayout(
+            self._memory,
+            self._sampler,
+            settings.max_num_batched_tokens,
+            settings.model_len_max,
+            len(self.vocabulary.pieces),
         )
-        self._traits = Traits(
+        self.traits = Traits(
             name="fake",
             slots_max=settings.slots,
             kv_tokens=settings.kv_tokens // settings.block_tokens * settings.block_tokens,
@@ -120,25 +166,9 @@ class FakeBackend:
         )
 
     @property
-    def traits(self) -> Traits:
-        """Numbers that do not change while this backend lives."""
-        return self._traits
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """Bytes, words and a few control tokens."""
-        return self._vocabulary
-
-    @property
     def used_tokens(self) -> int:
         """Tokens of memory taken, in whole blocks; shared blocks count once."""
         return self._cells.pool.used_tokens
-
-    @property
-    def slots_held(self) -> frozenset[int]:
-        """The slots that hold at least one token."""
-        slots = range(self._settings.slots)
-        return frozenset(slot for slot in slots if self._memory.contents(slot).length)
 
     @property
     def tickets(self) -> frozenset[int]:
@@ -155,7 +185,7 @@ class FakeBackend:
         self._compiler.begin_batch()
         for operation in batch.operations:
             self._operate(operation)
-        token_count = check_batch(batch, self._limits)
+        token_count = self._layout.check_batch(batch)
         samples = self._run(batch.entries, token_count)
         seconds = settings.tick_s + settings.token_s * token_count
         if settings.sleeps and seconds > 0.0:
@@ -201,16 +231,16 @@ class FakeBackend:
         """Store every span and choose tokens. Slots are independent, so one loop does both."""
         samples = [NO_SAMPLE] * len(entries)
         by_logits: list[EntryRows] = []
-        rounds, sampler, limits = self._settings.rounds, self._sampler, self._limits
+        rounds, layout = self._settings.rounds, self._layout
         left_over = (rows + rows_missing(rows, ROWS_GROUP)) % ROWS_GROUP
         for index, entry in enumerate(entries):
             contents = self._memory.contents(entry.slot)
             is_plain_slot = entry.slot in self._plain_slots
             if is_plain_slot:
-                tokens = checked_tokens(entry, contents, sampler, limits)
+                tokens = layout.checked_tokens(entry, contents)
             else:
                 first = by_logits[-1].rows.stop if by_logits else 0
-                laid_out = lay_out_entry(index, entry, contents, sampler, limits, first)
+                laid_out = layout.lay_out_entry(index, entry, contents, first)
                 by_logits.append(laid_out)
                 tokens = laid_out.tokens
             rounding = self._rounding(entry, contents, left_over) if rounds else 0
@@ -219,7 +249,7 @@ class FakeBackend:
             if is_plain_slot:
                 samples[index] = self._choose(entry, contents, rolling)
         if by_logits:
-            chosen = sampler.sample(by_logits, self._logits(by_logits))
+            chosen = self._sampler.sample(by_logits, self._logits(by_logits))
             for each, sample in zip(by_logits, chosen, strict=True):
                 samples[each.index] = sample
         return samples

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any  # Any: plain values for the backend's settings
 
 from jitney.backends.kind import SAME_TEXTS, Kind, Values
-from jitney.backends.shared.sizing import kv_tokens_wanted, pool_slots
+from jitney.backends.shared.sizing import kv_tokens_of, pool_slots
 from jitney.config import Settings
 from jitney.errors import ConfigError
 
@@ -30,7 +30,7 @@ def check(settings: Settings) -> None:
 def values(settings: Settings, source: Path | None) -> Values:
     """The values for `FakeSettings`."""
     del source
-    kv_tokens = kv_tokens_wanted(settings)
+    kv_tokens = kv_tokens_of(settings)
     return {
         "slots": pool_slots(settings.max_num_seqs),
         "kv_tokens": kv_tokens,

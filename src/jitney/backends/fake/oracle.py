@@ -7,6 +7,8 @@ release changes it. Tests compute the same tokens for one request alone
 Tests: tests/unit/backends/fake/test_backend.py.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -31,7 +33,7 @@ _ASCII_SHARE = 5
 _HIGH_SHARE = 3
 """Of 64 choices: whole words, single ASCII bytes, and bytes of characters that take several."""
 
-_LEAD_BYTE_MIN = 0x80
+_TABLE_SIZE = 64 * 16
 _BEST_MARGIN = 2.0
 """How far the chosen token's logit stands above the second best."""
 
@@ -77,17 +79,10 @@ class TokenOracle:
         self._eos_period = eos_period
         self._eos = vocabulary.eos_tokens[0]
         self._size = len(vocabulary.pieces)
-        self._table = _choice_table(vocabulary)
-        self._continuations = [
-            token
-            for token, piece in enumerate(vocabulary.pieces)
-            if len(piece) == 1 and 0x80 <= piece[0] < 0xC0 and token not in vocabulary.control
-        ]
-        self._high = frozenset(
-            token
-            for token, piece in enumerate(vocabulary.pieces)
-            if len(piece) == 1 and piece[0] >= _LEAD_BYTE_MIN and token not in vocabulary.control
-        )
+        high = _plain_tokens(vocabulary, lambda piece: len(piece) == 1 and piece[0] >= 0x80)
+        self._table = _choice_table(vocabulary, high)
+        self._continuations = [token for token in high if vocabulary.pieces[token][0] < 0xC0]
+        self._high = frozenset(high)
 
     def choose(self, rolling: int, token_before: int) -> int:
         """The token after a sequence with this hash that ends in `token_before`.
@@ -111,28 +106,21 @@ class TokenOracle:
         return logits
 
 
-def _choice_table(vocabulary: Vocabulary) -> list[int]:
+def _choice_table(vocabulary: Vocabulary, high_bytes: list[int]) -> list[int]:
     """Every plain token at least once, in the shares stated above."""
-    words: list[int] = []
-    ascii_bytes: list[int] = []
-    high_bytes: list[int] = []
-    for token, piece in enumerate(vocabulary.pieces):
-        if token in vocabulary.control or token in vocabulary.eos_tokens:
-            continue
-        if len(piece) > 1:
-            words.append(token)
-        elif piece and 0x20 <= piece[0] < 0x7F:
-            ascii_bytes.append(token)
-        elif piece and piece[0] >= _LEAD_BYTE_MIN:
-            high_bytes.append(token)
+    words = _plain_tokens(vocabulary, lambda piece: len(piece) > 1)
+    ascii_bytes = _plain_tokens(vocabulary, lambda piece: len(piece) == 1 and 32 <= piece[0] < 127)
     assert all((words, ascii_bytes, high_bytes)), "The byte vocabulary has all three kinds"
-    size = 64 * 16
+    shares = ((words, _WORDS_SHARE), (ascii_bytes, _ASCII_SHARE), (high_bytes, _HIGH_SHARE))
     table: list[int] = []
-    for tokens, share in (
-        (words, _WORDS_SHARE),
-        (ascii_bytes, _ASCII_SHARE),
-        (high_bytes, _HIGH_SHARE),
-    ):
-        count = max(size * share // 64, len(tokens))
+    for tokens, share in shares:
+        count = max(_TABLE_SIZE * share // 64, len(tokens))
         table += [tokens[index % len(tokens)] for index in range(count)]
     return table
+
+
+def _plain_tokens(vocabulary: Vocabulary, accepts: Callable[[bytes], bool]) -> list[int]:
+    """The tokens that are text, and whose bytes are accepted."""
+    hidden = vocabulary.control.union(vocabulary.eos_tokens)
+    pieces = enumerate(vocabulary.pieces)
+    return [token for token, piece in pieces if token not in hidden and accepts(piece)]

@@ -9,12 +9,12 @@ Tests: tests/unit/backends/trials/test_trial.py.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any  # Any: settings are plain values until a backend has checked them
 
+from jitney.backends.kind import Values
 from jitney.backends.llamacpp.passes import PassShape
-from jitney.backends.trials.trial import Trial, have_shapes, payload_of
+from jitney.backends.trials.trial import payload_of, try_shapes
 
 Shapes = Mapping[str, tuple[PassShape, ...]]
 """The shapes to try for each kernel, `on` (fused) and `off`; the cheapest first."""
@@ -35,49 +35,32 @@ SHAPES: Shapes = {
         PassShape(rows_group=4, span_rows_min=8, decodes_differ=True),
     ),
 }
-SHAPE_UNTRIED = PassShape(rows_group=4, span_rows_min=8, decodes_differ=True)
+SHAPE_UNTRIED = asdict(PassShape(rows_group=4, span_rows_min=8, decodes_differ=True))
 """For models that are too small for a trial, with attention that is not fused."""
 SEQUENCES = 4
 """How many sequences a measurement of the speed has."""
 
 
-@dataclass(frozen=True, slots=True)
-class Attention:
-    """Whether attention is fused, and the shape in which all tokens are computed alike, if any."""
-
-    is_fused: bool
-    shape: PassShape | None
-
-
 def choose(
-    values: Mapping[str, Any],
-    shapes: Shapes,
-    facts: object,
-    distributions: tuple[str, ...],
-    cache: Path,
-) -> Attention:
+    values: Values, shapes: Shapes, facts: object, distributions: tuple[str, ...], cache: Path
+) -> Values:
     """Try `shapes`. The faster kernel, of those with a shape that computes alike if any has one."""
-    listed = {kernel: [asdict(shape) for shape in each] for kernel, each in shapes.items()}
-    trial = Trial(
-        cache=cache,
-        names=tuple(listed),
-        facts=["shapes", facts, listed],
-        distributions=distributions,
-        keeps=have_shapes,
-        measures=True,
-        notice="Trying which attention kernels are best for this model here, once",
-    )
     payloads = {
         kernel: payload_of(
             "llamacpp",
             {**values, "flash_attention": kernel == "on"},
             sequences=SEQUENCES,
-            shapes=each,
+            shapes=map(asdict, each),
         )
-        for kernel, each in listed.items()
+        for kernel, each in shapes.items()
     }
-    found = trial.results(payloads)
+    notice = "Trying which attention kernels are best for this model here, once"
+    found = try_shapes(payloads, facts, distributions, cache, notice)
     alike = [name for name in found if found[name].found.get("shape") is not None]
     best = max(alike or found, key=lambda name: found[name].speed)
-    shape = found[best].found.get("shape")
-    return Attention(best == "on", None if shape is None else PassShape(**shape))
+    return attention_values(best == "on", found[best].found.get("shape"))
+
+
+def attention_values(is_fused: bool, shape: Values | None) -> Values:
+    """The values for a kernel, and for the shape in which it computes all tokens alike, if any."""
+    return {"flash_attention": is_fused, "batch_invariant": shape is not None, **(shape or {})}

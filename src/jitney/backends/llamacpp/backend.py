@@ -26,12 +26,13 @@ from jitney.backends.llamacpp.passes import Pass, PassShape, plan_passes, whole_
 from jitney.backends.machine import free_memory
 from jitney.backends.machine.neighbours import Neighbours
 from jitney.backends.shared.model_backend import ModelBackend
-from jitney.backends.shared.shapes import rows_missing
-from jitney.backends.shared.slots import EntryRows, SlotMemory
+from jitney.backends.shared.sizing import check_sizes
+from jitney.backends.shared.slots import EntryRows, SlotMemory, rows_missing
 from jitney.core import limits
 from jitney.core.backend import Backend, Segment, Traits
 from jitney.core.utf8 import checked_bytes
 from jitney.errors import BackendCrashed, BackendFailed, ConfigError, ModelError
+from jitney.models.gguf import read_header
 from jitney.models.parts import size_of
 
 PASS_TOKENS_MAX = 512
@@ -44,9 +45,6 @@ CELLS_UNIT = 256
 Bytes = npt.NDArray[np.uint8]
 Row = npt.NDArray[np.float32]
 NO_ROW = np.empty(0, np.float32)
-
-KV_VALUE_BYTES = 2
-"""Keys and values are 16-bit floats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,10 +81,7 @@ class LlamaCppSettings:
     def __post_init__(self) -> None:
         # Settings may have come over a pipe, where a path is text.
         object.__setattr__(self, "model", Path(self.model))
-        for name in ("kv_tokens", "slots", "max_num_batched_tokens", "threads"):
-            value = getattr(self, name)
-            if not 1 <= value <= limits.TOKENS_MAX:
-                raise ConfigError(f"{name} must be from 1 to {limits.TOKENS_MAX}; it is {value}.")
+        check_sizes(self, "kv_tokens", "slots", "max_num_batched_tokens", "threads")
         if not 0 <= self.slot_tokens_max <= limits.TOKENS_MAX // max(1, self.slots):
             raise ConfigError(
                 f"slot_tokens_max must be 0 or a number of tokens that {self.slots} slots can "
@@ -136,10 +131,10 @@ class LlamaCppModel:
         self._shape = settings.shape
         self._model: Model | None = None
         model = _load_model(settings)
-        heads, key, value = model.head_sizes()
-        token_bytes = model.layer_count * heads * (key + value) * KV_VALUE_BYTES
+        header = read_header(settings.model)
+        token_bytes = header.kv_bytes_per_token
         if settings.gpu_layers == 0:
-            work_bytes = _work_bytes(settings, model)
+            work_bytes = _work_bytes(settings, header.head_count, model.vocabulary_count)
             free_memory.check_memory(settings.cells, token_bytes, work_bytes)
         self.cells = Context(
             model,
@@ -215,10 +210,10 @@ class LlamaCppModel:
             for row in last:
                 logits[row] = logits[row].copy()
             self._decode(each)
-            last = [row for _, row in each.kept]
-            if each.kept:
-                found = self.cells.logits(len(each.wanted))
-                for at, row in each.kept:
+            last = [row for _, row in each.result_rows]
+            if each.result_rows:
+                found = self.cells.logits(len(each.logit_rows))
+                for at, row in each.result_rows:
                     logits[row] = found[at]
         return logits
 
@@ -257,8 +252,8 @@ class LlamaCppModel:
         context.tokens[:count] = one_pass.tokens
         context.positions[:count] = one_pass.positions
         context.slots[:count] = one_pass.slots
-        context.wanted[:count] = 0
-        context.wanted[one_pass.wanted] = 1
+        context.needs_logits[:count] = 0
+        context.needs_logits[one_pass.logit_rows] = 1
 
 
 def _load_model(settings: LlamaCppSettings) -> Model:
@@ -286,8 +281,8 @@ def _load_model(settings: LlamaCppSettings) -> Model:
     return model
 
 
-def _work_bytes(settings: LlamaCppSettings, model: Model) -> int:
+def _work_bytes(settings: LlamaCppSettings, head_count: int, vocabulary_count: int) -> int:
     """Most of the memory that a pass needs besides weights and cells: scores and logits."""
     cells = settings.slot_tokens_max or settings.kv_tokens
-    scores = 0 if settings.flash_attention else cells * model.head_count
-    return 4 * PASS_TOKENS_MAX * (scores + model.vocabulary_count)
+    scores = 0 if settings.flash_attention else cells * head_count
+    return 4 * PASS_TOKENS_MAX * (scores + vocabulary_count)

@@ -10,7 +10,7 @@ import functools
 import re
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jitney.backends.llamacpp import library
-from jitney.backends.llamacpp.thread_pool import ThreadPool, make_pool
+from jitney.backends.llamacpp.thread_pool import attach_pool
 from jitney.core.backend import Vocabulary
 from jitney.errors import ModelError
 from jitney.sandbox.interrupts import interrupts_held
@@ -111,16 +111,6 @@ class Model:
         return int(llama_cpp.llama_model_n_ctx_train(self.pointer))
 
     @property
-    def layer_count(self) -> int:
-        """Layers that hold keys and values."""
-        return int(llama_cpp.llama_model_n_layer(self.pointer))
-
-    @property
-    def head_count(self) -> int:
-        """Attention heads of a layer."""
-        return int(llama_cpp.llama_model_n_head(self.pointer))
-
-    @property
     def is_rewindable(self) -> bool:
         """Whether its memory can be truncated to a prefix; a recurrent state cannot."""
         return not (
@@ -136,28 +126,6 @@ class Model:
             and not llama_cpp.llama_model_has_encoder(self.pointer)
             and not llama_cpp.llama_model_is_diffusion(self.pointer)
         )
-
-    def head_sizes(self) -> tuple[int, int, int]:
-        """Heads of keys and values, size of a key head, size of a value head."""
-        heads_kv = int(llama_cpp.llama_model_n_head_kv(self.pointer))
-        size = int(llama_cpp.llama_model_n_embd(self.pointer)) // max(1, self.head_count)
-        family = self.metadata("general.architecture") or ""
-        key = self.metadata(f"{family}.attention.key_length")
-        value = self.metadata(f"{family}.attention.value_length")
-        return heads_kv, int(key) if key else size, int(value) if value else size
-
-    def metadata(self, key: str) -> str | None:
-        """A value of the file's header as text; None when the key is missing."""
-        size = int(
-            llama_cpp.llama_model_meta_val_str(
-                self.pointer, key.encode(), ctypes.create_string_buffer(1), 1
-            )
-        )
-        if size < 0:
-            return None
-        buffer = ctypes.create_string_buffer(size + 1)
-        llama_cpp.llama_model_meta_val_str(self.pointer, key.encode(), buffer, size + 1)
-        return buffer.value.decode("utf-8", "replace")
 
     def encode(self, data: bytes, *, special: bool) -> list[int]:
         """Tokens of a text in UTF-8, with none added. The caller has bounded its length."""
@@ -263,11 +231,9 @@ class Context:
                     f"kv_tokens: llama.cpp has no room for {shape.kv_tokens} tokens in "
                     f"{shape.slots} slots ({log.reason()}); lower kv_tokens."
                 )
-            pool = make_pool(library.handle(), shape.threads)
-            if pool is not None:
-                pool.attach(self._pointer)
+            end_pool = attach_pool(library.handle(), self._pointer, shape.threads)
             # The model is an argument so that it outlives the context.
-            self._free = weakref.finalize(self, _free_context, self._pointer, pool, model)
+            self._free = weakref.finalize(self, _free_context, self._pointer, end_pool, model)
         self._memory: Pointer = llama_cpp.llama_get_memory(self._pointer)
         self._make_batch(shape.max_num_batched_tokens)
 
@@ -276,7 +242,7 @@ class Context:
         self.tokens = np.zeros(room, np.int32)
         self.positions = np.zeros(room, np.int32)
         self.slots = np.zeros(room, np.int32)
-        self.wanted = np.zeros(room, np.int8)
+        self.needs_logits = np.zeros(room, np.int8)
         self._counts = np.ones(room, np.int32)
         base = self.slots.ctypes.data
         self._slot_pointers = np.arange(base, base + 4 * room, 4, dtype=np.uintp)
@@ -286,7 +252,7 @@ class Context:
             ("pos", self.positions),
             ("n_seq_id", self._counts),
             ("seq_id", self._slot_pointers),
-            ("logits", self.wanted),
+            ("logits", self.needs_logits),
         ):
             kind = dict(llama_cpp.llama_batch._fields_)[name]
             setattr(batch, name, ctypes.cast(array.ctypes.data, kind))
@@ -372,7 +338,7 @@ def _bytes_at(array: npt.NDArray[np.uint8]) -> Pointer:
     return array.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
 
 
-def _free_context(pointer: Pointer, pool: ThreadPool | None, _model: Model) -> None:
+def _free_context(pointer: Pointer, end_pool: Callable[[], None] | None, _model: Model) -> None:
     llama_cpp.llama_free(pointer)
-    if pool is not None:
-        pool.free()
+    if end_pool is not None:
+        end_pool()

@@ -106,9 +106,9 @@ LogCallback = ctypes.CFUNCTYPE(None, ctypes.c_int, c_char_p, c_void_p)
 
 _Prototype = tuple[Any, tuple[Any, ...]]
 _OF_MODEL: Mapping[str, Any] = {
-    **dict.fromkeys(("n_ctx_train", "n_embd", "n_head", "n_head_kv", "n_layer"), c_int32),
     **dict.fromkeys(("has_decoder", "has_encoder"), c_bool),
     **dict.fromkeys(("is_diffusion", "is_hybrid", "is_recurrent"), c_bool),
+    "n_ctx_train": c_int32,
     "get_vocab": c_void_p,
     "free": None,
 }
@@ -127,7 +127,6 @@ FUNCTIONS: Mapping[str, _Prototype] = {
     "llama_init_from_model": (c_void_p, (c_void_p, ContextParams)),
     "llama_free": (None, (c_void_p,)),
     **{f"llama_model_{name}": (kind, (c_void_p,)) for name, kind in _OF_MODEL.items()},
-    "llama_model_meta_val_str": (c_int32, (c_void_p, c_char_p, c_char_p, c_size_t)),
     "llama_model_chat_template": (c_char_p, (c_void_p, c_char_p)),
     "llama_vocab_n_tokens": (c_int32, (c_void_p,)),
     "llama_vocab_bos": (c_int32, (c_void_p,)),

@@ -6,7 +6,6 @@ See `jitney.backends.kind`. This module does not load the library.
 import logging
 import signal
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any  # Any: plain values for the backend's settings
 
@@ -15,7 +14,6 @@ from jitney.backends.llamacpp import attention, kernels, library, prebuilt
 from jitney.backends.llamacpp.memory_layout import SLOTS_MAX, own_cells, size_llamacpp
 from jitney.backends.machine.free_memory import available_bytes
 from jitney.backends.process.worker_process import Fallback
-from jitney.backends.shared.shapes import MAY_DIFFER, report_none
 from jitney.backends.trials.trial import try_backend
 from jitney.config import Settings
 from jitney.errors import ConfigError, SetupError
@@ -112,13 +110,12 @@ def values(settings: Settings, source: Path | None) -> Values:
     if sizes.slot_tokens_max == 0:
         # In one pool the fused kernel skips other sequences' cells.
         found["flash_attention"] = settings.flash_attention != "off"
-        _warn_of_pool(settings, own_cells(settings, header).kv_tokens)
+        reason = _reason_of_pool(settings, own_cells(settings, header).kv_tokens)
+        KIND.report_differences(settings.batch_invariant, reason)
         return found
-    choice = _choose_attention(found, settings)
-    found["flash_attention"] = choice.is_fused
-    if choice.shape is not None:
-        return found | asdict(choice.shape) | {"batch_invariant": True}
-    report_none(KIND.title, settings.batch_invariant)
+    found |= _choose_attention(found, settings)
+    if not found["batch_invariant"]:
+        KIND.report_differences(settings.batch_invariant)
     return found
 
 
@@ -149,37 +146,27 @@ def speed_facts(source: Path, settings: Settings) -> object:
     return sizes.slot_tokens_max != 0
 
 
-def _warn_of_pool(settings: Settings, tokens: int) -> None:
-    """Warn that one pool does not promise equal texts, and how much memory would.
-
-    Raises ConfigError where `batch_invariant` is on.
-    """
-    if settings.batch_invariant == "off":
-        return
+def _reason_of_pool(settings: Settings, tokens: int) -> str:
+    """Why one pool does not promise equal texts, and how much memory would."""
     if settings.gpu_layers != 0:
-        reason = "llama.cpp on a GPU does not promise equal texts; leave it out, or gpu_layers"
-    else:
-        reason = (
-            f"each sequence needs its own memory for that: kv_tokens of {tokens} (or a "
-            "memory_limit that holds them); fewer sequences (max_num_seqs) or a smaller "
-            "max_model_len need less"
-        )
-    if settings.batch_invariant == "on":
-        raise ConfigError(f"batch_invariant is on, and {reason}.")
-    _log.warning("%s: %s", MAY_DIFFER, reason)
+        return "llama.cpp on a GPU does not promise equal texts; leave it out, or gpu_layers"
+    return (
+        f"each sequence needs its own memory for that: kv_tokens of {tokens} (or a memory_limit "
+        "that holds them); fewer sequences (max_num_seqs) or a smaller max_model_len need less"
+    )
 
 
-def _choose_attention(values: Values, settings: Settings) -> attention.Attention:
+def _choose_attention(values: Values, settings: Settings) -> Values:
     """The kernel and the shape of its passes; tried once for this model, and remembered."""
     is_alike = settings.batch_invariant != "off"
     header = read_header(Path(str(values["model"])))
     if header.parameter_count < ATTENTION_PARAMETERS_MIN:
         is_fused = settings.flash_attention == "on"
         shape = attention.SHAPE_UNTRIED if is_alike and not is_fused else None
-        return attention.Attention(is_fused, shape)
+        return attention.attention_values(is_fused, shape)
     names = KERNELS[settings.flash_attention]
     if len(names) == 1 and not is_alike:
-        return attention.Attention(names[0] == "on", None)
+        return attention.attention_values(names[0] == "on", None)
     facts = [
         [header.architecture, header.parameter_count, header.kv_bytes_per_token],
         [sorted(header.weight_types), values["threads"]],

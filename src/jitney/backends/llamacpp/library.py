@@ -20,7 +20,7 @@ PACKAGES = {"jitney_llama": "jitney-llama", "llama_cpp": "llama-cpp-python"}
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LlamaPackage:
     """An installed package with the library."""
 
     module: str
@@ -32,12 +32,12 @@ class Found:
         return PACKAGES[self.module]
 
 
-def find() -> Found | None:
+def find() -> LlamaPackage | None:
     """The package to use; None when there is none. Loads nothing."""
     for module in PACKAGES:
         spec = importlib.util.find_spec(module)
         if spec is not None and spec.origin is not None:
-            return Found(module, Path(spec.origin).parent / "lib")
+            return LlamaPackage(module, Path(spec.origin).parent / "lib")
     return None
 
 

@@ -11,7 +11,7 @@ from jitney.backends.shared.sizing import (
     SHARE,
     Sizes,
     TokenMemory,
-    kv_tokens_wanted,
+    kv_tokens_of,
     pool_slots,
 )
 from jitney.config import Settings
@@ -45,15 +45,15 @@ def size_llamacpp(settings: Settings, header: GgufHeader, free_bytes: int | None
         if is_on_gpu or own.kv_tokens > budget:
             return Sizes(budget, pool_slots_count)
         return Sizes(budget, own.slots, own.slot_tokens_max)
-    wanted = kv_tokens_wanted(settings)
+    kv_tokens = kv_tokens_of(settings)
     if memory.free_bytes is None or token_bytes == 0:
-        return Sizes(wanted, pool_slots_count)
+        return Sizes(kv_tokens, pool_slots_count)
     spare = max(memory.free_bytes - header.file_bytes, 0)
     if own.kv_tokens * token_bytes <= spare * SHARE:
         return own
     # Where almost nothing fits, the backend raises an error that says what is missing.
     fits = max(int(spare * POOL_SHARE) // token_bytes // UNIT, 1) * UNIT
-    return Sizes(wanted if settings.max_model_len else min(wanted, fits), pool_slots_count)
+    return Sizes(kv_tokens if settings.max_model_len else min(kv_tokens, fits), pool_slots_count)
 
 
 def own_cells(settings: Settings, header: GgufHeader) -> Sizes:

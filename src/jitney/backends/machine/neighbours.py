@@ -76,46 +76,46 @@ class Neighbours:
         self._cores = allowed_cores()
         self._allowed = frozenset(f"cpu{number}" for number in allowed_numbers())
         self._threads = threads_max
-        self._seen: tuple[float, float] | None = None
-        self._wanted_s = 0.0
+        self._last: tuple[float, float] | None = None
+        self._needed_s = 0.0
         self._own_before = own()
         self.threads()
 
     def threads(self) -> int:
         """As many threads as there are free cores, and at least one."""
         now = self._clock()
-        if self._threads_max == 1 or (self._seen is not None and now - self._seen[0] < SAMPLE_S):
+        if self._threads_max == 1 or (self._last is not None and now - self._last[0] < SAMPLE_S):
             return self._threads
         others = self._others_s()
         if others is None:
             return self._threads
-        if self._seen is not None:
+        if self._last is not None:
             fitting = self._fitting(self._free_cores(now, others))
-            if fitting < self._threads and now - self._seen[0] > STALE_S:
+            if fitting < self._threads and now - self._last[0] > STALE_S:
                 # A short look costs less than a prompt on too few threads, or on too many.
-                self._seen = (now, others)
+                self._last = (now, others)
                 self._wait(LOOK_S)
                 now, others = self._clock(), self._others_s() or others
                 fitting = self._fitting(self._free_cores(now, others))
             self._threads = max(1, self._threads // 2) if self._is_short() else fitting
-        self._seen = (now, others)
-        self._wanted_s = 0.0
+        self._last = (now, others)
+        self._needed_s = 0.0
         self._own_before = self._own()
         return self._threads
 
     def computed(self, seconds: float) -> None:
         """Note that a pass took this long. Its threads needed their cores for all that time."""
-        self._wanted_s += seconds * self._threads
+        self._needed_s += seconds * self._threads
 
     def _free_cores(self, now: float, others: float) -> float:
         """The cores that other processes left free since the last measurement."""
-        assert self._seen is not None, "The caller checked"
-        return self._cores - (others - self._seen[1]) / (now - self._seen[0]) + SPARE
+        assert self._last is not None, "The caller checked"
+        return self._cores - (others - self._last[1]) / (now - self._last[0]) + SPARE
 
     def _is_short(self) -> bool:
         """Whether the threads got much less time than they needed since the last measurement."""
         got = self._own() - self._own_before
-        return self._wanted_s >= SAMPLE_S / 2 and got < SHARED * self._wanted_s
+        return self._needed_s >= SAMPLE_S / 2 and got < SHARED * self._needed_s
 
     def _fitting(self, cores: float) -> int:
         """Threads for this many cores. More than before only where they fit with a margin."""

@@ -30,14 +30,13 @@ class Processor:
 
 def read_processor(cpuinfo: Path = CPUINFO) -> Processor:
     """The processor of this machine, as its first core describes it."""
-    found: dict[str, str] = {}
-    try:
-        with cpuinfo.open(encoding="utf-8", errors="replace") as file:
-            for line in file:
-                key, _, value = line.partition(":")
-                found.setdefault(key.strip(), value.strip())
-    except OSError:
+    text = text_of(cpuinfo)
+    if not text:
         return _ask_processor()
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        found.setdefault(key.strip(), value.strip())
     name = found.get("model name") or " ".join(found[each] for each in _PART if each in found)
     instructions = found.get("flags", found.get("Features", ""))
     return Processor(name or platform.machine(), instructions)
@@ -49,6 +48,14 @@ def _ask_processor() -> Processor:
     names = ("machdep.cpu.features", "machdep.cpu.leaf7_features")
     instructions = [output_of("sysctl", "-n", each) for each in names]
     return Processor(name, " ".join(each.lower() for each in instructions if each))
+
+
+def text_of(path: Path) -> str:
+    """The text of a file of the system; empty where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def output_of(*command: str) -> str:

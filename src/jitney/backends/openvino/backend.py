@@ -20,9 +20,8 @@ from jitney.backends.openvino.packing import FILLER, Packing, filled_rows
 from jitney.backends.shared.host_sampler import Rows
 from jitney.backends.shared.model_backend import ModelBackend
 from jitney.backends.shared.paging import BlockPool
-from jitney.backends.shared.shapes import is_lone
-from jitney.backends.shared.slots import EntryRows, SlotMemory
-from jitney.core import limits
+from jitney.backends.shared.sizing import check_sizes
+from jitney.backends.shared.slots import EntryRows, SlotMemory, is_lone
 from jitney.core.backend import Backend, Segment, Traits
 from jitney.errors import ConfigError, ModelError
 from jitney.tokenizers.tokenizer import read_tokenizer
@@ -57,10 +56,8 @@ class OpenVinoSettings:
         # Settings may have come over a pipe, where a path is text.
         object.__setattr__(self, "model", Path(self.model))
         object.__setattr__(self, "vocabulary", Path(self.vocabulary))
-        for name in ("kv_tokens", "slots", "max_num_batched_tokens", "model_len_max", "threads"):
-            value = getattr(self, name)
-            if not 1 <= value <= limits.TOKENS_MAX:
-                raise ConfigError(f"{name} must be from 1 to {limits.TOKENS_MAX}; it is {value}.")
+        check_sizes(self, "kv_tokens", "slots", "max_num_batched_tokens", "model_len_max")
+        check_sizes(self, "threads")
         if self.kv_tokens < BLOCK_TOKENS:
             raise ConfigError(
                 f"kv_tokens is {self.kv_tokens}, and OpenVINO takes memory in blocks of "
@@ -105,7 +102,7 @@ class OpenVinoModel:
             )
         self._model: PagedModel | None = model
         self.cells = PagedCells(
-            model.caches.values(), BlockPool(blocks, BLOCK_TOKENS), settings.slots
+            model.caches.values(), BlockPool(settings.slots, blocks, BLOCK_TOKENS)
         )
         self.traits = Traits(
             name="openvino",

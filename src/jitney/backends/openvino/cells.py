@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from jitney.backends.shared.paging import BlockCopy, BlockPool, BlockTable
+from jitney.backends.shared.paging import BlockCopy, BlockPool
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -19,39 +19,37 @@ Bytes = npt.NDArray[np.uint8]
 class PagedCells:
     """Implements `jitney.backends.shared.slots.Cells` over blocks."""
 
-    def __init__(self, caches: Iterable[Bytes], pool: BlockPool, slots: int) -> None:
+    def __init__(self, caches: Iterable[Bytes], pool: BlockPool) -> None:
         self._caches: tuple[Bytes, ...] = tuple(caches)
         self._pool = pool
-        self._tables = [BlockTable() for _ in range(slots)]
 
     def blocks(self, slot: int) -> list[int]:
         """The blocks of a slot in the order of positions."""
-        return self._tables[slot].blocks
+        return self._pool.blocks[slot]
 
     def grow(self, slot: int, count: int) -> None:
         """Take room for `count` more tokens of a slot. Raises BackendFailed when memory is full."""
-        self._carry_out(self._pool.grow(self._tables[slot], count))
+        self._carry_out(self._pool.grow(slot, count))
 
     def copy(self, source: int, target: int, length: int) -> bool:
         """Copy the first tokens of one slot to another; whole blocks are shared."""
-        tables = self._tables
-        self._carry_out(self._pool.share(tables[source], tables[target], length))
+        self._carry_out(self._pool.share(source, target, length))
         return True
 
     def truncate(self, slot: int, length: int) -> bool:
         """Forget positions from `length` on."""
-        self._pool.shrink(self._tables[slot], length)
+        self._pool.shrink(slot, length)
         return True
 
     def save(self, slot: int) -> Bytes:
         """A copy of the slot's blocks, layer after layer."""
-        blocks = self._tables[slot].blocks
+        blocks = self._pool.blocks[slot]
         return np.concatenate([cache[blocks].ravel() for cache in self._caches])
 
     def restore(self, slot: int, state: Bytes, length: int) -> bool:
         """Write a saved copy into blocks of the empty slot."""
-        self._pool.grow(self._tables[slot], length)
-        blocks = self._tables[slot].blocks
+        self._pool.grow(slot, length)
+        blocks = self._pool.blocks[slot]
         at = 0
         for cache in self._caches:
             size = len(blocks) * cache.shape[1]
@@ -63,7 +61,6 @@ class PagedCells:
     def clear(self) -> None:
         """Empty every slot."""
         self._pool.reset()
-        self._tables = [BlockTable() for _ in self._tables]
 
     def drop(self) -> None:
         """Release the memory. Nobody may read or write it after this."""

@@ -115,11 +115,11 @@ def refusal(header: GgufHeader, model_len_max: int | None = None) -> str | None:
     strange = sorted(header.tensor_kinds - TENSORS[family])
     if strange:
         return f"it has {', '.join(strange[:3])}, which OpenVINO's reader ignores"
-    length, wanted = _length_max(header), model_len_max or 0
+    length, needed = _length_max(header), model_len_max or 0
     # A length that no backend can run is no reason against this one.
-    if length < wanted <= header.context_length:
+    if length < needed <= header.context_length:
         return (
-            f"it computes sequences beyond {length} tokens in another way, and {wanted} are wanted"
+            f"it computes sequences beyond {length} tokens in another way, and {needed} are wanted"
         )
     return _rotary_refusal(header) or _tokenizer_refusal(header)
 

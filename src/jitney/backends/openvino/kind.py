@@ -17,9 +17,8 @@ from jitney.backends.machine.free_memory import available_bytes, check_weights
 from jitney.backends.machine.processor import read_processor
 from jitney.backends.openvino import families
 from jitney.backends.openvino.families import BLOCK_TOKENS, Dtypes, dtypes
-from jitney.backends.shared.shapes import report_none
 from jitney.backends.shared.sizing import TokenMemory, size_paged
-from jitney.backends.trials.trial import Trial, have_shapes, payload_of, try_backend
+from jitney.backends.trials.trial import payload_of, try_backend, try_shapes
 from jitney.config import Settings
 from jitney.models import conversions
 from jitney.models.gguf import read_header
@@ -42,7 +41,7 @@ of its error decides which sentence is shown, and nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class DtypeChoice:
     """The types of numbers on this machine, and why they do not work; None when they do."""
 
     dtypes: Dtypes
@@ -56,16 +55,16 @@ def installed() -> Library | None:
     return Library(DISTRIBUTIONS, version_of(DISTRIBUTIONS[0]))
 
 
-def chosen_dtypes(settings: Settings) -> Chosen:
+def chosen_dtypes(settings: Settings) -> DtypeChoice:
     """The types of numbers to compute with, after a trial. `auto` is the best that works."""
     threads = threads_of(settings)
     first = dtypes(settings.dtype, settings.kv_cache_dtype, threads)
     if KIND.library() is None:
-        return Chosen(first, "it is not installed")
-    found = Chosen(first, _failure(first, threads, settings.cache_dir))
+        return DtypeChoice(first, "it is not installed")
+    found = DtypeChoice(first, _failure(first, threads, settings.cache_dir))
     if found.failure is not None and settings.dtype == "auto" and first.inference != "f32":
         plain = dtypes("auto", settings.kv_cache_dtype, threads, is_half=False)
-        second = Chosen(plain, _failure(plain, threads, settings.cache_dir))
+        second = DtypeChoice(plain, _failure(plain, threads, settings.cache_dir))
         return second if second.failure is None else found
     return found
 
@@ -182,20 +181,14 @@ def _shape(found: Values, settings: Settings) -> Values:
         {"rows_min": rows, "head_rows_min": head, "decodes_differ": True}
         for rows, head in ((threads, 2), (threads, threads), (2 * threads, 2 * threads))
     ]
-    trial = Trial(
-        cache=settings.cache_dir,
-        names=(KIND.name,),
-        facts=["shapes", [[name, found[name]] for name in SHAPE_FACTS], shapes],
-        distributions=DISTRIBUTIONS,
-        keeps=have_shapes,
-        measures=True,
-        notice="Trying in which batches this model is computed alike here, once",
-    )
-    payload = payload_of(KIND.name, found, shapes=shapes)
-    shape = trial.results({KIND.name: payload})[KIND.name].found.get("shape")
+    payloads = {KIND.name: payload_of(KIND.name, found, shapes=shapes)}
+    facts = [[name, found[name]] for name in SHAPE_FACTS]
+    notice = "Trying in which batches this model is computed alike here, once"
+    results = try_shapes(payloads, facts, DISTRIBUTIONS, settings.cache_dir, notice)
+    shape = results[KIND.name].found.get("shape")
     if shape is not None:
         return {**shape, "batch_invariant": True}
-    report_none(KIND.title, settings.batch_invariant)
+    KIND.report_differences(settings.batch_invariant)
     return {}
 
 

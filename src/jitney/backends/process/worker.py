@@ -64,38 +64,17 @@ def _serve(batches: Channel, texts: Channel, constraints: Channel) -> int:
         return EXIT_NOT_STARTED
     batches.send(messages.Ready(backend.traits, backend.vocabulary))
 
-    def answer_all(channel: Channel) -> NoReturn:
-        while True:
-            channel.send(_answer(channel.receive(), backend))
-
     def answer_or_exit(channel: Channel) -> NoReturn:
         # The main thread may be stuck in native code.
-        os._exit(_until_closed(lambda: answer_all(channel)))
+        os._exit(_until_closed(BackendServer(channel, backend).serve))
 
     for name, channel in (("texts", texts), ("constraints", constraints)):
         threading.Thread(target=answer_or_exit, args=(channel,), name=name, daemon=True).start()
-    BatchServer(batches, backend).serve()
+    BackendServer(batches, backend).serve()
 
 
-def _answer(message: Message, backend: Backend) -> Message:
-    """The answer to any message but a batch. An error is an answer, too."""
-    try:
-        match message:
-            case messages.Reset():
-                backend.reset()
-                return messages.Done()
-            case messages.Encode(texts):
-                return messages.Encoded(tuple(backend.encode(texts)))
-            case messages.Prepare(constraint):
-                backend.prepare(constraint)
-                return messages.Done()
-    except BaseException as error:  # A panic of a library in Rust is no Exception.
-        return Failure.of(error, "backend")
-    raise MalformedFrame("An answer came where a question was expected.")
-
-
-class BatchServer:
-    """Runs batches one after another, and sends their outcomes back in order.
+class BackendServer:
+    """Answers the messages of one channel in order, batches among them.
 
     After a batch has failed, later ones are refused until a reset, because each continues the work
     of the one before.
@@ -112,11 +91,26 @@ class BatchServer:
             message = self._channel.receive()
             if isinstance(message, messages.Execute):
                 self._channel.send(self._execute(message.batch()))
-                continue
-            answer = _answer(message, self._backend)
-            if isinstance(message, messages.Reset):
-                self._has_failed = isinstance(answer, Failure)
-            self._channel.send(answer)
+            else:
+                self._channel.send(self._answer(message))
+
+    def _answer(self, message: Message) -> Message:
+        """The answer to any message but a batch. An error is an answer, too."""
+        try:
+            match message:
+                case messages.Reset():
+                    self._has_failed = True  # unless the reset succeeds
+                    self._backend.reset()
+                    self._has_failed = False
+                    return messages.Done()
+                case messages.Encode(texts):
+                    return messages.Encoded(tuple(self._backend.encode(texts)))
+                case messages.Prepare(constraint):
+                    self._backend.prepare(constraint)
+                    return messages.Done()
+        except BaseException as error:  # A panic of a library in Rust is no Exception.
+            return Failure.of(error, "backend")
+        raise MalformedFrame("An answer came where a question was expected.")
 
     def _execute(self, batch: Batch) -> Message:
         try:

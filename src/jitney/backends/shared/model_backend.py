@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any, Generic, Protocol  # Any: numbers as a trial wrote them down
 
 from jitney.backends.shared.host_sampler import HostSampler, Rows
-from jitney.backends.shared.layout import BatchLimits, lay_out
+from jitney.backends.shared.layout import BatchLayout
 from jitney.backends.shared.slots import Cells, EntryRows, SavedCells, SlotMemory
 from jitney.core.backend import Segment, Traits, Vocabulary
 from jitney.core.batch import Batch, Outcome, Sample
@@ -84,8 +84,12 @@ class ModelBackend(Generic[SavedCells]):
         )
         self._memory = SlotMemory(model.cells, model.traits.slots_max)
         self._sampler = HostSampler(self._compiler.compile)
-        self._limits = BatchLimits(
-            model.max_num_batched_tokens, model.slot_tokens_max, len(model.vocabulary.pieces)
+        self._layout = BatchLayout(
+            self._memory,
+            self._sampler,
+            model.max_num_batched_tokens,
+            model.slot_tokens_max,
+            len(model.vocabulary.pieces),
         )
 
     def execute(self, batch: Batch) -> Outcome:
@@ -96,9 +100,7 @@ class ModelBackend(Generic[SavedCells]):
         for operation in batch.operations:
             self._memory.operate(operation)
             self._sampler.operate(operation)
-        laid_out = lay_out(
-            batch, self._memory, self._sampler, self._limits, by_slot=self._model.wants_slot_order
-        )
+        laid_out = self._layout.lay_out(batch, by_slot=self._model.wants_slot_order)
         samples = [Sample()] * len(laid_out)
         if laid_out:
             logits = self._model.forward(laid_out, self._memory)

@@ -5,7 +5,7 @@ Where a block must be copied before it is written, it returns a `BlockCopy`, and
 Whole blocks are shared and a partial one is copied, as `jitney.core.ledger` counts them.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from jitney.errors import BackendFailed
 
@@ -18,77 +18,74 @@ class BlockCopy:
     target: int
 
 
-@dataclass(slots=True)
-class BlockTable:
-    """The blocks of one slot in the order of positions; the last one may be partly filled."""
-
-    blocks: list[int] = field(default_factory=list)
-    length: int = 0
-    """Tokens held."""
-
-
 class BlockPool:
-    """A fixed number of blocks with reference counts."""
+    """A fixed number of blocks with reference counts, and the blocks of each slot."""
 
-    def __init__(self, blocks_max: int, block_tokens: int) -> None:
+    def __init__(self, slots: int, blocks_max: int, block_tokens: int) -> None:
         assert blocks_max > 0, f"{blocks_max} blocks"
         assert block_tokens > 0, f"blocks of {block_tokens} tokens"
+        self._slots = slots
         self._blocks_max = blocks_max
         self._block_tokens = block_tokens
         self.reset()
 
     def reset(self) -> None:
-        """Free all blocks. Tables from before are invalid."""
+        """Empty every slot, and free all blocks."""
         self._free = list(range(self._blocks_max))
         self._holders = [0] * self._blocks_max
+        self.blocks: list[list[int]] = [[] for _ in range(self._slots)]
+        """The blocks of each slot, by position; the last one may be partly filled."""
+        self.lengths = [0] * self._slots
+        """The tokens of each slot."""
 
     @property
     def used_tokens(self) -> int:
         """Tokens of memory taken, in whole blocks; shared blocks count once."""
         return (self._blocks_max - len(self._free)) * self._block_tokens
 
-    def grow(self, table: BlockTable, count: int) -> BlockCopy | None:
-        """Take room for `count` more tokens. Raises BackendFailed when memory is full.
+    def grow(self, slot: int, count: int) -> BlockCopy | None:
+        """Take room for `count` more tokens of a slot. Raises BackendFailed when memory is full.
 
         After a truncation the last block may be shared and partly unused. It will be written, so it
         is copied first.
         """
-        blocks, length = table.blocks, table.length
+        blocks, length = self.blocks[slot], self.lengths[slot]
         copy = None
         if length % self._block_tokens and self._holders[blocks[-1]] > 1:
             copy = BlockCopy(blocks[-1], self._take(1)[0])
             self._drop(copy.source)
             blocks[-1] = copy.target
-        wanted = -(-(length + count) // self._block_tokens) - len(blocks)
-        if wanted > 0:
-            blocks += self._take(wanted)
-        table.length = length + count
+        missing = -(-(length + count) // self._block_tokens) - len(blocks)
+        if missing > 0:
+            blocks += self._take(missing)
+        self.lengths[slot] = length + count
         return copy
 
-    def share(self, source: BlockTable, target: BlockTable, length: int) -> BlockCopy | None:
-        """The empty `target` shares the first `length` tokens of `source`."""
-        assert not target.blocks, f"A table of {len(target.blocks)} blocks is not empty"
-        assert 0 < length <= source.length, f"{length} tokens of {source.length}"
+    def share(self, source: int, target: int, length: int) -> BlockCopy | None:
+        """The empty slot `target` shares the first `length` tokens of `source`."""
+        held = self.lengths[source]
+        assert not self.blocks[target], f"A slot of {len(self.blocks[target])} blocks is not empty"
+        assert 0 < length <= held, f"{length} tokens of {held}"
         whole = length // self._block_tokens
         copy = None
         if length % self._block_tokens:
-            copy = BlockCopy(source.blocks[whole], self._take(1)[0])
-        target.blocks = source.blocks[:whole]
-        for block in target.blocks:
+            copy = BlockCopy(self.blocks[source][whole], self._take(1)[0])
+        shared = self.blocks[source][:whole]
+        for block in shared:
             self._holders[block] += 1
-        if copy is not None:
-            target.blocks.append(copy.target)
-        target.length = length
+        self.blocks[target] = shared if copy is None else [*shared, copy.target]
+        self.lengths[target] = length
         return copy
 
-    def shrink(self, table: BlockTable, length: int) -> None:
-        """Remove the tokens from `length` on from the table."""
-        assert 0 <= length <= table.length, f"{length} tokens of {table.length}"
-        kept = -(-length // self._block_tokens)
-        for block in table.blocks[kept:]:
+    def shrink(self, slot: int, length: int) -> None:
+        """Remove the tokens from `length` on from a slot."""
+        blocks, held = self.blocks[slot], self.lengths[slot]
+        assert 0 <= length <= held, f"{length} tokens of {held}"
+        first = -(-length // self._block_tokens)
+        for block in blocks[first:]:
             self._drop(block)
-        del table.blocks[kept:]
-        table.length = length
+        del blocks[first:]
+        self.lengths[slot] = length
 
     def _take(self, count: int) -> list[int]:
         if count > len(self._free):

@@ -92,13 +92,21 @@ def size_paged(settings: Settings, trained_len: int, memory: TokenMemory) -> Siz
         return Sizes(budget, slots)
     length = settings.max_model_len or min(trained_len, MODEL_LEN_DEFAULT)
     longest = -(-length // memory.unit) * memory.unit
-    wanted = longest * settings.max_num_seqs
+    kv_tokens = longest * settings.max_num_seqs
     if memory.free_bytes is not None:
         fits = int(memory.free_bytes * SHARE / memory.token_bytes) // memory.unit * memory.unit
         # Where not even one sequence fits, `check_free` raises an error.
-        wanted = max(min(wanted, fits), longest)
-        memory.check_free(wanted, settings)
-    return Sizes(min(wanted, limits.TOKENS_MAX), slots)
+        kv_tokens = max(min(kv_tokens, fits), longest)
+        memory.check_free(kv_tokens, settings)
+    return Sizes(min(kv_tokens, limits.TOKENS_MAX), slots)
+
+
+def check_sizes(settings: object, *names: str) -> None:
+    """Raise ConfigError where one of these settings of a backend is no usable number."""
+    for name in names:
+        value = getattr(settings, name)
+        if not 1 <= value <= limits.TOKENS_MAX:
+            raise ConfigError(f"{name} must be from 1 to {limits.TOKENS_MAX}; it is {value}.")
 
 
 def pool_slots(max_num_seqs: int) -> int:
@@ -106,6 +114,6 @@ def pool_slots(max_num_seqs: int) -> int:
     return max_num_seqs + max(POOL_SPARE_MIN, max_num_seqs)
 
 
-def kv_tokens_wanted(settings: Settings) -> int:
+def kv_tokens_of(settings: Settings) -> int:
     """The budget of the user, or the default."""
     return settings.kv_tokens or max(KV_TOKENS_DEFAULT, settings.max_model_len or 0)

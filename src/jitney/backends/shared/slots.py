@@ -4,7 +4,10 @@ Called by backends on the thread that runs batches. Each memory operation is che
 tokens before it reaches the cells, so a mistake of the scheduler is a BackendFailed and not a wrong
 answer. Knows nothing of sampling: `HostSampler` gets the same operations.
 
-Tests: tests/conformance/test_memory.py and tests/unit/backends/shared/test_layout.py.
+Libraries choose kernels by the shape of a pass, and each kernel rounds in its own way. Some take
+rows in groups and the rest one by one; some compute a single token in another way than a span. So a
+backend that promises equal texts (invariant 4) fills the groups (`rows_missing`), and computes no
+token of a prompt alone (`is_lone`).
 """
 
 from dataclasses import dataclass, field
@@ -84,6 +87,19 @@ class EntryRows:
     """Its rows, in the order of positions. The last is for the entry's last position."""
     scored: range
     """Positions of prompt tokens whose logprobs are wanted."""
+
+
+def rows_missing(rows: int, group: int) -> int:
+    """How many rows to add for a whole number of groups."""
+    return -rows % group
+
+
+def is_lone(entry: Entry, prompt_count: int) -> bool:
+    """Whether an entry is a single token of a prompt, and not its first.
+
+    The first token sees only itself, which gives the same result in every kernel.
+    """
+    return entry.length == 1 and 0 < entry.start < prompt_count
 
 
 class SlotMemory(Generic[SavedCells]):

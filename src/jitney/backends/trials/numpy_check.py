@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any  # Any: settings are plain values until a backend has checked them
 
 from jitney.backends.kinds import kind_of
+from jitney.backends.trials.trial_batches import TrialBatches
 from jitney.core.backend import Backend
-from jitney.core.batch import Batch, Entry, Open, Sampling
+from jitney.core.batch import Sampling
 from jitney.errors import ModelError
 from jitney.models.tiny import TinyShape, tiny_logprobs, write_tiny_gguf
 
@@ -50,25 +51,22 @@ def prompt(number: int) -> tuple[int, ...]:
 def mean_difference(backend: Backend) -> float:
     """How far the backend is from numpy for four prompts and their greedy continuations."""
     sampling = Sampling(seed=0, prompt_count=PROMPT_TOKENS, logprobs=0, prompt_logprobs=0)
-    opened = tuple(Open(slot, sampling) for slot in range(PROMPTS))
-    entries = tuple(Entry(slot, 0, prompt(slot), wants_token=True) for slot in range(PROMPTS))
-    texts = [list(prompt(slot)) for slot in range(PROMPTS)]
-    logprobs: list[list[float]] = [[] for _ in range(PROMPTS)]
-    for number in range(COMPLETION_TOKENS):
-        outcome = backend.execute(Batch(number, opened if number == 0 else (), entries))
-        for slot, sample in enumerate(outcome.samples):
+    batches, slots = TrialBatches(backend, sampling), range(PROMPTS)
+    batches.open(*slots)
+    texts = [list(prompt(slot)) for slot in slots]
+    entries = [batches.span(slot, texts[slot]) for slot in slots]
+    logprobs: list[list[float]] = [[] for _ in slots]
+    for _ in range(COMPLETION_TOKENS):
+        for slot, sample in enumerate(batches.run(entries)):
             if sample.token is None or sample.logprob is None:
                 return math.inf
             texts[slot].append(sample.token)
             logprobs[slot] += [each.logprob for each in (*sample.prompt_logprobs, sample.logprob)]
-        start = PROMPT_TOKENS + number
-        entries = tuple(
-            Entry(slot, start, (), wants_token=True, continues=True) for slot in range(PROMPTS)
-        )
+        entries = [batches.next_token(slot) for slot in slots]
     distances = [
-        abs(found - wanted)
+        abs(found - expected)
         for text, row in zip(texts, logprobs, strict=True)
-        for found, wanted in zip(row, _expected(text), strict=True)
+        for found, expected in zip(row, _expected(text), strict=True)
     ]
     return sum(distances) / len(distances)
 

@@ -18,6 +18,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any  # Any: what a file may hold, and settings before a backend has checked them
 
+import msgspec
+
 from jitney.backends.machine.processor import read_processor
 from jitney.backends.trials.trial_process import TrialResult, ask
 from jitney.models.files import bytes_under, locked, locked_if_free, write_text
@@ -101,9 +103,9 @@ class Trial:
         """The results of an earlier trial; None when there are none, or they make no sense."""
         try:
             stored = _read(self.file)
-            found = {name: _checked(stored[name]) for name in self.names}
+            found = {name: msgspec.convert(stored[name], TrialResult) for name in self.names}
             return found if self.keeps(found) else None
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError):
             return None
 
     def results(self, payloads: Mapping[str, Payload | TrialResult]) -> TrialResults:
@@ -163,6 +165,26 @@ def try_backend(
         keeps=lambda results: results[name].would_repeat,
     )
     return trial.results({name: {"backend": name, "numbers": dict(numbers)}})[name]
+
+
+def try_shapes(
+    payloads: Mapping[str, Payload],
+    facts: object,
+    distributions: tuple[str, ...],
+    cache: Path,
+    notice: str,
+) -> TrialResults:
+    """In which shape of passes all tokens are computed alike: `shape` in each result, or None."""
+    trial = Trial(
+        cache=cache,
+        names=tuple(payloads),
+        facts=["shapes", facts, {name: each["shapes"] for name, each in payloads.items()}],
+        distributions=distributions,
+        keeps=have_shapes,
+        measures=True,
+        notice=notice,
+    )
+    return trial.results(payloads)
 
 
 def have_shapes(results: TrialResults) -> bool:
@@ -236,16 +258,4 @@ def _read(file: Path) -> dict[str, Any]:
     """The contents of a file. Raises ValueError or OSError where it is not from a trial."""
     if file.stat().st_size > MEMORY_BYTES_MAX:
         raise ValueError(file)
-    stored = json.loads(file.read_text(encoding="utf-8"))
-    if not isinstance(stored, dict):
-        raise ValueError(file)
-    return stored
-
-
-def _checked(stored: Any) -> TrialResult:
-    """A result as it was stored. Raises ValueError or TypeError."""
-    found = TrialResult(**stored)
-    kinds = ((found.found, dict), (found.failure, str | None), (found.status, int))
-    if len(stored) != len(kinds) or not all(isinstance(value, kind) for value, kind in kinds):
-        raise ValueError(stored)
-    return found
+    return msgspec.json.decode(file.read_bytes(), type=dict[str, Any])

@@ -142,45 +142,6 @@ def test_end_tokens_come_at_their_rate(period: int) -> None:
     assert (100 < count < 300) if period else count == 0
 
 
-Cells = dict[int, list[object]]
-actions = st.lists(
-    st.tuples(
-        st.sampled_from(["append", "copy", "truncate", "release"]),
-        st.integers(0, 3),
-        st.integers(0, 3),
-        st.integers(1, 9),
-    ),
-    max_size=40,
-)
-
-
-@given(actions)
-@settings(deadline=None)
-def test_count_equals_a_recount(steps: list[tuple[str, int, int, int]]) -> None:
-    """Guards against a count that drifts: a slot is a list of cells, and shared cells are one."""
-    backend = FakeBackend(FakeSettings(slots=4, kv_tokens=4096))
-    cells: Cells = {slot: [] for slot in range(4)}
-    for name, slot, other, length in steps:
-        operations: list[MemoryOperation] = []
-        entries: list[Entry] = []
-        held = len(cells[slot])
-        if name == "append":
-            entries.append(Entry(slot, held, tuple(range(length)), False))
-            cells[slot] = [*cells[slot], *(object() for _ in range(length))]
-        elif name == "copy" and held and not cells[other]:
-            operations.append(Copy(slot, other, min(held, length)))
-            cells[other] = cells[slot][: min(held, length)]
-        elif name == "truncate":
-            operations.append(Truncate(slot, min(held, length)))
-            cells[slot] = cells[slot][: min(held, length)]
-        elif name == "release":
-            operations.append(Release(slot))
-            cells[slot] = []
-        backend.execute(Batch(1, tuple(operations), tuple(entries)))
-        assert backend.used_tokens == len({id(cell) for held in cells.values() for cell in held})
-        assert backend.slots_held == {slot for slot, held in cells.items() if held}
-
-
 def entry(slot: int, start: int, length: int, **flags: bool) -> Entry:
     """A span of zeros."""
     return Entry(slot, start, (0,) * length, flags.pop("wants_token", False), **flags)

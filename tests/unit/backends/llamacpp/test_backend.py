@@ -25,7 +25,6 @@ from jitney.core.batch import (
     Sampling,
     Save,
 )
-from jitney.core.params import Constraint, ConstraintKind
 from jitney.errors import BackendCrashed, BackendFailed, ConfigError, InvalidRequest, ModelError
 from tests.models_for_tests import CHAT_TEMPLATE, TinyShape, write_tiny_gguf
 
@@ -41,15 +40,8 @@ def settings(model: Path, *, kv_tokens: int = KV_TOKENS, slots: int = 8) -> Llam
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("models") / "tiny.gguf"
-    write_tiny_gguf(path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def built(model: Path) -> Iterator[Backend]:
-    backend = make_backend(settings(model))
+def built(tiny_model: Path) -> Iterator[Backend]:
+    backend = make_backend(settings(tiny_model))
     yield backend
     backend.close()
 
@@ -168,9 +160,9 @@ def test_restore_into_full_memory_fails(backend: Backend) -> None:
         run(backend, operations=(Restore(1, 1),))
 
 
-def test_prompt_logprobs_of_a_batch_of_several_passes(model: Path) -> None:
+def test_prompt_logprobs_of_a_batch_of_several_passes(tiny_model: Path) -> None:
     """Rows must be in order of position although the library computes them in pieces."""
-    backend = make_backend(settings(model, kv_tokens=2048, slots=2))
+    backend = make_backend(settings(tiny_model, kv_tokens=2048, slots=2))
     prompt = tokens(PASSES)
     sampling = greedy(PASSES, prompt_logprobs=0)
     whole = run(backend, Entry(0, 0, prompt, True), operations=(Open(0, sampling),))[0]
@@ -211,21 +203,6 @@ def test_a_copied_prefix_gives_no_prompt_logprobs(backend: Backend) -> None:
     assert sample.token is not None
 
 
-def test_a_constraint_that_fails_harms_its_own_row(backend: Backend) -> None:
-    """One bad grammar must not cost the neighbours their tokens."""
-    bad = Constraint(ConstraintKind.REGEX, "(")
-    sampling = Sampling(seed=0, prompt_count=4, constraint=bad)
-    samples = run(
-        backend,
-        Entry(0, 0, tokens(4), True),
-        Entry(1, 0, tokens(4), True),
-        operations=(Open(0, sampling), Open(1, greedy(4))),
-    )
-    assert samples[0].fault
-    assert samples[0].token is None
-    assert samples[1].token is not None
-
-
 def test_weights_that_are_not_numbers_are_faults_of_rows(tmp_path: Path) -> None:
     """A damaged model answers with a fault, never with a token."""
     path = tmp_path / "nan.gguf"
@@ -239,9 +216,9 @@ def test_weights_that_are_not_numbers_are_faults_of_rows(tmp_path: Path) -> None
     assert sample.fault
 
 
-def test_closed_is_told(model: Path) -> None:
+def test_closed_is_told(tiny_model: Path) -> None:
     """After close the pointers are gone: nothing native may be called."""
-    backend = make_backend(settings(model))
+    backend = make_backend(settings(tiny_model))
     backend.close()
     backend.close()
     with pytest.raises(BackendCrashed):
@@ -252,28 +229,28 @@ def test_closed_is_told(model: Path) -> None:
         backend.reset()
 
 
-def test_too_many_slots(model: Path) -> None:
+def test_too_many_slots(tiny_model: Path) -> None:
     """The library has a fixed maximum and would otherwise refuse without a reason."""
     with pytest.raises(ConfigError, match="at most 256"):
-        settings(model, slots=257)
+        settings(tiny_model, slots=257)
 
 
-def test_memory_that_does_not_fit_is_refused_before_it_is_taken(model: Path) -> None:
+def test_memory_that_does_not_fit_is_refused_before_it_is_taken(tiny_model: Path) -> None:
     """Two thousand million tokens: the kernel would kill the process."""
     with pytest.raises(ModelError, match="lower kv_tokens"):
-        make_backend(settings(model, kv_tokens=limits.TOKENS_MAX))
+        make_backend(settings(tiny_model, kv_tokens=limits.TOKENS_MAX))
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [(None, "cannot be read"), (b"text", "could not be loaded"), (b"GGUF\3\0", "could not")],
 )
-def test_bad_files_are_refused(tmp_path: Path, content: bytes | None, told: str) -> None:
+def test_bad_files_are_refused(tmp_path: Path, content: bytes | None, message: str) -> None:
     """Loading is one sentence, with the library's own reason in it."""
     path = tmp_path / "model.gguf"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(ModelError, match=told):
+    with pytest.raises(ModelError, match=message):
         make_backend(settings(path))
 
 

@@ -14,7 +14,6 @@ if reason := skip_reason("llamacpp"):
     pytest.skip(reason, allow_module_level=True)
 
 from jitney.backends.llamacpp import bindings
-from tests.models_for_tests import write_tiny_gguf
 
 SHAPE = bindings.ContextShape(
     kv_tokens=64,
@@ -32,13 +31,6 @@ def default_handler() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
-
-
-@pytest.fixture
-def tiny(tmp_path: Path) -> Path:
-    path = tmp_path / "tiny.gguf"
-    write_tiny_gguf(path)
-    return path
 
 
 def _interrupted(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
@@ -67,22 +59,22 @@ def _counted(monkeypatch: pytest.MonkeyPatch, name: str) -> list[object]:
 
 
 def test_an_interrupted_load_is_raised_and_frees_the_model(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards Ctrl-C while a model loads: it stops, and gigabytes are not left behind."""
     bindings.native_log()
     _interrupted(monkeypatch, "llama_model_load_from_file")
     freed = _counted(monkeypatch, "llama_model_free")
     with pytest.raises(KeyboardInterrupt):
-        bindings.Model(tiny, gpu_layers=0, extra_kernels=False)
+        bindings.Model(tiny_model, gpu_layers=0, extra_kernels=False)
     assert len(freed) == 1
 
 
 def test_an_interrupted_context_is_raised_and_freed(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards Ctrl-C while the memory of the slots is made."""
-    model = bindings.Model(tiny, gpu_layers=0, extra_kernels=False)
+    model = bindings.Model(tiny_model, gpu_layers=0, extra_kernels=False)
     _interrupted(monkeypatch, "llama_init_from_model")
     freed = _counted(monkeypatch, "llama_free")
     with pytest.raises(KeyboardInterrupt):
@@ -91,10 +83,10 @@ def test_an_interrupted_context_is_raised_and_freed(
 
 
 def test_an_interrupted_conversion_is_raised(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards Ctrl-C while weights are converted."""
     bindings.native_log()
     _interrupted(monkeypatch, "llama_model_quantize")
     with pytest.raises(KeyboardInterrupt):
-        bindings.quantize(tiny, tmp_path / "q8.gguf", threads=1)
+        bindings.quantize(tiny_model, tmp_path / "q8.gguf", threads=1)

@@ -77,11 +77,11 @@ def test_one_other_default_is_refused_by_name(function: str, name: str) -> None:
     """Guards each field: all that is known of another layout is that values stand elsewhere."""
     usual = capi.DEFAULTS[function][name]
     other = not usual if isinstance(usual, bool) else 77 if usual is None else usual + 3  # type: ignore[operator]
-    told = refusal(
+    message = refusal(
         lambda: capi.check_layout(native(**{function: partial(params, function, **{name: other})}))
     )
-    assert f"({function}: {name})" in told
-    assert f"another interface than {capi.INTERFACE}" in told
+    assert f"({function}: {name})" in message
+    assert f"another interface than {capi.INTERFACE}" in message
 
 
 @pytest.mark.parametrize("function", KINDS)
@@ -93,10 +93,10 @@ def test_a_structure_with_a_field_more_in_front_is_refused(
     real = bytes(getattr(capi.load(folder), function)())
     kind = KINDS[function]
     moved = (b"\0" * shift + real)[: ctypes.sizeof(kind)]
-    told = refusal(
+    message = refusal(
         lambda: capi.check_layout(native(**{function: lambda: kind.from_buffer_copy(moved)}))
     )
-    assert function in told
+    assert function in message
 
 
 def test_a_folder_without_libraries_is_a_sentence(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_a_library_that_was_compiled_again_is_tried_again(
     log = fake_child(tmp_path, monkeypatch, "exit 0")
     folder = tmp_path / "lib"
     folder.mkdir()
-    monkeypatch.setattr(library, "find", lambda: library.Found("jitney_llama", folder))
+    monkeypatch.setattr(library, "find", lambda: library.LlamaPackage("jitney_llama", folder))
     for content in ("old", "newer", "newer"):
         (folder / "libllama.so").write_text(content)
         os.utime(folder / "libllama.so", (1, 1))
@@ -115,7 +115,7 @@ def test_that_kernels_are_off_is_said_with_what_to_do(
 
 
 @pytest.mark.parametrize(
-    ("script", "told"),
+    ("script", "message"),
     [
         ("kill -SEGV $$", "SIGSEGV"),
         ("kill -ABRT $$", "SIGABRT"),
@@ -127,11 +127,11 @@ def test_that_kernels_are_off_is_said_with_what_to_do(
     ],
 )
 def test_every_death_is_a_sentence(
-    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, script: str, told: str
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, script: str, message: str
 ) -> None:
     """A crash in the child must never become one here, nor be remembered as success."""
     fake_child(tmp_path, monkeypatch, script)
-    with pytest.raises(ModelError, match=told):
+    with pytest.raises(ModelError, match=message):
         usable(model, tmp_path / "cache")
     for file in (tmp_path / "cache").rglob("*.json"):
         assert json.loads(file.read_text())["extra_kernels"]["failure"]

@@ -33,7 +33,7 @@ def test_an_illegal_instruction_of_the_fastest_kernels_is_no_failure(
 
 
 @pytest.mark.parametrize(
-    ("with_all", "without", "told", "trials"),
+    ("with_all", "without", "message", "trials"),
     [
         ("exit 0", "kill -SEGV $$", None, [True]),
         (SIGILL, SIGILL, "it was compiled for another processor and stops with an", [True, False]),
@@ -47,13 +47,13 @@ def test_only_an_illegal_instruction_asks_for_a_second_trial(
     monkeypatch: pytest.MonkeyPatch,
     with_all: str,
     without: str,
-    told: str | None,
+    message: str | None,
     trials: list[bool],
 ) -> None:
     """Guards the meaning of each death: other ones are not about the kernels."""
     children = stand_in(tmp_path, monkeypatch, llamacpp=two(with_all, without))
     found = failure(Settings(cache_dir=tmp_path / "cache"))
-    assert found == told if told is None else (found or "").startswith(told)
+    assert found == message if message is None else (found or "").startswith(message)
     assert tried(children) == trials
 
 

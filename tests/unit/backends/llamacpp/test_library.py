@@ -8,7 +8,7 @@ import pytest
 
 from jitney.backends.kinds import kind_of
 from jitney.backends.llamacpp import library
-from jitney.backends.llamacpp.library import Found
+from jitney.backends.llamacpp.library import LlamaPackage
 from tests.children_for_tests import install
 
 BOTH = ("jitney_llama", "llama_cpp")
@@ -17,12 +17,12 @@ BOTH = ("jitney_llama", "llama_cpp")
 def test_the_libraries_alone_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards the order: what `make llama` adds is used, whatever else is there."""
     install(monkeypatch)
-    assert library.find() == Found("jitney_llama", Path("/nowhere/jitney_llama/lib"))
+    assert library.find() == LlamaPackage("jitney_llama", Path("/nowhere/jitney_llama/lib"))
     install(monkeypatch, missing=("llama_cpp",))
-    assert library.find() == Found("jitney_llama", Path("/nowhere/jitney_llama/lib"))
+    assert library.find() == LlamaPackage("jitney_llama", Path("/nowhere/jitney_llama/lib"))
     install(monkeypatch, missing=("jitney_llama",))
     found = library.find()
-    assert found == Found("llama_cpp", Path("/nowhere/llama_cpp/lib"))
+    assert found == LlamaPackage("llama_cpp", Path("/nowhere/llama_cpp/lib"))
     assert found.distribution == "llama-cpp-python"
 
 
@@ -54,4 +54,4 @@ def test_looking_for_it_loads_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
     (package / "__init__.py").write_text("raise SystemExit('it was loaded')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(importlib.util.sys.modules, "jitney_llama", raising=False)  # type: ignore[attr-defined]
-    assert library.find() == Found("jitney_llama", package / "lib")
+    assert library.find() == LlamaPackage("jitney_llama", package / "lib")

@@ -29,7 +29,7 @@ def header(token_bytes: int = 1000) -> GgufHeader:
 
 
 @pytest.mark.parametrize(
-    ("given", "free_bytes", "expected"),
+    ("changes", "free_bytes", "expected"),
     [
         ({}, None, Sizes(16_384, 32, 0)),
         ({}, 5 * 10**6, Sizes(1792, 32, 0)),
@@ -43,34 +43,36 @@ def header(token_bytes: int = 1000) -> GgufHeader:
     ],
 )
 def test_memory_is_what_was_asked_for_or_what_fits(
-    given: dict[str, Any], free_bytes: int | None, expected: Sizes
+    changes: dict[str, Any], free_bytes: int | None, expected: Sizes
 ) -> None:
     """Guards against a default that does not fit, and against a wish that is overruled."""
-    assert size_llamacpp(Settings(**given), header(), free_bytes) == expected
+    assert size_llamacpp(Settings(**changes), header(), free_bytes) == expected
 
 
-@pytest.mark.parametrize("given", [{"kv_tokens": 10**9}, {"memory_limit": 10**12}])
-def test_a_budget_that_the_machine_does_not_have_is_refused_by_name(given: dict[str, Any]) -> None:
+@pytest.mark.parametrize("changes", [{"kv_tokens": 10**9}, {"memory_limit": 10**12}])
+def test_a_budget_that_the_machine_does_not_have_is_refused_by_name(
+    changes: dict[str, Any],
+) -> None:
     """Guards against an out-of-memory kill, and against a wish that is lowered in silence."""
-    with pytest.raises(ModelError, match=next(iter(given))):
-        size_llamacpp(Settings(**given), header(), 10**9)
+    with pytest.raises(ModelError, match=next(iter(changes))):
+        size_llamacpp(Settings(**changes), header(), 10**9)
 
 
 def test_a_memory_limit_that_holds_too_little_is_refused_with_the_numbers() -> None:
     """Guards against an engine that starts and can answer nothing."""
-    given = Settings(memory_limit=2 * 10**6, max_model_len=2000)
+    changes = Settings(memory_limit=2 * 10**6, max_model_len=2000)
     with pytest.raises(ConfigError, match="holds 1792 tokens"):
-        size_llamacpp(given, header(), None)
+        size_llamacpp(changes, header(), None)
     with pytest.raises(ConfigError, match="give kv_tokens"):
-        size_llamacpp(given, header(token_bytes=0), None)
+        size_llamacpp(changes, header(token_bytes=0), None)
 
 
 @pytest.mark.parametrize("sequences", [1, 4, 16])
 def test_the_budget_that_is_named_gives_each_slot_its_own_cells(sequences: int) -> None:
     """Guards advice: whoever follows it must get what it promises, and not with less."""
-    given = Settings(max_num_seqs=sequences, max_model_len=300)
-    tokens = own_cells(given, header()).kv_tokens
-    enough = replace(given, kv_tokens=tokens)
+    changes = Settings(max_num_seqs=sequences, max_model_len=300)
+    tokens = own_cells(changes, header()).kv_tokens
+    enough = replace(changes, kv_tokens=tokens)
     assert size_llamacpp(enough, header(), 10**12).slot_tokens_max == 512
-    less = replace(given, kv_tokens=tokens - 1)
+    less = replace(changes, kv_tokens=tokens - 1)
     assert size_llamacpp(less, header(), 10**12).slot_tokens_max == 0

@@ -34,17 +34,17 @@ def test_decodes_stand_in_one_pass_behind_the_prompts() -> None:
     assert decodes.slots == [0, 1, 2]
     assert decodes.positions == [100, 20, 120]
     assert decodes.cut_after == [(1, 20)]
-    assert decodes.kept == [(0, 0), (2, 2)]
+    assert decodes.result_rows == [(0, 0), (2, 2)]
 
 
 def test_groups_are_filled_with_neighbours_that_are_taken_back() -> None:
     """Guards rows in groups of four: slots of the group that have nothing to do."""
-    (made,) = plan([span(5, 120, 1, range(1))], PassShape(rows_group=4), {4: 7, 6: 0, 7: 30})
-    assert made.slots == [4, 5, 6, 7]
-    assert made.positions == [7, 120, 0, 30]
-    assert made.cut_after == [(4, 7), (6, 0), (7, 30)]
-    assert made.kept == [(1, 0)]
-    assert made.wanted == [0, 1, 2, 3]
+    (found,) = plan([span(5, 120, 1, range(1))], PassShape(rows_group=4), {4: 7, 6: 0, 7: 30})
+    assert found.slots == [4, 5, 6, 7]
+    assert found.positions == [7, 120, 0, 30]
+    assert found.cut_after == [(4, 7), (6, 0), (7, 30)]
+    assert found.result_rows == [(1, 0)]
+    assert found.logit_rows == [0, 1, 2, 3]
 
 
 def test_small_gaps_are_filled_unless_a_slot_is_full() -> None:
@@ -69,28 +69,28 @@ def test_a_token_of_a_long_sequence_is_not_computed_alone() -> None:
 def test_a_lone_token_of_a_prompt_takes_those_before_it_along() -> None:
     """Guards the last token behind a cached prefix: by itself it is another kernel's."""
     shape = PassShape(span_rows_min=8, decodes_differ=True)
-    (made,) = plan([span(0, 40, 1, range(1))], shape)
-    assert made.cut_before == (0, 33)
-    assert made.tokens == list(range(1033, 1041))
-    assert made.positions == list(range(33, 41))
-    assert made.kept == [(0, 0)]
-    assert made.wanted == [7]
-    assert not made.cut_after
+    (found,) = plan([span(0, 40, 1, range(1))], shape)
+    assert found.cut_before == (0, 33)
+    assert found.tokens == list(range(1033, 1041))
+    assert found.positions == list(range(33, 41))
+    assert found.result_rows == [(0, 0)]
+    assert found.logit_rows == [7]
+    assert not found.cut_after
 
 
 def test_a_short_prompt_is_filled_behind_its_end() -> None:
     """Guards prompts that begin: there is nothing before them to take along."""
-    (made,) = plan([span(0, 0, 3, range(1))], PassShape(span_rows_min=8, decodes_differ=True))
-    assert made.tokens == [1000, 1001, 1002, *[FILLER] * 5]
-    assert made.cut_after == [(0, 3)]
-    assert made.wanted == [2]
+    (found,) = plan([span(0, 0, 3, range(1))], PassShape(span_rows_min=8, decodes_differ=True))
+    assert found.tokens == [1000, 1001, 1002, *[FILLER] * 5]
+    assert found.cut_after == [(0, 3)]
+    assert found.logit_rows == [2]
 
 
 def test_long_spans_are_cut_into_equal_pieces() -> None:
     """Guards kernels that are others from some number of rows on."""
-    made = plan([span(0, 0, 66, range(66))], PassShape(span_rows_max=60))
-    assert [len(each.tokens) for each in made] == [33, 33]
-    assert [row for each in made for _, row in each.kept] == list(range(66))
+    found = plan([span(0, 0, 66, range(66))], PassShape(span_rows_max=60))
+    assert [len(each.tokens) for each in found] == [33, 33]
+    assert [row for each in found for _, row in each.result_rows] == list(range(66))
 
 
 @given(
@@ -111,15 +111,15 @@ def test_every_row_is_computed_once_in_its_place(
     )
     held = list(range(1000, 1000 + start))
     answered = {}
-    for made in plan([span(0, start, count, rows)], shape):
-        if made.cut_before is not None:
-            del held[made.cut_before[1] :]
-        assert made.positions == list(range(len(held), len(held) + len(made.tokens)))
-        assert len(made.tokens) % group == 0 or start + count >= PROMPT
-        held += made.tokens
-        for at, row in made.kept:
-            answered[row] = made.positions[made.wanted[at]]
-        for _, length in made.cut_after:
+    for found in plan([span(0, start, count, rows)], shape):
+        if found.cut_before is not None:
+            del held[found.cut_before[1] :]
+        assert found.positions == list(range(len(held), len(held) + len(found.tokens)))
+        assert len(found.tokens) % group == 0 or start + count >= PROMPT
+        held += found.tokens
+        for at, row in found.result_rows:
+            answered[row] = found.positions[found.logit_rows[at]]
+        for _, length in found.cut_after:
             del held[length:]
     assert held == list(range(1000, 1000 + start + count))
     last = start + count
@@ -128,7 +128,7 @@ def test_every_row_is_computed_once_in_its_place(
 
 def test_one_pool_is_one_pass() -> None:
     """Guards the other layout: there the library itself cuts, and nothing is filled."""
-    made = whole_pass([span(0, 5, 2, range(1)), span(3, 0, 1, range(1, 2))])
-    assert made.slots == [0, 0, 3]
-    assert made.wanted == [1, 2]
-    assert made.kept == [(0, 0), (1, 1)]
+    found = whole_pass([span(0, 5, 2, range(1)), span(3, 0, 1, range(1, 2))])
+    assert found.slots == [0, 0, 3]
+    assert found.logit_rows == [1, 2]
+    assert found.result_rows == [(0, 0), (1, 1)]

@@ -22,17 +22,9 @@ from jitney.core.batch import (
     Sampling,
 )
 from jitney.errors import BackendFailed, ConfigError
-from tests.models_for_tests import write_tiny_gguf
 
 SLOT_TOKENS = 256
 TOLERANCE = 0.05
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("models") / "tiny.gguf"
-    write_tiny_gguf(path)
-    return path
 
 
 def settings(model: Path, slot_tokens_max: int) -> LlamaCppSettings:
@@ -48,8 +40,8 @@ def settings(model: Path, slot_tokens_max: int) -> LlamaCppSettings:
 
 
 @pytest.fixture(scope="module")
-def built(model: Path) -> Iterator[Backend]:
-    backend = make_backend(settings(model, SLOT_TOKENS))
+def built(tiny_model: Path) -> Iterator[Backend]:
+    backend = make_backend(settings(tiny_model, SLOT_TOKENS))
     yield backend
     backend.close()
 
@@ -133,7 +125,7 @@ def test_traits_are_those_of_the_slots(backend: Backend) -> None:
     assert backend.traits.kv_tokens == 8 * SLOT_TOKENS
 
 
-def test_impossible_sizes_are_refused(model: Path) -> None:
+def test_impossible_sizes_are_refused(tiny_model: Path) -> None:
     """The product must fit the library's 32 bits."""
     with pytest.raises(ConfigError, match="slot_tokens_max"):
-        settings(model, 2**30)
+        settings(tiny_model, 2**30)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any  # Any: functions and structures of ctypes
@@ -17,19 +18,12 @@ if reason := skip_reason("llamacpp"):
     pytest.skip(reason, allow_module_level=True)
 
 from jitney.backends.llamacpp import bindings, library
-from jitney.backends.llamacpp.thread_pool import make_pool
-from tests.models_for_tests import write_tiny_gguf
+from jitney.backends.llamacpp.thread_pool import attach_pool
+from tests.unit.backends.llamacpp import test_bindings
 
 WAIT_S = 120.0
 TASKS = Path("/proc/self/task")
-SHAPE = bindings.ContextShape(
-    kv_tokens=64,
-    slots=1,
-    max_num_batched_tokens=64,
-    pass_tokens_max=64,
-    threads=4,
-    flash_attention=False,
-)
+SHAPE = replace(test_bindings.SHAPE, threads=4)
 
 
 def _tasks() -> set[int]:
@@ -40,41 +34,40 @@ def _tasks() -> set[int]:
 
 def _decode(context: bindings.Context, at: int) -> int:
     context.tokens[0], context.positions[0], context.slots[0] = 1, at, 0
-    context.wanted[0] = 1
+    context.needs_logits[0] = 1
     return context.decode(1)
 
 
 @pytest.mark.skipif(not TASKS.exists(), reason="the system does not list threads")
-def test_the_threads_of_a_context_are_the_same_in_every_pass(tmp_path: Path) -> None:
+def test_the_threads_of_a_context_are_the_same_in_every_pass(tiny_model: Path) -> None:
     """Guards fifteen new threads for each token on sixteen cores."""
-    write_tiny_gguf(tmp_path / "tiny.gguf")
-    model = bindings.Model(tmp_path / "tiny.gguf", gpu_layers=0, extra_kernels=True)
+    model = bindings.Model(tiny_model, gpu_layers=0, extra_kernels=True)
     before = _tasks()
     context = bindings.Context(model, SHAPE)
-    made = _tasks() - before
+    started = _tasks() - before
     found = library.find()
-    if not made and found is not None and found.module == "llama_cpp":
+    if not started and found is not None and found.module == "llama_cpp":
         pytest.skip("this build of llama.cpp has the threads of OpenMP")
-    assert len(made) == SHAPE.threads - 1
+    assert len(started) == SHAPE.threads - 1
     assert [_decode(context, at) for at in range(3)] == [0, 0, 0]
     context.set_threads(2)
     assert _decode(context, 3) == 0
-    assert _tasks() - before == made
+    assert _tasks() - before == started
     context.close()
     # The system lists a thread for a moment after its end.
     ends_at = time.monotonic() + WAIT_S
-    while left := _tasks() & made:
-        assert time.monotonic() < ends_at, f"{len(left)} of {len(made)} threads did not end"
+    while left := _tasks() & started:
+        assert time.monotonic() < ends_at, f"{len(left)} of {len(started)} threads did not end"
         threading.Event().wait(0.01)
 
 
 def test_one_thread_needs_no_pool() -> None:
     bindings.native_log()
-    assert make_pool(library.handle(), 1) is None
+    assert attach_pool(library.handle(), None, 1) is None
 
 
 def test_a_library_without_pools_makes_its_own_threads() -> None:
-    assert make_pool(SimpleNamespace(), 4) is None
+    assert attach_pool(SimpleNamespace(), None, 4) is None
 
 
 def test_a_library_with_other_structures_makes_its_own_threads() -> None:
@@ -93,7 +86,7 @@ def test_a_library_with_other_structures_makes_its_own_threads() -> None:
         ggml_backend_dev_backend_reg=address,
         ggml_backend_reg_get_proc_address=address,
     )
-    assert make_pool(other, 4) is None
+    assert attach_pool(other, None, 4) is None
 
 
 FORK = """
@@ -111,13 +104,12 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-def test_a_fork_does_not_wait_for_threads_that_it_has_not(tmp_path: Path) -> None:
+def test_a_fork_does_not_wait_for_threads_that_it_has_not(tiny_model: Path) -> None:
     """Guards programs that fork: the end of the child hung or crashed."""
-    write_tiny_gguf(tmp_path / "tiny.gguf")
     root = Path(__file__).parents[4]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)])}
     done = subprocess.run(
-        [sys.executable, "-P", "-c", FORK, str(tmp_path / "tiny.gguf")],
+        [sys.executable, "-P", "-c", FORK, str(tiny_model)],
         capture_output=True,
         text=True,
         env=environ,

@@ -110,7 +110,7 @@ def test_pip_gets_the_file_and_no_index(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("script", "told"),
+    ("script", "message"),
     [
         (
             "echo 'WARNING: old pip' >&2; echo 'ERROR: it is managed elsewhere.' >&2; exit 1",
@@ -120,13 +120,13 @@ def test_pip_gets_the_file_and_no_index(tmp_path: Path, monkeypatch: pytest.Monk
     ],
 )
 def test_what_pip_says_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, message: str
 ) -> None:
     """Guards people whose Python belongs to their system."""
     stand_in_pip(tmp_path, monkeypatch, script)
     with pytest.raises(SetupError) as caught:
         install_wheel(tmp_path / "a.whl")
-    assert str(caught.value).startswith(told)
+    assert str(caught.value).startswith(message)
     assert str(caught.value).endswith(".")
 
 

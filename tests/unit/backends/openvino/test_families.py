@@ -76,7 +76,7 @@ def test_plain_decoders_are_run(header: GgufHeader) -> None:
 
 
 @pytest.mark.parametrize(
-    ("header", "told"),
+    ("header", "message"),
     [
         (replace(HEADER, architecture="gemma3"), "its architecture is gemma3"),
         (replace(HEADER, weight_types=frozenset({"F32", "IQ1_S"})), "weights of type IQ1_S"),
@@ -96,12 +96,12 @@ def test_plain_decoders_are_run(header: GgufHeader) -> None:
     ],
 )
 def test_what_would_fail_or_answer_wrongly_is_refused_with_the_reason(
-    header: GgufHeader, told: str
+    header: GgufHeader, message: str
 ) -> None:
     """Guards answers: the reader passes over what it does not know."""
     reason = families.refusal(header)
     assert reason is not None
-    assert told in reason
+    assert message in reason
     # It stands inside a sentence.
     assert not reason.endswith(".")
 
@@ -152,7 +152,7 @@ def test_a_folder_that_does_not_say_how_large_it_is_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (None, "cannot be read: No such file"),
         (b"", "is not JSON"),
@@ -163,7 +163,9 @@ def test_a_folder_that_does_not_say_how_large_it_is_is_refused(
         (b" " * (folder.CONFIG_BYTES_MAX + 1), "is larger than"),
     ],
 )
-def test_a_damaged_config_is_a_sentence(tmp_path: Path, content: bytes | None, told: str) -> None:
+def test_a_damaged_config_is_a_sentence(
+    tmp_path: Path, content: bytes | None, message: str
+) -> None:
     """Guards against a traceback, and against reading a file without end."""
     path = tmp_path / "config.json"
     if content is not None:
@@ -171,7 +173,7 @@ def test_a_damaged_config_is_a_sentence(tmp_path: Path, content: bytes | None, t
     with pytest.raises(ModelError) as caught:
         families.facts(tmp_path)
     assert str(path) in str(caught.value)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from jitney.backends.openvino import kind
 from jitney.backends.openvino.families import dtypes
-from jitney.backends.openvino.kind import Chosen, chosen_dtypes
+from jitney.backends.openvino.kind import DtypeChoice, chosen_dtypes
 from jitney.config import Settings
 from tests.children_for_tests import WORKS, Children, install, refuses, stand_in
 
@@ -26,7 +26,7 @@ def computes_with_bfloat16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     return cpuinfo
 
 
-def chosen(folder: Path, dtype: Any, threads: int) -> Chosen:
+def chosen(folder: Path, dtype: Any, threads: int) -> DtypeChoice:
     """What is computed with, in a cache folder of the test."""
     return chosen_dtypes(Settings(cache_dir=folder / "cache", dtype=dtype, threads=threads))
 
@@ -92,11 +92,11 @@ def test_a_missing_attention_is_told_in_our_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards readers against the library's: what the real one says on ARM is in the script."""
-    told = (
+    message = (
         "OpenVINO cannot compile the model: [CPU] PagedAttentionExtension node with name "
         "PagedAttentionExtension_3796 AttentionExecutor creation fails with precision f32"
     )
-    stand_in(tmp_path, monkeypatch, openvino=refuses(told))
+    stand_in(tmp_path, monkeypatch, openvino=refuses(message))
     found = chosen(tmp_path, "float32", 2)
     assert found.failure == "its paged attention does not exist for this processor"
 

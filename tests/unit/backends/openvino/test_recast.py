@@ -59,11 +59,11 @@ def test_fused_matrices_are_cut_and_heads_put_in_order(tmp_path: Path) -> None:
 def test_the_reader_is_told_another_family_with_the_same_numbers(tmp_path: Path) -> None:
     """Guards sizes: they are looked up under the name of the family."""
     written(tmp_path, FAMILIES["smollm3"])
-    told, own = read_header(tmp_path / "exact.gguf"), read_header(tmp_path / "model.gguf")
-    assert (told.architecture, own.architecture) == ("llama", "smollm3")
+    recast, own = read_header(tmp_path / "exact.gguf"), read_header(tmp_path / "model.gguf")
+    assert (recast.architecture, own.architecture) == ("llama", "smollm3")
     sizes = ("context_length", "layer_count", "head_count", "kv_bytes_per_token")
     for name in sizes:
-        assert getattr(told, name) == getattr(own, name), name
+        assert getattr(recast, name) == getattr(own, name), name
 
 
 def test_packed_rows_are_moved_as_they_are(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,9 +19,9 @@ from jitney.backends.process.worker_process import WorkerProcess
 from jitney.core import limits
 from jitney.core.batch import Batch, Entry, Open, Sampling
 from jitney.core.params import Constraint, ConstraintKind
-from jitney.errors import BackendCrashed, BackendFailed, InvalidRequest
-from tests.e2e.server import processes
-from tests.e2e.server.processes import children
+from jitney.errors import BackendCrashed, BackendFailed
+from tests.e2e.server.harness import wait_until
+from tests.e2e.server.processes import children, is_alive
 
 WAIT_S = 100.0
 FIRST = Entry(0, 0, (1,), wants_token=True)
@@ -37,25 +37,6 @@ def spec(*, batch_s_max: float = 30.0, **settings: float | bool) -> BackendSpec:
         batch_s_max=batch_s_max,
         fallback=KIND.fallback,
     )
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process of that number exists."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Poll, for at most the limit."""
-    pause = threading.Event()
-    for _ in range(int(WAIT_S / 0.02)):
-        if condition():
-            return
-        pause.wait(0.02)
-    raise AssertionError("it did not happen within the limit")
 
 
 def first_token(backend: ProcessBackend, number: int = 1) -> int | None:
@@ -86,36 +67,26 @@ def backend(lasting: ProcessBackend) -> ProcessBackend:
     return lasting
 
 
-def test_close_leaves_no_process(fresh: ProcessBackend) -> None:
-    """Guards against orphans, and against a second close that fails."""
-    pid = fresh.pid
-    fresh.close()
-    fresh.close()
-    assert not is_alive(pid)
-
-
 def test_what_tries_constraints_ends_with_the_backend(fresh: ProcessBackend) -> None:
     """Guards the machine: it is a process of the backend's process, which may be killed."""
     before = set(children(os.getpid()))
     fresh.prepare(Constraint(ConstraintKind.REGEX, "[0-9]+"))
     (parent,) = children(fresh.pid)
-    wait_until(lambda: len(children(parent)) == 1)
+    wait_until(lambda: len(children(parent)) == 1, "it has no child")
     pids = [parent, *children(parent)]
     os.kill(fresh.pid, signal.SIGKILL)
-    wait_until(lambda: not any(processes.is_alive(pid) for pid in pids))
+    wait_until(lambda: not any(map(is_alive, pids)), "they live on")
     assert set(children(os.getpid())) <= before, "nobody else took it over"
 
 
 def test_a_closed_backend_says_so(fresh: ProcessBackend) -> None:
-    """Guards against a backend that comes back to life after it was closed."""
+    """Guards against orphans, and against a backend that comes back to life."""
     pid = fresh.pid
     fresh.close()
-    with pytest.raises(BackendCrashed, match="closed"):
-        first_token(fresh)
-    with pytest.raises(BackendCrashed, match="closed"):
-        fresh.encode([("text", False)])
-    with pytest.raises(BackendCrashed, match="closed"):
-        fresh.reset()
+    fresh.close()
+    for call in (first_token, lambda each: each.encode([("text", False)]), ProcessBackend.reset):
+        with pytest.raises(BackendCrashed, match="closed"):
+            call(fresh)
     assert not is_alive(fresh.pid)
     assert not is_alive(pid)
 
@@ -142,7 +113,7 @@ def test_no_orphan_when_the_parent_is_killed() -> None:
         assert is_alive(pid)
         parent.kill()
         parent.wait(WAIT_S)
-    wait_until(lambda: not is_alive(pid))
+    wait_until(lambda: not is_alive(pid), "it lives on")
 
 
 def test_it_outlives_the_thread_that_built_it() -> None:
@@ -195,29 +166,6 @@ def test_an_illegal_instruction_says_how_to_rebuild(fresh: ProcessBackend) -> No
     fresh.reset()
     assert fresh.fallback_reason is None
     assert first_token(fresh) is not None
-
-
-def test_reset_starts_a_new_process_with_the_same_answers(backend: ProcessBackend) -> None:
-    """Guards against a restart that changes what a request gets."""
-    pid = backend.pid
-    expected = first_token(backend)
-    os.kill(pid, signal.SIGKILL)
-    backend.reset()
-    assert backend.pid != pid
-    assert first_token(backend, 2) == expected
-
-
-def test_a_text_waits_for_the_next_process(backend: ProcessBackend) -> None:
-    """Guards requests that arrive while the machine ends one process after the other."""
-    expected = backend.encode([("over and over", False)])
-    with ThreadPoolExecutor(1) as pool:
-        os.kill(backend.pid, signal.SIGKILL)
-        with pytest.raises(BackendCrashed):
-            backend.check()
-        answer = pool.submit(backend.encode, [("over and over", False)])
-        assert not answer.done()
-        backend.reset()
-        assert answer.result(WAIT_S) == expected
 
 
 def test_a_text_that_ends_every_process_is_given_up(
@@ -371,12 +319,6 @@ def test_many_threads_encode_at_once(backend: ProcessBackend) -> None:
     assert not wrong
 
 
-def test_a_bad_constraint_keeps_its_class(backend: ProcessBackend) -> None:
-    """Guards against a mistake of the caller that is counted as a failure of ours."""
-    with pytest.raises(InvalidRequest):
-        backend.prepare(Constraint(ConstraintKind.REGEX, "(unclosed"))
-
-
 def test_an_interrupted_question_does_not_leave_its_answer_behind(
     backend: ProcessBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -451,20 +393,6 @@ def test_an_outcome_that_is_late_comes_later() -> None:
         assert backend.pid == pid
 
 
-def test_a_batch_behind_one_that_failed_is_not_computed(backend: ProcessBackend) -> None:
-    """Guards native code: what lies behind a failure goes on from what was never done."""
-    pid, expected = backend.pid, first_token(backend)
-    backend.reset()
-    backend.send(Batch(1, (), (CONTINUED,)))
-    backend.send(Batch(2, (Open(0, Sampling(seed=0, prompt_count=1)),), (FIRST,)))
-    for sentence in ("slot 0", "before this one failed"):
-        with pytest.raises(BackendFailed, match=sentence):
-            backend.receive()
-    backend.reset()
-    assert first_token(backend) == expected
-    assert backend.pid == pid
-
-
 def test_a_reset_forgets_outcomes_that_nobody_took(backend: ProcessBackend) -> None:
     """Guards the first batch after a failure: it must not get an answer of those before."""
     pid, expected = backend.pid, first_token(backend)
@@ -483,7 +411,7 @@ def test_a_batch_to_a_process_that_died_is_a_crash(backend: ProcessBackend) -> N
     expected, pid = first_token(backend), backend.pid
     backend.send(Batch(2, (), (CONTINUED,)))
     os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not is_alive(pid))
+    wait_until(lambda: not is_alive(pid), "it lives on")
     with pytest.raises(BackendCrashed, match="signal 9"):
         backend.send(Batch(3, (), (CONTINUED,)))
     backend.reset()

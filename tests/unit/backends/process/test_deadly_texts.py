@@ -51,14 +51,14 @@ def test_those_who_wait_behind_a_deadly_text_are_answered(
         limit_s: float,
     ) -> Message:
         if question == Encode(((DEADLY, False),)):
-            wait_until(lambda: len(backend._turns["texts"]._waiting) == 3, "nobody waits")
+            wait_until(lambda: len(backend._turns["texts"]._queue) == 4, "nobody waits")
         return ask(worker, channel, question, expected, limit_s)
 
     ask = WorkerProcess.ask
     monkeypatch.setattr(WorkerProcess, "ask", behind)
     with opened() as (backend, pool):
         deadly = pool.submit(backend.encode, [(DEADLY, False)])
-        wait_until(lambda: backend._turns["texts"]._is_held, "it is not asked")
+        wait_until(lambda: backend._turns["texts"].change_count % 2 == 1, "it is not asked")
         others = [pool.submit(backend.encode, [("ab", False)]) for _ in range(3)]
         with pytest.raises(InputCrashed, match="signal 6") as caught:
             deadly.result(WAIT_S)

@@ -1,5 +1,10 @@
 """Messages between the engine's process and the backend's."""
 
+from collections.abc import Mapping
+from enum import Enum
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints  # Any: any type
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -7,129 +12,58 @@ from hypothesis import strategies as st
 
 from jitney import errors
 from jitney.backends.process.messages import (
-    Done,
     Encode,
     Encoded,
     Execute,
-    Executed,
     Failure,
-    Hello,
     Message,
-    Prepare,
-    Ready,
-    Reset,
     decode_message,
     encode_message,
 )
-from jitney.core.backend import Traits, Vocabulary
-from jitney.core.batch import (
-    Batch,
-    Copy,
-    Discard,
-    Entry,
-    Fault,
-    FaultKind,
-    Open,
-    Outcome,
-    Release,
-    Restore,
-    Sample,
-    Sampling,
-    Save,
-    TokenLogprob,
-    Truncate,
-)
-from jitney.core.params import Constraint, ConstraintKind
+from jitney.core.batch import Batch, Entry
 from jitney.sandbox.frames import MalformedFrame
 
-whole = st.integers(-(2**63), 2**64 - 1)
-count = st.integers(0, 2**31)
-number = st.floats(allow_nan=False)
-token_list = st.lists(count, max_size=5).map(tuple)
-texts = st.text(max_size=20)
-constraints = st.builds(Constraint, st.sampled_from(ConstraintKind), texts)
-pairs = st.lists(st.tuples(count, number), max_size=3).map(tuple)
-logprobs = st.builds(TokenLogprob, count, number, pairs)
-samplings = st.builds(
-    Sampling,
-    seed=whole,
-    prompt_count=count,
-    temperature=number,
-    top_k=count,
-    top_p=number,
-    min_p=number,
-    repetition_penalty=number,
-    frequency_penalty=number,
-    presence_penalty=number,
-    logit_bias=pairs,
-    min_tokens=count,
-    end_tokens=token_list,
-    logprobs=st.none() | count,
-    prompt_logprobs=st.none() | count,
-    constraint=st.none() | constraints,
-)
-operations = st.one_of(
-    st.builds(Open, count, samplings),
-    st.builds(Copy, count, count, count),
-    st.builds(Truncate, count, count),
-    st.builds(Save, count, count),
-    st.builds(Restore, count, count),
-    st.builds(Release, count),
-    st.builds(Discard, count),
-)
-entries = st.builds(Entry, count, count, token_list, st.booleans(), st.booleans())
-batches = st.builds(
-    Batch,
-    whole,
-    st.lists(operations, max_size=4).map(tuple),
-    st.lists(entries, max_size=4).map(tuple),
-)
-samples = st.builds(
-    Sample,
-    st.none() | count,
-    st.none() | logprobs,
-    st.lists(logprobs, max_size=2).map(tuple),
-    st.none() | st.builds(Fault, texts, st.sampled_from(FaultKind)),
-)
-outcomes = st.builds(Outcome, whole, st.lists(samples, max_size=4).map(tuple), number)
-traits = st.builds(
-    Traits,
-    name=texts,
-    slots_max=count,
-    kv_tokens=count,
-    model_len_max=count,
-    block_tokens=count,
-    can_save=st.booleans(),
-    kv_bytes_per_token=count,
-    batch_invariant=st.booleans(),
-    decodes_differ=st.booleans(),
-)
-vocabularies = st.builds(
-    Vocabulary,
-    pieces=st.lists(st.binary(max_size=4), max_size=6).map(tuple),
-    control=st.frozensets(count, max_size=3),
-    eos_tokens=token_list,
-    bos_token=st.none() | count,
-    adds_bos=st.booleans(),
-    chat_template=st.none() | texts,
-)
+LEAVES: dict[Any, st.SearchStrategy[Any]] = {
+    int: st.integers(-(2**63), 2**64 - 1),
+    float: st.floats(allow_nan=False),
+    str: st.text(max_size=20),
+    bytes: st.binary(max_size=4),
+    bool: st.booleans(),
+    type(None): st.none(),
+}
+
+
+def values(kind: Any) -> st.SearchStrategy[Any]:
+    """Any value of a type that messages have. Every field is drawn, with a default or without."""
+    origin, inner = get_origin(kind), [values(each) for each in get_args(kind) if each is not ...]
+    if kind in LEAVES:
+        return LEAVES[kind]
+    if origin in (Union, UnionType):
+        return st.one_of(inner)
+    if origin is tuple and ... in get_args(kind):
+        return st.lists(inner[0], max_size=4).map(tuple)
+    if origin is tuple:
+        return st.tuples(*inner)
+    if origin is frozenset:
+        return st.frozensets(inner[0], max_size=3)
+    if origin is Mapping:
+        return st.dictionaries(*inner, max_size=4)
+    if issubclass(kind, Enum):
+        return st.sampled_from(kind)
+    fields = {name: values(each) for name, each in get_type_hints(kind).items()}
+    if kind is Failure:
+        fields["kind"] = st.sampled_from(KINDS_OF_ERRORS)
+    return st.builds(kind, **fields)
+
+
 KINDS_OF_ERRORS = ["InvalidRequest", "QueueFull", "ConfigError", "BackendFailed"]
-plain = st.none() | st.booleans() | whole | number | texts
+OTHERS = [kind for kind in get_args(Message) if kind is not Execute]
 messages: st.SearchStrategy[Message] = st.one_of(
-    st.builds(Hello, texts, st.dictionaries(texts, plain, max_size=4)),
-    st.builds(Ready, traits, vocabularies),
-    batches.map(Execute.of),
-    st.builds(Executed, outcomes),
-    st.just(Reset()),
-    st.just(Done()),
-    st.builds(Encode, st.lists(st.tuples(texts, st.booleans()), max_size=4).map(tuple)),
-    st.builds(Encoded, token_list),
-    st.builds(Prepare, constraints),
-    st.builds(Failure, st.sampled_from(KINDS_OF_ERRORS), texts, st.none() | texts, number),
+    values(Batch).map(Execute.of), *(values(kind) for kind in OTHERS)
 )
 plain_values = st.recursive(
-    plain | st.binary(max_size=4),
-    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(texts, inner, max_size=3),
+    st.one_of(list(LEAVES.values())),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(LEAVES[str], inner, max_size=3),
     max_leaves=20,
 )
 

@@ -15,7 +15,7 @@ from jitney.backends.process.messages import (
     Failure,
     Reset,
 )
-from jitney.backends.process.worker import BatchServer
+from jitney.backends.process.worker import BackendServer
 from jitney.core.backend import Segment, Traits, Vocabulary
 from jitney.core.batch import Batch, Outcome
 from jitney.core.params import Constraint
@@ -75,7 +75,7 @@ def serving(backend: Plain) -> Iterator[Channel]:
 
     def serve() -> None:
         with contextlib.suppress(ChannelClosed):
-            BatchServer(far, backend).serve()
+            BackendServer(far, backend).serve()
 
     thread = threading.Thread(target=serve)
     thread.start()

@@ -34,7 +34,7 @@ def test_turns_are_given_in_the_order_in_which_they_are_asked_for() -> None:
     threads = [threading.Thread(target=work, args=each) for each in (("big", 3), ("small", 1))]
     for count, thread in enumerate(threads, 1):
         thread.start()
-        until(lambda count=count: len(lock._waiting) == count)  # type: ignore[misc]
+        until(lambda count=count: len(lock._queue) == count + 1)  # type: ignore[misc]
     lock.release()
     for thread in threads:
         thread.join(WAIT_S)
@@ -56,14 +56,11 @@ def test_who_is_interrupted_gives_its_turn_up(monkeypatch: pytest.MonkeyPatch) -
     lock = FifoLock()
     assert lock.acquire(0.0)
 
-    class Interrupted:
-        def acquire(self, timeout: float | None = None) -> bool:
-            if timeout is not None:
-                raise KeyboardInterrupt
-            return True
+    def interrupted(*arguments: object) -> bool:
+        raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(threading, "Lock", Interrupted)
+        patch.setattr(threading.Condition, "wait_for", interrupted)
         with pytest.raises(KeyboardInterrupt):
             lock.acquire(WAIT_S)
     lock.release()

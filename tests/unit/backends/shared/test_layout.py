@@ -6,16 +6,15 @@ conformance suite.
 
 import pytest
 
-from jitney.backends.fake.hash_cells import HashCells
+from jitney.backends.fake.backend import HashCells
 from jitney.backends.shared.host_sampler import HostSampler
-from jitney.backends.shared.layout import BatchLimits, lay_out
+from jitney.backends.shared.layout import BatchLayout
 from jitney.backends.shared.slots import EntryRows, SlotMemory
 from jitney.core.batch import Batch, Entry, Open, Sampling
 from jitney.core.params import Constraint
 from jitney.errors import BackendFailed
 from jitney.sampling.sampler import TokenMatcher
 
-LIMITS = BatchLimits(max_num_batched_tokens=16, slot_tokens_max=8, vocabulary_count=100)
 PROMPT = (5, 6, 7)
 
 
@@ -25,8 +24,14 @@ def no_constraint(constraint: Constraint) -> TokenMatcher:
 
 def feed(memory: SlotMemory[list[int]], *entries: Entry) -> list[EntryRows]:
     """Lay entries out."""
-    sampler = HostSampler(no_constraint)
-    return lay_out(Batch(1, (), entries), memory, sampler, LIMITS, by_slot=True)
+    layout = BatchLayout(
+        memory,
+        HostSampler(no_constraint),
+        max_num_batched_tokens=16,
+        slot_tokens_max=8,
+        vocabulary_count=100,
+    )
+    return layout.lay_out(Batch(1, (), entries), by_slot=True)
 
 
 @pytest.fixture

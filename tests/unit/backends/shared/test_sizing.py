@@ -15,7 +15,7 @@ def memory(token_bytes: float, free_bytes: int | None) -> TokenMemory:
 
 
 @pytest.mark.parametrize(
-    ("given", "free_bytes", "expected"),
+    ("changes", "free_bytes", "expected"),
     [
         ({}, None, Sizes(16 * 4096, 80, 0)),
         ({}, 10**12, Sizes(16 * 4096, 80, 0)),
@@ -33,10 +33,10 @@ def memory(token_bytes: float, free_bytes: int | None) -> TokenMemory:
     ],
 )
 def test_a_pool_of_blocks_has_room_for_all_sequences_or_for_what_fits(
-    given: dict[str, Any], free_bytes: int | None, expected: Sizes
+    changes: dict[str, Any], free_bytes: int | None, expected: Sizes
 ) -> None:
     """Guards against preemption where memory is plenty, and against more than there is."""
-    assert size_paged(Settings(**given), 8192, memory(1000, free_bytes)) == expected
+    assert size_paged(Settings(**changes), 8192, memory(1000, free_bytes)) == expected
 
 
 def test_a_pool_of_blocks_is_no_longer_than_the_model_was_trained_for() -> None:
@@ -45,12 +45,12 @@ def test_a_pool_of_blocks_is_no_longer_than_the_model_was_trained_for() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [{"kv_tokens": 10**7}, {"memory_limit": 10**10}, {"max_model_len": 10**6}]
+    "changes", [{"kv_tokens": 10**7}, {"memory_limit": 10**10}, {"max_model_len": 10**6}]
 )
-def test_a_pool_that_the_machine_does_not_have_is_refused_by_name(given: dict[str, Any]) -> None:
+def test_a_pool_that_the_machine_does_not_have_is_refused_by_name(changes: dict[str, Any]) -> None:
     """Guards against an out-of-memory kill, hours after the start."""
-    with pytest.raises(ModelError, match=f"^{next(iter(given))} asks for .* GiB"):
-        size_paged(Settings(**given), 10**7, memory(1001, 10**9))
+    with pytest.raises(ModelError, match=f"^{next(iter(changes))} asks for .* GiB"):
+        size_paged(Settings(**changes), 10**7, memory(1001, 10**9))
 
 
 def test_a_pool_counts_fractions_of_a_byte() -> None:

@@ -94,20 +94,20 @@ def run_child(numbers: dict[str, object], parent: int) -> subprocess.CompletedPr
 
 
 @pytest.mark.parametrize(
-    ("numbers", "status", "told"),
+    ("numbers", "status", "message"),
     [
         ({"extra_kernels": True}, 0, ""),
         ({"nonsense": 1}, EXIT_REFUSED, "The llamacpp backend has no setting 'nonsense'"),
     ],
 )
 def test_the_child_says_in_a_line_what_is_wrong(
-    numbers: dict[str, object], status: int, told: str
+    numbers: dict[str, object], status: int, message: str
 ) -> None:
     """Guards the two ends of the pipe against each other: status and last line."""
     done = run_child(numbers, os.getpid())
     assert done.returncode == status, done.stderr
     lines = done.stdout.splitlines() or [""]
-    assert lines[-1].startswith(told)
+    assert lines[-1].startswith(message)
 
 
 def test_a_child_whose_parent_is_gone_tries_nothing() -> None:

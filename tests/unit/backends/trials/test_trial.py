@@ -20,7 +20,6 @@ from jitney.backends.trials.trial import (
     SLOT_TOKENS,
     Trial,
     TrialResults,
-    builds,
     have_shapes,
     payload_of,
     try_backend,
@@ -90,16 +89,6 @@ def test_every_failure_is_a_clause_and_only_lasting_ones_are_remembered(
     assert [try_it(), try_it(), try_it()] == [expected] * 3
     is_lasting = expected.status in (EXIT_REFUSED, -signal.SIGSEGV, -signal.SIGILL, -signal.SIGABRT)
     assert len(children.given) == (1 if is_lasting else 3)
-
-
-def test_what_fails_for_the_moment_works_the_next_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, try_it: Callable[[], TrialResult]
-) -> None:
-    """Guards the end of such a lack: nobody has to clear a folder."""
-    stand_in(tmp_path, monkeypatch, llamacpp="kill -KILL $$")
-    assert try_it().failure is not None
-    stand_in(tmp_path, monkeypatch)
-    assert try_it() == TrialResult()
 
 
 def test_a_trial_that_does_not_end_is_ended_and_not_remembered(
@@ -297,7 +286,6 @@ GOOD = asdict(speed(1.5))
         json.dumps({"openvino": GOOD, "llamacpp": GOOD | {"status": "SIGILL"}}).encode(),
         json.dumps({"openvino": GOOD}).encode(),
         json.dumps({"openvino": GOOD, "llamacpp": 3}).encode(),
-        json.dumps({"openvino": GOOD, "llamacpp": {"found": {"tokens_per_s": 9.0}}}).encode(),
         json.dumps({"openvino": GOOD, "llamacpp": GOOD | {"found": "9"}}).encode(),
         *(
             json.dumps({"openvino": GOOD, "llamacpp": asdict(speed(each))}).encode()
@@ -329,12 +317,3 @@ def test_results_that_make_no_sense_are_none(tmp_path: Path, content: bytes) -> 
 def test_only_shapes_that_were_found_are_remembered(result: TrialResult, has: bool) -> None:
     """Guards a start in a bad moment: the next one tries again."""
     assert have_shapes({"on": result}) == has
-
-
-def test_a_distribution_is_known_by_version_and_content() -> None:
-    """Guards a rebuilt library: the same version from another compiler has another speed."""
-    [[name, version, digest], missing] = builds(("numpy", "no-such-thing"))
-    assert name == "numpy"
-    assert version[0].isdigit()
-    assert len(digest) == 64
-    assert missing == ["no-such-thing"]

@@ -54,7 +54,7 @@ def test_a_prompt_is_computed_where_nothing_else_is_to_be_tried(
     """Guards the trial of kernels: a model that only loads was not tried."""
     backend = Shaped(monkeypatch)
     assert trial_child.try_model(backend, 0) == {"tokens_per_s": 0.0, "shape": None}
-    assert backend.slots_held == frozenset({0})
+    assert backend.tokens_of(0)
     assert backend.used == []
 
 

@@ -1,8 +1,8 @@
-"""Shapes of a pass in which all is computed alike."""
+"""Rows of a pass in which all is computed alike."""
 
 import pytest
 
-from jitney.backends.shared.shapes import is_lone, rows_missing
+from jitney.backends.shared.slots import is_lone, rows_missing
 from jitney.core.batch import Entry
 
 
