@@ -66,7 +66,7 @@ def wait_until_used_up(server: Running, client: OpenAI, batch_id: str) -> None:
 
     def is_used_up() -> bool:
         used = completed(client, batch_id) * LINE_TOKENS
-        is_kept = allowances.used_by({"first"}) == {"first": used}
+        is_kept = allowances.used() == {"first": used}
         text = server.get("/metrics", authorization=f"Bearer {OTHER}").text
         still = ("jitney:jobs_keys_used_up 1.0", "jitney:jobs_lines_in_flight 0.0")
         return is_kept and all(each in text for each in still)

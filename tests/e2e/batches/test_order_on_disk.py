@@ -11,13 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from sqlite3 import Connection
 
 import pytest
 
+from jitney.server.batches.content_files import OutputFiles
 from jitney.server.batches.database import Database
 from jitney.server.batches.offline import RunPlaces, deliver
-from jitney.server.batches.output import OutputFiles
 from jitney.server.batches.rows import BatchStatus
 from jitney.server.batches.store import BatchStore
 from tests.e2e.batches.batch_client import client_of, ended, line, submit
@@ -72,11 +71,11 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
         link(path, target)
 
     @contextmanager
-    def note_transaction(database: Database) -> Iterator[Connection]:
-        with transaction(database) as connection:
-            known = _ids(connection)
-            yield connection
-            noted = _ids(connection) - known
+    def note_transaction(database: Database) -> Iterator[None]:
+        with transaction(database):
+            known = _ids(database)
+            yield
+            noted = _ids(database) - known
             # The row is there for others from here on.
             for each in sorted(noted):
                 made.add("note", each)
@@ -88,8 +87,8 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     return made
 
 
-def _ids(connection: Connection) -> set[str]:
-    return {row[0] for row in connection.execute("SELECT id FROM files")}
+def _ids(database: Database) -> set[str]:
+    return {row[0] for row in database.rows("SELECT id FROM files")}
 
 
 def test_uploads_and_outputs_are_on_the_disk_before_they_are_noted(
@@ -115,7 +114,7 @@ def test_results_of_a_run_are_on_the_disk_before_they_have_their_names(
     batch = begun(store, 2)
     store.batches.settle([result(batch, 1), result(batch, 2)])
     store.batches.finalize(batch.serial, NOW, BatchStatus.COMPLETED)
-    files = OutputFiles(store, store.batches.get(batch.serial))
+    files = OutputFiles(store.content, store.batches.get(batch.serial))
     files.add(store.batches.written_lines(batch.serial, 0))
     files.sync()
     batch = store.batches.get(batch.serial)

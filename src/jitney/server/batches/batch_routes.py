@@ -21,8 +21,15 @@ from jitney.server.batches import limits
 from jitney.server.batches.batch_bodies import BatchBody
 from jitney.server.batches.batches import Batches
 from jitney.server.batches.database import DiskError
-from jitney.server.batches.objects import WINDOW, batch_object, file_object, listed
-from jitney.server.batches.rows import NewBatch, StoredBatch, StoredFile
+from jitney.server.batches.rows import (
+    WINDOW,
+    NewBatch,
+    StoredBatch,
+    StoredFile,
+    batch_object,
+    file_object,
+    listed,
+)
 from jitney.server.batches.store import BatchStore
 from jitney.server.batches.uploads import Uploads
 from jitney.server.call import Call
@@ -78,15 +85,13 @@ def make_file_router(service: Service, batches: Batches) -> APIRouter:
         order: Literal["asc", "desc"] = "desc",
     ) -> Response:
         """The caller's files."""
-        owner, is_oldest_first = _owner(request), order == "asc"
+        owner = _owner(request)
 
         def find(store: BatchStore) -> Sequence[StoredFile] | None:
-            return store.files.listed(
-                owner, purpose, after, limit + 1, is_oldest_first=is_oldest_first
-            )
+            return store.list_files(owner, purpose, after, limit + 1, order)
 
         found: Sequence[StoredFile] = await _query(batches, find, _NO_FILE, ())
-        return JSONResponse(listed(found[:limit], file_object, has_more=len(found) > limit))
+        return JSONResponse(listed(found, limit, file_object))
 
     @router.get("/v1/files/{file_id}")
     async def file(request: Request, file_id: str) -> Response:
@@ -97,7 +102,7 @@ def make_file_router(service: Service, batches: Batches) -> APIRouter:
     async def delete(request: Request, file_id: str) -> Response:
         """Delete one of the caller's files, unless a batch still reads it."""
         owner = _owner(request)
-        await _query(batches, lambda store: store.files.remove(owner, file_id), _NO_FILE)
+        await _query(batches, lambda store: store.remove_file(owner, file_id), _NO_FILE)
         return JSONResponse({"id": file_id, "object": "file", "deleted": True})
 
     @router.get("/v1/files/{file_id}/content")
@@ -134,7 +139,7 @@ def make_batch_router(service: Service, batches: Batches) -> APIRouter:
             return store.batches.listed(owner, after, limit + 1)
 
         found: Sequence[StoredBatch] = await _query(batches, find, _NO_BATCH, ())
-        return JSONResponse(listed(found[:limit], batch_object, has_more=len(found) > limit))
+        return JSONResponse(listed(found, limit, batch_object))
 
     @router.get("/v1/batches/{batch_id}")
     async def batch(request: Request, batch_id: str) -> Response:
@@ -200,12 +205,12 @@ async def _query(
 
 
 async def _file(batches: Batches, owner: str, file_id: str) -> StoredFile:
-    return await _query(batches, lambda store: store.files.find(owner, file_id), _NO_FILE)
+    return await _query(batches, lambda store: store.find_file(owner, file_id), _NO_FILE)
 
 
 async def _content(batches: Batches, file: StoredFile) -> Response:
     try:
-        opened = await asyncio.to_thread(batches.thread.store.files.open_content, file.id)
+        opened = await asyncio.to_thread(batches.thread.store.content.open_content, file.id)
     except OSError as error:
         # Unless it was deleted in this moment, its disk is away.
         await _file(batches, file.owner, file.id)

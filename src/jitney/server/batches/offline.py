@@ -205,7 +205,7 @@ def _put(store: BatchStore, file_id: str | None, target: Path) -> str:
         if file_id is None:
             partial.touch(exist_ok=False)
         else:
-            shutil.copyfile(store.files.path_of(file_id), partial)
+            shutil.copyfile(store.content.path_of(file_id), partial)
         digest = sha256_of(partial)
         sync(partial)
         # Unlike a new name, a second one never takes the place of another file.
@@ -250,8 +250,8 @@ def _begin(store: BatchStore, source: HeldInput, model: str) -> StoredBatch:
         sha256=source.sha256,
         created_at=now_s(),
     )
-    store.files.add(file)
+    store.add_file(file)
     # For people who look: the content is read where it is.
-    store.files.path_of(file.id).symlink_to(source.path.resolve())
+    store.content.path_of(file.id).symlink_to(source.path.resolve())
     new = NewBatch(owner=_OWNER, model=model, input_file_id=file.id, created_at=now_s())
     return store.batches.create(new)

@@ -25,14 +25,14 @@ from jitney.core.limits import FAILURES_MAX, SUSPECT_FAILURES
 from jitney.errors import EngineStopped, InputCrashed, QueueFull
 from jitney.server.batches import limits
 from jitney.server.batches.allowances import Allowances
-from jitney.server.batches.answer_line import LineAnswer, LineAnswerer, refused
+from jitney.server.batches.answer_line import LineAnswerer, refused
 from jitney.server.batches.database import DiskError
-from jitney.server.batches.lines import read_content
-from jitney.server.batches.objects import answered_line
 from jitney.server.batches.rows import LineResult, StoredBatch, StoredLine
-from jitney.server.batches.store import BatchStore, StoreThread
+from jitney.server.batches.store import BatchStore, StoreThread, until_disk_works
 
 _log = logging.getLogger("jitney.server.batches")
+
+_PAUSED = "The jobs pause until the disk can be written to"
 
 LineKey = tuple[int, int]
 """The serial of a batch, and the number of a line."""
@@ -71,7 +71,7 @@ class LineRunner:
         self.input_errors: dict[int, DiskError] = {}
         """Batches whose input cannot be read now, by their serials."""
         self.is_disk_failing = False
-        self._is_failure_logged = False
+        """Whether results could not be written a moment ago: no line is begun then."""
         self.is_full = False
         """Whether the store is as large as it may be: no line is begun then."""
         self.is_over = False
@@ -173,18 +173,15 @@ class LineRunner:
 
     async def _read_more(self, source: _Source) -> None:
         serial, after = source.batch.serial, source.after
-        try:
-            found = await self._thread.call(
-                lambda store: store.batches.pending_lines(serial, after, limits.PENDING_LINES)
-            )
-        except DiskError as error:
-            await self._wait_for_disk(error)
-            return
-        self._is_failure_logged = False
-        source.lines.extend(found)
-        source.is_empty = not found
-        if found:
-            source.after = found[-1].number
+        read = partial(
+            self._thread.call,
+            lambda store: store.batches.pending_lines(serial, after, limits.PENDING_LINES),
+        )
+        lines = await until_disk_works(read, _PAUSED)
+        source.lines.extend(lines)
+        source.is_empty = not lines
+        if lines:
+            source.after = lines[-1].number
 
     def _start(self, tasks: asyncio.TaskGroup, source: _Source, line: StoredLine) -> None:
         key, owner = (source.batch.serial, line.number), source.batch.owner
@@ -203,11 +200,10 @@ class LineRunner:
 
     async def _run_line(self, source: _Source, line: StoredLine) -> None:
         """Hand on the result of one line; none, if nothing more is answered."""
-        batch, custom_id = source.batch, line.custom_id
-        assert custom_id is not None, "A line without an id has failed when it was read"
+        batch = source.batch
         try:
             content = await self._thread.call(partial(_content_of, batch, line))
-            answer = await self._answer(batch.owner, custom_id, content)
+            result = await self._answer(batch, line, content)
         except DiskError as error:
             # A row without its content is our fault, not that of the line.
             self.note_input_error(batch, error)
@@ -217,15 +213,8 @@ class LineRunner:
         if not source.is_paused:
             # Otherwise others were read since this one was.
             self.end_input_error(batch)
-        if answer is not None:
-            self._allowances.spend(batch.owner, answer.usage)
-            result = LineResult(
-                batch=batch.serial,
-                number=line.number,
-                is_done=answer.status == 200,
-                reply=answered_line(custom_id, answer.status, answer.request_id, answer.body),
-                usage=answer.usage,
-            )
+        if result is not None:
+            self._allowances.spend(batch.owner, result.usage)
             self._results.append(result)
             self._may_keep.set()
 
@@ -238,23 +227,27 @@ class LineRunner:
             source.is_paused = True
             asyncio.get_running_loop().call_later(limits.TROUBLE_S, go_on)
 
-    async def _answer(self, owner: str, custom_id: str, content: bytes) -> LineAnswer | None:
-        """Try until there is an answer. One that was held tries before another line can begin."""
+    async def _answer(
+        self, batch: StoredBatch, line: StoredLine, content: bytes
+    ) -> LineResult | None:
+        """Try until there is a result. One that was held tries before another line can begin."""
         deaths = 0
         while not self.is_over:
-            is_suspect = deaths >= SUSPECT_FAILURES
+            request_id = f"req-{uuid.uuid4().hex}"
             try:
-                return await self._answerer.answer(owner, custom_id, content, is_suspect=is_suspect)
+                return await self._answerer.answer(
+                    batch, line, content, request_id, is_suspect=deaths >= SUSPECT_FAILURES
+                )
             except QueueFull as full:
-                with self._counted(self._held, owner):
+                with self._counted(self._held, batch.owner):
                     seconds = max(full.retry_after_s, limits.LATER_S_MIN)
                     await asyncio.sleep(min(seconds, limits.LATER_S_MAX))
             except InputCrashed as crash:
                 deaths += crash.deaths
                 if deaths >= FAILURES_MAX:
-                    return refused(crash, f"req-{uuid.uuid4().hex}")
+                    return refused(crash, batch, line, request_id)
                 # The backend does some work before a line comes that may end it: one by one.
-                with self._counted(self._crashed, owner):
+                with self._counted(self._crashed, batch.owner):
                     async with self._crashed_turn:
                         await asyncio.sleep(limits.LATER_S_MAX)
             except EngineStopped:
@@ -277,39 +270,30 @@ class LineRunner:
             await self._may_keep.wait()
             self._may_keep.clear()
             while self._results:
-                await self._keep()
+                await until_disk_works(self._keep, _PAUSED)
 
     async def _keep(self) -> None:
         """Write all results that are there, in one transaction."""
         results = list(self._results)
-        used = self._allowances.used_by({each.batch.owner for each in self._sources.values()})
+        owners = {each.batch.owner for each in self._sources.values()}
+        used = {name: used for name, used in self._allowances.used().items() if name in owners}
         try:
             written = await self._thread.call(lambda store: store.batches.settle(results, used))
-        except DiskError as error:
-            await self._wait_for_disk(error)
-            return
-        self._is_failure_logged = False
-        kept = set(map(id, results))
-        self._results = [each for each in self._results if id(each) not in kept]
+        except DiskError:
+            self.is_disk_failing = True
+            raise
+        self.is_disk_failing = False
+        in_store = set(map(id, results))
+        self._results = [each for each in self._results if id(each) not in in_store]
         done = sum(each.is_done for each in written)
         self.done_count += done
         self.failed_count += len(written) - done
         self.settled.set()
         self._may_fill.set()
 
-    async def _wait_for_disk(self, error: DiskError) -> None:
-        """The disk is full or fails: pause, and say so once."""
-        if not self._is_failure_logged:
-            _log.warning("The jobs pause until the disk can be written to: %s", error)
-        self.is_disk_failing = self._is_failure_logged = True
-        try:
-            await asyncio.sleep(limits.TROUBLE_S)
-        finally:
-            self.is_disk_failing = False
-        self._may_fill.set()
-
 
 def _content_of(batch: StoredBatch, line: StoredLine, store: BatchStore) -> bytes:
     """On the store's thread: the text of a line. Raises DiskError."""
     with store.input_of(batch) as file:
-        return read_content(file, line.start, line.length)
+        file.seek(line.start)
+        return file.read(line.length)

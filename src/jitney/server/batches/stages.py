@@ -7,22 +7,19 @@ that matters: each look begins with what the store says, and a restart goes on f
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
 from jitney.engine.clock import Clock
 from jitney.server.batches import limits
 from jitney.server.batches.answer_line import LineAnswerer
+from jitney.server.batches.content_files import OutputFiles
 from jitney.server.batches.database import DiskError
 from jitney.server.batches.lines import CheckedPart, LineCheck
-from jitney.server.batches.output import OutputFiles
 from jitney.server.batches.rows import BatchStatus, StoredBatch
 from jitney.server.batches.runner import LineRunner
-from jitney.server.batches.store import BatchStore, StoreThread
-
-T = TypeVar("T")
+from jitney.server.batches.store import BatchStore, StoreThread, until_disk_works
 
 _log = logging.getLogger("jitney.server.batches")
 
@@ -87,7 +84,7 @@ class Stages:
                 started_at = self._clock.now()
                 self._runner.settled.clear()
                 look = partial(self._look, tasks)
-                if await _until_disk_works(look, "The batches wait for the disk"):
+                if await until_disk_works(look, "The batches wait for the disk"):
                     # As long as it took: live calls need the interpreter, too.
                     took_s = self._clock.now() - started_at
                     await asyncio.sleep(min(took_s, limits.TURN_S_MAX))
@@ -198,7 +195,7 @@ class Stages:
         takes it."""
         await self._runner.drop(batch.serial)
         write = partial(self._write, batch)
-        files = await _until_disk_works(write, f"{batch.id} waits for the disk to be written")
+        files = await until_disk_works(write, f"{batch.id} waits for the disk to be written")
         # From here on the files stay: where this task ends, or the disk fails, the store may know
         # them all the same. If it does not, the next start removes them.
         now = self._now()
@@ -206,7 +203,7 @@ class Stages:
         end = partial(
             self._thread.call, lambda store: store.batches.end(batch, now, output, errors)
         )
-        await _until_disk_works(end, f"{batch.id} waits for the disk to be ended")
+        await until_disk_works(end, f"{batch.id} waits for the disk to be ended")
         await asyncio.to_thread(files.name)
         _log.info("%s is %s", batch.id, batch.outcome)
         # Its lines can be removed now.
@@ -216,7 +213,7 @@ class Stages:
         """The output of a batch, complete and on the disk."""
         serial, after = batch.serial, 0
         async with self._writers:
-            files = OutputFiles(self._thread.store, batch)
+            files = OutputFiles(self._thread.store.content, batch)
             try:
                 while lines := await self._thread.call(
                     lambda store: store.batches.written_lines(serial, after)  # noqa: B023, at once
@@ -244,16 +241,3 @@ class Stages:
             )
         self._runner.is_full = is_full
         self._runner.wake()
-
-
-async def _until_disk_works(do: Callable[[], Awaitable[T]], message: str) -> T:
-    """Do this, again and again until the disk takes it; a wait is said once."""
-    is_logged = False
-    while True:
-        try:
-            return await do()
-        except DiskError as error:
-            if not is_logged:
-                _log.warning("%s: %s", message, error)
-            is_logged = True
-            await asyncio.sleep(limits.TROUBLE_S)

@@ -6,7 +6,6 @@ from hashlib import sha256
 from pathlib import Path
 
 from jitney.engine.answer import Usage
-from jitney.server.batches.objects import answered_line
 from jitney.server.batches.rows import (
     LineResult,
     NewBatch,
@@ -14,6 +13,7 @@ from jitney.server.batches.rows import (
     StoredBatch,
     StoredFile,
     StoredLine,
+    answered_line,
 )
 from jitney.server.batches.store import BatchStore
 
@@ -32,8 +32,8 @@ def add_file(store: BatchStore, content: bytes, owner: str = "") -> StoredFile:
         sha256=sha256(content).hexdigest(),
         created_at=NOW,
     )
-    store.files.path_of(file.id).write_bytes(content)
-    store.files.add(file)
+    store.content.path_of(file.id).write_bytes(content)
+    store.add_file(file)
     return file
 
 

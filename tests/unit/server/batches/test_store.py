@@ -3,13 +3,12 @@
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from jitney.server.batches import limits
+from jitney.server.batches.content_files import OutputFiles
 from jitney.server.batches.database import NAME
-from jitney.server.batches.output import OutputFiles
 from jitney.server.batches.rows import BatchStatus, StoredBatch, StoredLine
 from jitney.server.batches.store import BatchStore
 from jitney.server.error_object import Refusal
@@ -23,13 +22,6 @@ from tests.unit.server.batches.store_for_tests import (
 )
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[BatchStore]:
-    made = BatchStore(tmp_path)
-    yield made
-    made.close()
-
-
 @contextmanager
 def refused(code: str) -> Iterator[None]:
     """Within this context the store refuses something."""
@@ -40,7 +32,7 @@ def refused(code: str) -> Iterator[None]:
 
 def end(store: BatchStore, batch: StoredBatch) -> StoredBatch:
     """Write the output of a batch, as the runner does."""
-    files = OutputFiles(store, batch)
+    files = OutputFiles(store.content, batch)
     after = 0
     while lines := store.batches.written_lines(batch.serial, after):
         files.add(lines)
@@ -81,8 +73,8 @@ def test_a_batch_that_ends_takes_no_more_results(store: BatchStore, how: str) ->
     assert (done.completed, done.failed, done.total) == (1, 2, 3)
     assert done.output_file_id is not None
     assert done.error_file_id is not None
-    assert ids_in(store.files.path_of(done.output_file_id)) == ["c2"]
-    assert ids_in(store.files.path_of(done.error_file_id)) == ["c1", "c3"]
+    assert ids_in(store.content.path_of(done.output_file_id)) == ["c2"]
+    assert ids_in(store.content.path_of(done.error_file_id)) == ["c1", "c3"]
 
 
 def test_moves_start_from_their_states_only(store: BatchStore) -> None:
@@ -122,7 +114,7 @@ def test_a_repeat_finds_its_batch_when_the_input_is_deleted(store: BatchStore) -
     made = store.batches.create(new_batch(file, idempotency_key="k"))
     store.batches.fail(made.serial, NOW, {"code": "x"})
     for each in (file, other):
-        assert store.files.remove("", each.id) is not None
+        assert store.remove_file("", each.id) is not None
     assert store.batches.create(new_batch(file, idempotency_key="k")).id == made.id
     with refused("idempotency_key_reused"):
         store.batches.create(new_batch(file, idempotency_key="k", metadata={"a": "b"}))
@@ -186,24 +178,24 @@ def test_a_part_of_an_input_is_noted_once(store: BatchStore) -> None:
 def test_files_belong_to_their_owner_and_to_their_batch(store: BatchStore) -> None:
     """Guards deletes: another's file is not there, and one that is read stays."""
     file = add_file(store, b"abc", "me")
-    assert store.files.find("you", file.id) is None
-    assert store.files.remove("you", file.id) is None
+    assert store.find_file("you", file.id) is None
+    assert store.remove_file("you", file.id) is None
     batch = store.batches.create(new_batch(file))
     with refused("file_in_use"):
-        store.files.remove("me", file.id)
+        store.remove_file("me", file.id)
     store.batches.fail(batch.serial, NOW, {"code": "x"})
-    assert store.files.use("me") == (1, 3)
-    assert store.files.remove("me", file.id) == file
-    assert not store.files.path_of(file.id).exists()
-    assert store.files.use("me") == (0, 0)
+    assert store.use_of("me")[:2] == (1, 3)
+    assert store.remove_file("me", file.id) == file
+    assert not store.content.path_of(file.id).exists()
+    assert store.use_of("me")[:2] == (0, 0)
 
 
 def test_another_owner_removes_nothing_of_a_file(store: BatchStore) -> None:
     """Guards content that has not got its final name yet: who may not delete it does not."""
     file = add_file(store, b"mine", "me")
-    store.files.path_of(file.id).rename(store.files.partial_of(file.id))
-    assert store.files.remove("somebody", file.id) is None
-    with store.files.open_content(file.id) as content:
+    store.content.path_of(file.id).rename(store.content.partial_of(file.id))
+    assert store.remove_file("somebody", file.id) is None
+    with store.content.open_content(file.id) as content:
         assert content.read() == b"mine"
-    assert store.files.remove("me", file.id) == file
-    assert not store.files.partial_of(file.id).exists()
+    assert store.remove_file("me", file.id) == file
+    assert not store.content.partial_of(file.id).exists()

@@ -33,7 +33,7 @@ def names(folder: Path) -> set[str]:
 def ids_after_a_start(folder: Path) -> set[str]:
     store = BatchStore(folder)
     try:
-        return store.files.ids()
+        return store.file_ids()
     finally:
         store.close()
 

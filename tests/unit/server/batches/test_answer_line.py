@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from jitney.server.batches.reading_turns import ReadingTurns
+from jitney.server.batches.answer_line import ReadingTurns
 
 
 class Reader:
