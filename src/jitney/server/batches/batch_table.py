@@ -12,8 +12,6 @@ import json
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from sqlite3 import Row
-from typing import Any
 
 from jitney.server.batches import limits
 from jitney.server.batches.database import DONE, FAILED, PENDING, Database
@@ -30,6 +28,10 @@ from jitney.server.batches.rows import (
 )
 from jitney.server.error_object import NO_RETRY, Refusal
 
+_LINES = (
+    f"SELECT number, start, length, custom_id, state = {DONE} AS is_done, reply FROM lines "
+    "WHERE batch = ? AND number > ?"
+)
 _ENDABLE = (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS)
 
 
@@ -140,8 +142,9 @@ class BatchTable:
         with self._database.transaction():
             return self._move(serial, (BatchStatus.VALIDATING,), BatchStatus.IN_PROGRESS, now)
 
-    def fail(self, serial: int, now: int, error: dict[str, Any]) -> bool:  # Any: a JSON value
+    def fail(self, serial: int, now: int, code: str, message: str) -> bool:
         """Its input cannot be used as a whole."""
+        error = {"code": code, "message": message, "param": "input_file_id", "line": None}
         starts, errors = (BatchStatus.VALIDATING,), json.dumps([error])
         with self._database.transaction():
             return self._move(serial, starts, BatchStatus.FAILED, now, errors=errors)
@@ -237,12 +240,9 @@ class BatchTable:
 
     def pending_lines(self, batch: int, after: int, count: int) -> Sequence[StoredLine]:
         """Lines behind this number that have no result, in order."""
-        rows = self._database.rows(
-            "SELECT * FROM lines WHERE batch = ? AND state = 0 AND number > ? "
-            "ORDER BY number LIMIT ?",
-            *(batch, after, count),
-        )
-        return [_line_of(row) for row in rows]
+        # The number itself, and no parameter: so the index of pending lines is used.
+        query = f"{_LINES} AND state = {PENDING} ORDER BY number LIMIT ?"
+        return [StoredLine(**row) for row in self._database.rows(query, batch, after, count)]
 
     def settle(
         self, results: Sequence[LineResult], used: Mapping[str, float] | None = None
@@ -285,10 +285,10 @@ class BatchTable:
         """Lines behind this number for the output, in order: a few of them, within a bound."""
         found: list[StoredLine] = []
         size = 0
-        query = "SELECT * FROM lines WHERE batch = ? AND number > ? ORDER BY number LIMIT ?"
+        query = f"{_LINES} ORDER BY number LIMIT ?"
         for row in self._database.each(query, batch, after, limits.OUTPUT_LINES):
-            found.append(_line_of(row))
-            size += len(row["reply"] or b"")
+            found.append(StoredLine(**row))
+            size += len(found[-1].reply or b"")
             if size >= limits.OUTPUT_BYTES:
                 break
         return found
@@ -310,17 +310,6 @@ class BatchTable:
             if removed < limits.SWEEP_LINES:
                 self._database.execute("UPDATE batches SET is_swept = 1 WHERE serial = ?", *ended)
         return removed
-
-
-def _line_of(row: Row) -> StoredLine:
-    return StoredLine(
-        number=row["number"],
-        start=row["start"],
-        length=row["length"],
-        custom_id=row["custom_id"],
-        is_done=row["state"] == DONE,
-        reply=row["reply"],
-    )
 
 
 def _check_same(earlier: StoredBatch, new: NewBatch, digest: str) -> None:

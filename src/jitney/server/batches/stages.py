@@ -16,7 +16,7 @@ from jitney.server.batches import limits
 from jitney.server.batches.answer_line import LineAnswerer
 from jitney.server.batches.content_files import OutputFiles
 from jitney.server.batches.database import DiskError
-from jitney.server.batches.lines import CheckedPart, LineCheck
+from jitney.server.batches.lines import LineCheck
 from jitney.server.batches.rows import BatchStatus, StoredBatch
 from jitney.server.batches.runner import LineRunner
 from jitney.server.batches.store import BatchStore, StoreThread, until_disk_works
@@ -153,42 +153,37 @@ class Stages:
     async def _check(self, batch: StoredBatch) -> bool:
         """Check the next lines of an input."""
         try:
-            part = await self._thread.call(partial(self._check_part, batch))
+            await self._thread.call(partial(self._check_part, batch, self._now()))
         except DiskError as error:
             # Of this batch alone, it may be: the others go on.
             self._runner.note_input_error(batch, error)
             return False
         self._runner.end_input_error(batch)
-        total, lines_max = batch.total + len(part.lines), self._bounds.lines_max
-        serial, now = batch.serial, self._now()
-        if lines_max is not None and total > lines_max:
-            message = f"The file has more than {lines_max} lines, which is the limit."
-            await self._fail(batch, "too_many_lines", message)
-        elif part.is_last and total == 0:
-            await self._fail(batch, "empty_file", "The file has no line with a request on it.")
-        elif part.is_last:
-            await self._thread.call(lambda store: store.batches.begin(serial, now))
         return True
 
-    def _check_part(self, batch: StoredBatch, store: BatchStore) -> CheckedPart:
-        """On the store's thread: check lines, and note them."""
+    def _check_part(self, batch: StoredBatch, now: int, store: BatchStore) -> None:
+        """On the store's thread: check lines, note them, and move on behind the last."""
+        serial, lines_max = batch.serial, self._bounds.lines_max
         check = LineCheck(
             batch.endpoint,
             self._answerer.line_bytes_max,
             self._answerer.values_max,
-            partial(store.batches.has_custom_id, batch.serial),
+            partial(store.batches.has_custom_id, serial),
         )
         with store.input_of(batch) as file:
             part = check.check_part(file, batch.read_bytes, batch.read_lines)
         if part.is_last:
             store.check_whole(batch, part.read_bytes)
         store.batches.add_lines(batch, part.lines, part.read_bytes, part.read_lines)
-        return part
-
-    async def _fail(self, batch: StoredBatch, code: str, message: str) -> None:
-        error = {"code": code, "message": message, "param": "input_file_id", "line": None}
-        serial, now = batch.serial, self._now()
-        await self._thread.call(lambda store: store.batches.fail(serial, now, error))
+        total = batch.total + len(part.lines)
+        if lines_max is not None and total > lines_max:
+            message = f"The file has more than {lines_max} lines, which is the limit."
+            store.batches.fail(serial, now, "too_many_lines", message)
+        elif part.is_last and total == 0:
+            message = "The file has no line with a request on it."
+            store.batches.fail(serial, now, "empty_file", message)
+        elif part.is_last:
+            store.batches.begin(serial, now)
 
     async def _write_out(self, batch: StoredBatch) -> None:
         """Write the output of a batch that takes no more results, and end it, as soon as the disk

@@ -81,7 +81,7 @@ def test_moves_start_from_their_states_only(store: BatchStore) -> None:
     """Guards ends that cross: whichever comes first holds."""
     batch = begun(store, 1)
     assert not store.batches.begin(batch.serial, NOW)
-    assert not store.batches.fail(batch.serial, NOW, {"code": "x"})
+    assert not store.batches.fail(batch.serial, NOW, "x", "why")
     assert store.batches.finalize(batch.serial, NOW, BatchStatus.EXPIRED)
     assert not store.batches.finalize(batch.serial, NOW, BatchStatus.COMPLETED)
     cancelled = store.batches.cancel("", batch.id, NOW)
@@ -112,7 +112,7 @@ def test_a_repeat_finds_its_batch_when_the_input_is_deleted(store: BatchStore) -
     """Guards a caller who tidies up and then sends again: it is still one batch."""
     file, other = add_file(store, b"a"), add_file(store, b"a")
     made = store.batches.create(new_batch(file, idempotency_key="k"))
-    store.batches.fail(made.serial, NOW, {"code": "x"})
+    store.batches.fail(made.serial, NOW, "x", "why")
     for each in (file, other):
         assert store.remove_file("", each.id) is not None
     assert store.batches.create(new_batch(file, idempotency_key="k")).id == made.id
@@ -135,7 +135,7 @@ def test_live_batches_are_bounded_and_old_ones_forgotten(
         with refused("too_many_batches"):
             store.batches.create(new_batch(file))
         for batch in made:
-            store.batches.fail(batch.serial, NOW, {"code": "x"})
+            store.batches.fail(batch.serial, NOW, "x", "why")
         while any(not _is_swept(store, batch) for batch in made):
             store.batches.sweep()
     kept = store.batches.listed("", None, 100)
@@ -183,7 +183,7 @@ def test_files_belong_to_their_owner_and_to_their_batch(store: BatchStore) -> No
     batch = store.batches.create(new_batch(file))
     with refused("file_in_use"):
         store.remove_file("me", file.id)
-    store.batches.fail(batch.serial, NOW, {"code": "x"})
+    store.batches.fail(batch.serial, NOW, "x", "why")
     assert store.use_of("me")[:2] == (1, 3)
     assert store.remove_file("me", file.id) == file
     assert not store.content.path_of(file.id).exists()
