@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import openai
+import pytest
 from openai import OpenAI
 from openai.types import Batch, FileObject
 
@@ -47,8 +49,22 @@ def upload(client: OpenAI, content: bytes, name: str = "in.jsonl") -> FileObject
 
 def submit(client: OpenAI, lines: Sequence[Any], url: Any = COMPLETIONS) -> Batch:
     """A batch of these lines."""
-    file = upload(client, jsonl(lines))
-    return client.batches.create(input_file_id=file.id, endpoint=url, completion_window="24h")
+    return create(client, upload(client, jsonl(lines)).id, url)
+
+
+def create(client: OpenAI, file_id: str, url: Any = COMPLETIONS, **headers: str) -> Batch:
+    """A batch of the lines in a file."""
+    return client.batches.create(
+        input_file_id=file_id, endpoint=url, completion_window="24h", extra_headers=headers
+    )
+
+
+@contextlib.contextmanager
+def refusal(status: int, code: str) -> Iterator[pytest.ExceptionInfo[openai.APIStatusError]]:
+    """Within this context a call is refused so."""
+    with pytest.raises(openai.APIStatusError) as caught:
+        yield caught
+    assert (caught.value.status_code, caught.value.code) == (status, code)
 
 
 def ended(client: OpenAI, batch: Batch) -> Batch:

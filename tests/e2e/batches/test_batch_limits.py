@@ -1,20 +1,17 @@
-"""BatchBounds of files and batches: each is refused by name, in a sentence, and others go on."""
+"""Bounds of files and batches: each is refused by name, in a sentence, and others go on."""
 
 import contextlib
-import io
 import socket
 from pathlib import Path
 
-import openai
 import pytest
-from openai import OpenAI
 
 from jitney.backends.fake.backend import FakeSettings
 from jitney.config import Key
 from jitney.server import limits as server_limits
 from jitney.server.batches import limits
 from jitney.server.batches.stages import BatchBounds
-from tests.e2e.batches.batch_client import client_of, ended, jsonl, line, submit, upload
+from tests.e2e.batches.batch_client import client_of, ended, line, refusal, submit, upload
 from tests.e2e.server.harness import (
     Running,
     World,
@@ -35,19 +32,13 @@ HEAD = (
 PART = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
 
 
-def refused(client: OpenAI, content: bytes) -> openai.APIStatusError:
-    with pytest.raises(openai.APIStatusError) as caught:
-        upload(client, content)
-    return caught.value
-
-
 def test_a_file_has_a_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards the disk: by its header before it comes, and by its bytes where there is no header."""
     monkeypatch.setattr(limits, "FILE_BYTES_MAX", 100_000)
     with running(World(jobs_dir=tmp_path / "jobs")) as server, client_of(server) as client:
         assert upload(client, b"x" * 100_000).bytes == 100_000
-        error = refused(client, b"x" * 100_001)
-        assert (error.status_code, error.code) == (413, "request_too_large")
+        with refusal(413, "request_too_large"):
+            upload(client, b"x" * 100_001)
         # The length is known from the header: nothing has to be sent.
         answer = server.raw(HEAD.format("x", 10**12).encode())
         assert answer.startswith(b"HTTP/1.1 413 ")
@@ -68,15 +59,15 @@ def test_a_key_has_so_many_files_and_bytes(tmp_path: Path, monkeypatch: pytest.M
         client_of(server, OTHER) as other,
     ):
         large = upload(first, b"x" * 9_000)
-        error = refused(first, b"x" * 2_000)
-        assert (error.status_code, error.code) == (429, "storage_limit")
-        assert error.response.headers["x-should-retry"] == "false"
+        with refusal(429, "storage_limit") as error:
+            upload(first, b"x" * 2_000)
+        assert error.value.response.headers["x-should-retry"] == "false"
         upload(other, b"x" * 9_000)
         first.files.delete(large.id)
         for _ in range(3):
             upload(first, b"x" * 2_000)
-        error = refused(first, b"x")
-        assert (error.status_code, error.code) == (429, "too_many_files")
+        with refusal(429, "too_many_files"):
+            upload(first, b"x")
 
 
 @pytest.mark.parametrize(
@@ -113,9 +104,9 @@ def test_all_files_together_have_a_bound(tmp_path: Path) -> None:
         client_of(server, OTHER) as other,
     ):
         upload(first, b"x" * 600_000)
-        error = refused(other, b"x" * 600_000)
-        assert (error.status_code, error.code) == (429, "storage_limit")
-        assert "--jobs-disk-limit" in error.message
+        with refusal(429, "storage_limit") as error:
+            upload(other, b"x" * 600_000)
+        assert "--jobs-disk-limit" in error.value.message
         assert upload(other, b"x" * 10_000).bytes == 10_000
 
 
@@ -130,9 +121,8 @@ def test_a_key_has_so_many_live_batches(tmp_path: Path, monkeypatch: pytest.Monk
     ):
         work = [line("a", max_tokens=3000)]
         made = [submit(first, work) for _ in range(2)]
-        with pytest.raises(openai.RateLimitError) as many:
+        with refusal(429, "too_many_batches"):
             submit(first, work)
-        assert many.value.code == "too_many_batches"
         submit(other, work)
         first.batches.cancel(made[0].id)
         ended(first, made[0])
@@ -152,11 +142,13 @@ def test_only_so_many_files_come_at_once(tmp_path: Path, monkeypatch: pytest.Mon
         begun = [stack.enter_context(_begun(server, FIRST)) for _ in range(2)]
         folder = tmp_path / "jobs" / "files"
         wait_until(lambda: len(_partial(folder)) == 2, "the uploads have not begun")
-        assert refused(first, b"x").code == "too_many_uploads"
+        with refusal(429, "too_many_uploads"):
+            upload(first, b"x")
         upload(other, b"x")
         stack.enter_context(_begun(server, OTHER))
         wait_until(lambda: len(_partial(folder)) == 3, "the upload has not begun")
-        assert refused(other, b"x").code == "too_many_uploads"
+        with refusal(429, "too_many_uploads"):
+            upload(other, b"x")
         begun[0].close()
         wait_until(lambda: len(_partial(folder)) == 2, "its place is not free again")
         upload(first, b"x")
@@ -199,19 +191,7 @@ def test_calls_count_once_against_the_rate_of_their_key(tmp_path: Path) -> None:
     ):
         submit(client, [line("a")])
         upload(client, b"x")
-        assert refused(client, b"x").code == "rate_limit_exceeded"
+        with refusal(429, "rate_limit_exceeded"):
+            upload(client, b"x")
         # Looking is free.
         assert client.files.list().data
-
-
-def test_a_thousand_lines_need_no_thousand_places(tmp_path: Path) -> None:
-    """Guards thousands of lines: they are checked, run and written without a place for each."""
-    with running(World(jobs_dir=tmp_path / "jobs")) as server, client_of(server) as client:
-        work = [line(f"c{number}", max_tokens=1) for number in range(1000)]
-        file = client.files.create(file=("in", io.BytesIO(jsonl(work))), purpose="batch")
-        batch = client.batches.create(
-            input_file_id=file.id, endpoint="/v1/completions", completion_window="24h"
-        )
-        done = ended(client, batch)
-        assert done.request_counts is not None
-        assert done.request_counts.completed == 1000
