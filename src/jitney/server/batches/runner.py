@@ -34,9 +34,6 @@ _log = logging.getLogger("jitney.server.batches")
 
 _PAUSED = "The jobs pause until the disk can be written to"
 
-LineKey = tuple[int, int]
-"""The serial of a batch, and the number of a line."""
-
 
 @dataclass(slots=True, eq=False)
 class _Source:
@@ -58,9 +55,8 @@ class LineRunner:
         self._answerer = answerer
         self._allowances = allowances
         self._sources: dict[int, _Source] = {}
-        self._tasks: dict[LineKey, asyncio.Task[None]] = {}
-        self._in_flight: Counter[str] = Counter()
-        """Lines of each owner that are being answered."""
+        self._tasks: dict[asyncio.Task[None], StoredBatch] = {}
+        """Lines that are being answered, and their batches."""
         self._held: Counter[str] = Counter()
         """Lines of each owner that wait for room."""
         self._crashed: Counter[str] = Counter()
@@ -78,7 +74,8 @@ class LineRunner:
         """Whether nothing more is answered here."""
         self.done_count = self.failed_count = 0
         """Lines whose results were written."""
-        self._may_fill = asyncio.Event()
+        self.may_fill = asyncio.Event()
+        """Set when there may be room for lines."""
         self._may_keep = asyncio.Event()
         self.settled = asyncio.Event()
         """Set when results were written."""
@@ -93,25 +90,21 @@ class LineRunner:
         runner finds that line pending."""
         self._allowances.adopt(self._thread.store.batches.used_at_open)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._allowances.tend(self._thread, self.wake))
+            tasks.create_task(self._allowances.tend(self._thread, self.may_fill.set))
             tasks.create_task(self._fill_always(tasks))
             tasks.create_task(self._keep_always())
 
     def begin(self, batch: StoredBatch) -> None:
         """Run the lines of this batch, too."""
-        if batch.serial not in self._sources and self._answerer.serves(batch.owner, batch.model):
+        if batch.serial not in self._sources:
             self._sources[batch.serial] = _Source(batch)
-            self._may_fill.set()
-
-    def wake(self) -> None:
-        """There may be room again."""
-        self._may_fill.set()
+            self.may_fill.set()
 
     async def drop(self, serial: int) -> None:
         """Run no more lines of this batch. What has no result yet gets none."""
         self._sources.pop(serial, None)
         self.input_errors.pop(serial, None)
-        dropped = [task for (batch, _), task in self._tasks.items() if batch == serial]
+        dropped = [task for task, batch in self._tasks.items() if batch.serial == serial]
         for task in dropped:
             task.cancel()
         await asyncio.gather(*dropped, return_exceptions=True)
@@ -129,10 +122,10 @@ class LineRunner:
 
     async def _fill_always(self, tasks: asyncio.TaskGroup) -> None:
         while True:
-            self._may_fill.clear()
+            self.may_fill.clear()
             while self._has_room() and (found := await self._next_line()) is not None:
                 self._start(tasks, *found)
-            await self._may_fill.wait()
+            await self.may_fill.wait()
 
     def _has_room(self) -> bool:
         most = self._answerer.in_flight_max
@@ -151,7 +144,8 @@ class LineRunner:
             ready = [each for each in self._sources.values() if self._may_begin(each)]
             if not ready:
                 return None
-            source = min(ready, key=self._turn_of)
+            in_flight = Counter(each.owner for each in self._tasks.values())
+            source = min(ready, key=lambda each: (in_flight[each.batch.owner], each.batch.serial))
             if not source.lines:
                 await self._read_more(source)
             # It may have been dropped meanwhile.
@@ -168,9 +162,6 @@ class LineRunner:
             and self._allowances.has_left(owner)
         )
 
-    def _turn_of(self, source: _Source) -> tuple[int, int]:
-        return self._in_flight[source.batch.owner], source.batch.serial
-
     async def _read_more(self, source: _Source) -> None:
         serial, after = source.batch.serial, source.after
         read = partial(
@@ -184,19 +175,13 @@ class LineRunner:
             source.after = lines[-1].number
 
     def _start(self, tasks: asyncio.TaskGroup, source: _Source, line: StoredLine) -> None:
-        key, owner = (source.batch.serial, line.number), source.batch.owner
+        def end(task: asyncio.Task[None]) -> None:
+            del self._tasks[task]
+            self.may_fill.set()
+
         task = tasks.create_task(self._run_line(source, line))
-        self._tasks[key] = task
-        self._in_flight[owner] += 1
-
-        def ended(task: "asyncio.Task[None]") -> None:
-            # It may have been put back and begun again already.
-            if self._tasks.get(key) is task:
-                del self._tasks[key]
-            self._in_flight[owner] -= 1
-            self._may_fill.set()
-
-        task.add_done_callback(ended)
+        self._tasks[task] = source.batch
+        task.add_done_callback(end)
 
     async def _run_line(self, source: _Source, line: StoredLine) -> None:
         """Hand on the result of one line; none, if nothing more is answered."""
@@ -221,7 +206,7 @@ class LineRunner:
     def _pause(self, source: _Source) -> None:
         def go_on() -> None:
             source.is_paused = False
-            self._may_fill.set()
+            self.may_fill.set()
 
         if not source.is_paused:
             source.is_paused = True
@@ -258,12 +243,12 @@ class LineRunner:
     def _counted(self, counter: Counter[str], owner: str) -> Iterator[None]:
         """A line of this owner waits within this context."""
         counter[owner] += 1
-        self._may_fill.set()
+        self.may_fill.set()
         try:
             yield
         finally:
             counter[owner] -= 1
-            self._may_fill.set()
+            self.may_fill.set()
 
     async def _keep_always(self) -> None:
         while True:
@@ -289,7 +274,7 @@ class LineRunner:
         self.done_count += done
         self.failed_count += len(written) - done
         self.settled.set()
-        self._may_fill.set()
+        self.may_fill.set()
 
 
 def _content_of(batch: StoredBatch, line: StoredLine, store: BatchStore) -> bytes:

@@ -235,4 +235,4 @@ class Stages:
                 used >> 20,
             )
         self._runner.is_full = is_full
-        self._runner.wake()
+        self._runner.may_fill.set()

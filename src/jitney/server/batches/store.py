@@ -17,7 +17,7 @@ The folder has `jobs.sqlite`, `lock`, and `files` with the content of each file 
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -50,14 +50,14 @@ class BatchStore:
     """The open store of one folder. Another process gets `StoreTaken`. One thread.
 
     A file belongs to its owner: for anybody else it is not there. Its content is complete and on
-    the disk before its row is noted, and is removed after its row has gone. `held` are inputs that
+    the disk before its row is noted, and is removed after its row has gone. `inputs` are those that
     are read where they are, by the ids of their files.
     """
 
-    def __init__(self, folder: Path, held: Mapping[str, HeldInput] | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.content = ContentFolder(folder)
-        self._held = held or {}
+        self.inputs: dict[str, HeldInput] = {}
         with disk_errors(passing=MISTAKES):
             prepare(folder)
             self._database = Database(folder)
@@ -165,7 +165,7 @@ class BatchStore:
     @contextmanager
     def input_of(self, batch: StoredBatch) -> Iterator[BufferedReader]:
         """The input of a batch, to be read. A row has its content: raises DiskError without."""
-        held = self._held.get(batch.input_file_id)
+        held = self.inputs.get(batch.input_file_id)
         with disk_errors():
             if held is not None:
                 yield held.reader()
@@ -181,9 +181,8 @@ class StoreThread:
     SQLite waits for the disk, and the event loop must not. All calls are done in order.
     """
 
-    def __init__(self, folder: Path, held: Mapping[str, HeldInput] | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._held = held
         self._store: BatchStore | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="jitney-batches")
 
@@ -201,7 +200,7 @@ class StoreThread:
     def open(self) -> None:
         """Open the store, and wait for it. Any thread. Raises ConfigError and DiskError."""
         if self._store is None:
-            self._store = self._thread.submit(BatchStore, self.folder, self._held).result()
+            self._store = self._thread.submit(BatchStore, self.folder).result()
 
     async def call(self, use: Callable[[BatchStore], T]) -> T:
         """What `use` returns for the store. Raises DiskError."""
