@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -11,12 +12,17 @@ import pytest
 from openai import OpenAI
 from openai.types import Batch, FileObject
 
-from tests.e2e.server.harness import MODEL, WAIT_S, Running, wait_until
+from jitney.backends.fake.backend import FakeSettings
+from jitney.config import Key
+from tests.e2e.server.harness import MODEL, WAIT_S, Running, World, running, wait_until
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
 ENDED = ("completed", "failed", "expired", "cancelled")
 BATCH_S = 200.0
+FIRST, OTHER = "first-secret-of-tests", "other-secret-of-tests"
+KEYS = (Key(name="first", secret=FIRST), Key(name="other", secret=OTHER))
+SLOW = FakeSettings(slots=8, eos_period=0, kv_tokens=65_536, tick_s=0.01, sleeps=True)
 
 
 def line(custom_id: str, url: str = COMPLETIONS, **fields: Any) -> dict[str, Any]:
@@ -40,6 +46,17 @@ def client_of(server: Running, key: str = "none") -> Iterator[OpenAI]:
     """OpenAI's own client."""
     with OpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0, timeout=WAIT_S) as made:
         yield made
+
+
+@contextlib.contextmanager
+def two_keys(folder: Path, **options: Any) -> Iterator[tuple[Running, OpenAI, OpenAI]]:
+    """A server with its jobs in this folder, and clients of two keys."""
+    with (
+        running(World(jobs_dir=folder, keys=KEYS, **options)) as server,
+        client_of(server, FIRST) as first,
+        client_of(server, OTHER) as other,
+    ):
+        yield server, first, other
 
 
 def upload(client: OpenAI, content: bytes, name: str = "in.jsonl") -> FileObject:

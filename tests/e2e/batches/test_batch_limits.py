@@ -6,12 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from jitney.backends.fake.backend import FakeSettings
 from jitney.config import Key
 from jitney.server import limits as server_limits
 from jitney.server.batches import limits
 from jitney.server.batches.stages import BatchBounds
-from tests.e2e.batches.batch_client import client_of, ended, line, refusal, submit, upload
+from tests.e2e.batches.batch_client import (
+    FIRST,
+    OTHER,
+    client_of,
+    line,
+    refusal,
+    submit,
+    two_keys,
+    upload,
+)
 from tests.e2e.server.harness import (
     Running,
     World,
@@ -22,9 +30,6 @@ from tests.e2e.server.harness import (
 )
 from tests.e2e.server.pace import StillClock
 
-FIRST, OTHER = "first-secret-of-tests", "other-secret-of-tests"
-KEYS = (Key(name="first", secret=FIRST), Key(name="other", secret=OTHER))
-SLOW = FakeSettings(slots=8, eos_period=0, kv_tokens=65_536, tick_s=0.01, sleeps=True)
 HEAD = (
     "POST /v1/files HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {}\r\n"
     "Content-Type: multipart/form-data; boundary=b\r\nContent-Length: {}\r\n\r\n"
@@ -53,11 +58,7 @@ def test_a_key_has_so_many_files_and_bytes(tmp_path: Path, monkeypatch: pytest.M
     """Guards other keys: one of them cannot fill the store, and may delete and go on."""
     monkeypatch.setattr(limits, "FILES_MAX", 3)
     monkeypatch.setattr(limits, "KEY_BYTES_MAX", 10_000)
-    with (
-        running(World(jobs_dir=tmp_path / "jobs", keys=KEYS)) as server,
-        client_of(server, FIRST) as first,
-        client_of(server, OTHER) as other,
-    ):
+    with two_keys(tmp_path / "jobs") as (_, first, other):
         large = upload(first, b"x" * 9_000)
         with refusal(429, "storage_limit") as error:
             upload(first, b"x" * 2_000)
@@ -98,11 +99,7 @@ def test_what_was_stored_while_a_file_came_counts(
 def test_all_files_together_have_a_bound(tmp_path: Path) -> None:
     """Guards the machine's disk: the bound of the setting holds over all keys."""
     bounds = BatchBounds(bytes_max=1_000_000)
-    with (
-        running(World(jobs_dir=tmp_path / "jobs", keys=KEYS, jobs_bounds=bounds)) as server,
-        client_of(server, FIRST) as first,
-        client_of(server, OTHER) as other,
-    ):
+    with two_keys(tmp_path / "jobs", jobs_bounds=bounds) as (_, first, other):
         upload(first, b"x" * 600_000)
         with refusal(429, "storage_limit") as error:
             upload(other, b"x" * 600_000)
@@ -110,33 +107,12 @@ def test_all_files_together_have_a_bound(tmp_path: Path) -> None:
         assert upload(other, b"x" * 10_000).bytes == 10_000
 
 
-def test_a_key_has_so_many_live_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Guards the look at live batches, which is done every second."""
-    monkeypatch.setattr(limits, "BATCHES_LIVE_MAX", 2)
-    world = World(jobs_dir=tmp_path / "jobs", keys=KEYS, backend=SLOW)
-    with (
-        running(world) as server,
-        client_of(server, FIRST) as first,
-        client_of(server, OTHER) as other,
-    ):
-        work = [line("a", max_tokens=3000)]
-        made = [submit(first, work) for _ in range(2)]
-        with refusal(429, "too_many_batches"):
-            submit(first, work)
-        submit(other, work)
-        first.batches.cancel(made[0].id)
-        ended(first, made[0])
-        submit(first, work)
-
-
 def test_only_so_many_files_come_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards the server against slow uploads: of one key, and of all."""
     monkeypatch.setattr(limits, "UPLOADS_MAX", 3)
     monkeypatch.setattr(limits, "UPLOADS_KEY_MAX", 2)
     with (
-        running(World(jobs_dir=tmp_path / "jobs", keys=KEYS)) as server,
-        client_of(server, FIRST) as first,
-        client_of(server, OTHER) as other,
+        two_keys(tmp_path / "jobs") as (server, first, other),
         contextlib.ExitStack() as stack,
     ):
         begun = [stack.enter_context(_begun(server, FIRST)) for _ in range(2)]

@@ -11,6 +11,8 @@ from jitney.server.batches import limits
 from tests.e2e.batches.batch_client import (
     BATCH_S,
     ENDED,
+    FIRST,
+    OTHER,
     client_of,
     custom_ids,
     ended,
@@ -21,7 +23,6 @@ from tests.e2e.batches.batch_client import submit as submit_lines
 from tests.e2e.server.harness import Running, World, running, wait_until
 from tests.e2e.server.pace import StillClock
 
-FIRST, OTHER = "first-secret-of-tests", "other-secret-of-tests"
 DAY_S = 86_400.0
 LINES = 40
 LINE_TOKENS = len("complete c00") + 100

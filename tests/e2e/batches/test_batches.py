@@ -7,13 +7,15 @@ import openai
 import pytest
 from openai import OpenAI
 
-from jitney.backends.fake.backend import FakeSettings
 from jitney.config import Key
 from jitney.core.scheduler_settings import Policy
 from jitney.engine.clock import SystemClock
 from jitney.server.batches.stages import Times
 from tests.e2e.batches.batch_client import (
     CHAT,
+    FIRST,
+    KEYS,
+    SLOW,
     client_of,
     create,
     custom_ids,
@@ -23,18 +25,13 @@ from tests.e2e.batches.batch_client import (
     refusal,
     results,
     submit,
+    two_keys,
     upload,
 )
 from tests.e2e.server.harness import Running, World, check_error, running, wait_until
 from tests.e2e.server.pace import Pace
 
-SLOW = FakeSettings(slots=8, eos_period=0, kv_tokens=65_536, tick_s=0.01, sleeps=True)
 LONG = 3000
-FIRST, OTHER = "first-secret-of-tests", "other-secret-of-tests"
-KEYS = (
-    Key(name="first", secret=FIRST, requests_per_minute=200),
-    Key(name="other", secret=OTHER),
-)
 
 
 @pytest.fixture
@@ -130,11 +127,7 @@ def test_one_idempotency_key_is_one_batch(client: OpenAI) -> None:
 
 def test_another_key_finds_neither_files_nor_batches(tmp_path: Path) -> None:
     """Guards tenants against each other: what belongs to another key is not there."""
-    with (
-        running(World(jobs_dir=tmp_path / "jobs", keys=KEYS)) as server,
-        client_of(server, FIRST) as first,
-        client_of(server, OTHER) as other,
-    ):
+    with two_keys(tmp_path / "jobs") as (_, first, other):
         batch = ended(first, submit(first, [line("a")]))
         assert batch.output_file_id is not None
         for file_id in (batch.input_file_id, batch.output_file_id):

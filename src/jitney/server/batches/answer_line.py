@@ -216,14 +216,13 @@ def _checked_line(custom_id: str | None, content: bytes, values_max: int) -> Bat
     """The line with this id. Raises Refusal, and InputChanged if it is not that line any more."""
     try:
         line = check_fields(parse_line(content, values_max), BatchLine)
+        if line.custom_id == custom_id:
+            return line
     except Refusal:
         # It was right when it was noted. A limit may be smaller since then; its id is the same.
-        if _id_on(content) != custom_id:
-            raise InputChanged("a line is not what it was") from None
-        raise
-    if line.custom_id != custom_id:
-        raise InputChanged("another line stands where a line was")
-    return line
+        if _id_on(content) == custom_id:
+            raise
+    raise InputChanged("a line is not what it was")
 
 
 def _id_on(content: bytes) -> object:

@@ -204,7 +204,7 @@ class Uploads:
         """The body as it comes. Raises Refusal if it is too slow."""
         clock = self._service.clock
         started_at = clock.now()
-        form_bytes = 0
+        received = 0
         while True:
             if self._service.admission.is_draining:
                 raise Draining("The server is shutting down.")
@@ -218,10 +218,9 @@ class Uploads:
             if message["type"] == "http.disconnect":
                 raise ClientLeft
             piece = message.get("body", b"")
-            before = upload.file_bytes
             yield piece
-            form_bytes += len(piece) - (upload.file_bytes - before)
-            if form_bytes > limits.FORM_BYTES + server_limits.PIECE_BYTES_MAX:
+            received += len(piece)
+            if received - upload.file_bytes > limits.FORM_BYTES + server_limits.PIECE_BYTES_MAX:
                 raise _refused("invalid_value", "The form has too much beside its file.", None)
             if not message.get("more_body", False):
                 return

@@ -14,8 +14,8 @@ from jitney.server.batches.answer_line import LineAnswerer
 from jitney.server.batches.rows import LineResult, StoredBatch, StoredLine
 from jitney.server.batches.runner import LineRunner
 from jitney.server.batches.stages import BatchBounds, Stages, Times
-from jitney.server.batches.store import BatchStore, StoreThread
-from tests.unit.server.batches.store_for_tests import NOW, add_file, new_batch, result
+from jitney.server.batches.store import StoreThread
+from tests.unit.server.batches.store_for_tests import NOW, add_file, begun, new_batch, result
 
 WAIT_S = 60.0
 ONE_TOKEN = Usage(prompt_count=1, completion_count=0, cached_count=0)
@@ -85,21 +85,6 @@ class ScriptedAnswerer(LineAnswerer):
         return replace(result(batch, line.number), usage=ONE_TOKEN)
 
 
-def ready(store: BatchStore, owner: str, count: int) -> StoredBatch:
-    """A batch of lines with a text each."""
-    texts = [f"{owner}{number}\n".encode() for number in range(1, count + 1)]
-    batch = store.batches.create(new_batch(add_file(store, b"".join(texts), owner)))
-    lines, start = [], 0
-    for number, text in enumerate(texts, 1):
-        lines.append(
-            StoredLine(number=number, start=start, length=len(text), custom_id=f"c{number}")
-        )
-        start += len(text)
-    store.batches.add_lines(batch, lines, start, count)
-    store.batches.begin(batch.serial, NOW)
-    return store.batches.get(batch.serial)
-
-
 class Bench:
     """A runner and stages over a store in a folder."""
 
@@ -127,7 +112,7 @@ class Bench:
 
     async def begin(self, owner: str, count: int) -> StoredBatch:
         """A batch whose lines can be run."""
-        batch = await self.thread.call(lambda store: ready(store, owner, count))
+        batch = await self.thread.call(lambda store: begun(store, count, owner))
         self.runner.begin(batch)
         return batch
 

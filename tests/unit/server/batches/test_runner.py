@@ -17,8 +17,8 @@ from jitney.server.batches.batches import Batches
 from jitney.server.batches.stages import Times
 from jitney.server.batches.store import BatchStore
 from tests.unit.server.batches.conftest import OpenBench
-from tests.unit.server.batches.runner_for_tests import ScriptedAnswerer, ready, run_until
-from tests.unit.server.batches.store_for_tests import NOW
+from tests.unit.server.batches.runner_for_tests import ScriptedAnswerer, run_until
+from tests.unit.server.batches.store_for_tests import NOW, begun
 
 pytestmark = pytest.mark.anyio
 
@@ -185,7 +185,7 @@ async def test_a_line_that_ends_unexpectedly_is_run_again(
     asker = ScriptedAnswerer(fail_once)
     batches = Batches(tmp_path, asker, times=Times(SystemClock(), lambda: NOW))
     batches.thread.open()
-    serial = (await batches.thread.call(lambda store: ready(store, "a", 8))).serial
+    serial = (await batches.thread.call(lambda store: begun(store, 8, "a"))).serial
 
     async def is_done() -> bool:
         batch = await batches.thread.call(lambda store: store.batches.get(serial))

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 import pytest
 
 from jitney.server.batches import limits
-from jitney.server.batches.content_files import OutputFiles
 from jitney.server.batches.database import NAME
 from jitney.server.batches.rows import BatchStatus, StoredBatch, StoredLine
 from jitney.server.batches.store import BatchStore
@@ -16,6 +15,7 @@ from tests.unit.server.batches.store_for_tests import (
     NOW,
     add_file,
     begun,
+    end,
     ids_in,
     new_batch,
     result,
@@ -23,24 +23,11 @@ from tests.unit.server.batches.store_for_tests import (
 
 
 @contextmanager
-def refused(code: str) -> Iterator[None]:
+def refused(status: int, code: str) -> Iterator[None]:
     """Within this context the store refuses something."""
     with pytest.raises(Refusal) as caught:
         yield
-    assert caught.value.code == code
-
-
-def end(store: BatchStore, batch: StoredBatch) -> StoredBatch:
-    """Write the output of a batch, as the runner does."""
-    files = OutputFiles(store.content, batch)
-    after = 0
-    while lines := store.batches.written_lines(batch.serial, after):
-        files.add(lines)
-        after = lines[-1].number
-    files.sync()
-    store.batches.end(batch, NOW, *files.records(NOW))
-    files.name()
-    return store.batches.get(batch.serial)
+    assert (caught.value.status, caught.value.code) == (status, code)
 
 
 def test_a_line_has_one_result(store: BatchStore) -> None:
@@ -97,14 +84,14 @@ def test_an_idempotency_key_is_of_its_owner_and_its_content(store: BatchStore) -
     first, again, other = (add_file(store, each) for each in (b"a", b"a", b"b"))
     made = store.batches.create(new_batch(first, idempotency_key="k"))
     assert store.batches.create(new_batch(again, idempotency_key="k")).id == made.id
-    with refused("idempotency_key_reused"):
+    with refused(400, "idempotency_key_reused"):
         store.batches.create(new_batch(other, idempotency_key="k"))
-    with refused("idempotency_key_reused"):
+    with refused(400, "idempotency_key_reused"):
         store.batches.create(new_batch(first, idempotency_key="k", metadata={"a": "b"}))
     strange = add_file(store, b"a", "somebody")
     assert store.batches.create(new_batch(strange, idempotency_key="k")).id != made.id
     assert store.batches.create(new_batch(first)).id != store.batches.create(new_batch(first)).id
-    with refused("file_not_found"):
+    with refused(404, "file_not_found"):
         store.batches.create(new_batch(first, owner="somebody"))
 
 
@@ -116,10 +103,10 @@ def test_a_repeat_finds_its_batch_when_the_input_is_deleted(store: BatchStore) -
     for each in (file, other):
         assert store.remove_file("", each.id) is not None
     assert store.batches.create(new_batch(file, idempotency_key="k")).id == made.id
-    with refused("idempotency_key_reused"):
+    with refused(400, "idempotency_key_reused"):
         store.batches.create(new_batch(file, idempotency_key="k", metadata={"a": "b"}))
     # Nobody knows any more what this one was.
-    with refused("file_not_found"):
+    with refused(404, "file_not_found"):
         store.batches.create(new_batch(other, idempotency_key="k"))
 
 
@@ -129,11 +116,12 @@ def test_live_batches_are_bounded_and_old_ones_forgotten(
     """Guards the disk: a key has so many live batches, and so many that it can look back at."""
     monkeypatch.setattr(limits, "BATCHES_LIVE_MAX", 3)
     monkeypatch.setattr(limits, "BATCHES_KEPT_MAX", 5)
-    file = add_file(store, b"a")
+    file, other = add_file(store, b"a"), add_file(store, b"a", "other")
     for _ in range(4):
         made = [store.batches.create(new_batch(file)) for _ in range(3)]
-        with refused("too_many_batches"):
+        with refused(429, "too_many_batches"):
             store.batches.create(new_batch(file))
+        store.batches.fail(store.batches.create(new_batch(other)).serial, NOW, "x", "why")
         for batch in made:
             store.batches.fail(batch.serial, NOW, "x", "why")
         while any(not _is_swept(store, batch) for batch in made):
@@ -181,7 +169,7 @@ def test_files_belong_to_their_owner_and_to_their_batch(store: BatchStore) -> No
     assert store.find_file("you", file.id) is None
     assert store.remove_file("you", file.id) is None
     batch = store.batches.create(new_batch(file))
-    with refused("file_in_use"):
+    with refused(400, "file_in_use"):
         store.remove_file("me", file.id)
     store.batches.fail(batch.serial, NOW, "x", "why")
     assert store.use_of("me")[:2] == (1, 3)
