@@ -127,7 +127,7 @@ def test_only_so_many_files_come_at_once(tmp_path: Path, monkeypatch: pytest.Mon
             upload(other, b"x")
         begun[0].close()
         wait_until(lambda: len(_partial(folder)) == 2, "its place is not free again")
-        upload(first, b"x")
+        assert upload(first, b"x").bytes == 1
 
 
 def _partial(folder: Path) -> list[Path]:
