@@ -73,24 +73,24 @@ def test_a_bad_line_is_told_and_the_rest_goes_on(client: OpenAI) -> None:
     """Guards a night's work against one bad line: each input is in exactly one of the files."""
     good = [line(f"good-{number}") for number in range(1, 6)]
     refused = [line(name, **fields) for name, (fields, _, _) in REFUSED.items()]
-    bad = [given for given, _, _ in BAD.values()]
+    bad = [each for each, _, _ in BAD.values()]
     lines = [good[0], *bad, good[1], b"", b"   ", *refused, *good[2:]]
     done = ended(client, submit(client, lines))
     assert done.status == "completed"
     assert done.request_counts is not None
     assert done.request_counts.total == len(lines) - 2
     assert custom_ids(results(client, done.output_file_id)) == [f"good-{n}" for n in range(1, 6)]
-    told = results(client, done.error_file_id)
-    assert len(told) == done.request_counts.failed == len(bad) + len(refused)
+    errors = results(client, done.error_file_id)
+    assert len(errors) == done.request_counts.failed == len(bad) + len(refused)
     for place, (row, (name, (_, code, words))) in enumerate(
-        zip(told[: len(bad)], BAD.items(), strict=True)
+        zip(errors[: len(bad)], BAD.items(), strict=True)
     ):
         assert row["response"] is None, name
         assert row["error"]["code"] == code, (name, row)
         assert words in row["error"]["message"], (name, row)
         assert row["error"]["line"] == place + 2, name
         assert not LEAKS.search(row["error"]["message"]), name
-    for row, (name, (_, status, code)) in zip(told[len(bad) :], REFUSED.items(), strict=True):
+    for row, (name, (_, status, code)) in zip(errors[len(bad) :], REFUSED.items(), strict=True):
         assert row["custom_id"] == name
         assert row["response"]["status_code"] == status, row
         assert row["response"]["body"]["error"]["code"] == code, row

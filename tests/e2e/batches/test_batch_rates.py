@@ -94,8 +94,8 @@ def test_a_batch_stops_after_a_days_worth_and_goes_on_later(
         assert first.completions.create(model="fake", prompt="a", max_tokens=2).choices
         with pytest.raises(openai.RateLimitError):
             first.completions.create(model="fake", prompt="a", max_tokens=2)
-    told = [each for each in caplog.messages if "batches of first wait" in each]
-    assert len(told) == 1, told
+    waits = [each for each in caplog.messages if "batches of first wait" in each]
+    assert len(waits) == 1, waits
     with running(world) as server, client_of(server, FIRST) as first:
         wait_until_used_up(server, first, batch_id)
         assert completed(first, batch_id) == count, "a restart is no new day"

@@ -232,9 +232,9 @@ def test_a_run_that_was_cut_short_goes_on_where_it_was(
 ) -> None:
     """Guards long runs: the same command again, and each line is in the output once."""
     work = [line(f"c{n}", max_tokens=200, ignore_eos=True) for n in range(LINES)]
-    folder, said = cut_short(tmp_path, work, number)
+    folder, log = cut_short(tmp_path, work, number)
     if number == signal.SIGINT:
-        assert "The same command goes on from there" in said
+        assert "The same command goes on from there" in log
     assert "out.jsonl" not in names(folder)
     done = run(folder)
     assert done.returncode == 0, done.stderr
@@ -258,10 +258,10 @@ def cut_short(tmp_path: Path, work: list[Any], number: signal.Signals) -> tuple[
 def test_results_that_cannot_be_delivered_are_kept(tmp_path: Path) -> None:
     """Guards a night of work against a name that is taken meanwhile: the next run delivers it."""
     work = [line(f"c{n}", max_tokens=200, ignore_eos=True) for n in range(LINES)]
-    folder, said = delivered_in_vain(tmp_path, [*work, b"{oops"])
-    assert said.count("\n") == 1, said
-    assert "out.errors.jsonl: File exists" in said
-    assert "they stay in out.jsonl.jobs, and the same command goes on from there" in said
+    folder, log = delivered_in_vain(tmp_path, [*work, b"{oops"])
+    assert log.count("\n") == 1, log
+    assert "out.errors.jsonl: File exists" in log
+    assert "they stay in out.jsonl.jobs, and the same command goes on from there" in log
     errors = folder / "out.errors.jsonl"
     errors.rmdir()
     done = run(folder)

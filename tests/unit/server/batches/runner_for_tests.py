@@ -99,12 +99,12 @@ class Bench:
     ) -> None:
         self.thread = StoreThread(folder)
         self.thread.open()
-        self.asker = ScriptedAnswerer(script)
+        self.answerer = ScriptedAnswerer(script)
         allowances = allowances or Allowances((), SystemClock())
-        self.runner = LineRunner(self.thread, self.asker, allowances)
+        self.runner = LineRunner(self.thread, self.answerer, allowances)
         self.stages = Stages(
             self.thread,
-            self.asker,
+            self.answerer,
             self.runner,
             times=times or Times(SystemClock(), lambda: NOW),
             bounds=bounds or BatchBounds(),

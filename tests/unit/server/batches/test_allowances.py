@@ -40,8 +40,8 @@ def allowances(clock: HandClock, **per_day: float | None) -> Allowances:
     )
 
 
-def spend(made: Allowances, owner: str, tokens: int) -> None:
-    made.spend(owner, Usage(prompt_count=tokens - 1, cached_count=1, completion_count=1))
+def spend(counted: Allowances, owner: str, tokens: int) -> None:
+    counted.spend(owner, Usage(prompt_count=tokens - 1, cached_count=1, completion_count=1))
 
 
 def stored(folder: Path) -> dict[str, float]:
@@ -54,57 +54,57 @@ def stored(folder: Path) -> dict[str, float]:
 def test_what_was_used_comes_back_evenly_and_not_twice() -> None:
     """Guards both sides of a limit: a day's worth in a day, and never more than that at once."""
     clock = HandClock()
-    made = allowances(clock, a=100)
-    spend(made, "a", 150)
-    assert not made.has_left("a")
+    counted = allowances(clock, a=100)
+    spend(counted, "a", 150)
+    assert not counted.has_left("a")
     clock.seconds = 0.5 * DAY_S
-    assert made.used() == {"a": 100.0}
-    assert (made.has_left("a"), made.used_up_count) == (False, 1)
+    assert counted.used() == {"a": 100.0}
+    assert (counted.has_left("a"), counted.used_up_count) == (False, 1)
     clock.seconds = 0.51 * DAY_S
-    assert (made.has_left("a"), made.used_up_count) == (True, 0)
+    assert (counted.has_left("a"), counted.used_up_count) == (True, 0)
     clock.seconds = 30 * DAY_S
-    assert made.used() == {"a": 0.0}
-    spend(made, "a", 100)
-    assert not made.has_left("a"), "a month without work gives a day's worth"
+    assert counted.used() == {"a": 0.0}
+    spend(counted, "a", 100)
+    assert not counted.has_left("a"), "a month without work gives a day's worth"
 
 
 def test_keys_without_a_limit_are_not_counted() -> None:
     """Guards `jitney batch run`, servers without keys, and keys that have no rate of tokens."""
-    made = allowances(HandClock(), a=None)
+    counted = allowances(HandClock(), a=None)
     for owner in ("", "a"):
-        spend(made, owner, 10**12)
-        assert made.has_left(owner)
-    assert made.used() == {}
+        spend(counted, owner, 10**12)
+        assert counted.has_left(owner)
+    assert counted.used() == {}
 
 
 def test_the_wait_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     """Guards the log: a batch that goes on line by line would fill it."""
     clock = HandClock()
-    made = allowances(clock, a=100)
+    counted = allowances(clock, a=100)
     with caplog.at_level(logging.WARNING):
         for _ in range(5):
-            spend(made, "a", 100)
-            assert not made.has_left("a")
+            spend(counted, "a", 100)
+            assert not counted.has_left("a")
             # Until a line may begin, and no longer.
-            clock.seconds += DAY_S * (made.used()["a"] - 99) / 100
-            assert made.has_left("a")
+            clock.seconds += DAY_S * (counted.used()["a"] - 99) / 100
+            assert counted.has_left("a")
         assert len(caplog.messages) == 1
         clock.seconds += DAY_S
-        assert made.has_left("a")
-        spend(made, "a", 100)
-        assert not made.has_left("a")
+        assert counted.has_left("a")
+        spend(counted, "a", 100)
+        assert not counted.has_left("a")
     assert len(caplog.messages) == 2, "another day"
     assert "The batches of a wait: their 100 tokens a day are used up" in caplog.messages[0]
 
 
 def test_a_lower_limit_is_not_paid_for_weeks() -> None:
     """Guards a key whose limit was lowered: it would wait until all of the old one came back."""
-    made = allowances(HandClock(), a=100, b=100)
-    made.adopt({"a": 1e9, "b": 120.0, "gone": 5.0})
+    counted = allowances(HandClock(), a=100, b=100)
+    counted.adopt({"a": 1e9, "b": 120.0, "gone": 5.0})
     days = limits.ALLOWANCE_DAYS_MAX
-    assert made.used() == {"a": days * 100.0, "b": 120.0}
-    made.adopt({"b": 3.0})
-    assert made.used()["b"] == 120.0, "what was counted here is newer"
+    assert counted.used() == {"a": days * 100.0, "b": 120.0}
+    counted.adopt({"b": 3.0})
+    assert counted.used()["b"] == 120.0, "what was counted here is newer"
 
 
 async def run_until_idle(bench: Bench, *done: StoredBatch) -> None:

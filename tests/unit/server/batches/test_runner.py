@@ -34,8 +34,8 @@ async def test_every_line_is_asked_once_and_never_too_many_at_a_time(open_bench:
     bench = open_bench(wait_for_four)
     done = await bench.run_to_end(await bench.begin("a", 300))
     assert (done.completed, done.prompt_tokens) == (300, 300)
-    assert set(bench.asker.asked.values()) == {1}
-    assert bench.asker.most_in_flight == 4
+    assert set(bench.answerer.asked.values()) == {1}
+    assert bench.answerer.most_in_flight == 4
 
 
 async def test_owners_take_turns_however_long_their_batches_are(open_bench: OpenBench) -> None:
@@ -73,9 +73,9 @@ async def test_a_line_without_room_waits_and_nobody_overtakes_it(
 
     bench = open_bench(narrow)
     await bench.run_to_end(await bench.begin("a", 12))
-    assert bench.asker.asked["a3"] == 3
+    assert bench.answerer.asked["a3"] == 3
     # Only those that were on their way already.
-    assert len(begun_meanwhile) < bench.asker.in_flight_max
+    assert len(begun_meanwhile) < bench.answerer.in_flight_max
 
 
 @pytest.mark.parametrize(
@@ -102,13 +102,13 @@ async def test_a_line_with_which_backends_end_is_a_suspect_and_fails_at_the_four
     bench = open_bench(end_some)
     done = await bench.run_to_end(await bench.begin("a", 8))
     assert (done.completed, done.failed) == (8 - failed, failed)
-    assert (bench.asker.asked["a3"], bench.asker.asked_alone["a3"]) == (asked, alone)
-    assert bench.asker.asked.total() == 7 + asked
-    assert bench.asker.asked_alone.total() == alone
+    assert (bench.answerer.asked["a3"], bench.answerer.asked_alone["a3"]) == (asked, alone)
+    assert bench.answerer.asked.total() == 7 + asked
+    assert bench.answerer.asked_alone.total() == alone
     if failed:
         lines = await bench.thread.call(lambda store: store.batches.written_lines(done.serial, 2))
         response = json.loads(lines[0].reply or b"")["response"]
-        assert response["request_id"] == bench.asker.last_ids["a3"]
+        assert response["request_id"] == bench.answerer.last_ids["a3"]
 
 
 async def test_a_line_with_which_the_backend_ended_holds_up_nobody(
@@ -123,14 +123,14 @@ async def test_a_line_with_which_the_backend_ended_holds_up_nobody(
             raise InputCrashed("it ended")
 
     bench = open_bench(end_one)
-    bench.asker.in_flight_max = 1
+    bench.answerer.in_flight_max = 1
     batches = [await bench.begin("a", 6), await bench.begin("b", 6)]
 
     async def are_answered() -> bool:
         return sum([(await bench.now(each)).completed for each in batches]) == 11
 
     await bench.run_until(are_answered)
-    assert set(bench.asker.asked.values()) == {1}
+    assert set(bench.answerer.asked.values()) == {1}
 
 
 async def test_lines_with_which_the_backend_ended_are_bounded(
@@ -147,8 +147,8 @@ async def test_lines_with_which_the_backend_ended_are_bounded(
     await bench.begin("a", 100)
     await bench.run_to_end(await bench.begin("b", 100))
     # As many as were on their way when the first of them was known.
-    asked = sum(count for text, count in bench.asker.asked.items() if text.startswith("a"))
-    assert limits.CRASHED_KEY_MAX <= asked <= bench.asker.in_flight_max
+    asked = sum(count for text, count in bench.answerer.asked.items() if text.startswith("a"))
+    assert limits.CRASHED_KEY_MAX <= asked <= bench.answerer.in_flight_max
 
 
 async def test_what_was_running_when_the_engine_stopped_is_pending(open_bench: OpenBench) -> None:
@@ -168,7 +168,7 @@ async def test_what_was_running_when_the_engine_stopped_is_pending(open_bench: O
     again = open_bench()
     again.runner.begin(await again.now(batch))
     await again.run_to_end(batch)
-    assert sorted(again.asker.asked) == sorted(f"a{number}" for number in range(7, 21))
+    assert sorted(again.answerer.asked) == sorted(f"a{number}" for number in range(7, 21))
 
 
 async def test_a_line_that_ends_unexpectedly_is_run_again(
@@ -182,8 +182,8 @@ async def test_a_line_that_ends_unexpectedly_is_run_again(
         if text == "a3" and (fault := next(faults, None)) is not None:
             raise fault
 
-    asker = ScriptedAnswerer(fail_once)
-    batches = Batches(tmp_path, asker, times=Times(SystemClock(), lambda: NOW))
+    answerer = ScriptedAnswerer(fail_once)
+    batches = Batches(tmp_path, answerer, times=Times(SystemClock(), lambda: NOW))
     batches.thread.open()
     serial = (await batches.thread.call(lambda store: begun(store, 8, "a"))).serial
 
@@ -194,7 +194,7 @@ async def test_a_line_that_ends_unexpectedly_is_run_again(
     batches.start()
     await run_until(is_done)
     await batches.stop()
-    assert asker.asked["a3"] == 2
+    assert answerer.asked["a3"] == 2
     batches.close()
 
 
@@ -209,13 +209,13 @@ async def test_a_dropped_batch_gets_no_more_results(open_bench: OpenBench) -> No
     dropped = await bench.begin("a", 10)
 
     async def drop() -> bool:
-        if bench.asker.in_flight < 4:
+        if bench.answerer.in_flight < 4:
             return False
         await bench.runner.drop(dropped.serial)
         return True
 
     await bench.run_until(drop)
-    assert bench.asker.in_flight == 0
+    assert bench.answerer.in_flight == 0
     await bench.run_to_end(await bench.begin("b", 5))
     assert (await bench.now(dropped)).completed == 0
 
@@ -233,7 +233,7 @@ async def test_an_answer_that_comes_too_late_is_counted_nowhere(open_bench: Open
     await bench.begin("a", 3)
 
     async def is_asked() -> bool:
-        return bench.asker.asked.total() == 3 and bench.runner.in_flight_count == 0
+        return bench.answerer.asked.total() == 3 and bench.runner.in_flight_count == 0
 
     await bench.run_until(is_asked)
     await bench.run_to_end(await bench.begin("b", 2))
@@ -257,14 +257,14 @@ async def test_answers_are_kept_until_the_disk_takes_them(
     async def is_settled() -> bool:
         if bench.runner.is_disk_failing and not asked:
             # As many as may be in memory, and then no more.
-            asked.append(bench.asker.asked.total())
+            asked.append(bench.answerer.asked.total())
             await bench.thread.call(set_pages(1_000_000))
         return (await bench.now(batch)).is_settled
 
     await bench.run_until(is_settled)
     assert asked[0] < 200
     assert (await bench.now(batch)).completed == 200
-    assert set(bench.asker.asked.values()) == {1}
+    assert set(bench.answerer.asked.values()) == {1}
 
 
 @pytest.mark.parametrize("number", [ENOENT, EACCES, ESTALE, ENOTCONN, ETIMEDOUT])
@@ -293,7 +293,7 @@ async def test_an_input_that_is_away_pauses_its_batch_and_no_other(
     after = await again.run_to_end(batch)
     assert (before.completed, before.failed) == (0, 0)
     assert (after.completed, after.failed) == (30, 0)
-    assert set((bench.asker.asked + again.asker.asked).values()) == {1}
+    assert set((bench.answerer.asked + again.answerer.asked).values()) == {1}
 
 
 async def test_a_batch_whose_input_is_back_goes_on(

@@ -83,7 +83,7 @@ async def test_no_line_is_begun_while_the_store_is_as_large_as_it_may_be(
         return bench.runner.is_full and is_running
 
     await bench.move_until(is_full)
-    assert (await bench.now(batch)).completed <= bench.asker.in_flight_max
+    assert (await bench.now(batch)).completed <= bench.answerer.in_flight_max
     roomy = open_bench(bounds=BatchBounds(bytes_max=2**30))
     assert (await roomy.move_to_end(batch)).completed == 20
 
@@ -107,7 +107,7 @@ async def test_time_is_counted_by_a_clock_that_only_grows(open_bench: OpenBench)
         """The batch, after a process in which so much time passed."""
         bench = open_bench(times=Times(clock, lambda: wall[0]))
         # It has nothing to run: only time ends it.
-        bench.asker.is_open = False
+        bench.answerer.is_open = False
         if not batches:
             batches.append(await bench.create(5))
         until = clock.at + passed_s
