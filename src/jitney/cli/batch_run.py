@@ -84,9 +84,9 @@ def _run(
     serving = ServeSettings(served_model_name=(assembly.model_name,))
     service = Service(assembly.engine, assembly.request_factory, assembly.template, serving)
     answerer = LineAnswerer(service, has_live_calls=False)
-    held = {batch.input_file_id: source}
-    batches = Batches(places.folder, answerer, bounds=offline.NO_BOUNDS, held=held)
+    batches = Batches(places.folder, answerer, bounds=offline.NO_BOUNDS)
     batches.thread.open()
+    batches.thread.store.inputs[batch.input_file_id] = source
     last = batch
     try:
         with _progress() as show:

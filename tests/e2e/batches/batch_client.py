@@ -4,17 +4,25 @@ import contextlib
 import io
 import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
+import openai
+import pytest
 from openai import OpenAI
 from openai.types import Batch, FileObject
 
-from tests.e2e.server.harness import MODEL, WAIT_S, Running, wait_until
+from jitney.backends.fake.backend import FakeSettings
+from jitney.config import Key
+from tests.e2e.server.harness import MODEL, WAIT_S, Running, World, running, wait_until
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
 ENDED = ("completed", "failed", "expired", "cancelled")
 BATCH_S = 200.0
+FIRST, OTHER = "first-secret-of-tests", "other-secret-of-tests"
+KEYS = (Key(name="first", secret=FIRST), Key(name="other", secret=OTHER))
+SLOW = FakeSettings(slots=8, eos_period=0, kv_tokens=65_536, tick_s=0.01, sleeps=True)
 
 
 def line(custom_id: str, url: str = COMPLETIONS, **fields: Any) -> dict[str, Any]:
@@ -40,6 +48,17 @@ def client_of(server: Running, key: str = "none") -> Iterator[OpenAI]:
         yield made
 
 
+@contextlib.contextmanager
+def two_keys(folder: Path, **options: Any) -> Iterator[tuple[Running, OpenAI, OpenAI]]:
+    """A server with its jobs in this folder, and clients of two keys."""
+    with (
+        running(World(jobs_dir=folder, keys=KEYS, **options)) as server,
+        client_of(server, FIRST) as first,
+        client_of(server, OTHER) as other,
+    ):
+        yield server, first, other
+
+
 def upload(client: OpenAI, content: bytes, name: str = "in.jsonl") -> FileObject:
     """An input as a file of the server."""
     return client.files.create(file=(name, io.BytesIO(content)), purpose="batch")
@@ -47,8 +66,22 @@ def upload(client: OpenAI, content: bytes, name: str = "in.jsonl") -> FileObject
 
 def submit(client: OpenAI, lines: Sequence[Any], url: Any = COMPLETIONS) -> Batch:
     """A batch of these lines."""
-    file = upload(client, jsonl(lines))
-    return client.batches.create(input_file_id=file.id, endpoint=url, completion_window="24h")
+    return create(client, upload(client, jsonl(lines)).id, url)
+
+
+def create(client: OpenAI, file_id: str, url: Any = COMPLETIONS, **headers: str) -> Batch:
+    """A batch of the lines in a file."""
+    return client.batches.create(
+        input_file_id=file_id, endpoint=url, completion_window="24h", extra_headers=headers
+    )
+
+
+@contextlib.contextmanager
+def refusal(status: int, code: str) -> Iterator[pytest.ExceptionInfo[openai.APIStatusError]]:
+    """Within this context a call is refused so."""
+    with pytest.raises(openai.APIStatusError) as caught:
+        yield caught
+    assert (caught.value.status_code, caught.value.code) == (status, code)
 
 
 def ended(client: OpenAI, batch: Batch) -> Batch:

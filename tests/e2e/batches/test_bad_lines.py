@@ -14,6 +14,7 @@ from jitney.server.batches.stages import BatchBounds
 from tests.e2e.batches.batch_client import (
     CHAT,
     client_of,
+    create,
     custom_ids,
     ended,
     jsonl,
@@ -32,12 +33,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         jobs_dir=folder, body_limit=20_000, queue=8, jobs_bounds=BatchBounds(lines_max=1000)
     )
     with running(world) as made:
-        yield made
-
-
-@pytest.fixture
-def client(server: Running) -> Iterator[OpenAI]:
-    with client_of(server) as made:
         yield made
 
 
@@ -78,24 +73,24 @@ def test_a_bad_line_is_told_and_the_rest_goes_on(client: OpenAI) -> None:
     """Guards a night's work against one bad line: each input is in exactly one of the files."""
     good = [line(f"good-{number}") for number in range(1, 6)]
     refused = [line(name, **fields) for name, (fields, _, _) in REFUSED.items()]
-    bad = [given for given, _, _ in BAD.values()]
+    bad = [each for each, _, _ in BAD.values()]
     lines = [good[0], *bad, good[1], b"", b"   ", *refused, *good[2:]]
     done = ended(client, submit(client, lines))
     assert done.status == "completed"
     assert done.request_counts is not None
     assert done.request_counts.total == len(lines) - 2
     assert custom_ids(results(client, done.output_file_id)) == [f"good-{n}" for n in range(1, 6)]
-    told = results(client, done.error_file_id)
-    assert len(told) == done.request_counts.failed == len(bad) + len(refused)
+    errors = results(client, done.error_file_id)
+    assert len(errors) == done.request_counts.failed == len(bad) + len(refused)
     for place, (row, (name, (_, code, words))) in enumerate(
-        zip(told[: len(bad)], BAD.items(), strict=True)
+        zip(errors[: len(bad)], BAD.items(), strict=True)
     ):
         assert row["response"] is None, name
         assert row["error"]["code"] == code, (name, row)
         assert words in row["error"]["message"], (name, row)
         assert row["error"]["line"] == place + 2, name
         assert not LEAKS.search(row["error"]["message"]), name
-    for row, (name, (_, status, code)) in zip(told[len(bad) :], REFUSED.items(), strict=True):
+    for row, (name, (_, status, code)) in zip(errors[len(bad) :], REFUSED.items(), strict=True):
         assert row["custom_id"] == name
         assert row["response"]["status_code"] == status, row
         assert row["response"]["body"]["error"]["code"] == code, row
@@ -109,11 +104,7 @@ def test_an_input_that_is_wrong_as_a_whole_fails_the_batch(
     client: OpenAI, content: bytes, code: str
 ) -> None:
     """Guards bounds: no line is run of what has none, or too many."""
-    file = upload(client, content)
-    batch = client.batches.create(
-        input_file_id=file.id, endpoint="/v1/completions", completion_window="24h"
-    )
-    done = ended(client, batch)
+    done = ended(client, create(client, upload(client, content).id))
     assert done.status == "failed"
     assert done.failed_at is not None
     assert done.errors is not None
@@ -126,10 +117,7 @@ def test_lines_end_as_editors_end_them(client: OpenAI) -> None:
     """Guards inputs of other systems: a mark at the beginning, CR LF, and no end at the end."""
     content = b"\xef\xbb\xbf" + jsonl([line("a"), line("b")]).replace(b"\n", b"\r\n")
     file = upload(client, content + json.dumps(line("c")).encode())
-    batch = client.batches.create(
-        input_file_id=file.id, endpoint="/v1/completions", completion_window="24h"
-    )
-    done = ended(client, batch)
+    done = ended(client, create(client, file.id))
     assert custom_ids(results(client, done.output_file_id)) == ["a", "b", "c"]
     assert done.error_file_id is None
 

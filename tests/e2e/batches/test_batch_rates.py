@@ -11,6 +11,8 @@ from jitney.server.batches import limits
 from tests.e2e.batches.batch_client import (
     BATCH_S,
     ENDED,
+    FIRST,
+    OTHER,
     client_of,
     custom_ids,
     ended,
@@ -21,7 +23,6 @@ from tests.e2e.batches.batch_client import submit as submit_lines
 from tests.e2e.server.harness import Running, World, running, wait_until
 from tests.e2e.server.pace import StillClock
 
-FIRST, OTHER = "first-secret-of-tests", "other-secret-of-tests"
 DAY_S = 86_400.0
 LINES = 40
 LINE_TOKENS = len("complete c00") + 100
@@ -66,7 +67,7 @@ def wait_until_used_up(server: Running, client: OpenAI, batch_id: str) -> None:
 
     def is_used_up() -> bool:
         used = completed(client, batch_id) * LINE_TOKENS
-        is_kept = allowances.used_by({"first"}) == {"first": used}
+        is_kept = allowances.used() == {"first": used}
         text = server.get("/metrics", authorization=f"Bearer {OTHER}").text
         still = ("jitney:jobs_keys_used_up 1.0", "jitney:jobs_lines_in_flight 0.0")
         return is_kept and all(each in text for each in still)
@@ -93,8 +94,8 @@ def test_a_batch_stops_after_a_days_worth_and_goes_on_later(
         assert first.completions.create(model="fake", prompt="a", max_tokens=2).choices
         with pytest.raises(openai.RateLimitError):
             first.completions.create(model="fake", prompt="a", max_tokens=2)
-    told = [each for each in caplog.messages if "batches of first wait" in each]
-    assert len(told) == 1, told
+    waits = [each for each in caplog.messages if "batches of first wait" in each]
+    assert len(waits) == 1, waits
     with running(world) as server, client_of(server, FIRST) as first:
         wait_until_used_up(server, first, batch_id)
         assert completed(first, batch_id) == count, "a restart is no new day"

@@ -6,7 +6,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -107,29 +107,16 @@ def test_a_file_that_takes_the_name_of_the_output_is_not_overwritten(tmp_path: P
 def test_a_small_input_that_is_edited_is_not_answered(tmp_path: Path) -> None:
     """Guards files that a buffer holds whole: what is compared must be what is on the disk."""
     work = [line(f"c{n}", prompt="question", max_tokens=400, ignore_eos=True) for n in range(40)]
-    for attempt in range(TRIES):
-        folder = tmp_path / str(attempt)
-        with begun_with(folder, work, "--max-num-seqs", "1") as process:
-            content = (folder / "in.jsonl").read_bytes()
-            with (folder / "in.jsonl").open("r+b") as file:
-                file.write(content.replace(b"question", b"QUESTION"))
-            was_running = process.poll() is None
-            _, said = process.communicate(timeout=RUN_S)
-        if was_running:
-            break
-    assert process.returncode == 1, said
-    assert "was edited while its lines were answered" in said.splitlines()[-1]
+    content = jsonl(work)
+    edited = content.replace(b"question", b"QUESTION")
+    folder, done = changed_meanwhile(tmp_path, work, edited, "--max-num-seqs", "1")
+    assert done.returncode == 1, done.stderr
+    assert "was edited while its lines were answered" in done.stderr.splitlines()[-1]
     (folder / "in.jsonl").write_bytes(content)
     assert run(folder).returncode == 0
     found: list[Any] = rows(folder / "out.jsonl")
     texts = {each["response"]["body"]["choices"][0]["text"] for each in found}
     assert len(texts) == 1, "all lines ask the same"
-
-
-def test_a_mark_at_the_beginning_is_no_part_of_the_first_line(tmp_path: Path) -> None:
-    """Guards files of editors that write one."""
-    (tmp_path / "in.jsonl").write_bytes(b"\xef\xbb\xbf" + jsonl([line("a"), line("b")]))
-    assert run(tmp_path).stdout == "2 lines: 2 answered in out.jsonl\n"
 
 
 @pytest.mark.parametrize("is_renamed", [True, False])
@@ -138,7 +125,7 @@ def test_an_input_that_changes_meanwhile(tmp_path: Path, *, is_renamed: bool) ->
     are those of the start, and an edit in place ends the run."""
     # A length of its own for each line tells the answers apart.
     work = [line(f"c{n:04}", max_tokens=100 + n % 100, ignore_eos=True) for n in range(LINES)]
-    folder, process = changed_meanwhile(tmp_path, work, is_renamed=is_renamed)
+    folder, process = changed_meanwhile(tmp_path, work, jsonl(work[::-1]), is_renamed=is_renamed)
     if not is_renamed:
         assert process.returncode == 1, process.stderr
         assert "Traceback" not in process.stderr
@@ -154,25 +141,52 @@ def test_an_input_that_changes_meanwhile(tmp_path: Path, *, is_renamed: bool) ->
     assert counts == [each["body"]["max_tokens"] for each in work]
 
 
-def changed_meanwhile(tmp_path: Path, work: list[Any], *, is_renamed: bool) -> tuple[Path, Done]:
-    """A run whose input had its lines in reverse order from some moment on.
+def changed_meanwhile(
+    tmp_path: Path, work: list[Any], content: bytes, *flags: str, is_renamed: bool = False
+) -> tuple[Path, Done]:
+    """A run whose input had this content from some moment on, and its folder."""
 
-    One that was over before that is tried again.
+    def change(folder: Path, process: "subprocess.Popen[str]") -> Callable[[Done], bool]:
+        if is_renamed:
+            (folder / "new").write_bytes(content)
+            (folder / "new").replace(folder / "in.jsonl")
+        else:
+            with (folder / "in.jsonl").open("r+b") as file:
+                file.write(content)
+        was_running = process.poll() is None
+        return lambda done: was_running
+
+    return disturbed(tmp_path, work, change, *flags)
+
+
+def disturbed(
+    tmp_path: Path,
+    work: list[Any],
+    disturb: "Callable[[Path, subprocess.Popen[str]], Callable[[Done], bool]]",
+    *flags: str,
+) -> tuple[Path, Done]:
+    """A run of these lines that was disturbed when it had answered a line, and its folder.
+
+    One that was over before that is tried again: `disturb` gives a function that knows.
     """
     for attempt in range(TRIES):
         folder = tmp_path / str(attempt)
-        with begun_with(folder, work) as process:
-            if is_renamed:
-                (folder / "new").write_bytes(jsonl(work[::-1]))
-                (folder / "new").replace(folder / "in.jsonl")
-            else:
-                with (folder / "in.jsonl").open("r+b") as file:
-                    file.write(jsonl(work[::-1]))
-            was_running = process.poll() is None
-            out, said = process.communicate(timeout=RUN_S)
-        if was_running:
-            return folder, Done(process.returncode, out, said)
-    pytest.fail("each run was over before its input was changed")
+        folder.mkdir()
+        (folder / "in.jsonl").write_bytes(jsonl(work))
+        with begun(folder, *flags) as process:
+            wait_until(
+                lambda place=folder, running=process: (  # type: ignore[misc]
+                    has_answers(place) or running.poll() is not None
+                ),
+                "it does not begin",
+                RUN_S,
+            )
+            is_in_time = disturb(folder, process)
+            out, log = process.communicate(timeout=RUN_S)
+        done = Done(process.returncode, out, log)
+        if is_in_time(done):
+            return folder, done
+    pytest.fail("each run was over before it was disturbed")
 
 
 def test_failed_lines_are_in_a_file_of_their_own(tmp_path: Path) -> None:
@@ -218,9 +232,9 @@ def test_a_run_that_was_cut_short_goes_on_where_it_was(
 ) -> None:
     """Guards long runs: the same command again, and each line is in the output once."""
     work = [line(f"c{n}", max_tokens=200, ignore_eos=True) for n in range(LINES)]
-    folder, said = cut_short(tmp_path, work, number)
+    folder, log = cut_short(tmp_path, work, number)
     if number == signal.SIGINT:
-        assert "The same command goes on from there" in said
+        assert "The same command goes on from there" in log
     assert "out.jsonl" not in names(folder)
     done = run(folder)
     assert done.returncode == 0, done.stderr
@@ -230,28 +244,24 @@ def test_a_run_that_was_cut_short_goes_on_where_it_was(
 
 
 def cut_short(tmp_path: Path, work: list[Any], number: signal.Signals) -> tuple[Path, str]:
-    """The folder of a run that was ended by this signal, and what it said.
+    """The folder of a run that was ended by this signal, and its log."""
 
-    One that was over before the signal came is tried again.
-    """
-    for attempt in range(TRIES):
-        folder = tmp_path / str(attempt)
-        with begun_with(folder, work) as process:
-            process.send_signal(number)
-            _, said = process.communicate(timeout=RUN_S)
-        if process.returncode != 0:
-            assert process.returncode == (130 if number == signal.SIGINT else -number), said
-            return folder, said
-    pytest.fail("each run was over before it was cut short")
+    def send(folder: Path, process: "subprocess.Popen[str]") -> Callable[[Done], bool]:
+        process.send_signal(number)
+        return lambda done: done.returncode != 0
+
+    folder, done = disturbed(tmp_path, work, send)
+    assert done.returncode == (130 if number == signal.SIGINT else -number), done.stderr
+    return folder, done.stderr
 
 
 def test_results_that_cannot_be_delivered_are_kept(tmp_path: Path) -> None:
     """Guards a night of work against a name that is taken meanwhile: the next run delivers it."""
     work = [line(f"c{n}", max_tokens=200, ignore_eos=True) for n in range(LINES)]
-    folder, said = delivered_in_vain(tmp_path, [*work, b"{oops"])
-    assert said.count("\n") == 1, said
-    assert "out.errors.jsonl: File exists" in said
-    assert "they stay in out.jsonl.jobs, and the same command goes on from there" in said
+    folder, log = delivered_in_vain(tmp_path, [*work, b"{oops"])
+    assert log.count("\n") == 1, log
+    assert "out.errors.jsonl: File exists" in log
+    assert "they stay in out.jsonl.jobs, and the same command goes on from there" in log
     errors = folder / "out.errors.jsonl"
     errors.rmdir()
     done = run(folder)
@@ -266,35 +276,17 @@ def test_results_that_cannot_be_delivered_are_kept(tmp_path: Path) -> None:
 
 
 def delivered_in_vain(tmp_path: Path, work: list[Any]) -> tuple[Path, str]:
-    """The folder of a run that found a folder where its errors belong, and what it said.
+    """The folder of a run that found a folder where its errors belong, and its log."""
 
-    One that was over before the folder was there is tried again.
-    """
-    for attempt in range(TRIES):
-        folder = tmp_path / str(attempt)
-        with begun_with(folder, work) as process:
-            # The output is delivered before it, so half of the results are in place.
-            with contextlib.suppress(FileExistsError):
-                (folder / "out.errors.jsonl").mkdir()
-            _, said = process.communicate(timeout=RUN_S)
-        assert process.returncode == 1, said
-        if (folder / "out.errors.jsonl").is_dir():
-            return folder, said
-    pytest.fail("each run was over before its name was taken")
+    def take_name(folder: Path, process: "subprocess.Popen[str]") -> Callable[[Done], bool]:
+        # The output is delivered before it, so half of the results are in place.
+        with contextlib.suppress(FileExistsError):
+            (folder / "out.errors.jsonl").mkdir()
+        return lambda done: (folder / "out.errors.jsonl").is_dir()
 
-
-@contextlib.contextmanager
-def begun_with(folder: Path, work: list[Any], *flags: str) -> "Iterator[subprocess.Popen[str]]":
-    """A run of these lines in a new folder, once it has answered a line or has ended."""
-    folder.mkdir()
-    (folder / "in.jsonl").write_bytes(jsonl(work))
-    with begun(folder, *flags) as process:
-        wait_until(
-            lambda: has_answers(folder) or process.poll() is not None,
-            "it does not begin",
-            RUN_S,
-        )
-        yield process
+    folder, done = disturbed(tmp_path, work, take_name)
+    assert done.returncode == 1, done.stderr
+    return folder, done.stderr
 
 
 def test_another_input_or_model_does_not_go_on(tmp_path: Path) -> None:

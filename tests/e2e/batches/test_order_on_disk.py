@@ -11,18 +11,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from sqlite3 import Connection
 
 import pytest
 
 from jitney.server.batches.database import Database
 from jitney.server.batches.offline import RunPlaces, deliver
-from jitney.server.batches.output import OutputFiles
 from jitney.server.batches.rows import BatchStatus
 from jitney.server.batches.store import BatchStore
 from tests.e2e.batches.batch_client import client_of, ended, line, submit
 from tests.e2e.server.harness import World, running, wait_until
-from tests.unit.server.batches.store_for_tests import NOW, begun, result
+from tests.unit.server.batches.store_for_tests import NOW, begun, end, result
 
 
 @dataclass
@@ -72,11 +70,11 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
         link(path, target)
 
     @contextmanager
-    def note_transaction(database: Database) -> Iterator[Connection]:
-        with transaction(database) as connection:
-            known = _ids(connection)
-            yield connection
-            noted = _ids(connection) - known
+    def note_transaction(database: Database) -> Iterator[None]:
+        with transaction(database):
+            known = _ids(database)
+            yield
+            noted = _ids(database) - known
             # The row is there for others from here on.
             for each in sorted(noted):
                 made.add("note", each)
@@ -88,8 +86,8 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     return made
 
 
-def _ids(connection: Connection) -> set[str]:
-    return {row[0] for row in connection.execute("SELECT id FROM files")}
+def _ids(database: Database) -> set[str]:
+    return {row[0] for row in database.rows("SELECT id FROM files")}
 
 
 def test_uploads_and_outputs_are_on_the_disk_before_they_are_noted(
@@ -115,14 +113,9 @@ def test_results_of_a_run_are_on_the_disk_before_they_have_their_names(
     batch = begun(store, 2)
     store.batches.settle([result(batch, 1), result(batch, 2)])
     store.batches.finalize(batch.serial, NOW, BatchStatus.COMPLETED)
-    files = OutputFiles(store, store.batches.get(batch.serial))
-    files.add(store.batches.written_lines(batch.serial, 0))
-    files.sync()
-    batch = store.batches.get(batch.serial)
-    store.batches.end(batch, NOW, *files.records(NOW))
-    files.name()
+    batch = end(store, store.batches.get(batch.serial))
     output = tmp_path / "out.jsonl"
-    deliver(store, store.batches.get(batch.serial), RunPlaces(tmp_path / "in.jsonl", output))
+    deliver(store, batch, RunPlaces(tmp_path / "in.jsonl", output))
     store.close()
     named = recorder.place("name", str(output))
     recorder.place("sync", (output.stat().st_ino, output.stat().st_size), named)

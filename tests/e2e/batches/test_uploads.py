@@ -9,7 +9,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from tests.e2e.batches.batch_client import client_of, jsonl, line, submit, upload
+from tests.e2e.batches.batch_client import client_of, jsonl, line, refusal, submit, upload
 from tests.e2e.server.harness import WAIT_S, Running, World, check_error, running, wait_until
 
 BOUNDARY = "a-boundary"
@@ -20,12 +20,6 @@ MANY_BYTES = 3_000_000
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     with running(World(jobs_dir=tmp_path_factory.mktemp("served") / "jobs")) as made:
-        yield made
-
-
-@pytest.fixture
-def client(server: Running) -> Iterator[OpenAI]:
-    with client_of(server) as made:
         yield made
 
 
@@ -63,9 +57,8 @@ def test_files_are_listed_in_pages_and_by_purpose(client: OpenAI) -> None:
 def test_an_input_in_use_is_not_deleted(client: OpenAI) -> None:
     """Guards a batch against the loss of its input."""
     batch = submit(client, [line(f"c{each}", max_tokens=2000) for each in range(300)])
-    with pytest.raises(openai.BadRequestError) as used:
+    with refusal(400, "file_in_use"):
         client.files.delete(batch.input_file_id)
-    assert used.value.code == "file_in_use"
     client.batches.cancel(batch.id)
     wait_until(
         lambda: client.batches.retrieve(batch.id).status == "cancelled", "it was not cancelled"
@@ -126,21 +119,6 @@ def test_what_is_no_form_is_refused(server: Running) -> None:
                 "/v1/files", content=b"{}", headers={b"content-type": kind.encode()}
             )
         check_error(reply, 415)
-
-
-def test_a_form_in_single_bytes_is_read_as_one(server: Running) -> None:
-    """Guards the reader: where pieces end makes no difference."""
-    content = form(PURPOSE, ('name="file"; filename="a"', b"\r\n--a\r\n--a-boundar\r\n"))
-
-    def pieces() -> Iterator[bytes]:
-        for at in range(len(content)):
-            yield content[at : at + 1]
-
-    with server.client() as client:
-        made = client.post("/v1/files", content=pieces(), headers=FORM)
-        assert made.status_code == 200, made.text
-        back = client.get(f"/v1/files/{made.json()['id']}/content")
-    assert back.content == b"\r\n--a\r\n--a-boundar\r\n"
 
 
 def test_a_client_that_leaves_in_the_middle_leaves_nothing(server: Running) -> None:

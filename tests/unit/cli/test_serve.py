@@ -15,7 +15,7 @@ from jitney.server.application import Application, allowed_hosts, read_keys
 from jitney.server.batches import limits
 from jitney.server.batches.database import StoreTaken
 from jitney.server.batches.store import BatchStore
-from tests.unit.server.batches.test_runner import run_until
+from tests.unit.server.batches.runner_for_tests import run_until
 
 
 def test_a_free_port_is_bound_and_shown() -> None:

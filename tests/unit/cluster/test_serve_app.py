@@ -12,8 +12,8 @@ from jitney.server.batches.limits import WINDOW_S
 from jitney.server.batches.rows import StoredLine
 from jitney.server.batches.store import BatchStore
 from jitney.server.service import now_s
+from tests.unit.server.batches.runner_for_tests import run_until
 from tests.unit.server.batches.store_for_tests import add_file, new_batch
-from tests.unit.server.batches.test_runner import run_until
 
 serve_app = pytest.importorskip("jitney_cluster.serve_app", reason="Ray is not installed here")
 

@@ -10,7 +10,7 @@ the transaction that has the results, and now and then what came back.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from jitney.config import Key
 from jitney.engine.answer import Usage
@@ -54,7 +54,7 @@ class Allowances:
         per_day = self._per_day.get(owner)
         if per_day is None:
             return True
-        used = self._count_down().get(owner, 0.0)
+        used = self.used().get(owner, 0.0)
         if used < per_day:
             # Not with each line that may begin after a wait: people read this.
             self._logged -= {owner} if used < per_day / 2 else set()
@@ -72,12 +72,17 @@ class Allowances:
     def spend(self, owner: str, usage: Usage) -> None:
         """A line of this key has ended."""
         if owner in self._per_day:
-            used = self._count_down()
-            used[owner] = used.get(owner, 0.0) + usage.prompt_count + usage.completion_count
+            before = self.used().get(owner, 0.0)
+            self._used[owner] = before + usage.prompt_count + usage.completion_count
 
-    def used_by(self, owners: Collection[str]) -> dict[str, float]:
-        """What these have used and did not get back."""
-        return {owner: used for owner, used in self._count_down().items() if owner in owners}
+    def used(self) -> dict[str, float]:
+        """What keys have used at this moment and did not get back, by their names."""
+        now = self._clock.now()
+        days = (now - self._counted_at) / DAY_S
+        self._counted_at = now
+        for owner, used in self._used.items():
+            self._used[owner] = max(0.0, used - days * self._per_day[owner])
+        return dict(self._used)
 
     async def tend(self, thread: StoreThread, wake: Callable[[], None]) -> None:
         """Note now and then what came back, and let those begin who have some again."""
@@ -85,18 +90,9 @@ class Allowances:
         while self._per_day:
             await asyncio.sleep(limits.ALLOWANCE_S)
             wake()
-            used = self.used_by(self._per_day)
+            used = self.used()
             if used == noted:
                 continue
             with contextlib.suppress(DiskError):  # the next time notes more
-                await thread.call(lambda store: store.batches.note_used(used))  # noqa: B023, at once
+                await thread.call(lambda store: store.batches.settle((), used))  # noqa: B023, at once
                 noted = used
-
-    def _count_down(self) -> dict[str, float]:
-        """What is used at this moment."""
-        now = self._clock.now()
-        days = (now - self._counted_at) / DAY_S
-        self._counted_at = now
-        for owner, used in self._used.items():
-            self._used[owner] = max(0.0, used - days * self._per_day[owner])
-        return self._used

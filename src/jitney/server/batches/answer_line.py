@@ -10,8 +10,8 @@ Tests: tests/e2e/batches/test_batches.py, test_bad_lines.py and test_deadly_line
 
 import asyncio
 import json
-import uuid
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 
 from jitney.engine.answer import Usage
@@ -33,7 +33,7 @@ from jitney.server.batches import limits
 from jitney.server.batches.batch_bodies import BatchLine
 from jitney.server.batches.batch_input import InputChanged
 from jitney.server.batches.lines import parse_line
-from jitney.server.batches.reading_turns import ReadingTurns
+from jitney.server.batches.rows import LineResult, StoredBatch, StoredLine, answered_line
 from jitney.server.call import Call
 from jitney.server.error_object import Refusal
 from jitney.server.http.error_response import refusal_for
@@ -58,14 +58,33 @@ _REFUSED = {
 """Fields of a body that have no meaning in a batch."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LineAnswer:
-    """The answer to a line: the status and the body that a caller would have got over HTTP."""
+class ReadingTurns:
+    """Who may be tokenised. One that wants to be alone waits for those before it, and those after
+    it wait for it."""
 
-    status: int
-    request_id: str
-    body: bytes
-    usage: Usage = NO_TOKENS
+    def __init__(self) -> None:
+        self._entry = asyncio.Lock()
+        """Taken in the order in which it was asked for. One that is alone keeps it."""
+        self._count = 0
+        self._is_empty = asyncio.Event()
+        self._is_empty.set()
+
+    @asynccontextmanager
+    async def taken(self, *, is_alone: bool) -> AsyncIterator[None]:
+        """A turn, as long as the block lasts."""
+        async with self._entry:
+            if is_alone:
+                await self._is_empty.wait()
+                yield
+                return
+            self._count += 1
+            self._is_empty.clear()
+        try:
+            yield
+        finally:
+            self._count -= 1
+            if not self._count:
+                self._is_empty.set()
 
 
 class LineAnswerer:
@@ -96,38 +115,46 @@ class LineAnswerer:
         return is_known and model in self._service.settings.served_model_name
 
     async def answer(
-        self, owner: str, custom_id: str, content: bytes, *, is_suspect: bool = False
-    ) -> LineAnswer:
-        """The answer to the line with this id; a suspect is read alone.
+        self,
+        batch: StoredBatch,
+        line: StoredLine,
+        content: bytes,
+        request_id: str,
+        *,
+        is_suspect: bool = False,
+    ) -> LineResult:
+        """The result of the line with this content; a suspect is read alone.
 
         Raises QueueFull if there is no room now, InputCrashed if backends ended while they read it,
         EngineStopped if nothing more is answered here, and InputChanged.
         """
         service = self._service
         call = Call(
-            f"req-{uuid.uuid4().hex}",
+            request_id,
             service.clock.now(),
             window_s=float(limits.WINDOW_S),
             is_background=self._has_live_calls,
             is_large=True,  # such work never has all worker threads
         )
-        known = service.keys.named(owner)
+        known = service.keys.named(batch.owner)
         # Neither rates nor a share: those are for live calls.
         call.caller = Caller(None if known is None else known.key)
         try:
             if not self.is_open:
                 raise EngineStopped("Nothing more is answered here.")
-            return await self._answer(call, custom_id, content, is_suspect=is_suspect)
+            check = partial(self._checked_body, line, content)
+            body, usage = await self._answer(call, check, is_suspect=is_suspect)
         except InputChanged:
             raise
         except Exception as error:
             self._raise_unless_final(error)
-            return refused(error, call.id)
+            return refused(error, batch, line, request_id)
+        return _result(batch, line, request_id, 200, body, usage)
 
     async def _answer(
-        self, call: Call, custom_id: str, content: bytes, *, is_suspect: bool
-    ) -> LineAnswer:
-        check = partial(self._checked_body, custom_id, content)
+        self, call: Call, check: Callable[[], ChatBody | CompletionBody], *, is_suspect: bool
+    ) -> tuple[bytes, Usage]:
+        """The body of the answer, and its tokens."""
         body = await run_work(self._service, call, check)
         async with self._reading.taken(is_alone=is_suspect):
             generation = await prepare(self._service, body, call)
@@ -136,17 +163,16 @@ class LineAnswerer:
             encoded = await asyncio.to_thread(encode_json, reply)
         else:
             encoded = encode_json(reply)
-        usage = _sum(generation.usages())
-        return LineAnswer(status=200, request_id=call.id, body=encoded, usage=usage)
+        return encoded, _sum(generation.usages())
 
-    def _checked_body(self, custom_id: str, content: bytes) -> ChatBody | CompletionBody:
+    def _checked_body(self, line: StoredLine, content: bytes) -> ChatBody | CompletionBody:
         """On a worker thread: the body on a line. Raises Refusal and InputChanged."""
-        line = _checked_line(custom_id, content, self.values_max)
+        found = _checked_line(line.custom_id, content, self.values_max)
         body: ChatBody | CompletionBody
-        if line.url == "/v1/chat/completions":
-            body = check_fields(dict(line.body), ChatBody)
+        if found.url == "/v1/chat/completions":
+            body = check_fields(dict(found.body), ChatBody)
         else:
-            body = check_fields(dict(line.body), CompletionBody)
+            body = check_fields(dict(found.body), CompletionBody)
         for name, reason in _REFUSED.items():
             if getattr(body, name):
                 message = f"{name} is not supported in a batch: {reason}."
@@ -166,24 +192,37 @@ class LineAnswerer:
             raise QueueFull("There is no room for the line now.", limits.LATER_S_MAX) from error
 
 
-def refused(error: Exception, request_id: str) -> LineAnswer:
-    """The answer to a line that ended with an error."""
+def refused(error: Exception, batch: StoredBatch, line: StoredLine, request_id: str) -> LineResult:
+    """The result of a line that ended with an error."""
     refusal = refusal_for(error, request_id)
-    return LineAnswer(status=refusal.status, request_id=request_id, body=encode_json(refusal.body))
+    body = encode_json(refusal.body)
+    return _result(batch, line, request_id, refusal.status, body, NO_TOKENS)
 
 
-def _checked_line(custom_id: str, content: bytes, values_max: int) -> BatchLine:
+def _result(
+    batch: StoredBatch, line: StoredLine, request_id: str, status: int, body: bytes, usage: Usage
+) -> LineResult:
+    assert line.custom_id is not None, "A line without an id has failed when it was read"
+    return LineResult(
+        batch=batch.serial,
+        number=line.number,
+        is_done=status == 200,
+        reply=answered_line(line.custom_id, status, request_id, body),
+        usage=usage,
+    )
+
+
+def _checked_line(custom_id: str | None, content: bytes, values_max: int) -> BatchLine:
     """The line with this id. Raises Refusal, and InputChanged if it is not that line any more."""
     try:
         line = check_fields(parse_line(content, values_max), BatchLine)
+        if line.custom_id == custom_id:
+            return line
     except Refusal:
         # It was right when it was noted. A limit may be smaller since then; its id is the same.
-        if _id_on(content) != custom_id:
-            raise InputChanged("a line is not what it was") from None
-        raise
-    if line.custom_id != custom_id:
-        raise InputChanged("another line stands where a line was")
-    return line
+        if _id_on(content) == custom_id:
+            raise
+    raise InputChanged("a line is not what it was")
 
 
 def _id_on(content: bytes) -> object:

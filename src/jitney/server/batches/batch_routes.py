@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Annotated, Any, BinaryIO, Literal, TypeVar
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from jitney.errors import ConfigError, Draining
@@ -21,8 +21,15 @@ from jitney.server.batches import limits
 from jitney.server.batches.batch_bodies import BatchBody
 from jitney.server.batches.batches import Batches
 from jitney.server.batches.database import DiskError
-from jitney.server.batches.objects import WINDOW, batch_object, file_object, listed
-from jitney.server.batches.rows import NewBatch, StoredBatch, StoredFile
+from jitney.server.batches.rows import (
+    WINDOW,
+    NewBatch,
+    StoredBatch,
+    StoredFile,
+    batch_object,
+    file_object,
+    listed,
+)
 from jitney.server.batches.store import BatchStore
 from jitney.server.batches.uploads import Uploads
 from jitney.server.call import Call
@@ -34,6 +41,13 @@ T = TypeVar("T")
 
 _log = logging.getLogger("jitney.server.batches")
 
+
+async def _owner(request: Request) -> str:
+    # Async: on a thread of its own it would wait for one.
+    return Call.of(request.scope).caller.name
+
+
+Owner = Annotated[str, Depends(_owner)]
 After = Annotated[str | None, Query(max_length=limits.IDEMPOTENCY_KEY_CHARACTERS_MAX)]
 FileCount = Annotated[int, Query(ge=1, le=limits.FILES_LISTED_MAX)]
 BatchCount = Annotated[int, Query(ge=1, le=limits.BATCHES_LISTED_MAX)]
@@ -71,39 +85,35 @@ def make_file_router(service: Service, batches: Batches) -> APIRouter:
 
     @router.get("/v1/files")
     async def files(
-        request: Request,
+        owner: Owner,
         purpose: Literal["batch", "batch_output"] | None = None,
         after: After = None,
         limit: FileCount = limits.FILES_LISTED_MAX,
         order: Literal["asc", "desc"] = "desc",
     ) -> Response:
         """The caller's files."""
-        owner, is_oldest_first = _owner(request), order == "asc"
 
-        def find(store: BatchStore) -> Sequence[StoredFile] | None:
-            return store.files.listed(
-                owner, purpose, after, limit + 1, is_oldest_first=is_oldest_first
-            )
+        def query(store: BatchStore) -> Sequence[StoredFile] | None:
+            return store.list_files(owner, purpose, after, limit + 1, order)
 
-        found: Sequence[StoredFile] = await _query(batches, find, _NO_FILE, ())
-        return JSONResponse(listed(found[:limit], file_object, has_more=len(found) > limit))
+        found: Sequence[StoredFile] = await _query(batches, query, _NO_FILE, ())
+        return JSONResponse(listed(found, limit, file_object))
 
     @router.get("/v1/files/{file_id}")
-    async def file(request: Request, file_id: str) -> Response:
+    async def file(owner: Owner, file_id: str) -> Response:
         """One of the caller's files."""
-        return JSONResponse(file_object(await _file(batches, _owner(request), file_id)))
+        return JSONResponse(file_object(await _file(batches, owner, file_id)))
 
     @router.delete("/v1/files/{file_id}")
-    async def delete(request: Request, file_id: str) -> Response:
+    async def delete(owner: Owner, file_id: str) -> Response:
         """Delete one of the caller's files, unless a batch still reads it."""
-        owner = _owner(request)
-        await _query(batches, lambda store: store.files.remove(owner, file_id), _NO_FILE)
+        await _query(batches, lambda store: store.remove_file(owner, file_id), _NO_FILE)
         return JSONResponse({"id": file_id, "object": "file", "deleted": True})
 
     @router.get("/v1/files/{file_id}/content")
-    async def content(request: Request, file_id: str) -> Response:
+    async def content(owner: Owner, file_id: str) -> Response:
         """The content of one of the caller's files."""
-        return await _content(batches, await _file(batches, _owner(request), file_id))
+        return await _content(batches, await _file(batches, owner, file_id))
 
     return router
 
@@ -124,29 +134,25 @@ def make_batch_router(service: Service, batches: Batches) -> APIRouter:
         return JSONResponse(batch_object(created))
 
     @router.get("/v1/batches", name="batches")
-    async def list_batches(
-        request: Request, after: After = None, limit: BatchCount = 20
-    ) -> Response:
+    async def list_batches(owner: Owner, after: After = None, limit: BatchCount = 20) -> Response:
         """The caller's batches, newest first."""
-        owner = _owner(request)
 
-        def find(store: BatchStore) -> Sequence[StoredBatch] | None:
+        def query(store: BatchStore) -> Sequence[StoredBatch] | None:
             return store.batches.listed(owner, after, limit + 1)
 
-        found: Sequence[StoredBatch] = await _query(batches, find, _NO_BATCH, ())
-        return JSONResponse(listed(found[:limit], batch_object, has_more=len(found) > limit))
+        found: Sequence[StoredBatch] = await _query(batches, query, _NO_BATCH, ())
+        return JSONResponse(listed(found, limit, batch_object))
 
     @router.get("/v1/batches/{batch_id}")
-    async def batch(request: Request, batch_id: str) -> Response:
+    async def batch(owner: Owner, batch_id: str) -> Response:
         """One of the caller's batches."""
-        owner = _owner(request)
         found = await _query(batches, lambda store: store.batches.find(owner, batch_id), _NO_BATCH)
         return JSONResponse(batch_object(found))
 
     @router.post("/v1/batches/{batch_id}/cancel")
-    async def cancel(request: Request, batch_id: str) -> Response:
+    async def cancel(owner: Owner, batch_id: str) -> Response:
         """Run no more lines of a batch. What is done stays."""
-        owner, now = _owner(request), batches.now()
+        now = batches.now()
         found, is_cancelled = await _query(
             batches, lambda store: store.batches.cancel(owner, batch_id, now), _NO_BATCH
         )
@@ -200,12 +206,12 @@ async def _query(
 
 
 async def _file(batches: Batches, owner: str, file_id: str) -> StoredFile:
-    return await _query(batches, lambda store: store.files.find(owner, file_id), _NO_FILE)
+    return await _query(batches, lambda store: store.find_file(owner, file_id), _NO_FILE)
 
 
 async def _content(batches: Batches, file: StoredFile) -> Response:
     try:
-        opened = await asyncio.to_thread(batches.thread.store.files.open_content, file.id)
+        opened = await asyncio.to_thread(batches.thread.store.content.open_content, file.id)
     except OSError as error:
         # Unless it was deleted in this moment, its disk is away.
         await _file(batches, file.owner, file.id)
@@ -247,16 +253,13 @@ async def _pieces(file: BinaryIO) -> AsyncIterator[bytes]:
         file.close()
 
 
-def _owner(request: Request) -> str:
-    return Call.of(request.scope).caller.name
-
-
 def _enter(service: Service, request: Request) -> str:
     """Count a call that brings work; the name of its key."""
     if service.admission.is_draining:
         raise Draining("The server is shutting down.")
-    Call.of(request.scope).caller.enter()
-    return _owner(request)
+    caller = Call.of(request.scope).caller
+    caller.enter()
+    return caller.name
 
 
 def _idempotency_key(request: Request) -> str | None:

@@ -10,7 +10,6 @@ Tests: tests/e2e/batches/test_batches.py and test_restarts.py.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 
 from jitney.engine.clock import SystemClock
@@ -18,7 +17,6 @@ from jitney.errors import ConfigError
 from jitney.server.batches import limits
 from jitney.server.batches.allowances import Allowances
 from jitney.server.batches.answer_line import LineAnswerer
-from jitney.server.batches.batch_input import HeldInput
 from jitney.server.batches.database import DiskError
 from jitney.server.batches.runner import LineRunner
 from jitney.server.batches.stages import BatchBounds, Stages, Times
@@ -29,10 +27,7 @@ _log = logging.getLogger("jitney.server.batches")
 
 
 class Batches:
-    """All work that may wait, of one folder. `close` comes last, on any thread.
-
-    `held` are inputs that stay where they are, by the ids of their files.
-    """
+    """All work that may wait, of one folder. `close` comes last, on any thread."""
 
     def __init__(
         self,
@@ -41,10 +36,9 @@ class Batches:
         *,
         bounds: BatchBounds | None = None,
         times: Times | None = None,
-        held: Mapping[str, HeldInput] | None = None,
         allowances: Allowances | None = None,
     ) -> None:
-        self.thread = StoreThread(folder, held)
+        self.thread = StoreThread(folder)
         self._times = times or Times(SystemClock(), now_s)
         self.now = self._times.now
         """Gives seconds since 1970."""

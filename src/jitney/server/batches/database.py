@@ -15,7 +15,7 @@ import errno
 import fcntl
 import os
 import sqlite3
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -157,38 +157,22 @@ class Database:
             self._lock.close()
             raise
 
-    @property
-    def mark(self) -> str:
-        """What tells this database from all others, in the folder of content too."""
-        return str(self.value("SELECT value FROM meta WHERE key = 'mark'"))
-
-    @property
-    def is_marked(self) -> bool:
-        """Whether the folder of content has got the mark."""
-        return bool(self.value("SELECT count(*) FROM meta WHERE key = 'is_marked'"))
-
-    def note_marked(self) -> None:
-        """The folder of content has the mark."""
-        with self.transaction() as connection:
-            connection.execute("INSERT OR IGNORE INTO meta VALUES ('is_marked', '1')")
-
     def close(self) -> None:
         """Close the file, and let others have it."""
         self._connection.close()
         self._lock.close()
 
     @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
+    def transaction(self) -> Iterator[None]:
         """All changes inside are on the disk at the end, or none is. Raises DiskError."""
         connection = self._connection
         try:
-            with disk_errors():
-                connection.execute("BEGIN IMMEDIATE")
+            self.execute("BEGIN IMMEDIATE")
         except DiskError as error:
             raise NotBegun(str(error), is_full=error.is_full) from error
         with disk_errors():
             try:
-                yield connection
+                yield
                 connection.execute("COMMIT")
             except BaseException:
                 # A failure of the disk may have ended it already.
@@ -196,46 +180,69 @@ class Database:
                     connection.execute("ROLLBACK")
                 raise
 
-    @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
-        """For questions only. Raises DiskError."""
+    def execute(self, query: str, *values: object) -> sqlite3.Cursor:
+        """One statement. What it changes belongs into a transaction. Raises DiskError."""
         with disk_errors():
-            yield self._connection
+            return self._connection.execute(query, values)
+
+    def execute_many(self, query: str, rows: Iterable[Sequence[object]]) -> None:
+        """One statement for each of these rows, within a transaction. Raises DiskError."""
+        with disk_errors():
+            self._connection.executemany(query, rows)
+
+    def insert(self, table: str, values: Mapping[str, object]) -> int:
+        """Add a row with these values, within a transaction; its serial."""
+        marks = ", ".join("?" * len(values))
+        query = f"INSERT INTO {table} ({', '.join(values)}) VALUES ({marks})"
+        serial = self.execute(query, *values.values()).lastrowid
+        assert serial is not None, table
+        return serial
+
+    def each(self, query: str, *values: object) -> Iterator[sqlite3.Row]:
+        """The rows of a query, one by one. Raises DiskError."""
+        with disk_errors():
+            yield from self._connection.execute(query, values)
 
     def rows(self, query: str, *values: object) -> list[sqlite3.Row]:
-        """The rows of a question. Raises DiskError."""
-        with self.reading() as connection:
-            return connection.execute(query, values).fetchall()
+        """All rows of a query. Raises DiskError."""
+        return list(self.each(query, *values))
 
     def row(self, query: str, *values: object) -> sqlite3.Row | None:
-        """The first row of a question; None without one. Raises DiskError."""
+        """The first row of a query; None without one. Raises DiskError."""
         return next(iter(self.rows(query, *values)), None)
 
     def value(self, query: str, *values: object) -> Any:  # Any: a value of SQLite
-        """The one value of a question. Raises DiskError."""
+        """The one value of a query. Raises DiskError."""
         return self.rows(query, *values)[0][0]
+
+    def find(self, table: str, owner: str, id_: str) -> sqlite3.Row | None:
+        """The owner's row with this id. Raises DiskError."""
+        return self.row(f"SELECT * FROM {table} WHERE owner = ? AND id = ?", owner, id_)
+
+    def page(
+        self, table: str, equal: Mapping[str, str], after: str | None, count: int, order: str
+    ) -> list[sqlite3.Row] | None:
+        """Rows with these values, `owner` among them, at most so many.
+
+        They come in this order (ASC or DESC) behind the row with the id `after`; None if that row
+        is not there.
+        """
+        where, values = [f"{name} = ?" for name in equal], [*equal.values()]
+        if after is not None:
+            start = self.find(table, equal["owner"], after)
+            if start is None:
+                return None
+            where.append(f"serial {'>' if order == 'ASC' else '<'} ?")
+            values.append(start["serial"])
+        query = f"SELECT * FROM {table} WHERE {' AND '.join(where)} ORDER BY serial {order} LIMIT ?"
+        return self.rows(query, *values, count)
 
     def used_bytes(self) -> int:
         """The bytes of the file that hold something."""
         pages, free, size = (
             self.value(f"PRAGMA {name}") for name in ("page_count", "freelist_count", "page_size")
         )
-        used: int = (pages - free) * size
-        return used
-
-    def shrink(self) -> None:
-        """Give back to the disk what holds nothing."""
-        self.rows("PRAGMA incremental_vacuum")
-
-
-def insert(connection: sqlite3.Connection, table: str, values: Mapping[str, object]) -> int:
-    """Add a row with these values, within a transaction; its serial."""
-    marks = ", ".join("?" * len(values))
-    cursor = connection.execute(
-        f"INSERT INTO {table} ({', '.join(values)}) VALUES ({marks})", tuple(values.values())
-    )
-    assert cursor.lastrowid is not None, table
-    return cursor.lastrowid
+        return int((pages - free) * size)
 
 
 def _private(path: Path) -> int:

@@ -10,8 +10,7 @@ from io import BufferedReader
 
 from jitney.server.batches import limits
 from jitney.server.batches.batch_bodies import BatchLine
-from jitney.server.batches.objects import refused_line
-from jitney.server.batches.rows import StoredLine
+from jitney.server.batches.rows import StoredLine, refused_line
 from jitney.server.error_object import Refusal
 from jitney.server.openai.check_body import check_fields
 from jitney.server.openai.parse import parse_object
@@ -145,9 +144,3 @@ def _skip_blank(file: BufferedReader) -> bytes:
     near = file.peek()
     blank = near[: len(near) - len(near.lstrip())]
     return file.read(blank.rfind(b"\n") + 1)
-
-
-def read_content(file: BufferedReader, start: int, length: int) -> bytes:
-    """The text of one line."""
-    file.seek(start)
-    return file.read(length)

@@ -53,10 +53,6 @@ class Receipt:
     answered: int
     failed: int
 
-    def write(self, path: Path) -> None:
-        """Put it there, complete and on the disk."""
-        write_text(path, json.dumps(asdict(self), indent=1) + "\n")
-
     def are_results(self, output: Path, errors: Path) -> bool:
         """Whether these files are what was put in place."""
         found = [sha256_of(each) if each.is_file() else None for each in (output, errors)]
@@ -106,18 +102,18 @@ def find_results(places: RunPlaces, source: HeldInput, model: str) -> Receipt | 
 
     Raises ConfigError where the results would take the place of something else.
     """
-    taken = [path for path in (places.output, places.errors) if path.exists()]
-    if is_store(places.folder) or not taken:
+    present = [path for path in (places.output, places.errors) if path.exists()]
+    if is_store(places.folder) or not present:
         return None
-    found = read_receipt(places.receipt)
+    receipt = read_receipt(places.receipt)
     if (
-        found is None
-        or (found.input_sha256, found.model) != (source.sha256, model)
-        or not found.are_results(places.output, places.errors)
+        receipt is None
+        or (receipt.input_sha256, receipt.model) != (source.sha256, model)
+        or not receipt.are_results(places.output, places.errors)
     ):
-        raise ConfigError(f"{taken[0]} is there already; move it away, or give another --output.")
+        raise ConfigError(f"{present[0]} is there already; move it away, or give another --output.")
     remove_store(places.done_folder)
-    return found
+    return receipt
 
 
 @contextmanager
@@ -186,14 +182,15 @@ def deliver(store: BatchStore, batch: StoredBatch, places: RunPlaces) -> None:
     errors = None
     if batch.error_file_id is not None:
         errors = _put(store, batch.error_file_id, places.errors)
-    Receipt(
+    receipt = Receipt(
         input_sha256=batch.input_sha256,
         model=batch.model,
         output_sha256=output,
         errors_sha256=errors,
         answered=batch.completed,
         failed=batch.failed,
-    ).write(places.receipt)
+    )
+    write_text(places.receipt, json.dumps(asdict(receipt), indent=1) + "\n")
 
 
 def _put(store: BatchStore, file_id: str | None, target: Path) -> str:
@@ -205,7 +202,7 @@ def _put(store: BatchStore, file_id: str | None, target: Path) -> str:
         if file_id is None:
             partial.touch(exist_ok=False)
         else:
-            shutil.copyfile(store.files.path_of(file_id), partial)
+            shutil.copyfile(store.content.path_of(file_id), partial)
         digest = sha256_of(partial)
         sync(partial)
         # Unlike a new name, a second one never takes the place of another file.
@@ -250,8 +247,8 @@ def _begin(store: BatchStore, source: HeldInput, model: str) -> StoredBatch:
         sha256=source.sha256,
         created_at=now_s(),
     )
-    store.files.add(file)
+    store.add_file(file)
     # For people who look: the content is read where it is.
-    store.files.path_of(file.id).symlink_to(source.path.resolve())
+    store.content.path_of(file.id).symlink_to(source.path.resolve())
     new = NewBatch(owner=_OWNER, model=model, input_file_id=file.id, created_at=now_s())
     return store.batches.create(new)

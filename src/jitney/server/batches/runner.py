@@ -25,17 +25,14 @@ from jitney.core.limits import FAILURES_MAX, SUSPECT_FAILURES
 from jitney.errors import EngineStopped, InputCrashed, QueueFull
 from jitney.server.batches import limits
 from jitney.server.batches.allowances import Allowances
-from jitney.server.batches.answer_line import LineAnswer, LineAnswerer, refused
+from jitney.server.batches.answer_line import LineAnswerer, refused
 from jitney.server.batches.database import DiskError
-from jitney.server.batches.lines import read_content
-from jitney.server.batches.objects import answered_line
 from jitney.server.batches.rows import LineResult, StoredBatch, StoredLine
-from jitney.server.batches.store import BatchStore, StoreThread
+from jitney.server.batches.store import BatchStore, StoreThread, until_disk_works
 
 _log = logging.getLogger("jitney.server.batches")
 
-LineKey = tuple[int, int]
-"""The serial of a batch, and the number of a line."""
+_PAUSED = "The jobs pause until the disk can be written to"
 
 
 @dataclass(slots=True, eq=False)
@@ -58,9 +55,8 @@ class LineRunner:
         self._answerer = answerer
         self._allowances = allowances
         self._sources: dict[int, _Source] = {}
-        self._tasks: dict[LineKey, asyncio.Task[None]] = {}
-        self._in_flight: Counter[str] = Counter()
-        """Lines of each owner that are being answered."""
+        self._tasks: dict[asyncio.Task[None], StoredBatch] = {}
+        """Lines that are being answered, and their batches."""
         self._held: Counter[str] = Counter()
         """Lines of each owner that wait for room."""
         self._crashed: Counter[str] = Counter()
@@ -71,14 +67,15 @@ class LineRunner:
         self.input_errors: dict[int, DiskError] = {}
         """Batches whose input cannot be read now, by their serials."""
         self.is_disk_failing = False
-        self._is_failure_logged = False
+        """Whether results could not be written a moment ago: no line is begun then."""
         self.is_full = False
         """Whether the store is as large as it may be: no line is begun then."""
         self.is_over = False
         """Whether nothing more is answered here."""
         self.done_count = self.failed_count = 0
         """Lines whose results were written."""
-        self._may_fill = asyncio.Event()
+        self.may_fill = asyncio.Event()
+        """Set when there may be room for lines."""
         self._may_keep = asyncio.Event()
         self.settled = asyncio.Event()
         """Set when results were written."""
@@ -93,25 +90,21 @@ class LineRunner:
         runner finds that line pending."""
         self._allowances.adopt(self._thread.store.batches.used_at_open)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._allowances.tend(self._thread, self.wake))
+            tasks.create_task(self._allowances.tend(self._thread, self.may_fill.set))
             tasks.create_task(self._fill_always(tasks))
             tasks.create_task(self._keep_always())
 
     def begin(self, batch: StoredBatch) -> None:
         """Run the lines of this batch, too."""
-        if batch.serial not in self._sources and self._answerer.serves(batch.owner, batch.model):
+        if batch.serial not in self._sources:
             self._sources[batch.serial] = _Source(batch)
-            self._may_fill.set()
-
-    def wake(self) -> None:
-        """There may be room again."""
-        self._may_fill.set()
+            self.may_fill.set()
 
     async def drop(self, serial: int) -> None:
         """Run no more lines of this batch. What has no result yet gets none."""
         self._sources.pop(serial, None)
         self.input_errors.pop(serial, None)
-        dropped = [task for (batch, _), task in self._tasks.items() if batch == serial]
+        dropped = [task for task, batch in self._tasks.items() if batch.serial == serial]
         for task in dropped:
             task.cancel()
         await asyncio.gather(*dropped, return_exceptions=True)
@@ -129,10 +122,10 @@ class LineRunner:
 
     async def _fill_always(self, tasks: asyncio.TaskGroup) -> None:
         while True:
-            self._may_fill.clear()
+            self.may_fill.clear()
             while self._has_room() and (found := await self._next_line()) is not None:
                 self._start(tasks, *found)
-            await self._may_fill.wait()
+            await self.may_fill.wait()
 
     def _has_room(self) -> bool:
         most = self._answerer.in_flight_max
@@ -151,7 +144,8 @@ class LineRunner:
             ready = [each for each in self._sources.values() if self._may_begin(each)]
             if not ready:
                 return None
-            source = min(ready, key=self._turn_of)
+            in_flight = Counter(each.owner for each in self._tasks.values())
+            source = min(ready, key=lambda each: (in_flight[each.batch.owner], each.batch.serial))
             if not source.lines:
                 await self._read_more(source)
             # It may have been dropped meanwhile.
@@ -168,46 +162,33 @@ class LineRunner:
             and self._allowances.has_left(owner)
         )
 
-    def _turn_of(self, source: _Source) -> tuple[int, int]:
-        return self._in_flight[source.batch.owner], source.batch.serial
-
     async def _read_more(self, source: _Source) -> None:
         serial, after = source.batch.serial, source.after
-        try:
-            found = await self._thread.call(
-                lambda store: store.batches.pending_lines(serial, after, limits.PENDING_LINES)
-            )
-        except DiskError as error:
-            await self._wait_for_disk(error)
-            return
-        self._is_failure_logged = False
-        source.lines.extend(found)
-        source.is_empty = not found
-        if found:
-            source.after = found[-1].number
+        read = partial(
+            self._thread.call,
+            lambda store: store.batches.pending_lines(serial, after, limits.PENDING_LINES),
+        )
+        lines = await until_disk_works(read, _PAUSED)
+        source.lines.extend(lines)
+        source.is_empty = not lines
+        if lines:
+            source.after = lines[-1].number
 
     def _start(self, tasks: asyncio.TaskGroup, source: _Source, line: StoredLine) -> None:
-        key, owner = (source.batch.serial, line.number), source.batch.owner
+        def end(task: asyncio.Task[None]) -> None:
+            del self._tasks[task]
+            self.may_fill.set()
+
         task = tasks.create_task(self._run_line(source, line))
-        self._tasks[key] = task
-        self._in_flight[owner] += 1
-
-        def ended(task: "asyncio.Task[None]") -> None:
-            # It may have been put back and begun again already.
-            if self._tasks.get(key) is task:
-                del self._tasks[key]
-            self._in_flight[owner] -= 1
-            self._may_fill.set()
-
-        task.add_done_callback(ended)
+        self._tasks[task] = source.batch
+        task.add_done_callback(end)
 
     async def _run_line(self, source: _Source, line: StoredLine) -> None:
         """Hand on the result of one line; none, if nothing more is answered."""
-        batch, custom_id = source.batch, line.custom_id
-        assert custom_id is not None, "A line without an id has failed when it was read"
+        batch = source.batch
         try:
             content = await self._thread.call(partial(_content_of, batch, line))
-            answer = await self._answer(batch.owner, custom_id, content)
+            result = await self._answer(batch, line, content)
         except DiskError as error:
             # A row without its content is our fault, not that of the line.
             self.note_input_error(batch, error)
@@ -217,44 +198,41 @@ class LineRunner:
         if not source.is_paused:
             # Otherwise others were read since this one was.
             self.end_input_error(batch)
-        if answer is not None:
-            self._allowances.spend(batch.owner, answer.usage)
-            result = LineResult(
-                batch=batch.serial,
-                number=line.number,
-                is_done=answer.status == 200,
-                reply=answered_line(custom_id, answer.status, answer.request_id, answer.body),
-                usage=answer.usage,
-            )
+        if result is not None:
+            self._allowances.spend(batch.owner, result.usage)
             self._results.append(result)
             self._may_keep.set()
 
     def _pause(self, source: _Source) -> None:
         def go_on() -> None:
             source.is_paused = False
-            self._may_fill.set()
+            self.may_fill.set()
 
         if not source.is_paused:
             source.is_paused = True
             asyncio.get_running_loop().call_later(limits.TROUBLE_S, go_on)
 
-    async def _answer(self, owner: str, custom_id: str, content: bytes) -> LineAnswer | None:
-        """Try until there is an answer. One that was held tries before another line can begin."""
+    async def _answer(
+        self, batch: StoredBatch, line: StoredLine, content: bytes
+    ) -> LineResult | None:
+        """Try until there is a result. One that was held tries before another line can begin."""
         deaths = 0
         while not self.is_over:
-            is_suspect = deaths >= SUSPECT_FAILURES
+            request_id = f"req-{uuid.uuid4().hex}"
             try:
-                return await self._answerer.answer(owner, custom_id, content, is_suspect=is_suspect)
+                return await self._answerer.answer(
+                    batch, line, content, request_id, is_suspect=deaths >= SUSPECT_FAILURES
+                )
             except QueueFull as full:
-                with self._counted(self._held, owner):
+                with self._counted(self._held, batch.owner):
                     seconds = max(full.retry_after_s, limits.LATER_S_MIN)
                     await asyncio.sleep(min(seconds, limits.LATER_S_MAX))
             except InputCrashed as crash:
                 deaths += crash.deaths
                 if deaths >= FAILURES_MAX:
-                    return refused(crash, f"req-{uuid.uuid4().hex}")
+                    return refused(crash, batch, line, request_id)
                 # The backend does some work before a line comes that may end it: one by one.
-                with self._counted(self._crashed, owner):
+                with self._counted(self._crashed, batch.owner):
                     async with self._crashed_turn:
                         await asyncio.sleep(limits.LATER_S_MAX)
             except EngineStopped:
@@ -265,51 +243,42 @@ class LineRunner:
     def _counted(self, counter: Counter[str], owner: str) -> Iterator[None]:
         """A line of this owner waits within this context."""
         counter[owner] += 1
-        self._may_fill.set()
+        self.may_fill.set()
         try:
             yield
         finally:
             counter[owner] -= 1
-            self._may_fill.set()
+            self.may_fill.set()
 
     async def _keep_always(self) -> None:
         while True:
             await self._may_keep.wait()
             self._may_keep.clear()
             while self._results:
-                await self._keep()
+                await until_disk_works(self._keep, _PAUSED)
 
     async def _keep(self) -> None:
         """Write all results that are there, in one transaction."""
         results = list(self._results)
-        used = self._allowances.used_by({each.batch.owner for each in self._sources.values()})
+        owners = {each.batch.owner for each in self._sources.values()}
+        used = {name: used for name, used in self._allowances.used().items() if name in owners}
         try:
             written = await self._thread.call(lambda store: store.batches.settle(results, used))
-        except DiskError as error:
-            await self._wait_for_disk(error)
-            return
-        self._is_failure_logged = False
-        kept = set(map(id, results))
-        self._results = [each for each in self._results if id(each) not in kept]
+        except DiskError:
+            self.is_disk_failing = True
+            raise
+        self.is_disk_failing = False
+        in_store = set(map(id, results))
+        self._results = [each for each in self._results if id(each) not in in_store]
         done = sum(each.is_done for each in written)
         self.done_count += done
         self.failed_count += len(written) - done
         self.settled.set()
-        self._may_fill.set()
-
-    async def _wait_for_disk(self, error: DiskError) -> None:
-        """The disk is full or fails: pause, and say so once."""
-        if not self._is_failure_logged:
-            _log.warning("The jobs pause until the disk can be written to: %s", error)
-        self.is_disk_failing = self._is_failure_logged = True
-        try:
-            await asyncio.sleep(limits.TROUBLE_S)
-        finally:
-            self.is_disk_failing = False
-        self._may_fill.set()
+        self.may_fill.set()
 
 
 def _content_of(batch: StoredBatch, line: StoredLine, store: BatchStore) -> bytes:
     """On the store's thread: the text of a line. Raises DiskError."""
     with store.input_of(batch) as file:
-        return read_content(file, line.start, line.length)
+        file.seek(line.start)
+        return file.read(line.length)

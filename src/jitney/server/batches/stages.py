@@ -7,22 +7,19 @@ that matters: each look begins with what the store says, and a restart goes on f
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
 from jitney.engine.clock import Clock
 from jitney.server.batches import limits
 from jitney.server.batches.answer_line import LineAnswerer
+from jitney.server.batches.content_files import OutputFiles
 from jitney.server.batches.database import DiskError
-from jitney.server.batches.lines import CheckedPart, LineCheck
-from jitney.server.batches.output import OutputFiles
+from jitney.server.batches.lines import LineCheck
 from jitney.server.batches.rows import BatchStatus, StoredBatch
 from jitney.server.batches.runner import LineRunner
-from jitney.server.batches.store import BatchStore, StoreThread
-
-T = TypeVar("T")
+from jitney.server.batches.store import BatchStore, StoreThread, until_disk_works
 
 _log = logging.getLogger("jitney.server.batches")
 
@@ -87,7 +84,7 @@ class Stages:
                 started_at = self._clock.now()
                 self._runner.settled.clear()
                 look = partial(self._look, tasks)
-                if await _until_disk_works(look, "The batches wait for the disk"):
+                if await until_disk_works(look, "The batches wait for the disk"):
                     # As long as it took: live calls need the interpreter, too.
                     took_s = self._clock.now() - started_at
                     await asyncio.sleep(min(took_s, limits.TURN_S_MAX))
@@ -156,49 +153,44 @@ class Stages:
     async def _check(self, batch: StoredBatch) -> bool:
         """Check the next lines of an input."""
         try:
-            part = await self._thread.call(partial(self._check_part, batch))
+            await self._thread.call(partial(self._check_part, batch, self._now()))
         except DiskError as error:
             # Of this batch alone, it may be: the others go on.
             self._runner.note_input_error(batch, error)
             return False
         self._runner.end_input_error(batch)
-        total, lines_max = batch.total + len(part.lines), self._bounds.lines_max
-        serial, now = batch.serial, self._now()
-        if lines_max is not None and total > lines_max:
-            message = f"The file has more than {lines_max} lines, which is the limit."
-            await self._fail(batch, "too_many_lines", message)
-        elif part.is_last and total == 0:
-            await self._fail(batch, "empty_file", "The file has no line with a request on it.")
-        elif part.is_last:
-            await self._thread.call(lambda store: store.batches.begin(serial, now))
         return True
 
-    def _check_part(self, batch: StoredBatch, store: BatchStore) -> CheckedPart:
-        """On the store's thread: check lines, and note them."""
+    def _check_part(self, batch: StoredBatch, now: int, store: BatchStore) -> None:
+        """On the store's thread: check lines, note them, and move on behind the last."""
+        serial, lines_max = batch.serial, self._bounds.lines_max
         check = LineCheck(
             batch.endpoint,
             self._answerer.line_bytes_max,
             self._answerer.values_max,
-            partial(store.batches.has_custom_id, batch.serial),
+            partial(store.batches.has_custom_id, serial),
         )
         with store.input_of(batch) as file:
             part = check.check_part(file, batch.read_bytes, batch.read_lines)
         if part.is_last:
             store.check_whole(batch, part.read_bytes)
         store.batches.add_lines(batch, part.lines, part.read_bytes, part.read_lines)
-        return part
-
-    async def _fail(self, batch: StoredBatch, code: str, message: str) -> None:
-        error = {"code": code, "message": message, "param": "input_file_id", "line": None}
-        serial, now = batch.serial, self._now()
-        await self._thread.call(lambda store: store.batches.fail(serial, now, error))
+        total = batch.total + len(part.lines)
+        if lines_max is not None and total > lines_max:
+            message = f"The file has more than {lines_max} lines, which is the limit."
+            store.batches.fail(serial, now, "too_many_lines", message)
+        elif part.is_last and total == 0:
+            message = "The file has no line with a request on it."
+            store.batches.fail(serial, now, "empty_file", message)
+        elif part.is_last:
+            store.batches.begin(serial, now)
 
     async def _write_out(self, batch: StoredBatch) -> None:
         """Write the output of a batch that takes no more results, and end it, as soon as the disk
         takes it."""
         await self._runner.drop(batch.serial)
         write = partial(self._write, batch)
-        files = await _until_disk_works(write, f"{batch.id} waits for the disk to be written")
+        files = await until_disk_works(write, f"{batch.id} waits for the disk to be written")
         # From here on the files stay: where this task ends, or the disk fails, the store may know
         # them all the same. If it does not, the next start removes them.
         now = self._now()
@@ -206,7 +198,7 @@ class Stages:
         end = partial(
             self._thread.call, lambda store: store.batches.end(batch, now, output, errors)
         )
-        await _until_disk_works(end, f"{batch.id} waits for the disk to be ended")
+        await until_disk_works(end, f"{batch.id} waits for the disk to be ended")
         await asyncio.to_thread(files.name)
         _log.info("%s is %s", batch.id, batch.outcome)
         # Its lines can be removed now.
@@ -216,7 +208,7 @@ class Stages:
         """The output of a batch, complete and on the disk."""
         serial, after = batch.serial, 0
         async with self._writers:
-            files = OutputFiles(self._thread.store, batch)
+            files = OutputFiles(self._thread.store.content, batch)
             try:
                 while lines := await self._thread.call(
                     lambda store: store.batches.written_lines(serial, after)  # noqa: B023, at once
@@ -243,17 +235,4 @@ class Stages:
                 used >> 20,
             )
         self._runner.is_full = is_full
-        self._runner.wake()
-
-
-async def _until_disk_works(do: Callable[[], Awaitable[T]], message: str) -> T:
-    """Do this, again and again until the disk takes it; a wait is said once."""
-    is_logged = False
-    while True:
-        try:
-            return await do()
-        except DiskError as error:
-            if not is_logged:
-                _log.warning("%s: %s", message, error)
-            is_logged = True
-            await asyncio.sleep(limits.TROUBLE_S)
+        self._runner.may_fill.set()

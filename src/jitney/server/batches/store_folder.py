@@ -12,7 +12,9 @@ import re
 import shutil
 import stat
 from collections.abc import Collection
+from contextlib import suppress
 from errno import ENOENT
+from io import BufferedReader
 from pathlib import Path
 
 from jitney.errors import ConfigError
@@ -105,15 +107,21 @@ def _is_own_name(name: str) -> bool:
 
 
 class ContentFolder:
-    """The folder with the content of all files."""
+    """The folder with the content of all files. Any thread, once it is open."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILES
         self._descriptor: int | None = None
 
-    def hold(self) -> None:
-        """Hold it open: its volume cannot be unmounted then, and another one is told from it."""
+    def open(self, mark: str, known: Collection[str], *, is_new: bool) -> None:
+        """Open the folder of the database that has this mark and knows these files.
+
+        Raises ConfigError.
+        """
+        self._check_mark(mark, is_new=is_new)
+        # Held open, its volume cannot be unmounted, and another one is told from it.
         self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        self._settle(known)
 
     def close(self) -> None:
         """Let it go."""
@@ -121,13 +129,37 @@ class ContentFolder:
             os.close(self._descriptor)
             self._descriptor = None
 
+    def path_of(self, file_id: str) -> Path:
+        """Where the content of a file is."""
+        return self.path / file_id
+
+    def partial_of(self, file_id: str) -> Path:
+        """Where the content of a file is before its row is noted."""
+        return self.path / (file_id + PARTIAL)
+
+    def name_content(self, file_id: str) -> None:
+        """The row is noted: give its content the final name.
+
+        Without waiting for the disk, and without effect where that fails: the content is found
+        under both names, and the next start does it.
+        """
+        with suppress(OSError):
+            self.partial_of(file_id).replace(self.path_of(file_id))
+
+    def open_content(self, file_id: str) -> BufferedReader:
+        """The content of a file, to be read, whichever name it has now. Raises OSError."""
+        for path in (self.path_of(file_id), self.partial_of(file_id)):
+            with suppress(FileNotFoundError):
+                return path.open("rb")
+        return self.path_of(file_id).open("rb")
+
     def check_here(self) -> None:
-        """Raises FileNotFoundError if another folder has its name now. Any thread."""
+        """Raises FileNotFoundError if another folder has its name now."""
         assert self._descriptor is not None
         if not os.path.samestat(os.fstat(self._descriptor), self.path.stat()):
             raise FileNotFoundError(ENOENT, "the folder was moved away")
 
-    def check_mark(self, mark: str, *, is_new: bool) -> None:
+    def _check_mark(self, mark: str, *, is_new: bool) -> None:
         """See that this is the folder of the database with this mark. Raises ConfigError."""
         if is_new:
             self.path.mkdir(exist_ok=True, mode=0o700)
@@ -148,7 +180,7 @@ class ContentFolder:
             )
         restrict(self.path, 0o700)
 
-    def settle(self, known: Collection[str]) -> None:
+    def _settle(self, known: Collection[str]) -> None:
         """Finish or remove what a process that ended had begun. Raises ConfigError.
 
         Content is complete before its row is noted, and gets its name after that.

@@ -18,11 +18,11 @@ from starlette.requests import Request
 from jitney.errors import Draining
 from jitney.server import limits as server_limits
 from jitney.server.batches import limits
+from jitney.server.batches.content_files import ContentFile
 from jitney.server.batches.database import NotBegun
-from jitney.server.batches.file_table import ContentFile, FileTable
 from jitney.server.batches.multipart import BadForm, FormReader, PartBegin, boundary_of
 from jitney.server.batches.rows import Purpose, StoredFile
-from jitney.server.batches.store import BatchStore, StoreThread
+from jitney.server.batches.store import BatchStore, FileUse, StoreThread
 from jitney.server.error_object import NO_RETRY, ClientLeft, Refusal, retry_headers
 from jitney.server.service import Service
 
@@ -30,30 +30,29 @@ _CLOSE = {"connection": "close"}
 _AGAIN_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class _FileUse:
-    """How many files one owner has stored, their bytes, and those of everybody together."""
+@dataclass(slots=True, eq=False)
+class _Upload:
+    """One upload as it comes: the fields of its form, and its file, in pieces written together."""
 
-    count: int
-    bytes: int
-    bytes_of_all: int
-
-
-@dataclass(slots=True)
-class _UploadForm:
-    """The fields of an upload as they come."""
-
-    purpose: bytes = b""
-    filename: str | None = None
-    current: str | None = None
-    seen: set[str] = field(default_factory=set)
+    owner: str
+    use: FileUse
+    """What was stored when it began."""
+    content: ContentFile
+    file_bytes: int = 0
+    """How much of the file has come."""
+    filename: str = ""
+    current: str = ""
+    """The name of the field that began last."""
+    _fields: set[str] = field(default_factory=set)
+    _purpose: bytes = b""
+    _unwritten: bytearray = field(default_factory=bytearray)
 
     def begin(self, part: PartBegin) -> None:
         """The next field begins. Raises Refusal for one that is not taken."""
         name = part.name[: server_limits.NAME_CHARACTERS_MAX]
-        if name in self.seen:
+        if name in self._fields:
             raise _refused("invalid_value", f"{name} stands twice in the form.", name)
-        self.seen.add(name)
+        self._fields.add(name)
         if name.startswith("expires_after"):
             message = "expires_after is not supported: a file stays until it is deleted."
             raise _refused("unsupported_parameter", message, "expires_after")
@@ -66,39 +65,32 @@ class _UploadForm:
         self.current = name
 
     def add_purpose(self, content: bytes) -> None:
-        self.purpose += content
-        if len(self.purpose) > limits.FORM_FIELD_BYTES_MAX:
+        """More of the field `purpose`. Raises Refusal."""
+        self._purpose += content
+        if len(self._purpose) > limits.FORM_FIELD_BYTES_MAX:
             raise _refused("invalid_value", "purpose is too long.", "purpose")
 
-    def check(self) -> str:
-        """The name of the file, if the form is complete. Raises Refusal."""
+    async def write(self, content: bytes) -> None:
+        """More of the file."""
+        self.file_bytes += len(content)
+        self._unwritten += content
+        if len(self._unwritten) >= limits.WRITE_BYTES:
+            await self._flush()
+
+    async def end(self) -> None:
+        """All has come: write the rest of the file, if the form is complete. Raises Refusal."""
         for name in ("purpose", "file"):
-            if name not in self.seen:
+            if name not in self._fields:
                 raise _refused("missing_required_parameter", f"{name} is missing.", name)
-        if self.purpose != Purpose.BATCH.value.encode():
+        if self._purpose != Purpose.BATCH.value.encode():
             message = "purpose must be batch: files have no other use here."
             raise _refused("invalid_value", message, "purpose")
-        assert self.filename is not None
-        return self.filename
+        await self._flush()
+        await asyncio.to_thread(self.content.sync)
 
-
-class _Sink:
-    """The content of one file as it comes. Pieces are written together."""
-
-    def __init__(self, files: FileTable) -> None:
-        self.content = ContentFile(files)
-        self.bytes = 0
-        self._held = bytearray()
-
-    async def write(self, content: bytes) -> None:
-        self.bytes += len(content)
-        self._held += content
-        if len(self._held) >= limits.WRITE_BYTES:
-            await self.flush()
-
-    async def flush(self) -> None:
-        held, self._held = bytes(self._held), bytearray()
-        await asyncio.to_thread(self.content.write, held)
+    async def _flush(self) -> None:
+        unwritten, self._unwritten = bytes(self._unwritten), bytearray()
+        await asyncio.to_thread(self.content.write, unwritten)
 
 
 class Uploads:
@@ -124,18 +116,17 @@ class Uploads:
             raise Refusal("unsupported_media_type", message, headers=_CLOSE) from None
         self._check_length(request)
         with self._counted(owner):
-            use = await self._thread.call(lambda store: _use_of(store, owner))
+            use = await self._thread.call(lambda store: store.use_of(owner))
             self._check_use(use, 0, 0)
-            sink = _Sink(self._thread.store.files)
+            upload = _Upload(owner, use, ContentFile(self._thread.store.content))
             try:
-                filename = await self._read(request, reader, sink, owner, use)
-                await asyncio.to_thread(sink.content.sync)
+                await self._read(request, reader, upload)
             except BaseException:
-                sink.content.discard()
+                upload.content.discard()
                 raise
             finally:
-                self._arriving[owner] -= sink.bytes
-            return await self._keep(sink.content, owner, filename)
+                self._arriving[owner] -= upload.file_bytes
+            return await self._keep(upload)
 
     def _check_length(self, request: Request) -> None:
         length = request.headers.get("content-length", "")
@@ -161,48 +152,43 @@ class Uploads:
         finally:
             self._counts[owner] -= 1
 
-    async def _read(
-        self, request: Request, reader: FormReader, sink: _Sink, owner: str, use: _FileUse
-    ) -> str:
-        """Read the whole form; the name of the file."""
-        form = _UploadForm()
-        async for piece in self._pieces(request, sink):
+    async def _read(self, request: Request, reader: FormReader, upload: _Upload) -> None:
+        """Read the whole form, until the file is complete and on the disk."""
+        async for piece in self._pieces(request, upload):
             try:
                 events = reader.feed(piece)
             except BadForm as error:
                 raise _refused("invalid_value", str(error), None) from None
             for event in events:
                 if isinstance(event, PartBegin):
-                    form.begin(event)
-                elif form.current == "purpose":
-                    form.add_purpose(event)
+                    upload.begin(event)
+                elif upload.current == "purpose":
+                    upload.add_purpose(event)
                 else:
-                    await self._take(event, sink, owner, use)
+                    await self._take(event, upload)
         if not reader.is_over:
             raise _refused("invalid_value", "The form has no end.", None)
-        filename = form.check()
-        await sink.flush()
-        return filename
+        await upload.end()
 
-    async def _take(self, content: bytes, sink: _Sink, owner: str, use: _FileUse) -> None:
+    async def _take(self, content: bytes, upload: _Upload) -> None:
         """Take more of the file. Raises Refusal where it is too much."""
-        count = len(content)
-        if sink.bytes + count > limits.FILE_BYTES_MAX:
+        count, owner = len(content), upload.owner
+        if upload.file_bytes + count > limits.FILE_BYTES_MAX:
             raise _too_large()
-        self._check_use(use, self._arriving[owner] + count, self._arriving.total() + count)
+        self._check_use(upload.use, self._arriving[owner] + count, self._arriving.total() + count)
         self._arriving[owner] += count
-        await sink.write(content)
+        await upload.write(content)
 
-    def _check_use(self, use: _FileUse, more: int, more_of_all: int) -> None:
+    def _check_use(self, use: FileUse, more: int, more_of_all: int) -> None:
         """Whether one more file, and so many bytes of this key and of all, may be stored.
 
         Raises Refusal.
         """
         code = "storage_limit"
-        if use.count >= limits.FILES_MAX:
+        if use.file_count >= limits.FILES_MAX:
             code = "too_many_files"
-            message = f"This key has {use.count} files, as many as it may have; delete some."
-        elif use.bytes + more > limits.KEY_BYTES_MAX:
+            message = f"This key has {use.file_count} files, as many as it may have; delete some."
+        elif use.file_bytes + more > limits.KEY_BYTES_MAX:
             count = limits.KEY_BYTES_MAX
             message = f"The files of this key may have {count} bytes together; delete some."
         elif self._bytes_max is not None and use.bytes_of_all + more_of_all > self._bytes_max:
@@ -214,15 +200,15 @@ class Uploads:
             return
         raise Refusal(code, message, headers={**_CLOSE, **NO_RETRY})
 
-    async def _pieces(self, request: Request, sink: _Sink) -> AsyncIterator[bytes]:
+    async def _pieces(self, request: Request, upload: _Upload) -> AsyncIterator[bytes]:
         """The body as it comes. Raises Refusal if it is too slow."""
         clock = self._service.clock
         started_at = clock.now()
-        form_bytes = 0
+        received = 0
         while True:
             if self._service.admission.is_draining:
                 raise Draining("The server is shutting down.")
-            allowed_s = server_limits.BODY_S_MAX + sink.bytes / limits.UPLOAD_BYTES_PER_S_MIN
+            allowed_s = server_limits.BODY_S_MAX + upload.file_bytes / limits.UPLOAD_BYTES_PER_S_MIN
             try:
                 async with asyncio.timeout(allowed_s - (clock.now() - started_at)):
                     message = await request.receive()
@@ -232,37 +218,31 @@ class Uploads:
             if message["type"] == "http.disconnect":
                 raise ClientLeft
             piece = message.get("body", b"")
-            before = sink.bytes
             yield piece
-            form_bytes += len(piece) - (sink.bytes - before)
-            if form_bytes > limits.FORM_BYTES + server_limits.PIECE_BYTES_MAX:
+            received += len(piece)
+            if received - upload.file_bytes > limits.FORM_BYTES + server_limits.PIECE_BYTES_MAX:
                 raise _refused("invalid_value", "The form has too much beside its file.", None)
             if not message.get("more_body", False):
                 return
 
-    async def _keep(self, content: ContentFile, owner: str, filename: str) -> StoredFile:
+    async def _keep(self, upload: _Upload) -> StoredFile:
         """Note the file, which is on the disk, and give it its name."""
-        file = content.record(owner, filename, Purpose.BATCH, self._now())
+        content = upload.content
+        file = content.record(upload.owner, upload.filename, Purpose.BATCH, self._now())
+
+        def add(store: BatchStore) -> None:
+            # Since this file began to come, others may have been stored; none can be from here on.
+            self._check_use(store.use_of(file.owner), file.bytes, file.bytes)
+            store.add_file(file)
+            content.name()
+
         try:
-            await self._thread.call(lambda store: self._add(store, file))
+            await self._thread.call(add)
         except (Refusal, NotBegun):
             content.discard()
             raise
         # Where the disk failed, nobody knows what it has: the content stays until the next start.
         return file
-
-    def _add(self, store: BatchStore, file: StoredFile) -> None:
-        """On the store's thread, so that no other file comes between the check and the row.
-
-        Since this file began to come, others may have been stored. Raises Refusal.
-        """
-        self._check_use(_use_of(store, file.owner), file.bytes, file.bytes)
-        store.files.add(file)
-        store.files.name_content(file.id)
-
-
-def _use_of(store: BatchStore, owner: str) -> _FileUse:
-    return _FileUse(*store.files.use(owner), store.used_bytes())
 
 
 def _plain_name(name: str) -> str:

@@ -6,7 +6,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from jitney.engine.answer import Usage
-from jitney.server.batches.objects import answered_line
+from jitney.server.batches.content_files import OutputFiles
 from jitney.server.batches.rows import (
     LineResult,
     NewBatch,
@@ -14,6 +14,7 @@ from jitney.server.batches.rows import (
     StoredBatch,
     StoredFile,
     StoredLine,
+    answered_line,
 )
 from jitney.server.batches.store import BatchStore
 
@@ -32,14 +33,14 @@ def add_file(store: BatchStore, content: bytes, owner: str = "") -> StoredFile:
         sha256=sha256(content).hexdigest(),
         created_at=NOW,
     )
-    store.files.path_of(file.id).write_bytes(content)
-    store.files.add(file)
+    store.content.path_of(file.id).write_bytes(content)
+    store.add_file(file)
     return file
 
 
 def new_batch(file: StoredFile, **fields: object) -> NewBatch:
     """What a caller asks for."""
-    given: dict[str, object] = {
+    usual: dict[str, object] = {
         "owner": file.owner,
         "endpoint": ENDPOINT,
         "model": "fake",
@@ -47,18 +48,34 @@ def new_batch(file: StoredFile, **fields: object) -> NewBatch:
         "created_at": NOW,
         "expires_at": NOW + 86_400,
     }
-    return NewBatch(**(given | fields))  # type: ignore[arg-type]
+    return NewBatch(**(usual | fields))  # type: ignore[arg-type]
 
 
 def begun(store: BatchStore, count: int, owner: str = "") -> StoredBatch:
-    """A batch whose lines are all pending."""
-    batch = store.batches.create(new_batch(add_file(store, b"x", owner)))
-    lines = [
-        StoredLine(number=number, start=number, length=1, custom_id=f"c{number}")
-        for number in range(1, count + 1)
-    ]
-    store.batches.add_lines(batch, lines, count, count)
+    """A batch whose lines are all pending; each has a text of its own: a1, a2 and so on."""
+    texts = [f"{owner}{number}\n".encode() for number in range(1, count + 1)]
+    batch = store.batches.create(new_batch(add_file(store, b"".join(texts), owner)))
+    lines, start = [], 0
+    for number, text in enumerate(texts, 1):
+        lines.append(
+            StoredLine(number=number, start=start, length=len(text), custom_id=f"c{number}")
+        )
+        start += len(text)
+    store.batches.add_lines(batch, lines, start, count)
     assert store.batches.begin(batch.serial, NOW)
+    return store.batches.get(batch.serial)
+
+
+def end(store: BatchStore, batch: StoredBatch) -> StoredBatch:
+    """Write the output of a batch, as the stages do; what it is then."""
+    files = OutputFiles(store.content, batch)
+    after = 0
+    while lines := store.batches.written_lines(batch.serial, after):
+        files.add(lines)
+        after = lines[-1].number
+    files.sync()
+    store.batches.end(batch, NOW, *files.records(NOW))
+    files.name()
     return store.batches.get(batch.serial)
 
 

@@ -1,6 +1,5 @@
 """Tests of `batches.allowances`: who may begin a line, with a real store and a runner."""
 
-import asyncio
 import logging
 import sqlite3
 from pathlib import Path
@@ -13,10 +12,10 @@ from jitney.server.batches import limits
 from jitney.server.batches.allowances import DAY_S, Allowances
 from jitney.server.batches.database import NAME
 from jitney.server.batches.rows import StoredBatch
-from jitney.server.batches.runner import LineRunner
 from jitney.server.batches.store import BatchStore
+from tests.unit.server.batches.conftest import OpenBench
+from tests.unit.server.batches.runner_for_tests import Bench
 from tests.unit.server.batches.store_for_tests import begun, result
-from tests.unit.server.batches.test_runner import Bench, bench
 
 VERSION_1 = Path(__file__).with_name("version_1.sql")
 
@@ -41,8 +40,8 @@ def allowances(clock: HandClock, **per_day: float | None) -> Allowances:
     )
 
 
-def spend(made: Allowances, owner: str, tokens: int) -> None:
-    made.spend(owner, Usage(prompt_count=tokens - 1, cached_count=1, completion_count=1))
+def spend(counted: Allowances, owner: str, tokens: int) -> None:
+    counted.spend(owner, Usage(prompt_count=tokens - 1, cached_count=1, completion_count=1))
 
 
 def stored(folder: Path) -> dict[str, float]:
@@ -55,138 +54,119 @@ def stored(folder: Path) -> dict[str, float]:
 def test_what_was_used_comes_back_evenly_and_not_twice() -> None:
     """Guards both sides of a limit: a day's worth in a day, and never more than that at once."""
     clock = HandClock()
-    made = allowances(clock, a=100)
-    spend(made, "a", 150)
-    assert not made.has_left("a")
+    counted = allowances(clock, a=100)
+    spend(counted, "a", 150)
+    assert not counted.has_left("a")
     clock.seconds = 0.5 * DAY_S
-    assert made.used_by({"a"}) == {"a": 100.0}
-    assert (made.has_left("a"), made.used_up_count) == (False, 1)
+    assert counted.used() == {"a": 100.0}
+    assert (counted.has_left("a"), counted.used_up_count) == (False, 1)
     clock.seconds = 0.51 * DAY_S
-    assert (made.has_left("a"), made.used_up_count) == (True, 0)
+    assert (counted.has_left("a"), counted.used_up_count) == (True, 0)
     clock.seconds = 30 * DAY_S
-    assert made.used_by({"a"}) == {"a": 0.0}
-    spend(made, "a", 100)
-    assert not made.has_left("a"), "a month without work gives a day's worth"
+    assert counted.used() == {"a": 0.0}
+    spend(counted, "a", 100)
+    assert not counted.has_left("a"), "a month without work gives a day's worth"
 
 
 def test_keys_without_a_limit_are_not_counted() -> None:
     """Guards `jitney batch run`, servers without keys, and keys that have no rate of tokens."""
-    made = allowances(HandClock(), a=None)
+    counted = allowances(HandClock(), a=None)
     for owner in ("", "a"):
-        spend(made, owner, 10**12)
-        assert made.has_left(owner)
-    assert made.used_by({"", "a"}) == {}
+        spend(counted, owner, 10**12)
+        assert counted.has_left(owner)
+    assert counted.used() == {}
 
 
 def test_the_wait_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     """Guards the log: a batch that goes on line by line would fill it."""
     clock = HandClock()
-    made = allowances(clock, a=100)
+    counted = allowances(clock, a=100)
     with caplog.at_level(logging.WARNING):
         for _ in range(5):
-            spend(made, "a", 100)
-            assert not made.has_left("a")
+            spend(counted, "a", 100)
+            assert not counted.has_left("a")
             # Until a line may begin, and no longer.
-            clock.seconds += DAY_S * (made.used_by({"a"})["a"] - 99) / 100
-            assert made.has_left("a")
+            clock.seconds += DAY_S * (counted.used()["a"] - 99) / 100
+            assert counted.has_left("a")
         assert len(caplog.messages) == 1
         clock.seconds += DAY_S
-        assert made.has_left("a")
-        spend(made, "a", 100)
-        assert not made.has_left("a")
+        assert counted.has_left("a")
+        spend(counted, "a", 100)
+        assert not counted.has_left("a")
     assert len(caplog.messages) == 2, "another day"
     assert "The batches of a wait: their 100 tokens a day are used up" in caplog.messages[0]
 
 
 def test_a_lower_limit_is_not_paid_for_weeks() -> None:
     """Guards a key whose limit was lowered: it would wait until all of the old one came back."""
-    made = allowances(HandClock(), a=100, b=100)
-    made.adopt({"a": 1e9, "b": 120.0, "gone": 5.0})
+    counted = allowances(HandClock(), a=100, b=100)
+    counted.adopt({"a": 1e9, "b": 120.0, "gone": 5.0})
     days = limits.ALLOWANCE_DAYS_MAX
-    assert made.used_by({"a", "b", "gone"}) == {"a": days * 100.0, "b": 120.0}
-    made.adopt({"b": 3.0})
-    assert made.used_by({"b"}) == {"b": 120.0}, "what was counted here is newer"
+    assert counted.used() == {"a": days * 100.0, "b": 120.0}
+    counted.adopt({"b": 3.0})
+    assert counted.used()["b"] == 120.0, "what was counted here is newer"
 
 
-def limited(folder: Path, clock: HandClock, **per_day: float) -> Bench:
-    """A runner whose keys have limits, over whatever the folder has."""
-    made = bench(folder)
-    made.runner = LineRunner(made.thread, made.asker, allowances(clock, **per_day))
-    return made
-
-
-async def run_until_idle(made: Bench, *done: StoredBatch) -> None:
+async def run_until_idle(bench: Bench, *done: StoredBatch) -> None:
     """Until these are done, no line runs, and every answer is in the store."""
 
     async def is_idle() -> bool:
-        settled = [(await made.now(each)).is_settled for each in done]
-        is_kept = made.runner.in_flight_count == 0 and not made.runner._results
-        return all(settled) and is_kept
+        settled = [(await bench.now(each)).is_settled for each in done]
+        is_stored = bench.runner.in_flight_count == 0 and not bench.runner._results
+        return all(settled) and is_stored
 
-    await made.run_until(is_idle)
+    await bench.run_until(is_idle)
 
 
-def test_a_key_that_used_its_day_waits_and_the_others_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.anyio
+async def test_a_key_that_used_its_day_waits_and_the_others_go_on(
+    open_bench: OpenBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards the rate of a key against a file of any length, over restarts too."""
     monkeypatch.setattr(limits, "ALLOWANCE_S", 0.01)
     clock = HandClock()
-    made = limited(tmp_path, clock, a=5)
-
-    async def begin() -> tuple[StoredBatch, StoredBatch]:
-        mine, other = await made.begin("a", 30), await made.begin("b", 30)
-        await run_until_idle(made, other)
-        return await made.now(mine), other
-
-    batch, _ = asyncio.run(begin())
+    bench = open_bench(allowances=allowances(clock, a=5))
+    batch, other = await bench.begin("a", 30), await bench.begin("b", 30)
+    await run_until_idle(bench, other)
+    batch = await bench.now(batch)
     # A line takes a token, and four run at a time.
     assert 5 <= batch.completed < 5 + 4
     assert batch.failed == 0
-    made.thread.close()
+    bench.thread.close()
     assert stored(tmp_path) == {"a": float(batch.completed)}
-    made = limited(tmp_path, clock, a=5)
+    again = open_bench(allowances=allowances(clock, a=5))
+    other = await again.begin("b", 30)
+    again.runner.begin(batch)
+    await run_until_idle(again, other)
+    assert await again.now(batch) == batch, "a restart is no new day"
 
-    async def go_on() -> StoredBatch:
-        other = await made.begin("b", 30)
-        made.runner.begin(batch)
-        await run_until_idle(made, other)
-        assert await made.now(batch) == batch, "a restart is no new day"
+    async def is_settled() -> bool:
+        clock.seconds += 0.2 * DAY_S
+        return (await again.now(batch)).is_settled
 
-        async def is_settled() -> bool:
-            clock.seconds += 0.2 * DAY_S
-            return (await made.now(batch)).is_settled
-
-        await made.run_until(is_settled)
-        return await made.now(batch)
-
-    done = asyncio.run(go_on())
+    await again.run_until(is_settled)
+    done = await again.now(batch)
     assert (done.completed, done.failed) == (30, 0)
-    made.thread.close()
 
 
-def test_what_comes_back_is_noted_without_a_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.anyio
+async def test_what_comes_back_is_noted_without_a_line(
+    open_bench: OpenBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards a key that rested for days: after a restart it would wait for what it has paid."""
     monkeypatch.setattr(limits, "ALLOWANCE_S", 0.01)
     clock = HandClock()
-    made = limited(tmp_path, clock, a=100)
+    bench = open_bench(allowances=allowances(clock, a=100))
+    await bench.run_to_end(await bench.begin("a", 30))
 
-    async def rest() -> None:
-        batch = await made.begin("a", 30)
-        await made.run_to_end(batch)
+    async def is_noted(used: dict[str, float]) -> bool:
+        return rows(tmp_path) == used
 
-        async def is_noted(used: dict[str, float]) -> bool:
-            return rows(tmp_path) == used
-
-        clock.seconds += 0.1 * DAY_S
-        await made.run_until(lambda: is_noted({"a": 20.0}))
-        clock.seconds += DAY_S
-        await made.run_until(lambda: is_noted({}))
-
-    asyncio.run(rest())
-    made.thread.close()
+    clock.seconds += 0.1 * DAY_S
+    await bench.run_until(lambda: is_noted({"a": 20.0}))
+    clock.seconds += DAY_S
+    await bench.run_until(lambda: is_noted({}))
+    bench.thread.close()
     assert stored(tmp_path) == {}
 
 

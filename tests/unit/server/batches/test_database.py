@@ -75,9 +75,8 @@ def test_a_damaged_store_is_refused_in_a_sentence(tmp_path: Path) -> None:
 def test_commits_wait_for_the_disk(tmp_path: Path) -> None:
     """Guards the promise after a loss of power: the two settings that it rests on."""
     database = Database(tmp_path)
-    with database.reading() as connection:
-        assert connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
-        assert connection.execute("PRAGMA synchronous").fetchone()[0] == 2
+    assert database.value("PRAGMA journal_mode") == "wal"
+    assert database.value("PRAGMA synchronous") == 2
     database.close()
 
 
@@ -85,19 +84,15 @@ def test_a_full_disk_changes_nothing_and_can_be_tried_again(tmp_path: Path) -> N
     """Guards a transaction that finds no room: none of it is there, and later all of it."""
     database = Database(tmp_path)
     row = "INSERT INTO lines VALUES (1, ?, 0, 0, 'x', 1, ?)"
-    with database.reading() as connection:
-        pages = connection.execute("PRAGMA page_count").fetchone()[0]
-        connection.execute(f"PRAGMA max_page_count = {pages + 2}")
+    database.rows(f"PRAGMA max_page_count = {database.value('PRAGMA page_count') + 2}")
     rows = [(number, b"x" * 4000) for number in range(10)]
-    with pytest.raises(DiskError, match="full"), database.transaction() as connection:
-        connection.executemany(row, rows)
-    with database.reading() as connection:
-        assert connection.execute("SELECT count(*) FROM lines").fetchone()[0] == 0
-        connection.execute("PRAGMA max_page_count = 100000")
-    with database.transaction() as connection:
-        connection.executemany(row, rows)
-    with database.reading() as connection:
-        assert connection.execute("SELECT count(*) FROM lines").fetchone()[0] == 10
+    with pytest.raises(DiskError, match="full"), database.transaction():
+        database.execute_many(row, rows)
+    assert database.value("SELECT count(*) FROM lines") == 0
+    database.rows("PRAGMA max_page_count = 100000")
+    with database.transaction():
+        database.execute_many(row, rows)
+    assert database.value("SELECT count(*) FROM lines") == 10
     database.close()
 
 
@@ -125,8 +120,8 @@ def test_another_program_that_writes_is_waited_for(
         pass
     assert not found.value.is_full
     other.execute("ROLLBACK")
-    with database.transaction() as connection:
-        connection.execute("DELETE FROM lines")
+    with database.transaction():
+        database.execute("DELETE FROM lines")
     other.close()
     database.close()
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jitney.server.batches.output import OutputFiles
+from jitney.server.batches.content_files import OutputFiles
 from jitney.server.batches.rows import BatchStatus, StoredBatch, StoredLine
 from jitney.server.batches.store import BatchStore
 from tests.unit.server.batches.store_for_tests import NOW, add_file, ids_in, new_batch, result
@@ -103,7 +103,7 @@ class Process:
         self.store.batches.settle(results)
 
     def _write(self, batch: StoredBatch) -> None:
-        files = self._files = OutputFiles(self.store, batch)
+        files = self._files = OutputFiles(self.store.content, batch)
         after = 0
         while lines := self.store.batches.written_lines(batch.serial, after):
             self.step()
@@ -143,7 +143,7 @@ def test_each_line_is_in_the_results_once_and_in_order(lives: list[int], seed: i
         found = []
         for file_id in (batch.output_file_id, batch.error_file_id):
             if file_id is not None:
-                ids = ids_in(last.store.files.path_of(file_id))
+                ids = ids_in(last.store.content.path_of(file_id))
                 assert ids == sorted(ids, key=lambda each: int(each[1:]))
                 found += ids
         assert sorted(found) == sorted(f"c{number}" for number in range(1, LINES + 1))
@@ -154,5 +154,5 @@ def test_each_line_is_in_the_results_once_and_in_order(lives: list[int], seed: i
         # Nothing is left of outputs that were never complete.
         again = BatchStore(folder)
         left_names = {each.name for each in (folder / "files").iterdir()}
-        assert left_names == again.files.ids() | {"store"}
+        assert left_names == again.file_ids() | {"store"}
         again.close()

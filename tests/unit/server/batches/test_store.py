@@ -3,13 +3,11 @@
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from jitney.server.batches import limits
 from jitney.server.batches.database import NAME
-from jitney.server.batches.output import OutputFiles
 from jitney.server.batches.rows import BatchStatus, StoredBatch, StoredLine
 from jitney.server.batches.store import BatchStore
 from jitney.server.error_object import Refusal
@@ -17,38 +15,19 @@ from tests.unit.server.batches.store_for_tests import (
     NOW,
     add_file,
     begun,
+    end,
     ids_in,
     new_batch,
     result,
 )
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[BatchStore]:
-    made = BatchStore(tmp_path)
-    yield made
-    made.close()
-
-
 @contextmanager
-def refused(code: str) -> Iterator[None]:
+def refused(status: int, code: str) -> Iterator[None]:
     """Within this context the store refuses something."""
     with pytest.raises(Refusal) as caught:
         yield
-    assert caught.value.code == code
-
-
-def end(store: BatchStore, batch: StoredBatch) -> StoredBatch:
-    """Write the output of a batch, as the runner does."""
-    files = OutputFiles(store, batch)
-    after = 0
-    while lines := store.batches.written_lines(batch.serial, after):
-        files.add(lines)
-        after = lines[-1].number
-    files.sync()
-    store.batches.end(batch, NOW, *files.records(NOW))
-    files.name()
-    return store.batches.get(batch.serial)
+    assert (caught.value.status, caught.value.code) == (status, code)
 
 
 def test_a_line_has_one_result(store: BatchStore) -> None:
@@ -81,15 +60,15 @@ def test_a_batch_that_ends_takes_no_more_results(store: BatchStore, how: str) ->
     assert (done.completed, done.failed, done.total) == (1, 2, 3)
     assert done.output_file_id is not None
     assert done.error_file_id is not None
-    assert ids_in(store.files.path_of(done.output_file_id)) == ["c2"]
-    assert ids_in(store.files.path_of(done.error_file_id)) == ["c1", "c3"]
+    assert ids_in(store.content.path_of(done.output_file_id)) == ["c2"]
+    assert ids_in(store.content.path_of(done.error_file_id)) == ["c1", "c3"]
 
 
 def test_moves_start_from_their_states_only(store: BatchStore) -> None:
     """Guards ends that cross: whichever comes first holds."""
     batch = begun(store, 1)
     assert not store.batches.begin(batch.serial, NOW)
-    assert not store.batches.fail(batch.serial, NOW, {"code": "x"})
+    assert not store.batches.fail(batch.serial, NOW, "x", "why")
     assert store.batches.finalize(batch.serial, NOW, BatchStatus.EXPIRED)
     assert not store.batches.finalize(batch.serial, NOW, BatchStatus.COMPLETED)
     cancelled = store.batches.cancel("", batch.id, NOW)
@@ -105,14 +84,14 @@ def test_an_idempotency_key_is_of_its_owner_and_its_content(store: BatchStore) -
     first, again, other = (add_file(store, each) for each in (b"a", b"a", b"b"))
     made = store.batches.create(new_batch(first, idempotency_key="k"))
     assert store.batches.create(new_batch(again, idempotency_key="k")).id == made.id
-    with refused("idempotency_key_reused"):
+    with refused(400, "idempotency_key_reused"):
         store.batches.create(new_batch(other, idempotency_key="k"))
-    with refused("idempotency_key_reused"):
+    with refused(400, "idempotency_key_reused"):
         store.batches.create(new_batch(first, idempotency_key="k", metadata={"a": "b"}))
     strange = add_file(store, b"a", "somebody")
     assert store.batches.create(new_batch(strange, idempotency_key="k")).id != made.id
     assert store.batches.create(new_batch(first)).id != store.batches.create(new_batch(first)).id
-    with refused("file_not_found"):
+    with refused(404, "file_not_found"):
         store.batches.create(new_batch(first, owner="somebody"))
 
 
@@ -120,14 +99,14 @@ def test_a_repeat_finds_its_batch_when_the_input_is_deleted(store: BatchStore) -
     """Guards a caller who tidies up and then sends again: it is still one batch."""
     file, other = add_file(store, b"a"), add_file(store, b"a")
     made = store.batches.create(new_batch(file, idempotency_key="k"))
-    store.batches.fail(made.serial, NOW, {"code": "x"})
+    store.batches.fail(made.serial, NOW, "x", "why")
     for each in (file, other):
-        assert store.files.remove("", each.id) is not None
+        assert store.remove_file("", each.id) is not None
     assert store.batches.create(new_batch(file, idempotency_key="k")).id == made.id
-    with refused("idempotency_key_reused"):
+    with refused(400, "idempotency_key_reused"):
         store.batches.create(new_batch(file, idempotency_key="k", metadata={"a": "b"}))
     # Nobody knows any more what this one was.
-    with refused("file_not_found"):
+    with refused(404, "file_not_found"):
         store.batches.create(new_batch(other, idempotency_key="k"))
 
 
@@ -137,13 +116,14 @@ def test_live_batches_are_bounded_and_old_ones_forgotten(
     """Guards the disk: a key has so many live batches, and so many that it can look back at."""
     monkeypatch.setattr(limits, "BATCHES_LIVE_MAX", 3)
     monkeypatch.setattr(limits, "BATCHES_KEPT_MAX", 5)
-    file = add_file(store, b"a")
+    file, other = add_file(store, b"a"), add_file(store, b"a", "other")
     for _ in range(4):
         made = [store.batches.create(new_batch(file)) for _ in range(3)]
-        with refused("too_many_batches"):
+        with refused(429, "too_many_batches"):
             store.batches.create(new_batch(file))
+        store.batches.fail(store.batches.create(new_batch(other)).serial, NOW, "x", "why")
         for batch in made:
-            store.batches.fail(batch.serial, NOW, {"code": "x"})
+            store.batches.fail(batch.serial, NOW, "x", "why")
         while any(not _is_swept(store, batch) for batch in made):
             store.batches.sweep()
     kept = store.batches.listed("", None, 100)
@@ -186,24 +166,24 @@ def test_a_part_of_an_input_is_noted_once(store: BatchStore) -> None:
 def test_files_belong_to_their_owner_and_to_their_batch(store: BatchStore) -> None:
     """Guards deletes: another's file is not there, and one that is read stays."""
     file = add_file(store, b"abc", "me")
-    assert store.files.find("you", file.id) is None
-    assert store.files.remove("you", file.id) is None
+    assert store.find_file("you", file.id) is None
+    assert store.remove_file("you", file.id) is None
     batch = store.batches.create(new_batch(file))
-    with refused("file_in_use"):
-        store.files.remove("me", file.id)
-    store.batches.fail(batch.serial, NOW, {"code": "x"})
-    assert store.files.use("me") == (1, 3)
-    assert store.files.remove("me", file.id) == file
-    assert not store.files.path_of(file.id).exists()
-    assert store.files.use("me") == (0, 0)
+    with refused(400, "file_in_use"):
+        store.remove_file("me", file.id)
+    store.batches.fail(batch.serial, NOW, "x", "why")
+    assert store.use_of("me")[:2] == (1, 3)
+    assert store.remove_file("me", file.id) == file
+    assert not store.content.path_of(file.id).exists()
+    assert store.use_of("me")[:2] == (0, 0)
 
 
 def test_another_owner_removes_nothing_of_a_file(store: BatchStore) -> None:
     """Guards content that has not got its final name yet: who may not delete it does not."""
     file = add_file(store, b"mine", "me")
-    store.files.path_of(file.id).rename(store.files.partial_of(file.id))
-    assert store.files.remove("somebody", file.id) is None
-    with store.files.open_content(file.id) as content:
+    store.content.path_of(file.id).rename(store.content.partial_of(file.id))
+    assert store.remove_file("somebody", file.id) is None
+    with store.content.open_content(file.id) as content:
         assert content.read() == b"mine"
-    assert store.files.remove("me", file.id) == file
-    assert not store.files.partial_of(file.id).exists()
+    assert store.remove_file("me", file.id) == file
+    assert not store.content.partial_of(file.id).exists()

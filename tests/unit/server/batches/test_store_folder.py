@@ -4,6 +4,7 @@ import fcntl
 import os
 import shutil
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ def names(folder: Path) -> set[str]:
 def ids_after_a_start(folder: Path) -> set[str]:
     store = BatchStore(folder)
     try:
-        return store.files.ids()
+        return store.file_ids()
     finally:
         store.close()
 
@@ -194,24 +195,35 @@ def test_another_user_neither_reads_nor_locks_the_store(tmp_path: Path) -> None:
         if path.stat().st_uid == os.geteuid() and path.is_relative_to("/tmp"):
             path.chmod(path.stat().st_mode | 0o011)
     store_with(tmp_path / "jobs", 1)
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.setuid(NOBODY)
-        said = []
+
+    def look() -> str:
+        found = []
         for name in (NAME, "lock", FILES):
             try:
                 descriptor = os.open(tmp_path / "jobs" / name, os.O_RDONLY)
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                said.append("opened")
+                found.append("opened")
             except OSError as error:
-                said.append(error.strerror or "")
-        os.write(write, ",".join(said).encode())
+                found.append(error.strerror or "")
+        return ",".join(found)
+
+    assert answer_as(NOBODY, look) == ",".join(["Permission denied"] * 3)
+
+
+def answer_as(user: int, ask: Callable[[], str]) -> str:
+    """What this returns in a process of another user."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setuid(user)
+        os.write(write, ask().encode())
         os._exit(0)
     os.waitpid(child, 0)
-    assert os.read(read, 1000) == b",".join([b"Permission denied"] * 3)
-    os.close(read)
-    os.close(write)
+    try:
+        return os.read(read, 1000).decode()
+    finally:
+        os.close(read)
+        os.close(write)
 
 
 @as_root
@@ -236,17 +248,12 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path, *tmp_path.parents[:-1]):
         if path.is_relative_to("/tmp"):
             path.chmod(path.stat().st_mode | 0o011)
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.setuid(NOBODY - 1)
+
+    def take() -> str:
         try:
             BatchStore(trap)
-            os.write(write, b"taken")
+            return "taken"
         except ConfigError as error:
-            os.write(write, str(error).encode())
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert b"belongs to another user" in os.read(read, 1000)
-    os.close(read)
-    os.close(write)
+            return str(error)
+
+    assert "belongs to another user" in answer_as(NOBODY - 1, take)

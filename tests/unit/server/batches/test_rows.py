@@ -5,8 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jitney.server.batches.objects import answered_line, refused_line, unrun_line
-from jitney.server.batches.rows import BatchStatus
+from jitney.server.batches.rows import BatchStatus, answered_line, refused_line, unrun_line
 
 
 @given(custom_id=st.text(max_size=30), text=st.text(max_size=60))

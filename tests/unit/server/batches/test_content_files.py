@@ -1,22 +1,11 @@
 """Tests of `OutputFiles`: two files that are complete or not there."""
 
-from collections.abc import Iterator
 from hashlib import sha256
-from pathlib import Path
 
-import pytest
-
-from jitney.server.batches.output import OutputFiles
+from jitney.server.batches.content_files import OutputFiles
 from jitney.server.batches.rows import BatchStatus, StoredBatch
 from jitney.server.batches.store import BatchStore
 from tests.unit.server.batches.store_for_tests import NOW, begun, ids_in, result
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[BatchStore]:
-    made = BatchStore(tmp_path)
-    yield made
-    made.close()
 
 
 def expired(store: BatchStore) -> StoredBatch:
@@ -34,7 +23,7 @@ def test_each_line_is_in_one_of_the_files_in_order(store: BatchStore) -> None:
     """Guards the recount: done lines in one file, all others with their reasons in the other."""
     batch = expired(store)
     before = files_in(store)
-    files = OutputFiles(store, batch)
+    files = OutputFiles(store.content, batch)
     files.add(store.batches.written_lines(batch.serial, 0))
     files.sync()
     # Nothing has a final name yet.
@@ -43,9 +32,9 @@ def test_each_line_is_in_one_of_the_files_in_order(store: BatchStore) -> None:
     output, errors = files.records(NOW)
     assert output is not None
     assert errors is not None
-    assert ids_in(store.files.path_of(output.id)) == ["c2", "c5"]
-    assert ids_in(store.files.path_of(errors.id)) == ["c1", "c3", "c4", "c6"]
-    content = store.files.path_of(output.id).read_bytes()
+    assert ids_in(store.content.path_of(output.id)) == ["c2", "c5"]
+    assert ids_in(store.content.path_of(errors.id)) == ["c1", "c3", "c4", "c6"]
+    content = store.content.path_of(output.id).read_bytes()
     assert (output.bytes, output.sha256) == (len(content), sha256(content).hexdigest())
     assert (output.purpose, output.owner) == ("batch_output", batch.owner)
     assert files_in(store) - before == {output.id, errors.id}
@@ -56,7 +45,7 @@ def test_a_file_without_lines_is_not_made(store: BatchStore) -> None:
     batch = begun(store, 2)
     store.batches.settle([result(batch, 1), result(batch, 2)])
     store.batches.finalize(batch.serial, NOW, BatchStatus.COMPLETED)
-    files = OutputFiles(store, store.batches.get(batch.serial))
+    files = OutputFiles(store.content, store.batches.get(batch.serial))
     files.add(store.batches.written_lines(batch.serial, 0))
     files.sync()
     output, errors = files.records(NOW)
@@ -69,7 +58,7 @@ def test_what_is_discarded_leaves_nothing(store: BatchStore) -> None:
     batch = expired(store)
     before = files_in(store)
     for is_complete in (False, True):
-        files = OutputFiles(store, batch)
+        files = OutputFiles(store.content, batch)
         files.add(store.batches.written_lines(batch.serial, 0))
         if is_complete:
             files.sync()
