@@ -156,10 +156,10 @@ OF_MEMORY = (
         "oracle",
         (
             "jitney/core/preemption.py",
-            "        live.wait_again(sequence)\n        sequence.history.preempted_count +=",
+            "        registry.wait_again(sequence)\n        sequence.history.preempted_count +=",
             "        if sequence.completion_count:\n"
             "            sequence.tokens.pop()\n"
-            "        live.wait_again(sequence)\n        sequence.history.preempted_count +=",
+            "        registry.wait_again(sequence)\n        sequence.history.preempted_count +=",
         ),
     ),
     planted(
@@ -233,9 +233,9 @@ OF_ANSWERS = (
         "ending",
         (
             _SCHEDULER,
-            "self._live.end(sequence, FinishReason.LENGTH, now)",
-            "self._live.end(sequence, FinishReason.LENGTH, now)\n"
-            "            self._live.events.append(self._live.events[-1])",
+            "self._registry.end(sequence, FinishReason.LENGTH, now)",
+            "self._registry.end(sequence, FinishReason.LENGTH, now)\n"
+            "            self._registry.events.append(self._registry.events[-1])",
         ),
     ),
     planted(
@@ -243,17 +243,17 @@ OF_ANSWERS = (
         "ending",
         (
             _SCHEDULER,
-            "self._live.end(sequence, FinishReason.CANCELLED, now)",
-            "self._live.end(sequence, FinishReason.CANCELLED, now)\n"
+            "self._registry.end(sequence, FinishReason.CANCELLED, now)",
+            "self._registry.end(sequence, FinishReason.CANCELLED, now)\n"
             '            if phase != "waiting":\n'
-            "                self._live.events.pop()",
+            "                self._registry.events.pop()",
         ),
     ),
     planted(
         "cached tokens are not counted",
         "usage",
         (
-            "jitney/core/sequences.py",
+            "jitney/core/registry.py",
             "history.cached_count = min(sequence.computed, len(sequence.request.prompt))",
             "history.cached_count = 0",
         ),
@@ -307,7 +307,7 @@ OF_WAITING_AND_FAULTS = (
         "the deadline of those who wait is forgotten",
         "waiting",
         (
-            "jitney/core/rules/deadlines.py",
+            "jitney/core/registry.py",
             "self._note(sequence, sequence.accepted_at + wait_s, is_until_start=True)",
             "pass",
         ),

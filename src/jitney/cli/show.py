@@ -16,7 +16,7 @@ from jitney.cli.verbs import ShowOptions
 from jitney.config import Resolved, Setting, known_serve_settings, known_settings
 from jitney.config.policies import policy_text
 from jitney.config.resolve import DEFAULT
-from jitney.core.rules.policy import SchedulingPolicy
+from jitney.core.scheduler_settings import SchedulingPolicy
 
 PIPED_WIDTH = 400
 """Wide enough that lines are not broken for a program."""

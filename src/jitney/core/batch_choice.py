@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from jitney.core import limits
+from jitney.core.admission import Admission
 from jitney.core.backend import Traits
-from jitney.core.rules.background import Background, budget_behind
+from jitney.core.counters import Counters
+from jitney.core.rules.background import budget_behind
 from jitney.core.rules.cost import CostModel
 from jitney.core.rules.mix import Budget, BudgetSplit, PrefillWanted, split_budget, within_stall
 from jitney.core.scheduler_settings import Mix, SchedulerSettings
 from jitney.core.sequence import Sequence, SequenceState
-from jitney.core.sequences import LiveSequences
 
 SpanWanted = tuple[Sequence, int]
 """A sequence, and how many positions it wants or gets in a tick."""
@@ -27,15 +28,16 @@ class BatchChoice:
     def __init__(
         self,
         settings: SchedulerSettings,
-        live: LiveSequences,
-        background: Background,
+        admission: Admission,
         cost: CostModel,
         traits: Traits,
+        counters: Counters,
     ) -> None:
         self._settings = settings
-        self._live = live
-        self._background = background
+        self._admission = admission
+        self._registry = admission.registry
         self._cost = cost
+        self._counters = counters
         self._decodes_differ = traits.decodes_differ
         self._decode_turns = [0, 0]
         """Of the live ones, and of the background ones."""
@@ -55,7 +57,7 @@ class BatchChoice:
         take turns. Under the mix `separate`, prefills and decodes take turns too. If none
         of them can run, the next ones are tried. Background sequences may have to sit out.
         """
-        running = self._background.taking_part()
+        running = self._taking_part()
         suspects = [each for each in running if each.history.failed_count and each.is_suspect]
         if not suspects:
             yield from self._apart(running, batch_number)
@@ -76,6 +78,17 @@ class BatchChoice:
         behind = [each for each in wanted if each[0].is_background]
         chosen = self._live_spans(live)
         return chosen + self._spans_behind(behind, len(chosen)) if behind else chosen
+
+    def _taking_part(self) -> list[Sequence]:
+        """The running sequences that may be in the next batch."""
+        running = self._registry.running
+        # Background sequences are the last of them.
+        if not running or not running[-1].is_background or not self._admission.is_live_awaited:
+            return running
+        self._counters.add("sat_out")
+        is_live_here = self._registry.queue.live.count or not running[0].is_background
+        assert is_live_here, "a live one is awaited"
+        return [sequence for sequence in running if not sequence.is_background]
 
     def _live_spans(self, wanted: list[SpanWanted]) -> list[SpanWanted]:
         prefills, decode_count = _kinds(wanted)
@@ -136,12 +149,12 @@ class BatchChoice:
             return self._budget
         self._prefill_turn += 1
         budget = replace(self._budget, turn=self._prefill_turn)
-        is_awaited = any(self._wanted(sequence) == 1 for sequence in self._live.running)
+        is_awaited = any(self._wanted(sequence) == 1 for sequence in self._registry.running)
         return within_stall(budget, self._cost) if is_awaited else budget
 
     def _wanted(self, sequence: Sequence) -> int:
         """The most positions to plan for a sequence."""
-        if sequence in self._live.paused:
+        if sequence in self._registry.paused:
             return 0
         want = sequence.wanted_count
         assert want >= 0, want

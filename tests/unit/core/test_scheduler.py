@@ -10,8 +10,8 @@ from jitney.core.batch import Outcome, Sample
 from jitney.core.events import Event, FinishEvent, FinishReason, StartEvent
 from jitney.core.limits import FAILURES_MAX
 from jitney.core.params import SamplingParams
+from jitney.core.registry import ENDED_KEPT
 from jitney.core.request import Priority, Request, RequestId
-from jitney.core.rules.deadlines import ENDED_KEPT
 from jitney.core.scheduler import PlannedBatch, Scheduler
 from jitney.core.scheduler_settings import Policy, SchedulerSettings, Strategy
 from jitney.errors import Draining, QueueFull
@@ -246,7 +246,7 @@ def test_deadlines_of_ended_requests_are_forgotten() -> None:
         one.cancel(RequestId(f"request-{number}"), 0.0)
         one.expire(0.0)
     assert one.wake_at(0.0) is None
-    assert len(one._deadlines._due) <= ENDED_KEPT
+    assert len(one._registry.deadlines._due) <= ENDED_KEPT
 
 
 def test_nobody_is_struck_for_a_batch_that_never_reached_the_backend() -> None:
@@ -297,6 +297,6 @@ def test_deadlines_of_live_completions_are_not_sorted_again(
         )
         one.submit(each, 0.0)
     sorted_again: list[object] = []
-    monkeypatch.setattr("jitney.core.rules.deadlines.heapq.heapify", sorted_again.append)
+    monkeypatch.setattr("jitney.core.registry.heapq.heapify", sorted_again.append)
     one.expire(1.0)
     assert not sorted_again

@@ -13,9 +13,8 @@ from jitney.core.limits import PAUSE_S_MAX
 from jitney.core.params import SamplingParams
 from jitney.core.request import Priority, Request, RequestId, Share
 from jitney.core.rules.pauses import PauseOutcome
-from jitney.core.rules.policy import Candidate
 from jitney.core.scheduler import Scheduler
-from jitney.core.scheduler_settings import Mix, Policy, SchedulerSettings, Strategy
+from jitney.core.scheduler_settings import Candidate, Mix, Policy, SchedulerSettings, Strategy
 from jitney.core.snapshot import WaitReason
 from jitney.errors import QueueFull
 
