@@ -19,8 +19,7 @@ _LEDGER = "jitney/core/ledger.py"
 _TICK = "jitney/engine/tick.py"
 _BUDGET_ASSERT = (
     _SCHEDULER,
-    "        assert batch.token_count <= self._settings.max_num_batched_tokens, "
-    "batch.token_count\n",
+    "        assert token_count <= self._settings.max_num_batched_tokens, token_count\n",
     "",
 )
 

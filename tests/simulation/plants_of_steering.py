@@ -91,7 +91,7 @@ OF_STEERING = (
     planted(
         "a pause never ends by itself",
         "joining",
-        (_SCHEDULER, "        self._registry.paused.end_due(now)\n", ""),
+        (_SCHEDULER, "            self._registry.paused.end_due(now)\n", "            pass\n"),
     ),
     planted(
         "a drain leaves the paused where they are",

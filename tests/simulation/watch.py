@@ -83,9 +83,10 @@ class Watch:
         """As the scheduler does."""
         self._scheduler.reprioritise(request_id, priority)
 
-    def take_complaints(self) -> list[str]:
-        """As the scheduler says."""
-        return self._scheduler.take_complaints()
+    @property
+    def complaints(self) -> list[str]:
+        """The scheduler's own."""
+        return self._scheduler.complaints
 
     def submit(self, request: Request, now: float) -> None:
         """Tell what became of the request."""

@@ -14,7 +14,7 @@ from jitney.core.backend import Traits
 from jitney.core.counters import Counters
 from jitney.core.rules.background import budget_behind
 from jitney.core.rules.cost import CostModel
-from jitney.core.rules.mix import Budget, BudgetSplit, PrefillWanted, split_budget, within_stall
+from jitney.core.rules.mix import Budget, PrefillWanted, split_budget, within_stall
 from jitney.core.scheduler_settings import Mix, SchedulerSettings
 from jitney.core.sequence import Sequence, SequenceState
 
@@ -69,15 +69,17 @@ class BatchChoice:
         for each in in_turn:
             yield from self._apart(each, batch_number // 2)
 
-    def spans(self, candidates: list[Sequence]) -> list[tuple[Sequence, int]]:
+    def spans(self, candidates: list[Sequence]) -> list[SpanWanted]:
         """The span that each of these may compute in this tick, in order of seniority."""
-        # Some may have been preempted for other candidates that found no room in the end.
-        running = [sequence for sequence in candidates if sequence.state is SequenceState.RUNNING]
-        wanted = [(sequence, self._wanted(sequence)) for sequence in running]
-        live = [each for each in wanted if not each[0].is_background]
-        behind = [each for each in wanted if each[0].is_background]
-        chosen = self._live_spans(live)
-        return chosen + self._spans_behind(behind, len(chosen)) if behind else chosen
+        live: list[SpanWanted] = []
+        behind: list[SpanWanted] = []
+        for sequence in candidates:
+            # Some may have been preempted for other candidates that found no room in the end.
+            if sequence.state is SequenceState.RUNNING:
+                lane = behind if sequence.is_background else live
+                lane.append((sequence, self._wanted(sequence)))
+        chosen = self._chosen(live)
+        return chosen + self._chosen(behind, len(chosen)) if behind else chosen
 
     def _taking_part(self) -> list[Sequence]:
         """The running sequences that may be in the next batch."""
@@ -90,30 +92,24 @@ class BatchChoice:
         assert is_live_here, "a live one is awaited"
         return [sequence for sequence in running if not sequence.is_background]
 
-    def _live_spans(self, wanted: list[SpanWanted]) -> list[SpanWanted]:
-        prefills, decode_count = _kinds(wanted)
-        budget = self._budget_of(prefills)
-        split = split_budget(self._settings.mix, decode_count, prefills, budget, self._cost)
-        return self._chosen(wanted, split, is_background=False)
-
-    def _spans_behind(self, wanted: list[SpanWanted], live_count: int) -> list[SpanWanted]:
-        """Spans of background sequences, beside so many live decodes."""
-        prefills, decode_count = _kinds(wanted)
-        budget = self._budget_of(prefills)
-        decodes, budget = budget_behind(live_count, decode_count, budget, self._cost)
-        split = split_budget(self._settings.mix, decodes, prefills, budget, self._cost)
-        return self._chosen(wanted, split, is_background=True)
-
-    def _chosen(
-        self, wanted: list[SpanWanted], split: BudgetSplit, *, is_background: bool
-    ) -> list[SpanWanted]:
-        """The spans of a split, for those that have one."""
-        decode_count = sum(want == 1 for _, want in wanted)
+    def _chosen(self, wanted: list[SpanWanted], live_count: int | None = None) -> list[SpanWanted]:
+        """The spans of these, if they have one: live sequences, or background ones beside so many
+        live decodes."""
+        decode_count = [want for _, want in wanted].count(1)
+        prefills = [
+            PrefillWanted(want, sequence.request.limited_tenant)
+            for sequence, want in wanted
+            if want > 1
+        ]
+        decodes_max, budget = decode_count, self._budget_of(prefills)
+        if live_count is not None:
+            decodes_max, budget = budget_behind(live_count, decode_count, budget, self._cost)
+        split = split_budget(self._settings.mix, decodes_max, prefills, budget, self._cost)
         assert split.decode_count <= decode_count, split
         # When this tick has no room for every decode, they take turns.
-        left_out = decode_count - split.decode_count
-        first = self._decode_turns[is_background] % decode_count if left_out else 0
-        self._decode_turns[is_background] += split.decode_count
+        turns, is_background = self._decode_turns, live_count is not None
+        first = turns[is_background] % decode_count if split.decode_count < decode_count else 0
+        turns[is_background] += split.decode_count
         spans = iter(split.spans)
         decodes = 0
         chosen: list[SpanWanted] = []
@@ -164,13 +160,3 @@ class BatchChoice:
         if want > 1 and sequence.wants_prompt_logprobs:
             return min(want, limits.SCORED_SPAN_MAX)
         return want
-
-
-def _kinds(wanted: list[SpanWanted]) -> tuple[list[PrefillWanted], int]:
-    """The prefills, and the number of decodes."""
-    prefills = [
-        PrefillWanted(want, sequence.request.limited_tenant)
-        for sequence, want in wanted
-        if want > 1
-    ]
-    return prefills, sum(want == 1 for _, want in wanted)

@@ -37,10 +37,11 @@ RETRY_PART = 0.25
 
 @dataclass(frozen=True, slots=True)
 class PlannedBatch:
-    """A batch, and the sequences of its entries in the same order."""
+    """A batch, the sequences of its entries in the same order, and the tokens of all of them."""
 
     batch: Batch
     sequences: tuple[Sequence, ...]
+    token_count: int
 
 
 class Scheduler:
@@ -129,7 +130,8 @@ class Scheduler:
 
     def expire(self, now: float) -> list[Event]:
         """End sequences past their deadline (invariant 8), and pauses that reached their limit."""
-        self._registry.paused.end_due(now)
+        if self._registry.paused:
+            self._registry.paused.end_due(now)
         for sequence in self._registry.deadlines.passed(now, self._registry.count):
             phase = "running" if sequence.has_started else "waiting"
             self.counters.add(f"deadline_{phase}")
@@ -167,6 +169,7 @@ class Scheduler:
         self._admission.admit(now, starts_now=self._ends_waits)
         entries: list[Entry] = []
         sequences: list[Sequence] = []
+        token_count = 0
         for candidates in self._choice.candidates(self._batch_number):
             for sequence, span in self._choice.spans(candidates):
                 # A sequence may have been preempted for one before it in this loop.
@@ -175,6 +178,7 @@ class Scheduler:
                 if self._preemption.obtain(sequence, span, now):
                     entries.append(_entry(sequence, span))
                     sequences.append(sequence)
+                    token_count += span
             if entries:
                 break
         if not entries:
@@ -183,8 +187,8 @@ class Scheduler:
         self._batch_number += 1
         operations = self._registry.memory.take_operations()
         batch = Batch(self._batch_number, operations, tuple(entries))
-        assert batch.token_count <= self._settings.max_num_batched_tokens, batch.token_count
-        return PlannedBatch(batch, tuple(sequences))
+        assert token_count <= self._settings.max_num_batched_tokens, token_count
+        return PlannedBatch(batch, tuple(sequences), token_count)
 
     @property
     def is_steady(self) -> bool:
@@ -219,9 +223,8 @@ class Scheduler:
             # It may have been cancelled, or ended by its text, while the batch was in flight.
             if sequence.state is SequenceState.RUNNING:
                 self._apply_sample(sequence, entry, sample, now)
-        lengths = [entry.length for entry in batch.entries]
-        decode_count = lengths.count(1)
-        self._cost.observe(decode_count, sum(lengths) - decode_count, outcome.seconds)
+        decode_count = [entry.length for entry in batch.entries].count(1)
+        self._cost.observe(decode_count, planned.token_count - decode_count, outcome.seconds)
         self._registry.gate.observe(outcome.seconds)
         return self._registry.take_events()
 
@@ -272,18 +275,21 @@ class Scheduler:
     def snapshot(self) -> Snapshot:
         """The levels and counters now."""
         running, memory, queue = self._registry.running, self._registry.memory, self._registry.queue
-        ledger = memory.ledger
+        ledger, waiting_count = memory.ledger, queue.count
+        paused = [each.state is SequenceState.WAITING for each in self._registry.paused]
+        left = [len(sequence.tokens) - sequence.computed for sequence in running]
+        prefills = [count for count in left if count > 1]
         return Snapshot(
             running_count=len(running),
-            prefilling_count=sum(sequence.is_prefilling for sequence in running),
-            waiting_count=queue.count,
-            paused_count=sum(each.state is SequenceState.WAITING for each in self._registry.paused),
+            prefilling_count=len(prefills),
+            waiting_count=waiting_count,
+            paused_count=sum(paused),
             waiting_tokens=queue.token_count,
-            background_running=len(background_of(running)),
+            background_running=sum([sequence.is_background for sequence in running]),
             background_waiting=queue.behind.count,
             background_tokens=queue.behind.token_count,
-            prefill_left=sum(s.known_count - s.computed for s in running if s.is_prefilling),
-            deferred_count=min(self._admission.deferred_count, queue.count),
+            prefill_left=sum(prefills),
+            deferred_count=min(self._admission.deferred_count, waiting_count),
             cached_count=memory.cached_count,
             kv_tokens=ledger.capacity * ledger.block_tokens,
             kv_used=ledger.used * ledger.block_tokens,
@@ -294,11 +300,10 @@ class Scheduler:
             counters=self.counters.snapshot(),
         )
 
-    def take_complaints(self) -> list[str]:
-        """Sentences about mistakes of a user's policy since the last call."""
-        complaints = list(self._registry.complaints)
-        self._registry.complaints.clear()
-        return complaints
+    @property
+    def complaints(self) -> list[str]:
+        """Sentences about mistakes of a user's policy, to be logged and cleared."""
+        return self._registry.complaints
 
     @property
     def running(self) -> list[Sequence]:
@@ -327,8 +332,8 @@ class Scheduler:
     def _apply_sample(self, sequence: Sequence, entry: Entry, sample: Sample, now: float) -> None:
         registry, history = self._registry, sequence.history
         assert entry.start == sequence.computed, "spans are computed in order"
-        assert entry.end <= sequence.planned, "only what was planned is computed"
         sequence.computed = entry.end
+        assert sequence.computed <= sequence.planned, "only what was planned is computed"
         fair = registry.queue.lane_of(sequence).fair
         if fair is not None and entry.wants_token:
             fair.charge(sequence.request.tenant, 1)

@@ -374,8 +374,10 @@ class Tick:
         """Take a snapshot of the scheduler; record if memory ran short since the last one."""
         snapshot = self._scheduler.snapshot()
         self.statistics.note(snapshot, self._clock.now())
-        for complaint in self._scheduler.take_complaints():
+        complaints = self._scheduler.complaints
+        for complaint in complaints:
             _log.warning("%s", complaint)
+        complaints.clear()
         evicted_count = snapshot.counters.get("evicted", 0)
         if evicted_count > self._evicted_count or self._memory_preempted_count:
             self._record(

@@ -70,7 +70,7 @@ def split_budget(
         case Mix.BOUNDED_STALL:
             decodes = min(decode_count, budget.tokens)
             left = budget.tokens - decodes
-            if decodes:
+            if decodes and wanted:
                 stall_s = max(budget.stall_s, STALL_FACTOR * cost.decodes_s(decodes))
                 left = min(left, max(cost.prefill_within(stall_s, decodes), PREFILL_MIN))
             return BudgetSplit(decodes, _spans(wanted, left, budget.chunk))
