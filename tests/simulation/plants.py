@@ -79,23 +79,23 @@ OF_THE_PSEUDO_CODE = (
         "capacity",
         (
             "jitney/core/rules/mix.py",
-            "span = min(want.tokens, chunk, left.get(want.tenant, 0))",
-            "span = min(want.tokens, left.get(want.tenant, 0))",
+            "span = min(prefill.tokens, chunk, left.get(prefill.tenant, 0))",
+            "span = min(prefill.tokens, left.get(prefill.tenant, 0))",
         ),
-        ("jitney/core/rules/mix.py", "+ min(want.tokens, chunk)", "+ want.tokens"),
+        ("jitney/core/rules/mix.py", "+ min(prefill.tokens, chunk)", "+ prefill.tokens"),
     ),
     planted(
         "the budget is not applied to prefill",
         "capacity",
         (
             "jitney/core/rules/mix.py",
-            "span = min(want.tokens, chunk, left.get(want.tenant, 0))",
-            "span = min(want.tokens, chunk)",
+            "span = min(prefill.tokens, chunk, left.get(prefill.tenant, 0))",
+            "span = min(prefill.tokens, chunk)",
         ),
         (
             "jitney/core/rules/mix.py",
             "        if span:\n            left",
-            "        if want.tenant in left:\n            left",
+            "        if prefill.tenant in left:\n            left",
         ),
         (
             "jitney/core/rules/mix.py",

@@ -119,7 +119,7 @@ OF_STEERING = (
         (
             "jitney/core/rules/mix.py",
             "        case Mix.SEPARATE:\n"
-            "            return _split_apart(decode_count, wanted, budget)\n",
+            "            return _split_apart(decode_count, prefills, budget)\n",
             "",
         ),
     ),

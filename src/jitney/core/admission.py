@@ -210,8 +210,8 @@ class Admission:
     def _fill_tick(self, running: list[Sequence]) -> bool:
         """Whether these sequences want all tokens of a tick."""
         chunk = self._settings.prefill_chunk
-        wanted = sum([min(sequence.wanted_count, chunk) for sequence in running])
-        return wanted >= self._settings.max_num_batched_tokens
+        token_count = sum([min(sequence.wanted_count, chunk) for sequence in running])
+        return token_count >= self._settings.max_num_batched_tokens
 
     def _start(self, sequence: Sequence, match: Match, now: float) -> bool:
         """Let it run, or make room for it; false if it has to wait."""

@@ -14,11 +14,11 @@ from jitney.core.backend import Traits
 from jitney.core.counters import Counters
 from jitney.core.rules.background import budget_behind
 from jitney.core.rules.cost import CostModel
-from jitney.core.rules.mix import Budget, PrefillWanted, split_budget, within_stall
+from jitney.core.rules.mix import Budget, Prefill, split_budget, within_stall
 from jitney.core.scheduler_settings import Mix, SchedulerSettings
 from jitney.core.sequence import Sequence, SequenceState
 
-SpanWanted = tuple[Sequence, int]
+SequenceSpan = tuple[Sequence, int]
 """A sequence, and how many positions it wants or gets in a tick."""
 
 
@@ -69,10 +69,10 @@ class BatchChoice:
         for each in in_turn:
             yield from self._apart(each, batch_number // 2)
 
-    def spans(self, candidates: list[Sequence]) -> list[SpanWanted]:
+    def spans(self, candidates: list[Sequence]) -> list[SequenceSpan]:
         """The span that each of these may compute in this tick, in order of seniority."""
-        live: list[SpanWanted] = []
-        behind: list[SpanWanted] = []
+        live: list[SequenceSpan] = []
+        behind: list[SequenceSpan] = []
         for sequence in candidates:
             # Some may have been preempted for other candidates that found no room in the end.
             if sequence.state is SequenceState.RUNNING:
@@ -92,14 +92,14 @@ class BatchChoice:
         assert is_live_here, "a live one is awaited"
         return [sequence for sequence in running if not sequence.is_background]
 
-    def _chosen(self, wanted: list[SpanWanted], live_count: int | None = None) -> list[SpanWanted]:
+    def _chosen(
+        self, wants: list[SequenceSpan], live_count: int | None = None
+    ) -> list[SequenceSpan]:
         """The spans of these, if they have one: live sequences, or background ones beside so many
         live decodes."""
-        decode_count = [want for _, want in wanted].count(1)
+        decode_count = [want for _, want in wants].count(1)
         prefills = [
-            PrefillWanted(want, sequence.request.limited_tenant)
-            for sequence, want in wanted
-            if want > 1
+            Prefill(want, sequence.request.limited_tenant) for sequence, want in wants if want > 1
         ]
         decodes_max, budget = decode_count, self._budget_of(prefills)
         if live_count is not None:
@@ -112,8 +112,8 @@ class BatchChoice:
         turns[is_background] += split.decode_count
         spans = iter(split.spans)
         decodes = 0
-        chosen: list[SpanWanted] = []
-        for sequence, want in wanted:
+        chosen: list[SequenceSpan] = []
+        for sequence, want in wants:
             if want > 1:
                 span = next(spans)
                 if span:
@@ -139,7 +139,7 @@ class BatchChoice:
             yield from (decodes, prefills) if turn % 2 else (prefills, decodes)
         yield [each for each in sequences if self._wanted(each)][:1]
 
-    def _budget_of(self, prefills: list[PrefillWanted]) -> Budget:
+    def _budget_of(self, prefills: list[Prefill]) -> Budget:
         """The budget of a tick. That of prefills without decodes is smaller if a decode waits."""
         if self._settings.mix is not Mix.SEPARATE or not prefills:
             return self._budget

@@ -217,12 +217,12 @@ class PrefixIndex:
     def trim(self, holding: Holding, token_count: int) -> None:
         """Remove the holding from the index beyond so many tokens."""
         assert 0 <= token_count <= holding.known_count, token_count
-        kept, known = token_count // PREFIX_STRIDE, holding.known_depth
-        computed = min(holding.computed_depth, kept)
+        depth, known = token_count // PREFIX_STRIDE, holding.known_depth
+        computed = min(holding.computed_depth, depth)
         keys = holding.chain.keys(known)
         _take(self._computed, keys[computed : holding.computed_depth], holding)
-        _take(self._promised, keys[max(holding.computed_depth, kept) : known], holding)
-        holding.known_depth, holding.computed_depth = min(known, kept), computed
+        _take(self._promised, keys[max(holding.computed_depth, depth) : known], holding)
+        holding.known_depth, holding.computed_depth = min(known, depth), computed
 
     def longest(self, chain: Chain, length_max: int, *, is_background: bool = False) -> Match:
         """The holding with the longest computed prefix of the chain, at most `length_max` of it.

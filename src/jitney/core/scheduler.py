@@ -82,7 +82,7 @@ class Scheduler:
                 self._registry.end(sequence, reason=FinishReason.LENGTH, now=now)
 
     def cancel(self, request_id: RequestId, now: float) -> list[Event]:
-        """End the live sequences of a request. An unknown or ended request is ignored."""
+        """End the unfinished sequences of a request. An unknown or ended request is ignored."""
         sequences = list(self._registry.by_request.get(request_id, ()))
         if not sequences:
             self.counters.add("cancelled_finished")
@@ -133,9 +133,8 @@ class Scheduler:
         if self._registry.paused:
             self._registry.paused.end_due(now)
         for sequence in self._registry.deadlines.passed(now, self._registry.count):
-            phase = "running" if sequence.has_started else "waiting"
-            self.counters.add(f"deadline_{phase}")
-            message = f"The request passed its deadline while {phase}."
+            self.counters.add(f"deadline_{sequence.state}")
+            message = f"The request passed its deadline while {sequence.state}."
             self._registry.end(sequence, FinishReason.DEADLINE, now, message)
         return self._registry.take_events()
 

@@ -140,8 +140,8 @@ class MemoryShares:
         # A prefix that is only cached will count as the tenant's.
         source = match.holding
         is_held = source is not None and any(each.slot == source.slot for each in own)
-        wanted = self._memory.blocks_wanted(sequence, match if is_held else NO_MATCH)
-        return held + wanted <= blocks_max
+        need = self._memory.blocks_wanted(sequence, match if is_held else NO_MATCH)
+        return held + need <= blocks_max
 
     def over_share(self, running: list[Sequence]) -> dict[str, list[Sequence]]:
         """The sequences of each tenant that holds more than its share with more than one of them.
