@@ -232,7 +232,7 @@ class Engine:
 
     def stop_gathering(self) -> None:
         """Let waiting requests start without waiting for others: no more will come."""
-        self._inbox.send(self._tick.stop_gathering)
+        self._inbox.send(self._scheduler.stop_gathering)
 
     def close(self, drain_s: float = DRAIN_S) -> None:
         """Finish requests for at most `drain_s` seconds, cancel the rest, stop. Idempotent."""

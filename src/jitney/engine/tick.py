@@ -161,10 +161,6 @@ class Tick:
         """From now on groups start without waiting to be full, and all pauses end."""
         self._scheduler.end_waits(self._clock.now())
 
-    def stop_gathering(self) -> None:
-        """Let waiting requests start without waiting for others."""
-        self._scheduler.stop_gathering()
-
     def run(self, intake: Callable[[], None] = lambda: None) -> bool:
         """One tick; whether a batch ran. `intake` takes new commands. It is called before a batch
         is planned early and before an outcome is applied, so that cancels take effect before tokens

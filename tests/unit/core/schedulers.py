@@ -1,4 +1,4 @@
-"""A scheduler with live and background requests, and one tick of it, for the tests of both."""
+"""Schedulers, live and background requests, and one tick of them, for the tests of the core."""
 
 from dataclasses import replace
 from typing import Any
