@@ -66,7 +66,7 @@ def departures(load: Load) -> list[Departure]:
         model_len_max=backend.traits.model_len_max,
         max_num_seqs=SEQUENCES_MAX,
         strategy=Strategy.ADAPTIVE,
-        tick_s_target=TICK_S_TARGET,
+        stall_s_target=TICK_S_TARGET,
         enable_prefix_caching=False,
     )
     scheduler = Scheduler(settings, backend.traits, backend.vocabulary.eos_tokens)

@@ -52,7 +52,7 @@ def bare() -> Figures:
     ratios, rates = [], []
     for number in range(RUNS):
         recorder = Recorder(make_backend(path))
-        engine = make_engine(recorder, cache_tokens=0)
+        engine = make_engine(recorder, enable_prefix_caching=False)
         jobs = random_jobs(64, 128, 64, seed=number, vocabulary_size=VOCABULARY)
         run = serve(engine, jobs)
         bare_s = loop.run(recorder.batches)

@@ -143,7 +143,7 @@ def _backend(path: Path, slots: int, slot_tokens: int) -> Backend:
 
 def _started(stack: ExitStack, backend: Backend, max_num_seqs: int) -> Engine:
     engine = make_engine(
-        backend, max_num_seqs=max_num_seqs, cache_tokens=0, model_len_max=SLOT_TOKENS
+        backend, max_num_seqs=max_num_seqs, enable_prefix_caching=False, model_len_max=SLOT_TOKENS
     )
     stack.callback(engine.close)
     return engine

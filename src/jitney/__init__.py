@@ -14,7 +14,7 @@ _HOMES = {
     "BatchResult": "jitney.api.batch_processor",
     "BatchStats": "jitney.api.batch_processor",
     "BatchingStrategy": "jitney.api.batch_processor",
-    "Candidate": "jitney.core.rules.policy",
+    "Candidate": "jitney.core.scheduler_settings",
     "CompletionOutput": "jitney.api.outputs",
     "Delta": "jitney.engine.answer",
     "GenerationConfig": "jitney.api.batch_processor",
@@ -26,7 +26,7 @@ _HOMES = {
     "RequestPriority": "jitney.api.batch_processor",
     "RowAnswers": "jitney_cluster.ray_data",
     "SamplingParams": "jitney.core.params",
-    "SchedulingPolicy": "jitney.core.rules.policy",
+    "SchedulingPolicy": "jitney.core.scheduler_settings",
     "Stats": "jitney.engine.stats",
     "StructuredOutputsParams": "jitney.core.params",
 }

@@ -13,8 +13,8 @@ from jitney.api.outputs import RequestOutput as RequestOutput
 from jitney.core.params import SamplingParams as SamplingParams
 from jitney.core.params import StructuredOutputsParams as StructuredOutputsParams
 from jitney.core.request import Priority as Priority
-from jitney.core.rules.policy import Candidate as Candidate
-from jitney.core.rules.policy import SchedulingPolicy as SchedulingPolicy
+from jitney.core.scheduler_settings import Candidate as Candidate
+from jitney.core.scheduler_settings import SchedulingPolicy as SchedulingPolicy
 from jitney.engine.answer import Delta as Delta
 from jitney.engine.handle import Handle as Handle
 from jitney.engine.stats import Stats as Stats

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-from jitney.core.chain import Chain
 from jitney.core.limits import PREFIX_STRIDE
+from jitney.core.prefix import Chain
 from jitney.core.snapshot import Snapshot
 
 HEAD_STRIDES = 8

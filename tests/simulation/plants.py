@@ -19,8 +19,7 @@ _LEDGER = "jitney/core/ledger.py"
 _TICK = "jitney/engine/tick.py"
 _BUDGET_ASSERT = (
     _SCHEDULER,
-    "        assert batch.token_count <= self._settings.max_num_batched_tokens, "
-    "batch.token_count\n",
+    "        assert token_count <= self._settings.max_num_batched_tokens, token_count\n",
     "",
 )
 
@@ -80,23 +79,23 @@ OF_THE_PSEUDO_CODE = (
         "capacity",
         (
             "jitney/core/rules/mix.py",
-            "span = min(want.tokens, chunk, left.get(want.tenant, 0))",
-            "span = min(want.tokens, left.get(want.tenant, 0))",
+            "span = min(prefill.tokens, chunk, left.get(prefill.tenant, 0))",
+            "span = min(prefill.tokens, left.get(prefill.tenant, 0))",
         ),
-        ("jitney/core/rules/mix.py", "+ min(want.tokens, chunk)", "+ want.tokens"),
+        ("jitney/core/rules/mix.py", "+ min(prefill.tokens, chunk)", "+ prefill.tokens"),
     ),
     planted(
         "the budget is not applied to prefill",
         "capacity",
         (
             "jitney/core/rules/mix.py",
-            "span = min(want.tokens, chunk, left.get(want.tenant, 0))",
-            "span = min(want.tokens, chunk)",
+            "span = min(prefill.tokens, chunk, left.get(prefill.tenant, 0))",
+            "span = min(prefill.tokens, chunk)",
         ),
         (
             "jitney/core/rules/mix.py",
             "        if span:\n            left",
-            "        if want.tenant in left:\n            left",
+            "        if prefill.tenant in left:\n            left",
         ),
         (
             "jitney/core/rules/mix.py",
@@ -156,10 +155,10 @@ OF_MEMORY = (
         "oracle",
         (
             "jitney/core/preemption.py",
-            "        live.wait_again(sequence)\n        sequence.history.preempted_count +=",
+            "        registry.wait_again(sequence)\n        sequence.history.preempted_count +=",
             "        if sequence.completion_count:\n"
             "            sequence.tokens.pop()\n"
-            "        live.wait_again(sequence)\n        sequence.history.preempted_count +=",
+            "        registry.wait_again(sequence)\n        sequence.history.preempted_count +=",
         ),
     ),
     planted(
@@ -233,9 +232,9 @@ OF_ANSWERS = (
         "ending",
         (
             _SCHEDULER,
-            "self._live.end(sequence, FinishReason.LENGTH, now)",
-            "self._live.end(sequence, FinishReason.LENGTH, now)\n"
-            "            self._live.events.append(self._live.events[-1])",
+            "self._registry.end(sequence, FinishReason.LENGTH, now)",
+            "self._registry.end(sequence, FinishReason.LENGTH, now)\n"
+            "            self._registry.events.append(self._registry.events[-1])",
         ),
     ),
     planted(
@@ -243,17 +242,17 @@ OF_ANSWERS = (
         "ending",
         (
             _SCHEDULER,
-            "self._live.end(sequence, FinishReason.CANCELLED, now)",
-            "self._live.end(sequence, FinishReason.CANCELLED, now)\n"
+            "self._registry.end(sequence, FinishReason.CANCELLED, now)",
+            "self._registry.end(sequence, FinishReason.CANCELLED, now)\n"
             '            if phase != "waiting":\n'
-            "                self._live.events.pop()",
+            "                self._registry.events.pop()",
         ),
     ),
     planted(
         "cached tokens are not counted",
         "usage",
         (
-            "jitney/core/sequences.py",
+            "jitney/core/registry.py",
             "history.cached_count = min(sequence.computed, len(sequence.request.prompt))",
             "history.cached_count = 0",
         ),
@@ -307,7 +306,7 @@ OF_WAITING_AND_FAULTS = (
         "the deadline of those who wait is forgotten",
         "waiting",
         (
-            "jitney/core/rules/deadlines.py",
+            "jitney/core/registry.py",
             "self._note(sequence, sequence.accepted_at + wait_s, is_until_start=True)",
             "pass",
         ),

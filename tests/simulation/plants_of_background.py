@@ -3,6 +3,8 @@
 from tests.simulation.planting import planted
 
 _BACKGROUND = "jitney/core/rules/background.py"
+_ADMISSION = "jitney/core/admission.py"
+_BATCH_CHOICE = "jitney/core/batch_choice.py"
 _QUEUE = "jitney/core/rules/queue.py"
 _PREEMPTION = "jitney/core/preemption.py"
 
@@ -11,8 +13,8 @@ OF_BACKGROUND = (
         "background work goes on beside a first token that is due",
         "background",
         (
-            _BACKGROUND,
-            "running[-1].is_background or not self.is_live_awaited:",
+            _BATCH_CHOICE,
+            "running[-1].is_background or not self._admission.is_live_awaited:",
             "running[-1].is_background or True:",
         ),
     ),
@@ -38,9 +40,9 @@ OF_BACKGROUND = (
         "background work passes a live one that waits for a prefix",
         "background",
         (
-            _BACKGROUND,
-            "self._queue.behind.count and not self.is_tick_full and not self.is_live_awaited:",
-            "self._queue.behind.count and not self.is_tick_full:",
+            _ADMISSION,
+            "queue.behind.count and not self.is_tick_full and not self.is_live_awaited:",
+            "queue.behind.count and not self.is_tick_full:",
         ),
     ),
     planted(

@@ -75,7 +75,7 @@ OF_STEERING = (
     planted(
         "a paused request that runs goes on",
         "steering",
-        (_BATCH_CHOICE, "if sequence in self._live.paused:", "if sequence is None:"),
+        (_BATCH_CHOICE, "if sequence in self._registry.paused:", "if sequence is None:"),
         (_PREEMPTION, "if not paused:", "if paused or not paused:"),
     ),
     planted(
@@ -83,23 +83,23 @@ OF_STEERING = (
         "joining",
         (
             "jitney/core/rules/pauses.py",
-            "        has_room = len(self._pauses) + len(new) <= self._count_max\n",
-            "        has_room = len(self._pauses) < self._count_max\n"
-            "        new = new[: self._count_max - len(self._pauses)] if has_room else new\n",
+            "        has_room = len(self) + len(new) <= self._count_max\n",
+            "        has_room = len(self) < self._count_max\n"
+            "        new = new[: self._count_max - len(self)] if has_room else new\n",
         ),
     ),
     planted(
         "a pause never ends by itself",
         "joining",
-        (_SCHEDULER, "        self._live.paused.end_due(now)\n", ""),
+        (_SCHEDULER, "            self._registry.paused.end_due(now)\n", "            pass\n"),
     ),
     planted(
         "a drain leaves the paused where they are",
         "joining",
         (
             _SCHEDULER,
-            "        self._live.paused.end_all(now)\n"
-            '        assert not self._live.paused, "nothing waits for its caller any more"\n',
+            "        self._registry.paused.end_all(now)\n"
+            '        assert not self._registry.paused, "nothing waits for its caller any more"\n',
             "",
         ),
     ),
@@ -119,7 +119,7 @@ OF_STEERING = (
         (
             "jitney/core/rules/mix.py",
             "        case Mix.SEPARATE:\n"
-            "            return _split_apart(decode_count, wanted, budget)\n",
+            "            return _split_apart(decode_count, prefills, budget)\n",
             "",
         ),
     ),
@@ -128,8 +128,8 @@ OF_STEERING = (
         "steering",
         (
             _PREEMPTION,
-            "self.displaces = live.by_class and settings.enable_preemption",
-            "self.displaces = live.by_class",
+            "self.displaces = registry.by_class and settings.enable_preemption",
+            "self.displaces = registry.by_class",
         ),
     ),
     planted(

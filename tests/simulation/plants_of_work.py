@@ -2,7 +2,7 @@
 
 from tests.simulation.planting import planted
 
-_CHAIN = "jitney/core/chain.py"
+_CHAIN = "jitney/core/prefix.py"
 _MEMORY = "jitney/core/memory.py"
 
 OF_WORK = (
@@ -21,9 +21,8 @@ OF_WORK = (
         "work",
         (
             _MEMORY,
-            "        holding = Holding(slot, self._chain(sequence), sequence)\n",
-            "        sequence.chain = None\n"
-            "        holding = Holding(slot, self._chain(sequence), sequence)\n",
+            "        is_background = sequence.is_background\n",
+            "        is_background, sequence.chain = sequence.is_background, None\n",
         ),
         (
             _CHAIN,

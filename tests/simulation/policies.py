@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from random import Random
 
-from jitney.core.rules.policy import Candidate
+from jitney.core.scheduler_settings import Candidate
 
 KINDS = ("random", "constant", "lying", "raising", "shortest prompt")
 

@@ -13,14 +13,12 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
-from typing import cast
 from unittest import mock
 
 from jitney.backends.fake.backend import FakeBackend
 from jitney.core import limits
 from jitney.core.params import SamplingParams
 from jitney.core.request import Request, RequestId
-from jitney.core.scheduler import Scheduler
 from jitney.core.scheduler_settings import Policy, Strategy
 from jitney.engine.answer import Ending
 from jitney.engine.mailbox import Mailbox
@@ -131,13 +129,13 @@ class Simulation:
         faults = Random(f"faults {world.seed}")
         kind = QueueingFaultyBackend if world.queues else FaultyBackend
         self._backend = kind(inner, world.faults, faults, self._clock, self._see, self._marks)
-        scheduler = Scheduler(world.settings, inner.traits, inner.vocabulary.eos_tokens)
-        self._watch = Watch(scheduler, self._see, hastes=world.hastes)
+        eos_tokens = inner.vocabulary.eos_tokens
+        self._watch = Watch(
+            world.settings, inner.traits, eos_tokens, self._see, hastes=world.hastes
+        )
         self._oracle = Oracle(world.fake, world.settings.model_len_max)
-        self._checkers = make_checkers(world, scheduler, inner.traits, self._oracle)
-        # A watch has every method of the scheduler that the tick calls.
-        watched = cast(Scheduler, self._watch)
-        self._tick = Tick(watched, self._backend, self._clock, Observers())
+        self._checkers = make_checkers(world, self._watch, inner.traits, self._oracle)
+        self._tick = Tick(self._watch, self._backend, self._clock, Observers())
         workload = draw_workload(world)
         self._arrivals = list(workload.arrivals)[::-1]
         self._cancels = list(workload.cancels)[::-1]

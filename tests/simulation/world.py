@@ -210,22 +210,25 @@ def _sizes(random: Random) -> tuple[FakeSettings, SchedulerSettings]:
         token_s=random.choice((0.0, 0.0001, 0.002)),
         can_save=random.random() < 0.7,
     )
-    return fake, _settings(random, model_len, max_num_seqs, batch_tokens, kv_tokens)
+    return fake, _settings(random, model_len, max_num_seqs, batch_tokens)
 
 
 def _settings(
-    random: Random, model_len: int, max_num_seqs: int, batch_tokens: int, kv_tokens: int
+    random: Random, model_len: int, max_num_seqs: int, batch_tokens: int
 ) -> SchedulerSettings:
     strategy = Strategy.CONTINUOUS
     if random.random() < 0.35:
         strategy = random.choice((Strategy.STATIC, Strategy.DYNAMIC, Strategy.ADAPTIVE))
-    settings = SchedulerSettings(
+    chunk = random.choice((1, 4, 16, 64, 512))
+    is_cached = random.random() < 0.8
+    # Of no use here: without it, the worlds of all seeds would be others.
+    random.randrange(4)
+    return SchedulerSettings(
         model_len_max=model_len,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=batch_tokens,
-        prefill_chunk=random.choice((1, 4, 16, 64, 512)),
-        enable_prefix_caching=random.random() < 0.8,
-        cache_tokens=random.choice((None, None, 0, kv_tokens // 2)),
+        prefill_chunk=chunk,
+        enable_prefix_caching=is_cached,
         watermark=random.choice((0.0, 0.0, 0.02, 0.2)),
         saved_limit=random.choice((0, 8 * model_len, 2**30, 2**30)),
         strategy=strategy,
@@ -239,8 +242,6 @@ def _settings(
         queue_timeout_s=random.choice((None, None, None, 2.0)),
         request_timeout_s=random.choice((None, None, None, 20.0)),
     )
-    # Not drawn, so that the worlds of all seeds stay as they are.
-    return replace(settings, tick_s_target=settings.stall_s_target)
 
 
 def _steered(random: Random, settings: SchedulerSettings, seed: int) -> SchedulerSettings:

@@ -9,8 +9,7 @@ from typing import Any
 
 from jitney.config.foreign_names import SYNONYMS
 from jitney.config.forms import Form, ValueRefusal, one_of
-from jitney.core.rules.policy import SchedulingPolicy
-from jitney.core.scheduler_settings import Policy
+from jitney.core.scheduler_settings import Policy, SchedulingPolicy
 
 REASON_CHARACTERS_MAX = 200
 

@@ -26,8 +26,7 @@ from jitney.config.forms import (
 from jitney.config.machine import cache_folder, environment, jobs_folder
 from jitney.config.policies import POLICY
 from jitney.core import limits
-from jitney.core.rules.policy import SchedulingPolicy
-from jitney.core.scheduler_settings import GroupAnswers, Mix, Policy, Strategy
+from jitney.core.scheduler_settings import GroupAnswers, Mix, Policy, SchedulingPolicy, Strategy
 
 BackendName = Literal["auto", "openvino", "llamacpp", "fake"]
 Dtype = Literal["auto", "float32", "bfloat16"]

@@ -7,17 +7,17 @@ the parts of the scheduler only.
 Tests: tests/simulation and tests/unit/core/test_scheduler.py.
 """
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Iterator, Set
 
 from jitney.core import limits
 from jitney.core.counters import Counters
 from jitney.core.preemption import Preemption
 from jitney.core.prefix import Match
-from jitney.core.rules.background import Background
+from jitney.core.registry import Registry
+from jitney.core.rules.background import awaits_first_token
 from jitney.core.rules.gate import Newcomers
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.sequence import Sequence
-from jitney.core.sequences import LiveSequences
 
 LOOKAHEAD = 64
 """Waiting sequences to look at before one is admitted. One that waits for a prefix lets others
@@ -31,12 +31,12 @@ class Admission:
 
     def __init__(
         self,
-        live: LiveSequences,
+        registry: Registry,
         preemption: Preemption,
         settings: SchedulerSettings,
         counters: Counters,
     ) -> None:
-        self.live = live
+        self.registry = registry
         self._preemption = preemption
         self._settings = settings
         self._counters = counters
@@ -44,20 +44,18 @@ class Admission:
         """Sequences skipped at the last admission: they do not wait for room."""
         self._memory_full: set[str] = set()
         """Tenants whose share of the memory is used up, as found in this admission."""
-        self.background = Background(
-            settings, counters, live.running, live.queue, live.gate, live.paused, self._memory_full
-        )
         self._gathered_order = 0
 
     def admit(self, now: float, *, starts_now: bool) -> None:
         """Let waiting sequences run, as far as strategy, policy, limits and memory allow."""
-        queue, gate = self.live.queue, self.live.gate
+        queue, gate = self.registry.queue, self.registry.gate
         self._memory_full.clear()
         if not queue.count:
             gate.open(now, NOBODY, starts_now=starts_now)
             gate.close()
             return
-        newcomers = self.newcomers(held_back := self.held_back)
+        held_back = self.held_back
+        newcomers = self.newcomers(held_back or frozenset())
         oldest = newcomers.oldest
         is_gathered = oldest is not None and oldest.order <= self._gathered_order
         gate.open(now, newcomers, starts_now=starts_now or is_gathered)
@@ -73,14 +71,14 @@ class Admission:
 
     def stop_gathering(self) -> None:
         """Sequences that wait now need not wait for others to join them."""
-        assert self._gathered_order <= self.live.last_order, self._gathered_order
-        self._gathered_order = self.live.last_order
+        assert self._gathered_order <= self.registry.last_order, self._gathered_order
+        self._gathered_order = self.registry.last_order
 
-    def newcomers(self, held_back: Set[str] | None) -> Newcomers:
-        """The newcomers that could be admitted now, and how many sequences more may run."""
-        without, lane = held_back or frozenset(), self.live.queue.live
+    def newcomers(self, without: Set[str]) -> Newcomers:
+        """The newcomers without those of these tenants, and how many sequences more may run."""
+        lane = self.registry.queue.live
         count, oldest = lane.newcomer_count(without), lane.oldest_newcomer(without)
-        running_count = sum([not sequence.is_background for sequence in self.live.running])
+        running_count = sum([not sequence.is_background for sequence in self.registry.running])
         assert running_count <= self._settings.max_num_seqs, running_count
         return Newcomers(count, oldest, self._settings.max_num_seqs - running_count)
 
@@ -92,20 +90,52 @@ class Admission:
         better to choose the next one later. Then tenants that already prefill are held back too;
         other tenants still get their part of the tick. Background sequences do not fill it.
         """
-        full, chunk = self.live.queue.shares.full, self._settings.prefill_chunk
-        if not self.live.queue.count:
+        full = self.registry.queue.shares.full
+        if not self.registry.queue.count:
             return full  # nobody waits: what the running ones want need not be counted
-        live = [sequence for sequence in self.live.running if not sequence.is_background]
-        wanted = sum([min(sequence.wanted_count, chunk) for sequence in live])
-        if wanted < self._settings.max_num_batched_tokens:
+        live = [sequence for sequence in self.registry.running if not sequence.is_background]
+        if not self._fill_tick(live):
             return full
         prefilling = {s.request.limited_tenant for s in live if s.wanted_count > 1}
         named = {tenant for tenant in prefilling if tenant is not None}
         return full | named if named == prefilling else None
 
+    @property
+    def is_live_awaited(self) -> bool:
+        """Whether a live sequence waits for its turn or for its first token.
+
+        Those that their caller, the gate or a share holds back do not count.
+        """
+        queue, paused = self.registry.queue, self.registry.paused
+        without = queue.shares.full | self._memory_full
+        if queue.live_count(without, newcomers=self.registry.gate.is_open):
+            return True
+        return any(
+            awaits_first_token(sequence)
+            for sequence in self.registry.running
+            if not sequence.is_background and sequence not in paused
+        )
+
+    @property
+    def is_tick_full(self) -> bool:
+        """Whether the running sequences, also background ones, want all tokens of a tick."""
+        return self._fill_tick(self.registry.running)
+
+    @property
+    def slots_wanted(self) -> int:
+        """How many waiting sequences want the next free slot at once.
+
+        While a live one runs, background ones do not: a tick later is soon enough for them.
+        """
+        queue, running = self.registry.queue, self.registry.running
+        count = queue.live_count(frozenset(), newcomers=self.registry.gate.is_open)
+        assert count >= 0, count
+        is_live_running = running and not running[0].is_background
+        return count if is_live_running else count + queue.behind.count
+
     def has_memory(self, sequence: Sequence, match: Match) -> bool:
         """Whether there is room for its known tokens, beside the running sequences."""
-        memory, running = self.live.memory, self.live.running
+        memory, running = self.registry.memory, self.registry.running
         room = memory.blocks_obtainable(running, match)
         room -= memory.blocks_promised(running) + memory.blocks_wanted(sequence, match)
         assert room <= memory.ledger.capacity, room
@@ -115,15 +145,15 @@ class Admission:
     def _admit_one(self, now: float, held_back: Set[str] | None) -> bool:
         """Admit one sequence, or make room for one; false if there is nothing more to do."""
         self.deferred_count = 0
-        live = self.live
-        is_full = len(live.running) >= self._settings.max_num_seqs
+        registry = self.registry
+        is_full = len(registry.running) >= self._settings.max_num_seqs
         # Background sequences are the last of the running ones.
-        if is_full and not self._preemption.displaces and not live.running[-1].is_background:
+        if is_full and not self._preemption.displaces and not registry.running[-1].is_background:
             return False
         if held_back is None:
             return False
         without = held_back | self._memory_full
-        if live.queue.shares.waiting_count(without):
+        if registry.queue.shares.waiting_count(without):
             self._counters.add("share_waits")
         candidates, others_count = self._candidates(now, without)
         looked_at = 0
@@ -137,17 +167,18 @@ class Admission:
             looked_at += 1
             if self._waits_for_suspect(sequence, now):
                 continue
-            match = live.memory.find(sequence)
+            match = registry.memory.find(sequence)
             if match.is_awaited:
                 self._counters.add("prefix_waits")
                 continue
-            if tenant is not None and not live.occupancy.has_room(sequence, match, live.running):
+            shares, running = registry.memory_shares, registry.running
+            if tenant is not None and not shares.has_room(sequence, match, running):
                 # The tenant's other sequences wait too. Those of other tenants pass.
                 self._memory_full.add(tenant)
                 continue
             return self._start(sequence, match, now)
         assert looked_at <= LOOKAHEAD, looked_at
-        self.deferred_count = live.queue.count
+        self.deferred_count = registry.queue.count
         return False
 
     def _candidates(self, now: float, without: Set[str]) -> tuple[Iterable[Sequence], int]:
@@ -155,8 +186,8 @@ class Admission:
 
         The others wait for a group, or for their tenant's share.
         """
-        queue, gate = self.live.queue, self.live.gate
-        waiting = self.background.in_order(now, without)
+        queue, gate = self.registry.queue, self.registry.gate
+        waiting = self._in_order(now, without)
         if gate.is_open:
             return waiting, queue.shares.waiting_count(without)
         newcomer_count = queue.live.newcomer_count()
@@ -165,21 +196,38 @@ class Admission:
         found = filter(gate.may_join, waiting) if newcomer_count < queue.count else ()
         return found, newcomer_count
 
+    def _in_order(self, now: float, without: Set[str]) -> Iterator[Sequence]:
+        """The waiting sequences without these tenants, the next first.
+
+        Background ones follow only when they may join: a tick that is full needs no more of them.
+        """
+        queue = self.registry.queue
+        yield from queue.live.ordered(now, without)
+        if queue.behind.count and not self.is_tick_full and not self.is_live_awaited:
+            # They have no share, whatever their key has.
+            yield from queue.behind.ordered(now)
+
+    def _fill_tick(self, running: list[Sequence]) -> bool:
+        """Whether these sequences want all tokens of a tick."""
+        chunk = self._settings.prefill_chunk
+        token_count = sum([min(sequence.wanted_count, chunk) for sequence in running])
+        return token_count >= self._settings.max_num_batched_tokens
+
     def _start(self, sequence: Sequence, match: Match, now: float) -> bool:
         """Let it run, or make room for it; false if it has to wait."""
         assert sequence.slot is None, "a waiting sequence has no slot"
-        if len(self.live.running) >= self._settings.max_num_seqs:
+        if len(self.registry.running) >= self._settings.max_num_seqs:
             return self._preemption.make_room(sequence, now, needs_memory=False)
         if not self.has_memory(sequence, match):
             self._counters.add("kv_full")
             return self._preemption.make_room(sequence, now, needs_memory=True)
-        return self.live.start(sequence, match, now)
+        return self.registry.start(sequence, match, now)
 
     def _waits_for_suspect(self, sequence: Sequence, now: float) -> bool:
         """Whether it is a suspect and another suspect runs: they run one at a time."""
         if not sequence.is_suspect:
             return False
-        for other in [each for each in self.live.running if each.is_suspect]:
+        for other in [each for each in self.registry.running if each.is_suspect]:
             if sequence.is_background or not other.is_background or other.is_in_flight:
                 return True
             self._preemption.displace(other, now, sequence)

@@ -9,15 +9,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from jitney.core import limits
+from jitney.core.admission import Admission
 from jitney.core.backend import Traits
-from jitney.core.rules.background import Background, budget_behind
+from jitney.core.counters import Counters
+from jitney.core.rules.background import budget_behind
 from jitney.core.rules.cost import CostModel
-from jitney.core.rules.mix import Budget, BudgetSplit, PrefillWanted, split_budget, within_stall
+from jitney.core.rules.mix import Budget, Prefill, split_budget, within_stall
 from jitney.core.scheduler_settings import Mix, SchedulerSettings
 from jitney.core.sequence import Sequence, SequenceState
-from jitney.core.sequences import LiveSequences
 
-SpanWanted = tuple[Sequence, int]
+SequenceSpan = tuple[Sequence, int]
 """A sequence, and how many positions it wants or gets in a tick."""
 
 
@@ -27,15 +28,16 @@ class BatchChoice:
     def __init__(
         self,
         settings: SchedulerSettings,
-        live: LiveSequences,
-        background: Background,
+        admission: Admission,
         cost: CostModel,
         traits: Traits,
+        counters: Counters,
     ) -> None:
         self._settings = settings
-        self._live = live
-        self._background = background
+        self._admission = admission
+        self._registry = admission.registry
         self._cost = cost
+        self._counters = counters
         self._decodes_differ = traits.decodes_differ
         self._decode_turns = [0, 0]
         """Of the live ones, and of the background ones."""
@@ -55,7 +57,7 @@ class BatchChoice:
         take turns. Under the mix `separate`, prefills and decodes take turns too. If none
         of them can run, the next ones are tried. Background sequences may have to sit out.
         """
-        running = self._background.taking_part()
+        running = self._taking_part()
         suspects = [each for each in running if each.history.failed_count and each.is_suspect]
         if not suspects:
             yield from self._apart(running, batch_number)
@@ -67,44 +69,51 @@ class BatchChoice:
         for each in in_turn:
             yield from self._apart(each, batch_number // 2)
 
-    def spans(self, candidates: list[Sequence]) -> list[tuple[Sequence, int]]:
+    def spans(self, candidates: list[Sequence]) -> list[SequenceSpan]:
         """The span that each of these may compute in this tick, in order of seniority."""
-        # Some may have been preempted for other candidates that found no room in the end.
-        running = [sequence for sequence in candidates if sequence.state is SequenceState.RUNNING]
-        wanted = [(sequence, self._wanted(sequence)) for sequence in running]
-        live = [each for each in wanted if not each[0].is_background]
-        behind = [each for each in wanted if each[0].is_background]
-        chosen = self._live_spans(live)
-        return chosen + self._spans_behind(behind, len(chosen)) if behind else chosen
+        live: list[SequenceSpan] = []
+        behind: list[SequenceSpan] = []
+        for sequence in candidates:
+            # Some may have been preempted for other candidates that found no room in the end.
+            if sequence.state is SequenceState.RUNNING:
+                lane = behind if sequence.is_background else live
+                lane.append((sequence, self._wanted(sequence)))
+        chosen = self._chosen(live)
+        return chosen + self._chosen(behind, len(chosen)) if behind else chosen
 
-    def _live_spans(self, wanted: list[SpanWanted]) -> list[SpanWanted]:
-        prefills, decode_count = _kinds(wanted)
-        budget = self._budget_of(prefills)
-        split = split_budget(self._settings.mix, decode_count, prefills, budget, self._cost)
-        return self._chosen(wanted, split, is_background=False)
-
-    def _spans_behind(self, wanted: list[SpanWanted], live_count: int) -> list[SpanWanted]:
-        """Spans of background sequences, beside so many live decodes."""
-        prefills, decode_count = _kinds(wanted)
-        budget = self._budget_of(prefills)
-        decodes, budget = budget_behind(live_count, decode_count, budget, self._cost)
-        split = split_budget(self._settings.mix, decodes, prefills, budget, self._cost)
-        return self._chosen(wanted, split, is_background=True)
+    def _taking_part(self) -> list[Sequence]:
+        """The running sequences that may be in the next batch."""
+        running = self._registry.running
+        # Background sequences are the last of them.
+        if not running or not running[-1].is_background or not self._admission.is_live_awaited:
+            return running
+        self._counters.add("sat_out")
+        is_live_here = self._registry.queue.live.count or not running[0].is_background
+        assert is_live_here, "a live one is awaited"
+        return [sequence for sequence in running if not sequence.is_background]
 
     def _chosen(
-        self, wanted: list[SpanWanted], split: BudgetSplit, *, is_background: bool
-    ) -> list[SpanWanted]:
-        """The spans of a split, for those that have one."""
-        decode_count = sum(want == 1 for _, want in wanted)
+        self, wants: list[SequenceSpan], live_count: int | None = None
+    ) -> list[SequenceSpan]:
+        """The spans of these, if they have one: live sequences, or background ones beside so many
+        live decodes."""
+        decode_count = [want for _, want in wants].count(1)
+        prefills = [
+            Prefill(want, sequence.request.limited_tenant) for sequence, want in wants if want > 1
+        ]
+        decodes_max, budget = decode_count, self._budget_of(prefills)
+        if live_count is not None:
+            decodes_max, budget = budget_behind(live_count, decode_count, budget, self._cost)
+        split = split_budget(self._settings.mix, decodes_max, prefills, budget, self._cost)
         assert split.decode_count <= decode_count, split
         # When this tick has no room for every decode, they take turns.
-        left_out = decode_count - split.decode_count
-        first = self._decode_turns[is_background] % decode_count if left_out else 0
-        self._decode_turns[is_background] += split.decode_count
+        turns, is_background = self._decode_turns, live_count is not None
+        first = turns[is_background] % decode_count if split.decode_count < decode_count else 0
+        turns[is_background] += split.decode_count
         spans = iter(split.spans)
         decodes = 0
-        chosen: list[SpanWanted] = []
-        for sequence, want in wanted:
+        chosen: list[SequenceSpan] = []
+        for sequence, want in wants:
             if want > 1:
                 span = next(spans)
                 if span:
@@ -130,18 +139,18 @@ class BatchChoice:
             yield from (decodes, prefills) if turn % 2 else (prefills, decodes)
         yield [each for each in sequences if self._wanted(each)][:1]
 
-    def _budget_of(self, prefills: list[PrefillWanted]) -> Budget:
+    def _budget_of(self, prefills: list[Prefill]) -> Budget:
         """The budget of a tick. That of prefills without decodes is smaller if a decode waits."""
         if self._settings.mix is not Mix.SEPARATE or not prefills:
             return self._budget
         self._prefill_turn += 1
         budget = replace(self._budget, turn=self._prefill_turn)
-        is_awaited = any(self._wanted(sequence) == 1 for sequence in self._live.running)
+        is_awaited = any(self._wanted(sequence) == 1 for sequence in self._registry.running)
         return within_stall(budget, self._cost) if is_awaited else budget
 
     def _wanted(self, sequence: Sequence) -> int:
         """The most positions to plan for a sequence."""
-        if sequence in self._live.paused:
+        if sequence in self._registry.paused:
             return 0
         want = sequence.wanted_count
         assert want >= 0, want
@@ -151,13 +160,3 @@ class BatchChoice:
         if want > 1 and sequence.wants_prompt_logprobs:
             return min(want, limits.SCORED_SPAN_MAX)
         return want
-
-
-def _kinds(wanted: list[SpanWanted]) -> tuple[list[PrefillWanted], int]:
-    """The prefills, and the number of decodes."""
-    prefills = [
-        PrefillWanted(want, sequence.request.limited_tenant)
-        for sequence, want in wanted
-        if want > 1
-    ]
-    return prefills, sum(want == 1 for _, want in wanted)

@@ -26,10 +26,9 @@ from jitney.core.batch import (
     Save,
     Truncate,
 )
-from jitney.core.chain import Chain
 from jitney.core.counters import Counters
 from jitney.core.ledger import Ledger
-from jitney.core.prefix import NO_MATCH, Holding, Match, PrefixIndex
+from jitney.core.prefix import NO_MATCH, Chain, Holding, Match, PrefixIndex
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.sequence import Sequence
 
@@ -104,7 +103,7 @@ class Memory:
         """Free blocks and blocks that only cached prefixes hold, without the matched ones."""
         held = self.held_by(running)
         source = match.holding
-        if source is not None and source.sequence is None:
+        if source is not None and source.is_cached:
             # Running sequences may share its blocks, which count once.
             slots = [sequence.slot for sequence in running if sequence.slot is not None]
             together = self.ledger.held_by([*slots, source.slot])
@@ -118,7 +117,7 @@ class Memory:
         source = match.holding
         if source is None and sequence in self._saved:
             return self._give_restored(sequence)
-        is_cached = source is not None and source.sequence is None
+        is_cached = source is not None and source.is_cached
         is_whole = source is not None and match.length == source.length
         if source is not None and is_cached and is_whole:
             self._take_over(sequence, source, match.length)
@@ -153,7 +152,7 @@ class Memory:
         """The sequence gives its slot back. Its tokens stay as a cached prefix, or are released."""
         assert sequence.slot is not None, "only a sequence with a slot leaves"
         holding = self.holdings[sequence.slot]
-        holding.sequence = None
+        holding.is_cached = True
         if not keeps_memory or not self._settings.enable_prefix_caching or sequence.computed == 0:
             self._release(holding)
         else:
@@ -188,15 +187,6 @@ class Memory:
         saved = self._saved.pop(sequence, None)
         if saved is not None:
             self._operations.append(Discard(saved.ticket))
-
-    def trim_cache(self, running: list[Sequence]) -> None:
-        """Evict the least recently used prefixes until the cache is within its limit."""
-        limit = self._settings.cache_tokens
-        if limit is None:
-            return
-        owned = self.held_by(running)
-        while self._cached and (self.ledger.used - owned) * self._block > limit:
-            self._evict_oldest(None)
 
     def clear(self) -> None:
         """The backend's memory is lost: every slot is free and every ticket is void."""
@@ -240,10 +230,11 @@ class Memory:
         assert len(self._free) + len(self.holdings) == self._traits.slots_max, self._free
         for slot in self._free:
             assert ledger.length(slot) == 0, slot
-        for holding in self.holdings.values():
-            sequence = holding.sequence
-            held = holding.length if sequence is None else sequence.planned
-            assert ledger.length(holding.slot) == held, (holding.slot, held)
+        for slot, holding in self._cached.items():
+            assert ledger.length(slot) == holding.length, (slot, holding.length)
+        for sequence in running:
+            assert sequence.slot is not None, "only a sequence with a slot runs"
+            assert ledger.length(sequence.slot) == sequence.planned, sequence.slot
         self._index.check(list(self.holdings.values()))
 
     def held_by(self, running: list[Sequence]) -> int:
@@ -293,7 +284,7 @@ class Memory:
 
     def _take_over(self, sequence: Sequence, holding: Holding, length: int) -> None:
         """The slot of a cached prefix becomes the sequence's own, without a copy."""
-        assert holding.sequence is None, "only a cached prefix has no owner"
+        assert holding.is_cached, "only a cached prefix has no owner"
         assert 0 <= length <= holding.length, (length, holding.length)
         del self._cached[holding.slot]
         if length < holding.length:
@@ -307,8 +298,8 @@ class Memory:
     def _own(self, sequence: Sequence, slot: int, computed: int) -> None:
         assert slot not in self.holdings, "a slot has one owner"
         assert computed < sequence.known_count, "one token is left to compute"
-        holding = Holding(slot, self._chain(sequence), sequence)
-        holding.length = computed
+        is_background = sequence.is_background
+        holding = Holding(slot, self._chain(sequence), computed, is_background=is_background)
         self.holdings[slot] = holding
         self._index.extend(holding)
         self._operations.append(Open(slot, sequence.sampling))
@@ -340,7 +331,7 @@ class Memory:
         return False
 
     def _release(self, holding: Holding) -> None:
-        assert holding.sequence is None, "a running sequence needs its slot"
+        assert holding.is_cached, "a running sequence needs its slot"
         self._index.trim(holding, 0)
         del self.holdings[holding.slot]
         self.ledger.release(holding.slot)

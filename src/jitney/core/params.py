@@ -53,11 +53,11 @@ class StructuredOutputsParams:
 
     def __post_init__(self) -> None:
         names = ("json", "regex", "choice", "grammar")
-        given = [name for name in names if getattr(self, name) is not None]
-        if len(given) != 1:
+        names_set = [name for name in names if getattr(self, name) is not None]
+        if len(names_set) != 1:
             raise _unusable(
                 "structured_outputs takes exactly one of json, regex, choice and grammar, "
-                f"and got {' and '.join(given) or 'none'}."
+                f"and got {' and '.join(names_set) or 'none'}."
             )
         self.constraint()
 

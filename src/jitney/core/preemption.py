@@ -8,31 +8,29 @@ Tests: tests/simulation and tests/unit/core/test_scheduler.py.
 
 from jitney.core.counters import Counters
 from jitney.core.events import PreemptEvent, PreemptReason
+from jitney.core.registry import Registry
 from jitney.core.rules.background import background_of
 from jitney.core.rules.victim import choose_for_class, choose_for_memory
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.sequence import Sequence
-from jitney.core.sequences import LiveSequences
 
 
 class Preemption:
     """Lets running sequences wait again in favour of others."""
 
-    def __init__(
-        self, live: LiveSequences, settings: SchedulerSettings, counters: Counters
-    ) -> None:
-        self._live = live
+    def __init__(self, registry: Registry, settings: SchedulerSettings, counters: Counters) -> None:
+        self._registry = registry
         self._counters = counters
         self._overtake_s = settings.overtake_s
-        self.displaces = live.by_class and settings.enable_preemption
+        self.displaces = registry.by_class and settings.enable_preemption
         """Whether a higher class takes the place of a lower one."""
 
     def stop_paused(self, now: float) -> None:
         """Preempt running sequences that were paused, if their batch has returned."""
-        paused = self._live.paused
+        paused = self._registry.paused
         if not paused:
             return
-        for sequence in [each for each in self._live.running if each in paused]:
+        for sequence in [each for each in self._registry.running if each in paused]:
             if not sequence.is_in_flight:
                 self._preempt(sequence, PreemptReason.PAUSED, now, sequence, keeps_memory=True)
 
@@ -44,7 +42,7 @@ class Preemption:
         """
         assert span >= 1, span
         length = sequence.planned + span
-        while not self._live.memory.grow(sequence, length):
+        while not self._registry.memory.grow(sequence, length):
             self._counters.add("kv_full")
             victim = self._victim_for(sequence)
             if victim is None:
@@ -59,7 +57,7 @@ class Preemption:
         """
         if newcomer.is_background:
             return False
-        running = self._live.running
+        running = self._registry.running
         assert newcomer not in running, "it has a place already"
         victim = choose_for_memory(background_of(running), by_class=False)
         if victim is None and needs_memory and self._take_from_share(newcomer, now):
@@ -69,7 +67,7 @@ class Preemption:
         if victim is None:
             return False
         if needs_memory:
-            self._live.memory.save(victim)
+            self._registry.memory.save(victim)
         self.displace(victim, now, newcomer, keeps_memory=not needs_memory)
         return True
 
@@ -85,12 +83,12 @@ class Preemption:
         First a background one, then one of a tenant above its share, otherwise a junior of this
         sequence. If its own tenant is above its share, only juniors of that tenant.
         """
-        running, by_class = self._live.running, self._live.by_class
+        running, by_class = self._registry.running, self._registry.by_class
         juniors = running[running.index(sequence) + 1 :]
         behind = choose_for_memory(background_of(juniors), by_class=False)
         if behind is not None or sequence.is_background:
             return behind
-        over_share = self._live.occupancy.over_share(running)
+        over_share = self._registry.memory_shares.over_share(running)
         tenant = sequence.request.limited_tenant
         if tenant in over_share:
             own = [each for each in juniors if each.request.limited_tenant == tenant]
@@ -103,9 +101,9 @@ class Preemption:
         if newcomer.request.limited_tenant is None:
             return False
         assert newcomer.slot is None, "only a waiting sequence takes from a share"
-        above = _all_but_first(self._live.occupancy.over_share(self._live.running))
+        above = _all_but_first(self._registry.memory_shares.over_share(self._registry.running))
         victim = choose_for_memory(
-            [each for each in above if each.has_progressed], by_class=self._live.by_class
+            [each for each in above if each.has_progressed], by_class=self._registry.by_class
         )
         if victim is None:
             return False
@@ -115,7 +113,7 @@ class Preemption:
     def _free_memory_of(self, victim: Sequence, now: float, by: Sequence) -> None:
         """Preempt a sequence and free its memory. It is saved if possible."""
         assert victim is not by, "nobody makes room for itself"
-        saved = self._live.memory.save(victim)
+        saved = self._registry.memory.save(victim)
         reason = PreemptReason.SAVED if saved else PreemptReason.RECOMPUTED
         self._preempt(victim, reason, now, by, keeps_memory=False)
 
@@ -130,17 +128,16 @@ class Preemption:
     ) -> None:
         """Let a running sequence wait again, in favour of `by`. It keeps its age."""
         assert not sequence.is_in_flight, "its batch must return first"
-        live = self._live
-        live.memory.leave(sequence, keeps_memory=keeps_memory)
-        live.wait_again(sequence)
+        registry = self._registry
+        registry.memory.leave(sequence, keeps_memory=keeps_memory)
+        registry.wait_again(sequence)
         sequence.history.preempted_count += reason is not PreemptReason.PAUSED
         assert sequence.slot is None, "its slot is free or a cached prefix"
-        live.memory.trim_cache(live.running)
         if reason.is_of_memory:
             self._counters.add(f"preempted_{reason}")
         elif reason is PreemptReason.DISPLACED:
             self._counters.add("displaced")
-        live.events.append(
+        registry.events.append(
             PreemptEvent(sequence.request.id, sequence.index, now, reason, by.request.id)
         )
 

@@ -1,18 +1,24 @@
-"""Finds the slot with the longest prefix of a prompt: `Holding` and `PrefixIndex`.
+"""Finds the slot with the longest prefix of a prompt: `Chain`, `Holding` and `PrefixIndex`.
 
-Prefixes are found by keys at multiples of PREFIX_STRIDE tokens (`Chain`). Then the tokens are
-compared, because equal keys are no proof (invariant 6). Running sequences are in the index with all
-their known tokens. So a newcomer can see that another sequence will compute its prefix, and wait
-for it. Every waiting sequence is looked up in every tick. To be fast, a look-up does not read the
-whole prompt again: the sequence's chain remembers the last result. Called by `Memory` only.
+A chain has a key for each whole stride of PREFIX_STRIDE tokens. A key depends on all tokens up to
+the end of its stride. So two sequences with the same beginning have the same keys for it, also in
+other processes: the router of a cluster uses chains too. Prefixes are found by these keys. Then the
+tokens are compared, because equal keys are no proof (invariant 6).
+
+Running sequences are in the index with all their known tokens. So a newcomer can see that another
+sequence will compute its prefix, and wait for it. Every waiting sequence is looked up in every
+tick. To be fast, a look-up does not read the whole prompt again: the sequence's chain remembers the
+last result. The index knows slots and tokens, not sequences. Called by `Memory`.
 """
 
+from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
 from itertools import islice
 
-from jitney.core.chain import Chain
 from jitney.core.limits import PREFIX_STRIDE, PREFIX_WAIT_MIN
-from jitney.core.sequence import Sequence
 
 CANDIDATES_MAX = 8
 """Holdings compared at one depth. They differ by less than a stride, so a few are enough. Where
@@ -22,29 +28,149 @@ HoldingsByKey = dict[int, list["Holding"]]
 """Most keys have one holding, and there are many keys: lists are small."""
 
 
+class Origin:
+    """Marks the strides of one chain. Chains with the same origin at a depth are equal up to it:
+    one took it over when it had been compared with the other."""
+
+    __slots__ = ("order",)
+
+    def __init__(self, order: int) -> None:
+        self.order = order
+
+
+def _order(origin: Origin) -> int:
+    return origin.order
+
+
+class Chain:
+    """The keys of one sequence's tokens within one scope. The tokens may grow at their end."""
+
+    __slots__ = (
+        "_keys",
+        "_origin",
+        "_origins",
+        "_root",
+        "_scope",
+        "read_count",
+        "spanned",
+        "tokens",
+    )
+
+    def __init__(self, scope: str, tokens: list[int], spanned: int = 0, *, order: int = 0) -> None:
+        """Of two equal chains, the one of the higher order takes the origins of the other."""
+        self._scope = scope
+        self._root = _root(scope)
+        self.tokens = tokens
+        self.spanned = spanned
+        """How many tokens at the head are computed in spans; the others are computed one by one. 0
+        where that makes no difference."""
+        self._keys: list[int] = []
+        self._origin = Origin(order)
+        self._origins: list[Origin] = []
+        self.read_count = 0
+        """Tokens hashed or compared once. Tokens read at every look-up are not counted."""
+
+    def key(self, depth: int) -> int:
+        """The key of the first `depth` strides."""
+        assert depth >= 1, depth
+        return self.keys(depth)[depth - 1]
+
+    def keys(self, depth: int) -> list[int]:
+        """The keys of the first `depth` strides, and maybe of more. Nobody else changes them."""
+        keys, tokens = self._keys, self.tokens
+        known = len(keys)
+        if known < depth:
+            assert depth * PREFIX_STRIDE <= len(tokens), "only whole strides have keys"
+            before = keys[-1] if known else self._root
+            for at in range(known * PREFIX_STRIDE, depth * PREFIX_STRIDE, PREFIX_STRIDE):
+                before = hash((before, tuple(tokens[at : at + PREFIX_STRIDE])))
+                keys.append(before)
+            self.read_count += (depth - known) * PREFIX_STRIDE
+        return keys
+
+    def deepest(self, is_held: Callable[[int], bool]) -> int:
+        """The largest number of strides whose key is held. A holder of a key has all keys before
+        it."""
+        known = len(self._keys)
+        depth = bisect_left(range(known), True, key=lambda at: not is_held(self._keys[at]))
+        if depth < known:
+            return depth
+        while (depth + 1) * PREFIX_STRIDE <= len(self.tokens) and is_held(self.key(depth + 1)):
+            depth += 1
+        return depth
+
+    def tail(self, other: "Chain", depth: int) -> int:
+        """How many tokens are equal in the stride after the first `depth` strides."""
+        at = depth * PREFIX_STRIDE
+        ours, theirs = self.tokens[at : at + PREFIX_STRIDE], other.tokens[at : at + PREFIX_STRIDE]
+        pairs = enumerate(zip(ours, theirs, strict=False))
+        return next((count for count, (a, b) in pairs if a != b), min(len(ours), len(theirs)))
+
+    def equals(self, other: "Chain", depth: int) -> bool:
+        """Whether the first `depth` strides and the scopes are really equal (invariant 6).
+
+        Equal keys do not prove it. The result is remembered: known tokens never change. It holds
+        for everybody who was found equal to either, so of many who wait one is read, not all.
+        """
+        assert depth >= 1, "chains without a common key are not compared"
+        ours, theirs = self._marked(depth), other._marked(depth)
+        if ours[depth - 1] is theirs[depth - 1]:
+            return True
+        known = bisect_left(range(depth), True, key=lambda at: ours[at] is not theirs[at])
+        start, end = known * PREFIX_STRIDE, depth * PREFIX_STRIDE
+        self.read_count += end - start
+        if self._scope != other._scope or self.tokens[start:end] != other.tokens[start:end]:
+            return False
+        # At each depth the older one, so that no two chains can exchange theirs without end.
+        for at in range(known, depth):
+            ours[at] = theirs[at] = min(ours[at], theirs[at], key=_order)
+        return True
+
+    def _marked(self, depth: int) -> list[Origin]:
+        """The origins of the first `depth` strides, and maybe of more."""
+        origins = self._origins
+        if len(origins) < depth:
+            origins += [self._origin] * (depth - len(origins))
+        return origins
+
+
+@lru_cache(maxsize=1024)
+def _root(scope: str) -> int:
+    """A number for the scope. The hash of a text differs between processes, this does not: a router
+    compares keys of several engines."""
+    return int.from_bytes(blake2b(scope.encode("utf-8", "surrogatepass"), digest_size=8).digest())
+
+
 class Holding:
-    """What a slot holds: `length` computed tokens of `chain`. It is cached if `sequence` is
-    None."""
+    """What a slot holds: `length` computed tokens of `chain`. A running sequence has the slot, or
+    it is cached."""
 
-    __slots__ = ("chain", "computed_depth", "known_depth", "length", "sequence", "slot")
+    __slots__ = (
+        "chain",
+        "computed_depth",
+        "is_background",
+        "is_cached",
+        "known_depth",
+        "length",
+        "slot",
+    )
 
-    def __init__(self, slot: int, chain: Chain, sequence: Sequence) -> None:
+    def __init__(
+        self, slot: int, chain: Chain, length: int = 0, *, is_background: bool = False
+    ) -> None:
         self.slot = slot
         self.chain = chain
-        self.sequence: Sequence | None = sequence
-        self.length = 0
+        self.length = length
+        self.is_background = is_background
+        """Whether its sequence is a background one."""
+        self.is_cached = False
         self.computed_depth = 0
         self.known_depth = 0
 
     @property
-    def is_background(self) -> bool:
-        """Whether a background sequence runs in it."""
-        return self.sequence is not None and self.sequence.is_background
-
-    @property
     def known_count(self) -> int:
         """Tokens that it holds or will compute."""
-        return self.length if self.sequence is None else len(self.sequence.tokens)
+        return self.length if self.is_cached else len(self.chain.tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +217,12 @@ class PrefixIndex:
     def trim(self, holding: Holding, token_count: int) -> None:
         """Remove the holding from the index beyond so many tokens."""
         assert 0 <= token_count <= holding.known_count, token_count
-        kept, known = token_count // PREFIX_STRIDE, holding.known_depth
-        computed = min(holding.computed_depth, kept)
+        depth, known = token_count // PREFIX_STRIDE, holding.known_depth
+        computed = min(holding.computed_depth, depth)
         keys = holding.chain.keys(known)
         _take(self._computed, keys[computed : holding.computed_depth], holding)
-        _take(self._promised, keys[max(holding.computed_depth, kept) : known], holding)
-        holding.known_depth, holding.computed_depth = min(known, kept), computed
+        _take(self._promised, keys[max(holding.computed_depth, depth) : known], holding)
+        holding.known_depth, holding.computed_depth = min(known, depth), computed
 
     def longest(self, chain: Chain, length_max: int, *, is_background: bool = False) -> Match:
         """The holding with the longest computed prefix of the chain, at most `length_max` of it.

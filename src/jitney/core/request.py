@@ -13,7 +13,7 @@ from jitney.core.params import SamplingParams
 from jitney.errors import InvalidRequest
 
 RequestId = NewType("RequestId", str)
-"""Unique among live requests."""
+"""Unique among unfinished requests."""
 
 
 class Priority(IntEnum):
@@ -29,18 +29,18 @@ class Priority(IntEnum):
     CRITICAL = 3
 
 
-def read_priority(given: object) -> Priority:
+def read_priority(value: object) -> Priority:
     """The class for a name in any case, a `Priority` or its number; None is normal."""
-    if given is None:
+    if value is None:
         return Priority.NORMAL
-    if isinstance(given, str) and given.upper() in Priority.__members__:
-        return Priority[given.upper()]
+    if isinstance(value, str) and value.upper() in Priority.__members__:
+        return Priority[value.upper()]
     # In Python a bool is an int, but it is not a class.
-    if isinstance(given, int) and not isinstance(given, bool) and given in set(Priority):
-        return Priority(given)
+    if isinstance(value, int) and not isinstance(value, bool) and value in set(Priority):
+        return Priority(value)
     raise InvalidRequest(
         "priority is low, normal, high or critical, or a number from 0 (low) to 3 (critical), "
-        f"and got {given!r:.80}.",
+        f"and got {value!r:.80}.",
         "priority",
     )
 
@@ -100,7 +100,7 @@ class Request:
         """The completions that are to be made here, by their index: the tokens known so far."""
         if not self.resumed:
             return dict.fromkeys(range(self.params.n), ())
-        return {index: made for index, made in enumerate(self.resumed) if made is not None}
+        return {index: tokens for index, tokens in enumerate(self.resumed) if tokens is not None}
 
     @property
     def limited_tenant(self) -> str | None:

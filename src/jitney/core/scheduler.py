@@ -20,15 +20,14 @@ from jitney.core.batch_choice import BatchChoice
 from jitney.core.counters import Counters
 from jitney.core.events import Event, FinishReason, PromptEvent, TokenEvent
 from jitney.core.preemption import Preemption
+from jitney.core.registry import Registry
 from jitney.core.request import Priority, Request, RequestId
 from jitney.core.rules.background import EARLY_S_MAX, background_of
 from jitney.core.rules.cost import CostModel
-from jitney.core.rules.deadlines import Deadlines
 from jitney.core.rules.pauses import PauseOutcome
 from jitney.core.rules.queue import check_room
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.sequence import Sequence, SequenceState, make_sequences
-from jitney.core.sequences import LiveSequences
 from jitney.core.snapshot import Detail, Snapshot, describe
 from jitney.errors import Draining, InvalidRequest
 
@@ -38,10 +37,11 @@ RETRY_PART = 0.25
 
 @dataclass(frozen=True, slots=True)
 class PlannedBatch:
-    """A batch, and the sequences of its entries in the same order."""
+    """A batch, the sequences of its entries in the same order, and the tokens of all of them."""
 
     batch: Batch
     sequences: tuple[Sequence, ...]
+    token_count: int
 
 
 class Scheduler:
@@ -55,14 +55,11 @@ class Scheduler:
         self._settings = settings
         self._eos_tokens = frozenset(eos_tokens)
         self.counters = Counters()
-        self._live = LiveSequences(settings, traits, self.counters)
+        self._registry = Registry(settings, traits, self.counters)
         self._cost = CostModel()
-        self._preemption = Preemption(self._live, settings, self.counters)
-        self._admission = Admission(self._live, self._preemption, settings, self.counters)
-        self._choice = BatchChoice(
-            settings, self._live, self._admission.background, self._cost, traits
-        )
-        self._deadlines = Deadlines(settings)
+        self._preemption = Preemption(self._registry, settings, self.counters)
+        self._admission = Admission(self._registry, self._preemption, settings, self.counters)
+        self._choice = BatchChoice(settings, self._admission, self._cost, traits, self.counters)
         self._batch_number = 0
         self._returned_number = 0
         self._drains = False
@@ -72,22 +69,21 @@ class Scheduler:
         """Accept a request or raise. An accepted one ends exactly once (invariant 1)."""
         if self._drains:
             raise Draining("The engine is closing and takes no new requests.")
-        if request.id in self._live.by_request:
+        if request.id in self._registry.by_request:
             raise InvalidRequest(f"A request with the id {request.id!r} is live already.", "id")
         sequences = make_sequences(request, self._eos_tokens, self._settings.model_len_max, now)
         if request.waited_s is None:
-            queue, retry_s = self._live.queue, self._retry_s(request)
+            queue, retry_s = self._registry.queue, self._retry_s(request)
             check_room(queue, sequences, self._settings, self.counters, retry_s)
-        self._live.add(sequences)
+        self._registry.add(sequences, now)
         for sequence in sequences:
-            self._deadlines.add(sequence, now)
             if sequence.known_count >= sequence.known_max:
                 # It was resumed after its last token; only its end was lost.
-                self._live.end(sequence, reason=FinishReason.LENGTH, now=now)
+                self._registry.end(sequence, reason=FinishReason.LENGTH, now=now)
 
     def cancel(self, request_id: RequestId, now: float) -> list[Event]:
-        """End the live sequences of a request. An unknown or ended request is ignored."""
-        sequences = list(self._live.by_request.get(request_id, ()))
+        """End the unfinished sequences of a request. An unknown or ended request is ignored."""
+        sequences = list(self._registry.by_request.get(request_id, ()))
         if not sequences:
             self.counters.add("cancelled_finished")
         for sequence in sequences:
@@ -95,17 +91,17 @@ class Scheduler:
             if sequence.state is SequenceState.WAITING:
                 phase = "waiting"
             self.counters.add(f"cancelled_{phase}")
-            self._live.end(sequence, FinishReason.CANCELLED, now)
-        return self._live.take_events()
+            self._registry.end(sequence, FinishReason.CANCELLED, now)
+        return self._registry.take_events()
 
     def finish(
         self, request_id: RequestId, index: int, reason: FinishReason, now: float
     ) -> list[Event]:
         """End one sequence because its text is complete."""
-        for sequence in self._live.by_request.get(request_id, ()):
+        for sequence in self._registry.by_request.get(request_id, ()):
             if sequence.index == index:
-                self._live.end(sequence, reason, now)
-                return self._live.take_events()
+                self._registry.end(sequence, reason, now)
+                return self._registry.take_events()
         return []
 
     def pause(self, request_id: RequestId, now: float) -> PauseOutcome:
@@ -115,30 +111,32 @@ class Scheduler:
         its age. It goes on by itself when its pauses reach PAUSE_S_MAX in all, or when the engine
         drains.
         """
-        sequences = list(self._live.by_request.get(request_id, ()))
+        sequences = list(self._registry.by_request.get(request_id, ()))
         if not sequences:
             return PauseOutcome.ENDED
-        return PauseOutcome.NOT_NOW if self._ends_waits else self._live.paused.begin(sequences, now)
+        if self._ends_waits:
+            return PauseOutcome.NOT_NOW
+        return self._registry.paused.begin(sequences, now)
 
     def resume(self, request_id: RequestId, now: float) -> None:
         """Let a paused request go on when it is its turn. Any other one is ignored."""
-        for sequence in self._live.by_request.get(request_id, ()):
-            self._live.paused.end(sequence, now)
+        for sequence in self._registry.by_request.get(request_id, ()):
+            self._registry.paused.end(sequence, now)
 
     def reprioritise(self, request_id: RequestId, priority: Priority) -> None:
         """Change the class of a request. An unknown or ended one is ignored."""
-        for sequence in self._live.by_request.get(request_id, ()):
-            self._live.reprioritise(sequence, priority)
+        for sequence in self._registry.by_request.get(request_id, ()):
+            self._registry.reprioritise(sequence, priority)
 
     def expire(self, now: float) -> list[Event]:
         """End sequences past their deadline (invariant 8), and pauses that reached their limit."""
-        self._live.paused.end_due(now)
-        for sequence in self._deadlines.passed(now, self._live.count):
-            phase = "running" if sequence.has_started else "waiting"
-            self.counters.add(f"deadline_{phase}")
-            message = f"The request passed its deadline while {phase}."
-            self._live.end(sequence, FinishReason.DEADLINE, now, message)
-        return self._live.take_events()
+        if self._registry.paused:
+            self._registry.paused.end_due(now)
+        for sequence in self._registry.deadlines.passed(now, self._registry.count):
+            self.counters.add(f"deadline_{sequence.state}")
+            message = f"The request passed its deadline while {sequence.state}."
+            self._registry.end(sequence, FinishReason.DEADLINE, now, message)
+        return self._registry.take_events()
 
     def drain(self, now: float) -> None:
         """Take no new requests. Accepted ones run to their end, also paused ones."""
@@ -148,8 +146,8 @@ class Scheduler:
     def end_waits(self, now: float) -> None:
         """From now on groups start without waiting to be full, and all pauses end."""
         self._ends_waits = True
-        self._live.paused.end_all(now)
-        assert not self._live.paused, "nothing waits for its caller any more"
+        self._registry.paused.end_all(now)
+        assert not self._registry.paused, "nothing waits for its caller any more"
 
     def stop_gathering(self) -> None:
         """Let waiting requests start without waiting for others: no more will come."""
@@ -170,6 +168,7 @@ class Scheduler:
         self._admission.admit(now, starts_now=self._ends_waits)
         entries: list[Entry] = []
         sequences: list[Sequence] = []
+        token_count = 0
         for candidates in self._choice.candidates(self._batch_number):
             for sequence, span in self._choice.spans(candidates):
                 # A sequence may have been preempted for one before it in this loop.
@@ -178,16 +177,17 @@ class Scheduler:
                 if self._preemption.obtain(sequence, span, now):
                     entries.append(_entry(sequence, span))
                     sequences.append(sequence)
+                    token_count += span
             if entries:
                 break
         if not entries:
             return None
         assert len(entries) <= self._settings.max_num_seqs, len(entries)
         self._batch_number += 1
-        operations = self._live.memory.take_operations()
+        operations = self._registry.memory.take_operations()
         batch = Batch(self._batch_number, operations, tuple(entries))
-        assert batch.token_count <= self._settings.max_num_batched_tokens, batch.token_count
-        return PlannedBatch(batch, tuple(sequences))
+        assert token_count <= self._settings.max_num_batched_tokens, token_count
+        return PlannedBatch(batch, tuple(sequences), token_count)
 
     @property
     def is_steady(self) -> bool:
@@ -198,13 +198,12 @@ class Scheduler:
         preempted, and a slot that becomes free should go to a waiting sequence at once. A long tick
         with background work is not planned early: a live request that comes should not wait for it.
         """
-        live = self._live
-        running, memory = live.running, live.memory
-        if self._admission.background.slots_wanted or any(s.wanted_count > 1 for s in running):
+        running, memory = self._registry.running, self._registry.memory
+        if self._admission.slots_wanted or any(s.wanted_count > 1 for s in running):
             return False
         if background_of(running) and self._cost.decodes_s(len(running)) > EARLY_S_MAX:
             return False
-        if any(sequence in live.paused for sequence in running):
+        if any(sequence in self._registry.paused for sequence in running):
             return False
         return memory.ledger.free + memory.cached_blocks(running) >= len(running)
 
@@ -223,11 +222,10 @@ class Scheduler:
             # It may have been cancelled, or ended by its text, while the batch was in flight.
             if sequence.state is SequenceState.RUNNING:
                 self._apply_sample(sequence, entry, sample, now)
-        lengths = [entry.length for entry in batch.entries]
-        decode_count = lengths.count(1)
-        self._cost.observe(decode_count, sum(lengths) - decode_count, outcome.seconds)
-        self._live.gate.observe(outcome.seconds)
-        return self._live.take_events()
+        decode_count = [entry.length for entry in batch.entries].count(1)
+        self._cost.observe(decode_count, planned.token_count - decode_count, outcome.seconds)
+        self._registry.gate.observe(outcome.seconds)
+        return self._registry.take_events()
 
     def fail(self, message: str, now: float, failed: tuple[Sequence, ...] = ()) -> list[Event]:
         """The backend lost its memory: what ran waits again, at nothing computed, and resumes.
@@ -238,8 +236,8 @@ class Scheduler:
         """
         self.counters.add("backend_failures")
         self._returned_number = self._batch_number
-        self._live.lose_memory()
-        assert self._live.memory.ledger.used == 0, "the memory is lost"
+        self._registry.lose_memory()
+        assert self._registry.memory.ledger.used == 0, "the memory is lost"
         for sequence in failed:
             if sequence.state is not SequenceState.WAITING:
                 continue
@@ -247,46 +245,50 @@ class Scheduler:
             sequence.history.failed_known = sequence.known_count
             if sequence.history.failed_count >= limits.FAILURES_MAX:
                 self.counters.add("struck_out")
-                self._live.end(sequence, FinishReason.FAILED, now, message)
-        return self._live.take_events()
+                self._registry.end(sequence, FinishReason.FAILED, now, message)
+        return self._registry.take_events()
 
     def take_events(self) -> list[Event]:
         """The events of planning (starts, preemptions), without waiting for the outcome."""
-        return self._live.take_events()
+        return self._registry.take_events()
 
     @property
     def has_work(self) -> bool:
         """Whether an accepted request has not ended."""
-        return bool(self._live.by_request)
+        return bool(self._registry.by_request)
 
     @property
     def holds_answers(self) -> bool:
         """Whether a group runs whose answers are given out together."""
-        return self._live.gate.holds_answers
+        return self._registry.gate.holds_answers
 
     def wake_at(self, now: float) -> float | None:
         """When planning may have a new result though nothing arrives; None if never."""
-        live, admission = self._live, self._admission
-        joining = live.gate.wake_at(admission.newcomers(admission.held_back))
-        times = (joining, live.paused.end_at, self._deadlines.next_at)
+        registry, admission = self._registry, self._admission
+        held_back = admission.held_back or frozenset()
+        joining = registry.gate.wake_at(admission.newcomers(held_back))
+        times = (joining, registry.paused.end_at, registry.deadlines.next_at)
         known = [each for each in times if each is not None]
         return max(now, min(known)) if known else None
 
     def snapshot(self) -> Snapshot:
         """The levels and counters now."""
-        running, memory, queue = self._live.running, self._live.memory, self._live.queue
-        ledger = memory.ledger
+        running, memory, queue = self._registry.running, self._registry.memory, self._registry.queue
+        ledger, waiting_count = memory.ledger, queue.count
+        paused = [each.state is SequenceState.WAITING for each in self._registry.paused]
+        left = [len(sequence.tokens) - sequence.computed for sequence in running]
+        prefills = [count for count in left if count > 1]
         return Snapshot(
             running_count=len(running),
-            prefilling_count=sum(sequence.is_prefilling for sequence in running),
-            waiting_count=queue.count,
-            paused_count=sum(each.state is SequenceState.WAITING for each in self._live.paused),
+            prefilling_count=len(prefills),
+            waiting_count=waiting_count,
+            paused_count=sum(paused),
             waiting_tokens=queue.token_count,
-            background_running=len(background_of(running)),
+            background_running=sum([sequence.is_background for sequence in running]),
             background_waiting=queue.behind.count,
             background_tokens=queue.behind.token_count,
-            prefill_left=sum(s.known_count - s.computed for s in running if s.is_prefilling),
-            deferred_count=min(self._admission.deferred_count, queue.count),
+            prefill_left=sum(prefills),
+            deferred_count=min(self._admission.deferred_count, waiting_count),
             cached_count=memory.cached_count,
             kv_tokens=ledger.capacity * ledger.block_tokens,
             kv_used=ledger.used * ledger.block_tokens,
@@ -297,20 +299,19 @@ class Scheduler:
             counters=self.counters.snapshot(),
         )
 
-    def take_complaints(self) -> list[str]:
-        """Sentences about mistakes of a user's policy since the last call."""
-        complaints = list(self._live.complaints)
-        self._live.complaints.clear()
-        return complaints
+    @property
+    def complaints(self) -> list[str]:
+        """Sentences about mistakes of a user's policy, to be logged and cleared."""
+        return self._registry.complaints
 
     @property
     def running(self) -> list[Sequence]:
         """The running sequences, the most senior first. Read-only."""
-        return self._live.running
+        return self._registry.running
 
     def heads(self, strides: int) -> frozenset[int]:
         """Keys of every prefix in memory, each `strides` strides long or a multiple of it."""
-        return self._live.memory.heads(strides)
+        return self._registry.memory.heads(strides)
 
     def detail(self, now: float) -> Detail:
         """Which sequence holds which memory, and why others wait. Made only on demand."""
@@ -318,21 +319,21 @@ class Scheduler:
 
     def check(self) -> None:
         """Recompute every total and compare (invariants 2, 3 and 7)."""
-        self._live.check()
+        self._registry.check()
 
     def _retry_s(self, request: Request) -> float:
-        rate, queue = self._cost.tokens_per_s, self._live.queue
+        rate, queue = self._cost.tokens_per_s, self._registry.queue
         work_count = queue.live.work_count
         if request.is_background:
             work_count += queue.behind.work_count
         return RETRY_PART * work_count / rate if rate else 1.0
 
     def _apply_sample(self, sequence: Sequence, entry: Entry, sample: Sample, now: float) -> None:
-        live, history = self._live, sequence.history
+        registry, history = self._registry, sequence.history
         assert entry.start == sequence.computed, "spans are computed in order"
-        assert entry.end <= sequence.planned, "only what was planned is computed"
         sequence.computed = entry.end
-        fair = live.queue.lane_of(sequence).fair
+        assert sequence.computed <= sequence.planned, "only what was planned is computed"
+        fair = registry.queue.lane_of(sequence).fair
         if fair is not None and entry.wants_token:
             fair.charge(sequence.request.tenant, 1)
         if sequence.computed > history.failed_known:
@@ -343,7 +344,7 @@ class Scheduler:
         if sample.fault is not None or (entry.wants_token and sample.token is None):
             self.counters.add("entry_faults")
             fault = sample.fault or Fault("The backend returned no token.")
-            live.end(sequence, FinishReason.FAILED, now, fault.message, fault_kind=fault.kind)
+            registry.end(sequence, FinishReason.FAILED, now, fault.message, fault_kind=fault.kind)
             return
         if sample.prompt_logprobs:
             self._report_prompt_logprobs(sequence, entry, sample)
@@ -351,7 +352,7 @@ class Scheduler:
             sequence.pending -= 1
             assert sequence.pending >= 0, "a token that nobody planned"
             sequence.tokens.append(sample.token)
-        live.memory.confirm(sequence)
+        registry.memory.confirm(sequence)
         if sample.token is not None and entry.wants_token:
             self._report_token(sequence, sample.token, sample.logprob, now)
 
@@ -362,12 +363,12 @@ class Scheduler:
         assert sequence.tokens[-1] == token, "it is known before it is reported"
         if token in sequence.sampling.end_tokens:
             stop_reason = None if token in self._eos_tokens else token
-            self._live.end(sequence, FinishReason.STOP, now, stop_reason=stop_reason)
+            self._registry.end(sequence, FinishReason.STOP, now, stop_reason=stop_reason)
             return
         request_id = sequence.request.id
-        self._live.events.append(TokenEvent(request_id, sequence.index, now, token, logprob))
+        self._registry.events.append(TokenEvent(request_id, sequence.index, now, token, logprob))
         if sequence.known_count >= sequence.known_max:
-            self._live.end(sequence, FinishReason.LENGTH, now)
+            self._registry.end(sequence, FinishReason.LENGTH, now)
 
     def _report_prompt_logprobs(self, sequence: Sequence, entry: Entry, sample: Sample) -> None:
         """Report logprobs of the prompt. If a span was computed again, none is reported twice."""
@@ -378,7 +379,7 @@ class Scheduler:
             start = history.scored_count
             history.scored_count += len(fresh)
             event = PromptEvent(sequence.request.id, sequence.index, start, fresh)
-            self._live.events.append(event)
+            self._registry.events.append(event)
 
 
 def _entry(sequence: Sequence, span: int) -> Entry:

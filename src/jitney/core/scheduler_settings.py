@@ -1,4 +1,4 @@
-"""Settings of the scheduler, and the names of its strategies, policies and mixes.
+"""Settings of the scheduler: the names of its strategies, policies and mixes, and users' policies.
 
 Only what the core needs. People set them in `jitney.config`. Frozen.
 
@@ -7,8 +7,9 @@ Tests: tests/unit/core/test_scheduler.py.
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol, runtime_checkable
 
-from jitney.core.rules.policy import SchedulingPolicy
+from jitney.core.request import Priority
 
 
 class Strategy(StrEnum):
@@ -31,6 +32,38 @@ class Policy(StrEnum):
     PRIORITY = "priority"
     SJF = "sjf"
     FAIR = "fair"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A waiting sequence, as a policy sees it. Times are seconds on the engine's clock."""
+
+    request_id: str
+    arrived_at: float
+    """When the engine accepted it."""
+    priority: Priority
+    tenant: str
+    prompt_tokens: int
+    generated_tokens: int
+    """Above 0 if it ran before and was preempted or paused."""
+    max_tokens: int
+    """The most tokens that it may generate."""
+    work_left: int
+    """Tokens still to compute if it runs to its limit."""
+
+
+@runtime_checkable
+class SchedulingPolicy(Protocol):
+    """An order of waiting requests that users write themselves.
+
+    Called on the engine thread, once each time a sequence joins the queue. It only orders the
+    queue. A sequence that waited longer than `overtake_s` is still next, and `max_num_seqs`, memory
+    and shares do not depend on it.
+    """
+
+    def rank(self, candidate: Candidate) -> float:
+        """Its rank: the smallest is next; of equal ones, the older. Must be quick."""
+        ...
 
 
 class Mix(StrEnum):
@@ -60,8 +93,6 @@ class SchedulerSettings:
     max_num_batched_tokens: int = 2048
     prefill_chunk: int = 512
     enable_prefix_caching: bool = True
-    cache_tokens: int | None = None
-    """The most tokens of cached prefixes; None: as many as the memory holds."""
     watermark: float = 0.02
     """Share of the memory that admission keeps free, so that running sequences can grow."""
     saved_limit: int = 2**30
@@ -81,8 +112,7 @@ class SchedulerSettings:
     enable_preemption: bool = True
     """Whether a request of a higher class may displace a running one of a lower class."""
     stall_s_target: float = 0.1
-    tick_s_target: float = 0.1
-    """Slower ticks make the groups of `adaptive` smaller."""
+    """What a tick may take under `bounded-stall`. Slower ticks make `adaptive` groups smaller."""
     overtake_s: float = 30.0
     """No request is overtaken by one that arrived more than this time later."""
     max_num_queued_reqs: int = 1024

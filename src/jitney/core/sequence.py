@@ -15,8 +15,8 @@ from enum import StrEnum
 
 from jitney.core import limits
 from jitney.core.batch import Sampling
-from jitney.core.chain import Chain
 from jitney.core.params import PARAMETERS
+from jitney.core.prefix import Chain
 from jitney.core.request import Priority, Request
 from jitney.errors import ContextLengthExceeded, InvalidRequest
 

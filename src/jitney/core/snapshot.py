@@ -149,20 +149,20 @@ class Detail:
 
 def describe(admission: Admission, settings: SchedulerSettings, now: float) -> Detail:
     """Which sequence holds what, and why others wait. Changes nothing."""
-    live = admission.live
+    live = admission.registry
     ledger = live.memory.ledger
     block = ledger.block_tokens
     stretches = tuple(
         Stretch(start * block, end * block, slots) for start, end, slots in ledger.segments()
     )
-    slots = tuple(map(_slot_view, sorted(live.memory.holdings.items())))
+    owners = {sequence.slot: sequence for sequence in live.running}
+    held = sorted(live.memory.holdings.items())
+    slots = tuple(_slot_view(holding, owners.get(slot)) for slot, holding in held)
     return Detail(now, slots, stretches, tuple(_waiting(admission, settings, now)))
 
 
-def _slot_view(held: tuple[int, Holding]) -> SlotView:
-    slot, holding = held
-    sequence = holding.sequence
-    prefix = None
+def _slot_view(holding: Holding, sequence: Sequence | None) -> SlotView:
+    slot, prefix = holding.slot, None
     if holding.computed_depth >= PREFIX_SHOWN_STRIDES:
         prefix = holding.chain.key(PREFIX_SHOWN_STRIDES)
     if sequence is None:
@@ -183,7 +183,7 @@ def _waiting(admission: Admission, settings: SchedulerSettings, now: float) -> l
     """Looks a prefix up only where the next admission would. Others would be read at every look,
     and once more for each that runs meanwhile (invariant 11)."""
     shown: list[Waiting] = []
-    live = admission.live
+    live = admission.registry
     everyone = _reason_for_all(admission, settings)
     behind = _reason_behind(admission, settings) or everyone
     gathered = WaitReason.GROUP
@@ -224,7 +224,7 @@ def _make_waiting(sequence: Sequence, reason: WaitReason) -> Waiting:
 
 
 def _reason_for_all(admission: Admission, settings: SchedulerSettings) -> WaitReason | None:
-    running = admission.live.running
+    running = admission.registry.running
     # Background sequences give their slots to live ones.
     if len(running) - len(background_of(running)) >= settings.max_num_seqs:
         return WaitReason.SLOT
@@ -235,18 +235,18 @@ def _reason_for_all(admission: Admission, settings: SchedulerSettings) -> WaitRe
 
 def _reason_behind(admission: Admission, settings: SchedulerSettings) -> WaitReason | None:
     """The reason for all background sequences, if there is one."""
-    if admission.background.is_live_awaited:
+    if admission.is_live_awaited:
         return WaitReason.LIVE
-    if len(admission.live.running) >= settings.max_num_seqs:
+    if len(admission.registry.running) >= settings.max_num_seqs:
         return WaitReason.SLOT
-    return WaitReason.BUDGET if admission.background.is_tick_full else None
+    return WaitReason.BUDGET if admission.is_tick_full else None
 
 
 def _reason_held(
     admission: Admission, sequence: Sequence, gathered: WaitReason
 ) -> WaitReason | None:
     """Why admission passes it over without a look at its prefix; None if it does not."""
-    live = admission.live
+    live = admission.registry
     if not live.gate.may_join(sequence):
         return gathered
     tenant, held_back = sequence.request.limited_tenant, admission.held_back or frozenset()
@@ -260,11 +260,11 @@ def _reason_held(
 
 
 def _reason_of_memory(admission: Admission, sequence: Sequence) -> WaitReason:
-    live = admission.live
+    live = admission.registry
     match = live.memory.find(sequence)
     if match.is_awaited:
         return WaitReason.PREFIX
-    if sequence.request.limited_tenant is not None and not live.occupancy.has_room(
+    if sequence.request.limited_tenant is not None and not live.memory_shares.has_room(
         sequence, match, live.running
     ):
         return WaitReason.SHARE

@@ -138,3 +138,8 @@ class Ending:
 
     def __post_init__(self) -> None:
         assert self.answer is not None or self.error is not None, "an ending says something"
+
+    def raise_error(self) -> None:
+        """Raise the error, if there is one."""
+        if self.error is not None:
+            raise self.error

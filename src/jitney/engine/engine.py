@@ -149,7 +149,7 @@ class Engine:
     def cancel(self, request_id: RequestId, mailbox: Mailbox | None = None) -> None:
         """Cancel a request. Idempotent; unknown ids are ignored.
 
-        A handle passes its mailbox, because another live request may have the same id.
+        A handle passes its mailbox, because another request may have the same id by now.
         """
         self._inbox.cancel(request_id, mailbox, partial(self._tick.cancel, request_id, mailbox))
 
@@ -232,10 +232,10 @@ class Engine:
 
     def stop_gathering(self) -> None:
         """Let waiting requests start without waiting for others: no more will come."""
-        self._inbox.send(self._tick.stop_gathering)
+        self._inbox.send(self._scheduler.stop_gathering)
 
     def close(self, drain_s: float = DRAIN_S) -> None:
-        """Finish live requests for at most `drain_s` seconds, cancel the rest, stop. Idempotent."""
+        """Finish requests for at most `drain_s` seconds, cancel the rest, stop. Idempotent."""
         drain_s = min(drain_s, threading.TIMEOUT_MAX)
         with self._closing:
             if not self._finalizer.alive:

@@ -156,21 +156,11 @@ class Handle(Generic[ResultT]):
 
     def __iter__(self) -> Iterator[Delta]:
         """Deltas as they come. At the end raises the request's error, if there is one."""
-        while True:
-            item = self._mailbox.get()
-            if isinstance(item, Ending):
-                _raise(item)
-                return
-            yield item
+        return self._mailbox.deltas()
 
-    async def __aiter__(self) -> AsyncIterator[Delta]:
+    def __aiter__(self) -> AsyncIterator[Delta]:
         """Deltas as they come, in an event loop."""
-        while True:
-            item = await self._mailbox.get_async()
-            if isinstance(item, Ending):
-                _raise(item)
-                return
-            yield item
+        return self._mailbox.deltas_async()
 
     def __enter__(self) -> Self:
         return self
@@ -187,16 +177,11 @@ class Handle(Generic[ResultT]):
     def _result(self) -> ResultT:
         ending = self._mailbox.ending
         assert ending is not None, "waited for"
-        _raise(ending)
+        ending.raise_error()
         assert ending.answer is not None, "an ending without an error has an answer"
         return self._shape(ending.answer)
 
     def _raise_refusal(self) -> None:
         ending = self._mailbox.ending
         if ending is not None and ending.answer is None:
-            _raise(ending)
-
-
-def _raise(ending: Ending) -> None:
-    if ending.error is not None:
-        raise ending.error
+            ending.raise_error()

@@ -85,7 +85,7 @@ class InFlight:
         """How long to wait for the batch in flight before another is sent; None: send none."""
         if self._queueing is None or len(self._sent) != 1 or self._sent[0].error is not None:
             return None
-        token_count = self._sent[0].planned.batch.token_count
+        token_count = self._sent[0].planned.token_count
         if abs(token_count - self._last_tokens) > LIKE_PART * token_count:
             return None
         lead_s = max(LEAD_PART * self._last_s, LEAD_S_MIN)
@@ -104,7 +104,7 @@ class InFlight:
             is_unseen = isinstance(error, BackendCrashed) and not error.was_reached
             return LostBatch(error, () if is_unseen else planned.sequences)
         if outcome is not None:
-            self._last_tokens, self._last_s = planned.batch.token_count, outcome.seconds
+            self._last_tokens, self._last_s = planned.token_count, outcome.seconds
         return outcome
 
     def pop_oldest(self, now: float) -> PlannedBatch:

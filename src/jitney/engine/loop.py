@@ -53,7 +53,7 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Stop the engine: if it `drains`, after the last live request; else at once, with a cancel."""
+    """Stop the engine: if it `drains`, after the last request; else at once, with a cancel."""
 
     drains: bool
 

@@ -17,7 +17,7 @@ A reader that does not want to wait can set a listener (`listen`), and fetches w
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -193,6 +193,18 @@ class Mailbox:
         item = self.fetch()
         assert item is not None, "woken for nothing"
         return item
+
+    def deltas(self) -> Iterator[Delta]:
+        """Deltas as they come, in this thread. At the end raises the request's error, if any."""
+        while isinstance(item := self.get(), Delta):
+            yield item
+        item.raise_error()
+
+    async def deltas_async(self) -> AsyncIterator[Delta]:
+        """Deltas as they come, in this task."""
+        while isinstance(item := await self.get_async(), Delta):
+            yield item
+        item.raise_error()
 
     def _claim(self, awaited: Awaited) -> None:
         if self._awaited is not None:

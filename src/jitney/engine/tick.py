@@ -82,7 +82,7 @@ class Tick:
 
     @property
     def has_work(self) -> bool:
-        """Whether a request lives, or a batch is in flight."""
+        """Whether a request is unfinished, or a batch is in flight."""
         return bool(self._collectors or self._ended or self._in_flight)
 
     def submit(
@@ -107,7 +107,7 @@ class Tick:
         except JitneyError as error:
             self._record(RequestRefused(at=now, request_id=request.id, error=error))
             raise
-        assert request.id not in self._collectors, f"{request.id} lives already"
+        assert request.id not in self._collectors, f"{request.id} has a collector already"
         sent_at = now if sent_at is None else min(sent_at, now)
         collector = Collector(request, self._vocabulary, mailbox, sent_at, arrived_at)
         self._collectors[request.id] = collector
@@ -146,7 +146,7 @@ class Tick:
             self._scheduler.reprioritise(request_id, priority)
 
     def cancel_all(self) -> None:
-        """Cancel every live request."""
+        """Cancel every unfinished request."""
         now = self._clock.now()
         for request_id in list(self._collectors):
             self._collect(self._scheduler.cancel(request_id, now), now)
@@ -160,10 +160,6 @@ class Tick:
     def end_waits(self) -> None:
         """From now on groups start without waiting to be full, and all pauses end."""
         self._scheduler.end_waits(self._clock.now())
-
-    def stop_gathering(self) -> None:
-        """Let waiting requests start without waiting for others."""
-        self._scheduler.stop_gathering()
 
     def run(self, intake: Callable[[], None] = lambda: None) -> bool:
         """One tick; whether a batch ran. `intake` takes new commands. It is called before a batch
@@ -207,7 +203,7 @@ class Tick:
             self._lose(LostBatch(error), self._clock.now())
 
     def look(self, characters_max: int) -> Detail:
-        """The detail, with the last characters of every live text."""
+        """The detail, with the last characters of every unfinished text."""
         tails = {
             request_id: collector.tails(characters_max)
             for request_id, collector in self._collectors.items()
@@ -226,24 +222,24 @@ class Tick:
     def check(self) -> None:
         """Recount everything. Raises AssertionError if something is wrong."""
         self._scheduler.check()
-        live_count = len(self._collectors) + len(self._ended)
-        assert self.statistics.live_count == live_count, "requests were lost or doubled"
+        count = len(self._collectors) + len(self._ended)
+        assert self.statistics.live_count == count, "requests were lost or doubled"
 
     def stop(self, error: EngineError) -> None:
-        """End every live request with this error, once. There will be no more ticks."""
+        """End every unfinished request with this error, once. There will be no more ticks."""
         if self.stopped is not None:
             return
         self.stopped = error
         now = self._clock.now()
-        live = [*self._ended, *self._collectors.values()]
+        unfinished = [*self._ended, *self._collectors.values()]
         self._ended.clear()
         self._collectors.clear()
-        for collector in live:
+        for collector in unfinished:
             self._record_failed(collector, error, now)
             collector.mailbox.end(Ending(None, error))
 
     def abandon(self, error: EngineError) -> None:
-        """Any thread: end every live request, because the engine thread is stuck."""
+        """Any thread: end every unfinished request, because the engine thread is stuck."""
         for collector in [*self._ended, *self._collectors.values()]:
             collector.mailbox.abandon(error)
 
@@ -319,7 +315,7 @@ class Tick:
         verdicts = []
         for event in events:
             collector = self._collectors.get(event.request_id)
-            assert collector is not None, f"an event of a request that does not live: {event}"
+            assert collector is not None, f"an event of an unknown request: {event}"
             if isinstance(event, StartEvent) and not collector.is_started:
                 self._record(record_started(collector.request, collector.sent_at, event))
             elif isinstance(event, PreemptEvent):
@@ -374,8 +370,10 @@ class Tick:
         """Take a snapshot of the scheduler; record if memory ran short since the last one."""
         snapshot = self._scheduler.snapshot()
         self.statistics.note(snapshot, self._clock.now())
-        for complaint in self._scheduler.take_complaints():
+        complaints = self._scheduler.complaints
+        for complaint in complaints:
             _log.warning("%s", complaint)
+        complaints.clear()
         evicted_count = snapshot.counters.get("evicted", 0)
         if evicted_count > self._evicted_count or self._memory_preempted_count:
             self._record(

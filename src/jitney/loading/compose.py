@@ -119,7 +119,6 @@ def scheduler_settings(settings: Settings, traits: Traits) -> SchedulerSettings:
         model_len_max=_model_len(settings, traits),
         wait_s=_wait_s(settings),
         stall_s_target=settings.target_stall_ms / 1e3,
-        tick_s_target=settings.target_stall_ms / 1e3,
         **{name: getattr(settings, name) for name in names},
     )
 

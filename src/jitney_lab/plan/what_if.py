@@ -14,7 +14,7 @@ WHOLE_MAX = 1000
 
 TIMED = ("max_wait_ms", "wait_until_full", "target_stall_ms")
 MEMORY = ("kv_tokens", "max_model_len", "max_per_sequence")
-COMPUTED = ("model_len_max", "wait_s", "stall_s_target", "tick_s_target")
+COMPUTED = ("model_len_max", "wait_s", "stall_s_target")
 """Of the scheduler; the user sets what they are computed from."""
 
 NAMES = frozenset(

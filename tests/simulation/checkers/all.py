@@ -44,5 +44,5 @@ def make_checkers(
         shares,
         UsageChecker(settings),
         WorkChecker(),
-        LedgerChecker(scheduler.check, settings.cache_tokens),
+        LedgerChecker(scheduler.check),
     ]

@@ -12,9 +12,8 @@ NAME = "ledger"
 class LedgerChecker:
     """Has the scheduler recount itself after every call, and compares with the backend."""
 
-    def __init__(self, recount: Callable[[], None], cache_tokens: int | None) -> None:
+    def __init__(self, recount: Callable[[], None]) -> None:
         self._recount = recount
-        self._cache_tokens_max = cache_tokens
         self._planned: Snapshot | None = None
 
     def see(self, seen: Seen) -> None:
@@ -69,6 +68,3 @@ class LedgerChecker:
             raise Violation(
                 NAME, f"at rest {snapshot.kv_used} tokens are in use, {snapshot.kv_cached} cached"
             )
-        limit = self._cache_tokens_max
-        if limit is not None and snapshot.kv_cached > limit:
-            raise Violation(NAME, f"{snapshot.kv_cached} tokens are cached, the limit is {limit}")

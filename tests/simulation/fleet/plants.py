@@ -48,7 +48,7 @@ OF_THE_FLEET = (
         "usage is what the last engine made",
         "usage",
         (
-            "jitney/core/sequences.py",
+            "jitney/core/registry.py",
             "            sequence.completion_count,\n",
             "            sequence.completion_count\n"
             "            - len(sequence.request.resumed_tokens[sequence.index]),\n",

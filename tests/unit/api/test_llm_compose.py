@@ -33,7 +33,7 @@ def test_what_people_set_reaches_the_scheduler() -> None:
     assert found.mix is Mix.BALANCED
     assert found.wait_s == 0.02
     adaptive = resolve({"strategy": "adaptive", "target_stall_ms": 30}, None, {})
-    assert scheduler_settings(adaptive.settings, traits()).tick_s_target == 0.03
+    assert scheduler_settings(adaptive.settings, traits()).stall_s_target == 0.03
 
 
 @pytest.mark.parametrize(

@@ -270,7 +270,7 @@ def test_a_description_arrives() -> None:
     """Guards the ingress: it makes tokens and limits from these values alone."""
     settings = SchedulerSettings(
         model_len_max=512,
-        cache_tokens=100,
+        watermark=0.1,
         strategy=Strategy.ADAPTIVE,
         policy=Policy.FAIR,
         mix=Mix.SEPARATE,

@@ -4,21 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jitney.core import chain
-from jitney.core.chain import Chain
+from jitney.core import prefix
 from jitney.core.limits import PREFIX_STRIDE
-from jitney.core.prefix import Holding, Match, PrefixIndex
-from tests.unit.core.sequences import sequence
+from jitney.core.prefix import Chain, Holding, Match, PrefixIndex
 
 SCOPE = "scope"
 
 
 def holding(index: PrefixIndex, slot: int, tokens: tuple[int, ...], computed: int) -> Holding:
-    owner = sequence(f"s{slot}", prompt=tokens)
-    made = Holding(slot, Chain(SCOPE, owner.tokens), owner)
-    made.length = computed
-    index.extend(made)
-    return made
+    found = Holding(slot, Chain(SCOPE, list(tokens)), computed)
+    index.extend(found)
+    return found
 
 
 def longest(index: PrefixIndex, tokens: list[int], scope: str = SCOPE) -> Match:
@@ -51,8 +47,7 @@ def test_it_finds_what_a_plain_search_finds(held: list[list[int]], tokens: list[
     found = longest(index, wanted)
     assert found.length == best
     assert found.holding is not None
-    assert found.holding.sequence is not None
-    assert found.holding.sequence.tokens[:best] == wanted[:best]
+    assert found.holding.chain.tokens[:best] == wanted[:best]
 
 
 def test_another_scope_finds_nothing() -> None:
@@ -137,7 +132,7 @@ def turns_of(leaders: list[Chain], waiting: list[Chain], tokens: tuple[int, ...]
     """Each leader is the only one that holds the tokens, and everybody who waits looks at it."""
     index = PrefixIndex()
     for leader in leaders:
-        made = Holding(0, leader, sequence(prompt=tokens))
+        made = Holding(0, leader)
         index.extend(made)
         for each in waiting:
             assert index.longest(each, len(tokens) - 1).promised == len(tokens) - 1
@@ -195,7 +190,7 @@ def test_equal_keys_of_different_texts_are_told_apart(monkeypatch: pytest.Monkey
         before, _ = pair
         return before + 1 if isinstance(before, int) else 1
 
-    monkeypatch.setattr(chain, "hash", depth, raising=False)
+    monkeypatch.setattr(prefix, "hash", depth, raising=False)
     index = PrefixIndex()
     holding(index, 0, tuple(range(64)), 64)
     assert longest(index, list(range(100, 164))).length == 0
@@ -211,9 +206,7 @@ def test_what_was_computed_in_another_way_is_not_shared(
     """Guards invariant 4: a prompt that holds an answer is not served by the answer's memory."""
     index = PrefixIndex()
     tokens = list(range(60))
-    owner = sequence("a", prompt=tuple(tokens))
-    made = Holding(0, Chain(SCOPE, owner.tokens, theirs), owner)
-    made.length = 60
+    made = Holding(0, Chain(SCOPE, tokens, theirs), 60)
     index.extend(made)
     found = index.longest(Chain(SCOPE, tokens, ours), 59)
     assert found.length == found.promised == usable
@@ -225,8 +218,7 @@ def test_what_background_work_will_compute_does_not_hide_what_a_live_one_will() 
     shared, more = tuple(range(64)), tuple(range(96))
     live = holding(index, 0, shared, 0)
     behind = holding(index, 1, more, 0)
-    assert behind.sequence is not None
-    behind.sequence.is_background = True
+    behind.is_background = True
     assert longest(index, [*more, 1]).promised == len(shared)
     assert index.longest(Chain(SCOPE, [*more, 1]), 96, is_background=True).promised == len(more)
     assert live.computed_depth == 0

@@ -1,6 +1,7 @@
 """The scheduler by hand: a few cases that the simulation found, or that must never come back."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,20 +11,19 @@ from jitney.core.batch import Outcome, Sample
 from jitney.core.events import Event, FinishEvent, FinishReason, StartEvent
 from jitney.core.limits import FAILURES_MAX
 from jitney.core.params import SamplingParams
+from jitney.core.registry import ENDED_KEPT
 from jitney.core.request import Priority, Request, RequestId
-from jitney.core.rules.deadlines import ENDED_KEPT
 from jitney.core.scheduler import PlannedBatch, Scheduler
 from jitney.core.scheduler_settings import Policy, SchedulerSettings, Strategy
 from jitney.errors import Draining, QueueFull
+from tests.unit.core import schedulers
 
 TRAITS = Traits(name="none", slots_max=8, kv_tokens=400, model_len_max=100, batch_invariant=True)
 
 
-def scheduler(max_num_queued_reqs: int = 100) -> Scheduler:
-    settings = SchedulerSettings(
-        model_len_max=100, max_num_seqs=8, max_num_queued_reqs=max_num_queued_reqs
-    )
-    return Scheduler(settings, TRAITS, (9,))
+# Any: of every setting's type
+def scheduler(max_num_seqs: int = 8, **others: Any) -> Scheduler:
+    return schedulers.scheduler(max_num_seqs, TRAITS, **others)
 
 
 def request(name: str, prompt: tuple[int, ...] = (1, 2, 3), tenant: str = "") -> Request:
@@ -85,14 +85,9 @@ def test_an_innocent_suspect_is_not_blamed_for_its_neighbour() -> None:
 
 def test_a_member_of_a_group_comes_back_past_any_number_who_wait() -> None:
     """Guards invariant 8: nobody else may join while its group is on its way, so it has to."""
-    settings = SchedulerSettings(
-        model_len_max=100,
-        max_num_seqs=1,
-        strategy=Strategy.STATIC,
-        policy=Policy.PRIORITY,
-        max_num_queued_reqs=1000,
+    one = scheduler(
+        max_num_seqs=1, strategy=Strategy.STATIC, policy=Policy.PRIORITY, max_num_queued_reqs=1000
     )
-    one = Scheduler(settings, TRAITS, (9,))
     one.submit(request("member"), 0.0)
     planned(one)
     for number in range(2 * LOOKAHEAD):
@@ -150,8 +145,7 @@ def test_planning_ahead_needs_memory_for_everyone() -> None:
 
 def test_planning_ahead_of_a_prompt_is_not_done() -> None:
     """Guards chunks: what a prompt still needs is planned when its last chunk is back."""
-    settings = SchedulerSettings(model_len_max=100, max_num_seqs=8, prefill_chunk=4)
-    one = Scheduler(settings, TRAITS, (9,))
+    one = scheduler(prefill_chunk=4)
     one.submit(request("long", tuple(range(10))), 0.0)
     planned(one)
     assert not one.is_steady
@@ -199,8 +193,7 @@ def started(events: list[Event]) -> set[str]:
 
 def test_tenants_who_arrive_together_share_the_places_of_the_first_tick() -> None:
     """Guards `fair`: counts that are only raised by outcomes let one tenant take every place."""
-    settings = SchedulerSettings(model_len_max=100, max_num_seqs=8, policy=Policy.FAIR)
-    one = Scheduler(settings, TRAITS, (9,))
+    one = scheduler(policy=Policy.FAIR)
     for number in range(20):
         one.submit(request(f"many-{number}", (1, number), "many"), 0.0)
     for number in range(4):
@@ -212,8 +205,7 @@ def test_tenants_who_arrive_together_share_the_places_of_the_first_tick() -> Non
 
 def test_a_crash_takes_nobodys_fair_share() -> None:
     """Guards `fair`: whoever is put back to wait has not been away."""
-    settings = SchedulerSettings(model_len_max=100, max_num_seqs=1, policy=Policy.FAIR)
-    one = Scheduler(settings, TRAITS, (9,))
+    one = scheduler(max_num_seqs=1, policy=Policy.FAIR)
     one.submit(request("long", tuple(range(10, 70)), "greedy"), 0.0)
     one.submit(request("next", (1, 2), "modest"), 0.0)
     assert planned(one).batch.token_count == 60
@@ -239,14 +231,13 @@ def test_a_long_prompt_leaves_the_rest_of_the_tick_to_others() -> None:
 
 def test_deadlines_of_ended_requests_are_forgotten() -> None:
     """Guards memory: what ended long before its deadline must not be kept until then."""
-    settings = SchedulerSettings(model_len_max=100, max_num_seqs=8, request_timeout_s=3600.0)
-    one = Scheduler(settings, TRAITS, (9,))
+    one = scheduler(request_timeout_s=3600.0)
     for number in range(2000):
         one.submit(request(f"request-{number}"), 0.0)
         one.cancel(RequestId(f"request-{number}"), 0.0)
         one.expire(0.0)
     assert one.wake_at(0.0) is None
-    assert len(one._deadlines._due) <= ENDED_KEPT
+    assert len(one._registry.deadlines._due) <= ENDED_KEPT
 
 
 def test_nobody_is_struck_for_a_batch_that_never_reached_the_backend() -> None:
@@ -283,8 +274,7 @@ def test_deadlines_of_live_completions_are_not_sorted_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Guards invariant 11: many completions of few requests are no reason to look at all limits."""
-    settings = SchedulerSettings(model_len_max=100, max_num_seqs=8, max_num_queued_reqs=2000)
-    one = Scheduler(settings, TRAITS, (9,))
+    one = scheduler(max_num_queued_reqs=2000)
     params = SamplingParams(temperature=0.0, max_tokens=8, n=16)
     for number in range(2 * ENDED_KEPT // 16):
         each = Request(
@@ -297,6 +287,6 @@ def test_deadlines_of_live_completions_are_not_sorted_again(
         )
         one.submit(each, 0.0)
     sorted_again: list[object] = []
-    monkeypatch.setattr("jitney.core.rules.deadlines.heapq.heapify", sorted_again.append)
+    monkeypatch.setattr("jitney.core.registry.heapq.heapify", sorted_again.append)
     one.expire(1.0)
     assert not sorted_again

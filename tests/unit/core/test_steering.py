@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -11,44 +10,22 @@ from jitney.core.batch import Batch, Outcome, Sample
 from jitney.core.events import Event, FinishEvent, FinishReason, PreemptEvent, PreemptReason
 from jitney.core.limits import PAUSE_S_MAX
 from jitney.core.params import SamplingParams
-from jitney.core.request import Priority, Request, RequestId, Share
+from jitney.core.request import Priority, RequestId, Share
 from jitney.core.rules.pauses import PauseOutcome
-from jitney.core.rules.policy import Candidate
 from jitney.core.scheduler import Scheduler
-from jitney.core.scheduler_settings import Mix, Policy, SchedulerSettings, Strategy
+from jitney.core.scheduler_settings import Candidate, Mix, Policy, SchedulerSettings, Strategy
 from jitney.core.snapshot import WaitReason
 from jitney.errors import QueueFull
+from tests.unit.core.schedulers import applied, runs, scheduler
+from tests.unit.core.schedulers import live as request
 
-TRAITS = Traits(name="none", slots_max=8, kv_tokens=800, model_len_max=100, batch_invariant=True)
 A, B, C = (RequestId(name) for name in "abc")
-
-
-# Any: of every setting's type
-def scheduler(max_num_seqs: int = 8, **others: Any) -> Scheduler:
-    settings = SchedulerSettings(model_len_max=100, max_num_seqs=max_num_seqs, **others)
-    return Scheduler(settings, TRAITS, (9,))
-
-
-def request(name: str, prompt_length: int = 3, **others: Any) -> Request:
-    params = SamplingParams(temperature=0.0, max_tokens=20)
-    prompt = tuple(ord(name[0]) for _ in range(prompt_length))
-    return Request(id=RequestId(name), prompt=prompt, params=params, seed=0, **others)
 
 
 def turn(one: Scheduler, now: float = 0.0) -> tuple[Batch | None, list[Event]]:
     """Plan, and let the backend answer at once."""
     planned = one.plan(now)
-    if planned is None:
-        return None, []
-    batch = planned.batch
-    samples = tuple(Sample(5 if entry.wants_token else None) for entry in batch.entries)
-    events = one.apply(planned, Outcome(batch.number, samples, 0.01), now)
-    one.check()
-    return batch, events
-
-
-def runs(one: Scheduler) -> set[str]:
-    return {str(each.request.id) for each in one.running}
+    return (None, []) if planned is None else (planned.batch, applied(one, planned, now))
 
 
 def test_a_paused_request_leaves_its_place_and_comes_back() -> None:
@@ -396,10 +373,9 @@ def test_a_policy_that_gives_no_rank_harms_nobody_and_is_named() -> None:
     one = scheduler(max_num_seqs=1, policy=Broken())
     for name in "abcde":
         one.submit(request(name), 0.0)
-    complaints = one.take_complaints()
+    complaints = one.complaints
     assert len(complaints) == one.counters["policy_faults"] == 5
     assert "The policy Broken gave request e no rank" in complaints[-1]
-    assert one.take_complaints() == []
     assert started(one) == list("abcde")
 
 
@@ -408,7 +384,7 @@ def test_a_policy_cannot_end_the_engine() -> None:
     one = scheduler(max_num_seqs=1, policy=Quits())
     for name in "ab":
         one.submit(request(name), 0.0)
-    assert [each.split(": ")[1] for each in one.take_complaints()] == ["SystemExit", "Unspeakable"]
+    assert [each.split(": ")[1] for each in one.complaints] == ["SystemExit", "Unspeakable"]
 
 
 def test_the_oldest_is_not_overtaken_for_ever_by_any_policy() -> None:

@@ -1,21 +1,16 @@
 """Turns of the engine over a backend that computes elsewhere: two batches under way."""
 
 from collections import deque
-from collections.abc import Callable
-from typing import Any
 
 from jitney.backends.fake.backend import FakeSettings
 from jitney.core.batch import Batch, Outcome
 from jitney.core.events import FinishReason
-from jitney.core.request import Request, RequestId
+from jitney.core.request import RequestId
 from jitney.engine.mailbox import Mailbox
 from jitney.errors import BackendCrashed
 from jitney.records import TickRecord
-from tests.unit.engine.conftest import FaultyBackend
 from tests.unit.engine.test_tick import answer_of, texts_alone
-
-MakeRequest = Callable[..., Request]
-MakeWorld = Callable[..., Any]  # Any: the World of conftest.py
+from tests.unit.engine.worlds import FaultyBackend, make_request, make_world
 
 
 class Elsewhere(FaultyBackend):
@@ -41,45 +36,41 @@ class Elsewhere(FaultyBackend):
         super().reset()
 
 
-def test_the_next_batch_is_sent_before_the_last_is_back(
-    make_world: MakeWorld, make_request: MakeRequest
-) -> None:
+def test_the_next_batch_is_sent_before_the_last_is_back() -> None:
     """Guards run-ahead: nothing stands still between two batches, and the texts are the same."""
     requests = [make_request(f"prompt {at}", max_tokens=5 + 3 * at) for at in range(4)]
-    world = make_world(Elsewhere())
+    backend = Elsewhere()
+    world = make_world(backend)
     mailboxes = [Mailbox() for _ in requests]
     for request, mailbox in zip(requests, mailboxes, strict=True):
         world.tick.submit(request, mailbox)
     world.run_dry()
-    assert world.backend.most_sent == 2
-    assert not world.backend.sent
+    assert backend.most_sent == 2
+    assert not backend.sent
     texts = [answer_of(mailbox).completions[0].text for mailbox in mailboxes]
-    assert texts == texts_alone(make_world, requests)
+    assert texts == texts_alone(requests)
     world.tick.check()
 
 
-def test_batches_under_way_are_lost_with_the_backend_and_computed_again(
-    make_world: MakeWorld, make_request: MakeRequest
-) -> None:
+def test_batches_under_way_are_lost_with_the_backend_and_computed_again() -> None:
     """Guards invariant 10 with two in flight: one loss, one reset, and the same text."""
     request = make_request(max_tokens=20)
-    world, mailbox = make_world(Elsewhere()), Mailbox()
+    backend, mailbox = Elsewhere(), Mailbox()
+    world = make_world(backend)
     world.tick.submit(request, mailbox)
     for _ in range(4):
         world.tick.run()
     world.backend.execute_faults = [BackendCrashed("gone", 9)]
     world.tick.run()
-    assert world.backend.most_sent == 2
+    assert backend.most_sent == 2
     assert world.backend.reset_count == 1
     world.run_dry()
     assert world.backend.reset_count == 1, "what was lost once is not awaited again"
-    assert answer_of(mailbox).completions[0].text == texts_alone(make_world, [request])[0]
+    assert answer_of(mailbox).completions[0].text == texts_alone([request])[0]
     world.tick.check()
 
 
-def test_what_is_computed_for_nobody_is_counted_for_nobody(
-    make_world: MakeWorld, make_request: MakeRequest
-) -> None:
+def test_what_is_computed_for_nobody_is_counted_for_nobody() -> None:
     """Guards the figures: a completion that ended by itself has a token too many under way."""
     world = make_world(Elsewhere(eos_period=8))
     mailboxes = [Mailbox() for _ in range(6)]
@@ -96,15 +87,14 @@ def test_what_is_computed_for_nobody_is_counted_for_nobody(
     assert sum(tick.batch_size for tick in ticks) > made, "nothing was computed in vain"
 
 
-def test_whoever_comes_before_the_next_batch_is_sent_is_part_of_it(
-    make_world: MakeWorld, make_request: MakeRequest
-) -> None:
+def test_whoever_comes_before_the_next_batch_is_sent_is_part_of_it() -> None:
     """Guards the first token: a batch that is planned early must not leave out who is here."""
-    world = make_world(Elsewhere())
+    backend = Elsewhere()
+    world = make_world(backend)
     world.tick.submit(make_request(id="a", max_tokens=50), Mailbox())
     for _ in range(3):
         world.tick.run()
-    assert len(world.backend.sent) == 1, "the next one is under way"
+    assert len(backend.sent) == 1, "the next one is under way"
     late, mailbox = make_request(id="b", max_tokens=1), Mailbox()
     arrivals = [late]
 
@@ -118,16 +108,15 @@ def test_whoever_comes_before_the_next_batch_is_sent_is_part_of_it(
     assert mailbox.ending is not None
 
 
-def test_a_batch_that_nobody_wants_any_more_is_waited_for(
-    make_world: MakeWorld, make_request: MakeRequest
-) -> None:
+def test_a_batch_that_nobody_wants_any_more_is_waited_for() -> None:
     """Guards the sign of life of an idle backend: it must not get an old outcome for an answer."""
-    world, mailbox = make_world(Elsewhere()), Mailbox()
+    backend, mailbox = Elsewhere(), Mailbox()
+    world = make_world(backend)
     world.tick.submit(make_request(id="a", max_tokens=50), mailbox)
     for _ in range(3):
         world.tick.run()
     world.tick.run(lambda: world.tick.cancel(RequestId("a")))
     assert answer_of(mailbox).was_cancelled
     world.run_dry()
-    assert not world.backend.sent
+    assert not backend.sent
     assert not world.tick.has_work

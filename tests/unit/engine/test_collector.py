@@ -1,7 +1,5 @@
 """Events to deltas and answers: invariant 5, verdicts, logprobs, timing, errors."""
 
-from collections.abc import Callable
-
 import pytest
 
 from jitney.core.batch import FaultKind, TokenLogprob
@@ -15,8 +13,7 @@ from jitney.engine.collector import READ_TOO_SLOWLY, Collector
 from jitney.engine.mailbox import Mailbox
 from jitney.errors import BackendFailed, DeadlineExceeded, InvalidRequest, QueueFull
 from jitney.tokenizers.byte_tokenizer import byte_vocabulary, encode
-
-MakeRequest = Callable[..., Request]
+from tests.unit.engine.worlds import make_request
 
 
 class Story:
@@ -57,7 +54,7 @@ class Story:
         return found
 
 
-def test_deltas_joined_are_the_text_of_the_answer(make_request: MakeRequest) -> None:
+def test_deltas_joined_are_the_text_of_the_answer() -> None:
     """Guards invariant 5, read after every token and only once."""
     text = "héllo the bus 🚌 日本"
     story = Story(make_request())
@@ -75,7 +72,7 @@ def test_deltas_joined_are_the_text_of_the_answer(make_request: MakeRequest) -> 
     assert [delta.finish_reason for delta in seen][-1] is FinishReason.LENGTH
 
 
-def test_half_a_character_waits_for_its_other_half(make_request: MakeRequest) -> None:
+def test_half_a_character_waits_for_its_other_half() -> None:
     """Guards against broken characters in a stream; the token comes with its text."""
     story = Story(make_request())
     first, second = "é".encode()
@@ -86,9 +83,7 @@ def test_half_a_character_waits_for_its_other_half(make_request: MakeRequest) ->
     assert (delta.text, delta.tokens) == ("é", (first, second))
 
 
-def test_a_stop_string_across_tokens_is_a_verdict_and_never_seen(
-    make_request: MakeRequest,
-) -> None:
+def test_a_stop_string_across_tokens_is_a_verdict_and_never_seen() -> None:
     """Guards against a leaked stop string, and against text after it."""
     story = Story(make_request(stop=["END"]))
     verdicts = story.text("ab EN")
@@ -105,9 +100,7 @@ def test_a_stop_string_across_tokens_is_a_verdict_and_never_seen(
     assert completion.tokens == tuple(encode("ab END", special=False))
 
 
-def test_a_stop_string_in_the_last_token_beats_the_length_limit(
-    make_request: MakeRequest,
-) -> None:
+def test_a_stop_string_in_the_last_token_beats_the_length_limit() -> None:
     """Guards against `length` where the stop string was there in time."""
     story = Story(make_request(stop=["."]))
     story.text("a.")
@@ -118,9 +111,7 @@ def test_a_stop_string_in_the_last_token_beats_the_length_limit(
     assert answer.completions[0].text == "a"
 
 
-def test_text_held_back_for_a_stop_string_comes_out_at_the_end(
-    make_request: MakeRequest,
-) -> None:
+def test_text_held_back_for_a_stop_string_comes_out_at_the_end() -> None:
     """Guards against losing the beginning of a stop string that never came."""
     story = Story(make_request(stop=["END"]))
     story.text("so EN")
@@ -131,9 +122,7 @@ def test_text_held_back_for_a_stop_string_comes_out_at_the_end(
     assert "".join(delta.text for delta in story.deltas()) == "so EN"
 
 
-def test_the_answer_carries_logprobs_their_sum_usage_and_times(
-    make_request: MakeRequest,
-) -> None:
+def test_the_answer_carries_logprobs_their_sum_usage_and_times() -> None:
     """Guards the numbers that callers are billed and judged by."""
     story = Story(make_request(logprobs=0, prompt_logprobs=0))
     story.collector.push(StartEvent(RequestId("0"), 0, 11.0, 2))
@@ -158,7 +147,7 @@ def test_the_answer_carries_logprobs_their_sum_usage_and_times(
     assert answer.preempted_count == 1
 
 
-def test_logprobs_are_absent_unless_asked_for(make_request: MakeRequest) -> None:
+def test_logprobs_are_absent_unless_asked_for() -> None:
     """Guards against an empty list where callers look for None."""
     story = Story(make_request())
     story.finish()
@@ -169,7 +158,7 @@ def test_logprobs_are_absent_unless_asked_for(make_request: MakeRequest) -> None
     assert answer.prompt_logprobs is None
 
 
-def test_a_request_is_done_when_its_last_completion_is(make_request: MakeRequest) -> None:
+def test_a_request_is_done_when_its_last_completion_is() -> None:
     """Guards against an ending that comes before every completion has one."""
     story = Story(make_request(n=2))
     story.token(65, index=1)
@@ -184,7 +173,7 @@ def test_a_request_is_done_when_its_last_completion_is(make_request: MakeRequest
     assert [each.text for each in answer.completions] == ["B", "A"]
 
 
-def test_an_event_after_the_end_is_our_mistake(make_request: MakeRequest) -> None:
+def test_an_event_after_the_end_is_our_mistake() -> None:
     """Guards invariant 1 against a scheduler that finishes a sequence twice."""
     story = Story(make_request())
     story.finish()
@@ -192,9 +181,7 @@ def test_an_event_after_the_end_is_our_mistake(make_request: MakeRequest) -> Non
         story.token(65)
 
 
-def test_a_failure_weighs_more_than_a_deadline_and_keeps_its_sentence(
-    make_request: MakeRequest,
-) -> None:
+def test_a_failure_weighs_more_than_a_deadline_and_keeps_its_sentence() -> None:
     """Guards against callers who are told the wrong reason."""
     story = Story(make_request(n=2))
     story.finish(FinishReason.DEADLINE, index=0, message="too late.")
@@ -204,7 +191,7 @@ def test_a_failure_weighs_more_than_a_deadline_and_keeps_its_sentence(
     assert str(ending.error) == "it broke."
 
 
-def test_a_constraint_that_was_given_up_is_to_be_tried_again(make_request: MakeRequest) -> None:
+def test_a_constraint_that_was_given_up_is_to_be_tried_again() -> None:
     """Guards retries: neither the caller nor the model did anything wrong."""
     story = Story(make_request())
     story.finish(FinishReason.FAILED, message="given up.", fault_kind=FaultKind.CAPACITY)
@@ -213,9 +200,7 @@ def test_a_constraint_that_was_given_up_is_to_be_tried_again(make_request: MakeR
     assert ending.error.retry_after_s > 0
 
 
-def test_a_constraint_that_cannot_be_followed_is_the_callers_mistake(
-    make_request: MakeRequest,
-) -> None:
+def test_a_constraint_that_cannot_be_followed_is_the_callers_mistake() -> None:
     """Guards callers who would try again in vain: some constraints are found out on the way."""
     story = Story(make_request())
     story.finish(FinishReason.FAILED, message="it is refused.", fault_kind=FaultKind.REQUEST)
@@ -224,7 +209,7 @@ def test_a_constraint_that_cannot_be_followed_is_the_callers_mistake(
     assert ending.error.parameter == "structured_outputs"
 
 
-def test_a_deadline_is_an_error_that_keeps_what_was_made(make_request: MakeRequest) -> None:
+def test_a_deadline_is_an_error_that_keeps_what_was_made() -> None:
     """Guards against a timeout that looks like an answer."""
     story = Story(make_request())
     story.text("abc")
@@ -235,7 +220,7 @@ def test_a_deadline_is_an_error_that_keeps_what_was_made(make_request: MakeReque
     assert ending.answer.completions[0].text == "abc"
 
 
-def test_a_cancelled_request_is_an_answer_and_no_error(make_request: MakeRequest) -> None:
+def test_a_cancelled_request_is_an_answer_and_no_error() -> None:
     """Guards against exceptions for callers who only said stop."""
     story = Story(make_request())
     story.text("abc")
@@ -246,9 +231,7 @@ def test_a_cancelled_request_is_an_answer_and_no_error(make_request: MakeRequest
     assert ending.answer.was_cancelled
 
 
-def test_what_takes_time_is_made_once_for_all_completions(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_takes_time_is_made_once_for_all_completions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards every stream against 60 prompts of 16 completions with long stop strings."""
     made: list[object] = []
     build = StopTable._build
@@ -275,9 +258,7 @@ def test_what_takes_time_is_made_once_for_all_completions(
     assert len({each.sampling.seed for each in sequences}) == 16
 
 
-def test_logprobs_of_a_bounded_stream_are_not_kept_when_they_were_sent(
-    make_request: MakeRequest,
-) -> None:
+def test_logprobs_of_a_bounded_stream_are_not_kept_when_they_were_sent() -> None:
     """Guards memory: they were all there until the end, read or not."""
     story = Story(make_request(logprobs=0, stop=["never"]), is_bounded=True)
     story.text("one ne")
@@ -293,7 +274,7 @@ def test_logprobs_of_a_bounded_stream_are_not_kept_when_they_were_sent(
     assert answer.completions[0].text == "one near"
 
 
-def test_what_nobody_reads_is_a_verdict_and_a_sentence(make_request: MakeRequest) -> None:
+def test_what_nobody_reads_is_a_verdict_and_a_sentence() -> None:
     """Guards memory against a reader who stalls, and tells him why when he is back."""
     story = Story(make_request(), is_bounded=True)
     verdicts = [story.token(97, at=12.0 + number) for number in range(3000)]

@@ -14,7 +14,6 @@ import pytest
 from jitney.core import limits
 from jitney.core.backend import Backend
 from jitney.core.events import FinishReason
-from jitney.core.request import Request
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.engine.answer import Answer
 from jitney.engine.engine import Engine, EngineState
@@ -29,9 +28,9 @@ from jitney.errors import (
     QueueFull,
 )
 from jitney.records import BackendLost, Record, TickRecord
+from tests.unit.engine.worlds import make_request
 
 WAIT_S = 100.0
-MakeRequest = Callable[..., Request]
 MakeEngine = Callable[..., Engine]
 
 
@@ -47,9 +46,7 @@ class Gated(Backend, Protocol):
     closed_count: int
 
 
-def test_many_threads_get_their_own_answers(
-    make_engine: MakeEngine, make_request: MakeRequest
-) -> None:
+def test_many_threads_get_their_own_answers(make_engine: MakeEngine) -> None:
     """Guards against answers that go to the wrong caller."""
     engine = make_engine(max_num_seqs=8)
     requests = [make_request(f"number {number}", max_tokens=10) for number in range(24)]
@@ -69,9 +66,7 @@ def test_many_threads_get_their_own_answers(
     assert texts == expected
 
 
-def test_a_refusal_is_raised_where_the_request_was_submitted(
-    make_engine: MakeEngine, make_request: MakeRequest
-) -> None:
+def test_a_refusal_is_raised_where_the_request_was_submitted(make_engine: MakeEngine) -> None:
     """Guards against refusals that only show when somebody reads."""
     engine = make_engine()
     with pytest.raises(ContextLengthExceeded):
@@ -86,7 +81,7 @@ def test_a_refusal_is_raised_where_the_request_was_submitted(
 
 
 def test_a_full_queue_refuses_with_a_time_to_come_back(
-    make_engine: MakeEngine, make_request: MakeRequest, backend: Gated
+    make_engine: MakeEngine, backend: Gated
 ) -> None:
     """Guards against a waiting line without end."""
     engine = make_engine(max_num_seqs=1, max_num_queued_reqs=2)
@@ -110,9 +105,7 @@ def test_a_full_queue_refuses_with_a_time_to_come_back(
     assert engine.stats().completed_requests == 9 - len(refusals)
 
 
-def test_closing_drains_and_then_refuses(
-    make_engine: MakeEngine, make_request: MakeRequest, backend: Gated
-) -> None:
+def test_closing_drains_and_then_refuses(make_engine: MakeEngine, backend: Gated) -> None:
     """Guards against answers lost at the end, and against a backend that stays open."""
     engine = make_engine()
     handles = [engine.submit(make_request(max_tokens=50)) for _ in range(4)]
@@ -128,7 +121,7 @@ def test_closing_drains_and_then_refuses(
 
 
 def test_closing_without_draining_cancels_what_lives(
-    make_engine: MakeEngine, make_request: MakeRequest, backend: Gated
+    make_engine: MakeEngine, backend: Gated
 ) -> None:
     """Guards against a close that waits for the longest request."""
     engine = make_engine(max_num_seqs=1)
@@ -155,7 +148,7 @@ def _assert_cut_short(handle: Handle[Answer]) -> None:
 
 
 def test_a_draining_engine_finishes_what_it_has_and_takes_nothing_new(
-    make_engine: MakeEngine, make_request: MakeRequest
+    make_engine: MakeEngine,
 ) -> None:
     """Guards the hand-over from one server to the next."""
     engine = make_engine()
@@ -168,7 +161,7 @@ def test_a_draining_engine_finishes_what_it_has_and_takes_nothing_new(
 
 
 def test_a_crash_in_mid_answer_is_not_seen_by_the_reader(
-    make_engine: MakeEngine, make_request: MakeRequest, backend: Gated
+    make_engine: MakeEngine, backend: Gated
 ) -> None:
     """Guards the promise that streams go on after a crash."""
     engine = make_engine()
@@ -180,10 +173,7 @@ def test_a_crash_in_mid_answer_is_not_seen_by_the_reader(
 
 
 def test_an_engine_whose_backend_is_beyond_hope_says_so_to_everyone(
-    make_engine: MakeEngine,
-    make_request: MakeRequest,
-    backend: Gated,
-    monkeypatch: pytest.MonkeyPatch,
+    make_engine: MakeEngine, backend: Gated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards against callers who wait for a dead engine."""
     monkeypatch.setattr("jitney.engine.in_flight.PAUSE_S", 0.001)
@@ -221,10 +211,7 @@ def test_a_backend_lost_while_idle_comes_back_without_a_request(
 
 
 def test_a_backend_lost_while_everybody_is_paused_comes_back(
-    make_engine: MakeEngine,
-    make_request: MakeRequest,
-    backend: Gated,
-    monkeypatch: pytest.MonkeyPatch,
+    make_engine: MakeEngine, backend: Gated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards newcomers, who are tokenised by the backend: a paused request runs no batch that
     would find out that it is gone."""
@@ -243,7 +230,7 @@ def test_a_backend_lost_while_everybody_is_paused_comes_back(
 
 
 def test_a_second_request_of_one_id_cannot_cancel_the_first(
-    make_engine: MakeEngine, make_request: MakeRequest, backend: Gated
+    make_engine: MakeEngine, backend: Gated
 ) -> None:
     """Guards ids that callers choose: whoever was refused gives up its own request only."""
     engine = make_engine()
@@ -259,7 +246,7 @@ def test_a_second_request_of_one_id_cannot_cancel_the_first(
 
 
 def test_a_fault_of_our_own_fails_every_live_request_once(
-    make_engine: MakeEngine, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards against silent hangs when the engine thread dies of a bug (invariant 1)."""
 
@@ -275,10 +262,7 @@ def test_a_fault_of_our_own_fails_every_live_request_once(
 
 
 def test_closing_while_the_backend_is_stuck_still_tells_everyone(
-    make_engine: MakeEngine,
-    make_request: MakeRequest,
-    backend: Gated,
-    monkeypatch: pytest.MonkeyPatch,
+    make_engine: MakeEngine, backend: Gated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards against readers who hang on native code that never returns."""
     monkeypatch.setattr("jitney.engine.engine.STOP_S", 0.05)
@@ -293,9 +277,7 @@ def test_closing_while_the_backend_is_stuck_still_tells_everyone(
             each.result(WAIT_S)
 
 
-def test_closing_an_engine_that_never_started_tells_who_handed_something_in(
-    make_request: MakeRequest, backend: Gated
-) -> None:
+def test_closing_an_engine_that_never_started_tells_who_handed_something_in(backend: Gated) -> None:
     """Guards against handles that wait for a thread which never was."""
     engine = Engine(backend, SchedulerSettings(model_len_max=1024))
     handle = engine.send(make_request())
@@ -304,7 +286,7 @@ def test_closing_an_engine_that_never_started_tells_who_handed_something_in(
     assert backend.closed_count == 1
 
 
-def test_a_forgotten_engine_stops_its_thread(backend: Gated, make_request: MakeRequest) -> None:
+def test_a_forgotten_engine_stops_its_thread(backend: Gated) -> None:
     """Guards against threads and models that pile up in a notebook."""
     engine = Engine(backend, SchedulerSettings(model_len_max=1024))
     engine.start()
@@ -339,9 +321,7 @@ next(iter(handle))
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-def test_an_observer_may_close_the_engine(
-    make_engine: MakeEngine, make_request: MakeRequest
-) -> None:
+def test_an_observer_may_close_the_engine(make_engine: MakeEngine) -> None:
     """Guards against a thread that waits for itself."""
     engine = make_engine()
 
@@ -355,9 +335,7 @@ def test_an_observer_may_close_the_engine(
         engine.submit(make_request())
 
 
-def test_stats_and_snapshot_are_settled_when_the_answer_is_there(
-    make_engine: MakeEngine, make_request: MakeRequest
-) -> None:
+def test_stats_and_snapshot_are_settled_when_the_answer_is_there(make_engine: MakeEngine) -> None:
     """Guards against figures that lag behind what the caller already knows."""
     engine = make_engine()
     for count in range(1, 6):
@@ -369,9 +347,7 @@ def test_stats_and_snapshot_are_settled_when_the_answer_is_there(
         assert (snapshot.running_count, snapshot.waiting_count) == (0, 0)
 
 
-def test_a_short_prompt_that_comes_again_is_found(
-    make_engine: MakeEngine, make_request: MakeRequest
-) -> None:
+def test_a_short_prompt_that_comes_again_is_found(make_engine: MakeEngine) -> None:
     """Guards `cached_tokens` of short prompts: all of nine tokens but the last, which is computed.
     Of another tenant's nothing is found, and of another text what it has in common."""
     engine = make_engine()

@@ -9,16 +9,16 @@ import pytest
 
 from jitney.core.backend import Backend
 from jitney.core.events import FinishReason
-from jitney.core.request import Priority, Request
+from jitney.core.request import Priority
 from jitney.core.rules.pauses import PauseOutcome
 from jitney.engine.answer import Ending
 from jitney.engine.engine import Engine
 from jitney.engine.handle import Handle
 from jitney.engine.mailbox import Mailbox
 from jitney.errors import DeadlineExceeded, EngineStopped
+from tests.unit.engine.worlds import make_request
 
 WAIT_S = 100.0
-MakeRequest = Callable[..., Request]
 MakeEngine = Callable[..., Engine]
 
 
@@ -29,9 +29,7 @@ class Gated(Backend, Protocol):
     entered: threading.Event
 
 
-def test_a_loop_over_a_handle_gives_the_text_of_its_result(
-    make_engine: MakeEngine, make_request: MakeRequest
-) -> None:
+def test_a_loop_over_a_handle_gives_the_text_of_its_result(make_engine: MakeEngine) -> None:
     """Guards invariant 5 as callers see it, and a result that needs a second request."""
     handle = make_engine().submit(make_request(n=2, temperature=1.0, max_tokens=30))
     texts = ["", ""]
@@ -43,9 +41,7 @@ def test_a_loop_over_a_handle_gives_the_text_of_its_result(
     assert handle.shaped(lambda each: len(each.completions)).result(WAIT_S) == 2
 
 
-def test_async_for_gives_the_same_on_the_same_class(
-    make_engine: MakeEngine, make_request: MakeRequest
-) -> None:
+def test_async_for_gives_the_same_on_the_same_class(make_engine: MakeEngine) -> None:
     """Guards the async twin."""
     engine = make_engine()
 
@@ -60,9 +56,7 @@ def test_async_for_gives_the_same_on_the_same_class(
     assert streamed == whole != ""
 
 
-def test_leaving_a_with_block_cancels_what_is_unfinished(
-    make_engine: MakeEngine, make_request: MakeRequest
-) -> None:
+def test_leaving_a_with_block_cancels_what_is_unfinished(make_engine: MakeEngine) -> None:
     """Guards against slots kept by readers who left."""
     with make_engine().submit(make_request(max_tokens=900)) as handle:
         next(iter(handle))
@@ -70,9 +64,7 @@ def test_leaving_a_with_block_cancels_what_is_unfinished(
     assert answer.completions[0].finish_reason is FinishReason.CANCELLED
 
 
-def test_leaving_an_async_with_block_cancels_what_is_unfinished(
-    make_engine: MakeEngine, make_request: MakeRequest
-) -> None:
+def test_leaving_an_async_with_block_cancels_what_is_unfinished(make_engine: MakeEngine) -> None:
     """Guards against slots kept by tasks that were cancelled."""
     engine = make_engine()
 
@@ -87,7 +79,7 @@ def test_leaving_an_async_with_block_cancels_what_is_unfinished(
 
 
 def test_a_result_that_is_not_there_in_time_leaves_the_request_running(
-    make_engine: MakeEngine, make_request: MakeRequest
+    make_engine: MakeEngine,
 ) -> None:
     """Guards against a timeout that loses the request, or its deltas."""
     mailbox = Mailbox()
@@ -101,7 +93,7 @@ def test_a_result_that_is_not_there_in_time_leaves_the_request_running(
 
 
 def test_a_paused_request_stands_still_until_it_is_resumed(
-    make_engine: MakeEngine, make_request: MakeRequest, backend: Gated
+    make_engine: MakeEngine, backend: Gated
 ) -> None:
     """Guards pause and resume across the threads: the text is whole, and others go on."""
     engine = make_engine()
@@ -125,9 +117,7 @@ def test_a_paused_request_stands_still_until_it_is_resumed(
     assert (counters["paused"], counters["resumed"], counters["reprioritised"]) == (1, 1, 1)
 
 
-def test_closing_lets_the_paused_run_to_their_end(
-    make_engine: MakeEngine, make_request: MakeRequest
-) -> None:
+def test_closing_lets_the_paused_run_to_their_end(make_engine: MakeEngine) -> None:
     """Guards a drain against somebody who paused and went away."""
     engine = make_engine()
     handle = engine.submit(make_request(max_tokens=600))
@@ -137,7 +127,7 @@ def test_closing_lets_the_paused_run_to_their_end(
 
 
 def test_what_went_wrong_is_raised_after_the_deltas_and_what_was_made_is_kept(
-    make_engine: MakeEngine, make_request: MakeRequest, backend: Gated
+    make_engine: MakeEngine, backend: Gated
 ) -> None:
     """Guards against errors that swallow text, and text that hides an error."""
     backend.gate.clear()

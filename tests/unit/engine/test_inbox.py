@@ -1,7 +1,6 @@
 """The way in: bounds, order, waking, and the end."""
 
 import threading
-from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -10,9 +9,9 @@ from jitney.core.request import Request, RequestId
 from jitney.engine.loop import Action, Inbox, Stop, Submit
 from jitney.engine.mailbox import Mailbox
 from jitney.errors import EngineStopped, QueueFull
+from tests.unit.engine.worlds import make_request
 
 WAIT_S = 100.0
-MakeRequest = Callable[..., Request]
 
 
 def submit(request: Request) -> Submit:
@@ -31,7 +30,7 @@ def cancel(inbox: Inbox, name: str) -> Action:
     return command
 
 
-def test_commands_are_taken_in_order_of_arrival(make_request: MakeRequest) -> None:
+def test_commands_are_taken_in_order_of_arrival() -> None:
     """Guards against a cancel that overtakes the submission it is about."""
     inbox = Inbox(4)
     first = submit(make_request())
@@ -43,10 +42,10 @@ def test_commands_are_taken_in_order_of_arrival(make_request: MakeRequest) -> No
     assert inbox.take() == []
 
 
-def test_a_full_inbox_refuses_submissions_but_not_cancels(make_request: MakeRequest) -> None:
+def test_a_full_inbox_refuses_submissions_but_not_cancels() -> None:
     """Guards against memory without a bound, and against requests that cannot be ended."""
     inbox = Inbox(1)
-    inbox.submit(submit(make_request()))
+    inbox.submit(submit(make_request(id="0")))
     with pytest.raises(QueueFull) as refusal:
         inbox.submit(submit(make_request()))
     assert refusal.value.retry_after_s > 0
@@ -99,9 +98,7 @@ def test_a_command_wakes_the_one_who_waits() -> None:
     assert not waiter.is_alive()
 
 
-def test_a_closed_inbox_gives_back_what_is_left_and_refuses_the_rest(
-    make_request: MakeRequest,
-) -> None:
+def test_a_closed_inbox_gives_back_what_is_left_and_refuses_the_rest() -> None:
     """Guards against a submission that nobody will ever look at (invariant 1)."""
     inbox = Inbox(4)
     left = submit(make_request())

@@ -6,7 +6,7 @@ import pytest
 
 from jitney.backends.fake.backend import FakeSettings
 from jitney.core.events import PreemptReason
-from jitney.core.request import Priority, Request
+from jitney.core.request import Priority
 from jitney.core.scheduler_settings import Policy
 from jitney.engine.engine import Engine
 from jitney.engine.mailbox import Mailbox
@@ -18,14 +18,12 @@ from jitney.records import (
     RequestStarted,
     TickRecord,
 )
-from tests.unit.engine.conftest import FaultyBackend, World
+from tests.unit.engine.worlds import FaultyBackend, make_request, make_world
 
 WAIT_S = 100.0
 
 
-def test_a_look_shows_the_ends_of_texts_that_are_being_made(
-    make_world: Callable[..., World], make_request: Callable[..., Request]
-) -> None:
+def test_a_look_shows_the_ends_of_texts_that_are_being_made() -> None:
     """Guards the page: what it shows is the end of what the caller gets."""
     world, mailbox = make_world(), Mailbox()
     world.tick.submit(make_request("abc", id="a", max_tokens=30), mailbox)
@@ -43,9 +41,7 @@ def test_a_look_shows_the_ends_of_texts_that_are_being_made(
 
 
 def test_an_idle_engine_answers_a_look_and_a_stuck_one_does_not(
-    make_engine: Callable[..., Engine],
-    make_request: Callable[..., Request],
-    backend: FaultyBackend,
+    make_engine: Callable[..., Engine], backend: FaultyBackend
 ) -> None:
     """Guards viewers: a look wakes a sleeping engine, and its wait can be bounded."""
     engine = make_engine()
@@ -61,9 +57,7 @@ def test_an_idle_engine_answers_a_look_and_a_stuck_one_does_not(
     assert stuck.result(WAIT_S).at > 0
 
 
-def test_a_preemption_is_told_with_its_reason_and_its_cause(
-    make_world: Callable[..., World], make_request: Callable[..., Request]
-) -> None:
+def test_a_preemption_is_told_with_its_reason_and_its_cause() -> None:
     """Guards the words "displaced by a request of high priority"."""
     world = make_world(max_num_seqs=1, policy=Policy.PRIORITY)
     world.tick.submit(make_request(id="low", priority=Priority.LOW, max_tokens=20), Mailbox())
@@ -77,9 +71,7 @@ def test_a_preemption_is_told_with_its_reason_and_its_cause(
     assert not any(isinstance(each, KvPressure) for each in world.records), "memory was not short"
 
 
-def test_preemptions_for_memory_are_pressure_and_count_once(
-    make_world: Callable[..., World], make_request: Callable[..., Request]
-) -> None:
+def test_preemptions_for_memory_are_pressure_and_count_once() -> None:
     """Guards the pressure on memory, which has the same preemptions and counts none of its own."""
     small = FaultyBackend(FakeSettings(slots=4, kv_tokens=48, model_len_max=48, eos_period=0))
     world = make_world(small, model_len_max=48, max_num_seqs=4)
@@ -93,9 +85,7 @@ def test_preemptions_for_memory_are_pressure_and_count_once(
     assert world.tick.statistics.stats(world.clock.now()).preemption_count == len(told)
 
 
-def test_members_that_sample_add_up_to_the_tokens_that_were_made(
-    make_world: Callable[..., World], make_request: Callable[..., Request]
-) -> None:
+def test_members_that_sample_add_up_to_the_tokens_that_were_made() -> None:
     """Guards token metrics: a token of a request that was cancelled meanwhile is nobody's."""
     world, mailboxes = make_world(), [Mailbox(), Mailbox()]
     world.tick.submit(make_request(id="a", max_tokens=5), mailboxes[0])
@@ -112,9 +102,7 @@ def test_members_that_sample_add_up_to_the_tokens_that_were_made(
     assert sum(member.samples for tick in ticks for member in tick.members) == made == 6
 
 
-def test_an_accepted_request_is_told_with_what_it_asked_for(
-    make_world: Callable[..., World], make_request: Callable[..., Request]
-) -> None:
+def test_an_accepted_request_is_told_with_what_it_asked_for() -> None:
     """Guards what metrics and stories know of a request."""
     world = make_world()
     world.tick.submit(make_request(id="a", n=2, max_tokens=3, tenant="t"), Mailbox(), 99.0)
@@ -122,9 +110,7 @@ def test_an_accepted_request_is_told_with_what_it_asked_for(
     assert (told.arrived_at, told.completions, told.max_tokens, told.tenant) == (99.0, 2, 3, "t")
 
 
-def test_latency_counts_from_arrival_and_the_wait_from_the_sending(
-    make_world: Callable[..., World], make_request: Callable[..., Request]
-) -> None:
+def test_latency_counts_from_arrival_and_the_wait_from_the_sending() -> None:
     """Guards the figures of a caller that was long at the door: no time is lost, none counted
     twice, and its time limit begins with the engine."""
     world = make_world()

@@ -1,6 +1,5 @@
 """A request that another engine began goes on here from its tokens: none twice, none lost."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +11,7 @@ from jitney.core.request import Request
 from jitney.engine.answer import Answer, Delta
 from jitney.engine.mailbox import Mailbox
 from jitney.records import RequestStarted
-
-MakeRequest = Callable[..., Request]
-MakeWorld = Callable[..., Any]  # Any: the World of conftest.py, which tests cannot import
+from tests.unit.engine.worlds import make_request, make_world
 
 ASKED: list[dict[str, Any]] = [
     {"max_tokens": 24},
@@ -26,7 +23,7 @@ ASKED: list[dict[str, Any]] = [
 ]
 
 
-def run(make_world: MakeWorld, request: Request) -> tuple[list[Delta], Answer]:
+def run(request: Request) -> tuple[list[Delta], Answer]:
     """Run a request in a world of its own; its deltas one by one, and its answer."""
     world, mailbox, deltas = make_world(), Mailbox(), []
     world.tick.submit(request, mailbox)
@@ -43,17 +40,15 @@ def run(make_world: MakeWorld, request: Request) -> tuple[list[Delta], Answer]:
 
 
 @pytest.mark.parametrize("asked", ASKED)
-def test_it_goes_on_from_every_token_as_if_nothing_had_happened(
-    make_world: MakeWorld, make_request: MakeRequest, asked: dict[str, Any]
-) -> None:
+def test_it_goes_on_from_every_token_as_if_nothing_had_happened(asked: dict[str, Any]) -> None:
     """Guards invariants 4 and 5 across engines: draws, penalties and constraints included."""
     request = make_request("a prompt", **asked)
-    deltas, whole = run(make_world, request)
+    deltas, whole = run(request)
     (completion,) = whole.completions
     for cut in range(len(deltas)):
         before = deltas[:cut]
         made = tuple(token for delta in before for token in delta.tokens)
-        after, answer = run(make_world, replace(request, resumed=(made,)))
+        after, answer = run(replace(request, resumed=(made,)))
         (resumed,) = answer.completions
         assert "".join(each.text for each in (*before, *after)) == completion.text
         assert resumed.text == completion.text
@@ -63,66 +58,58 @@ def test_it_goes_on_from_every_token_as_if_nothing_had_happened(
         assert resumed.usage.prompt_count == completion.usage.prompt_count
 
 
-def test_a_stop_string_across_the_cut_is_found(
-    make_world: MakeWorld, make_request: MakeRequest
-) -> None:
+def test_a_stop_string_across_the_cut_is_found() -> None:
     """Guards invariant 5: what was held back is held back again, and the match is one."""
-    _, plain = run(make_world, make_request("a prompt", max_tokens=24))
+    _, plain = run(make_request("a prompt", max_tokens=24))
     stop = plain.completions[0].text[6:11]
     request = make_request("a prompt", max_tokens=24, stop=stop)
-    deltas, whole = run(make_world, request)
+    deltas, whole = run(request)
     text = whole.completions[0].text
     assert whole.completions[0].stop_reason == stop
     for cut in range(len(deltas)):
         before = deltas[:cut]
         made = tuple(token for delta in before for token in delta.tokens)
-        after, answer = run(make_world, replace(request, resumed=(made,)))
+        after, answer = run(replace(request, resumed=(made,)))
         assert "".join(each.text for each in (*before, *after)) == text
         assert answer.completions[0].stop_reason == stop
 
 
-def test_one_that_lost_only_its_end_ends_at_once(
-    make_world: MakeWorld, make_request: MakeRequest
-) -> None:
+def test_one_that_lost_only_its_end_ends_at_once() -> None:
     """Guards the last message: the tokens came, and the engine died before it told the end."""
     request = make_request("a prompt", max_tokens=8)
-    _, whole = run(make_world, request)
+    _, whole = run(request)
     tokens = whole.completions[0].tokens
     assert len(tokens) == 8
-    after, answer = run(make_world, replace(request, resumed=(tokens,)))
+    after, answer = run(replace(request, resumed=(tokens,)))
     assert answer.completions[0].finish_reason is FinishReason.LENGTH
     assert [each.tokens for each in after] == [()]
     stopped = make_request("a prompt", max_tokens=24, stop=whole.completions[0].text[2:5])
-    _, found = run(make_world, stopped)
-    _, again = run(make_world, replace(stopped, resumed=(found.completions[0].tokens,)))
+    _, found = run(stopped)
+    _, again = run(replace(stopped, resumed=(found.completions[0].tokens,)))
     assert again.completions[0].finish_reason is FinishReason.STOP
     assert again.completions[0].text == found.completions[0].text
 
 
-def test_completions_that_ended_are_not_made_again(
-    make_world: MakeWorld, make_request: MakeRequest
-) -> None:
+def test_completions_that_ended_are_not_made_again() -> None:
     """Guards `n`: each completion goes on from its own tokens, with its own seed."""
     request = make_request("a prompt", max_tokens=12, n=3, temperature=1.0)
-    _, whole = run(make_world, request)
+    _, whole = run(request)
     first, second, third = whole.completions
     resumed = (first.tokens[:4], None, ())
-    _, answer = run(make_world, replace(request, resumed=resumed))
+    _, answer = run(replace(request, resumed=resumed))
     assert [each.index for each in answer.completions] == [0, 2]
     assert [each.tokens for each in answer.completions] == [first.tokens, third.tokens]
     assert second.tokens not in (first.tokens, third.tokens)
 
 
-def test_only_tokens_of_its_prompt_count_as_cached(
-    make_world: MakeWorld, make_request: MakeRequest
-) -> None:
+def test_only_tokens_of_its_prompt_count_as_cached() -> None:
     """Guards the hit rate: where its own tokens are still cached, it would find more than its
     prompt."""
     world = make_world()
     request = make_request("a prompt", max_tokens=24)
     world.tick.submit(request, Mailbox(streams=False))
     world.run_dry()
-    _, whole = run(make_world, request)
+    _, whole = run(request)
     made = whole.completions[0].tokens[:16]
     again = make_request("a prompt", max_tokens=24)
     world.tick.submit(replace(again, resumed=(made,)), Mailbox(streams=False))

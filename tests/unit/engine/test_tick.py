@@ -33,12 +33,10 @@ from jitney.records import (
     RequestStarted,
     TickRecord,
 )
-
-MakeRequest = Callable[..., Request]
-MakeWorld = Callable[..., Any]  # Any: the World of conftest.py, which tests cannot import
+from tests.unit.engine.worlds import World, make_request, make_world
 
 
-def cancel_all(world: Any, names: str) -> None:  # Any: the World of conftest.py
+def cancel_all(world: World, names: str) -> None:
     for name in names:
         world.tick.cancel(RequestId(name))
 
@@ -51,7 +49,7 @@ def answer_of(mailbox: Mailbox) -> Answer:
     return ending.answer
 
 
-def texts_alone(make_world: MakeWorld, requests: list[Request]) -> list[str]:
+def texts_alone(requests: list[Request]) -> list[str]:
     """What each request gives in a world of its own."""
     texts = []
     for request in requests:
@@ -62,9 +60,7 @@ def texts_alone(make_world: MakeWorld, requests: list[Request]) -> list[str]:
     return texts
 
 
-def test_requests_run_together_give_what_they_give_alone(
-    make_world: MakeWorld, make_request: MakeRequest
-) -> None:
+def test_requests_run_together_give_what_they_give_alone() -> None:
     """Guards invariant 4 through text, stop strings and counting."""
     requests = [make_request(f"prompt {number}", max_tokens=20) for number in range(6)]
     world = make_world(max_num_seqs=4, prefill_chunk=3)
@@ -73,15 +69,13 @@ def test_requests_run_together_give_what_they_give_alone(
         world.tick.submit(request, mailbox)
     world.run_dry()
     texts = [answer_of(mailbox).completions[0].text for mailbox in mailboxes]
-    assert texts == texts_alone(make_world, requests)
+    assert texts == texts_alone(requests)
     world.tick.check()
 
 
-def test_a_stop_string_ends_the_sequence_in_the_tick_that_finds_it(
-    make_world: MakeWorld, make_request: MakeRequest
-) -> None:
+def test_a_stop_string_ends_the_sequence_in_the_tick_that_finds_it() -> None:
     """Guards against tokens computed for a completion that is over."""
-    (text,) = texts_alone(make_world, [make_request("abc", max_tokens=20)])
+    (text,) = texts_alone([make_request("abc", max_tokens=20)])
     stop = text[4:7]
     world, mailbox = make_world(), Mailbox()
     world.tick.submit(make_request("abc", max_tokens=20, stop=stop), mailbox)
@@ -97,9 +91,7 @@ def test_a_stop_string_ends_the_sequence_in_the_tick_that_finds_it(
     assert world.backend.executed_count == turns
 
 
-def test_a_cancel_that_comes_during_the_forward_pass_is_taken_before_its_outcome(
-    make_world: MakeWorld, make_request: MakeRequest
-) -> None:
+def test_a_cancel_that_comes_during_the_forward_pass_is_taken_before_its_outcome() -> None:
     """Guards against tokens handed out after the caller said stop."""
     world, mailbox = make_world(), Mailbox()
     world.tick.submit(make_request(id="a", max_tokens=50), mailbox)
@@ -112,9 +104,7 @@ def test_a_cancel_that_comes_during_the_forward_pass_is_taken_before_its_outcome
     world.tick.check()
 
 
-def test_cancelling_twice_or_nobody_is_no_mistake(
-    make_world: MakeWorld, make_request: MakeRequest
-) -> None:
+def test_cancelling_twice_or_nobody_is_no_mistake() -> None:
     """Guards against a second ending, and against errors for a race that nobody can avoid."""
     world, mailbox = make_world(), Mailbox()
     world.tick.submit(make_request(id="a"), mailbox)
@@ -127,7 +117,7 @@ def test_cancelling_twice_or_nobody_is_no_mistake(
 
 
 def test_a_turn_is_measured_a_few_times_however_many_leave_in_it(
-    make_world: MakeWorld, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Guards the time of a turn: every measure walks those who run, who may be a thousand."""
     world = make_world()
@@ -150,9 +140,7 @@ def test_a_turn_is_measured_a_few_times_however_many_leave_in_it(
     assert world.tick.statistics.snapshot.running_count == 0
 
 
-def test_what_planning_changed_is_seen_during_the_pass(
-    make_world: MakeWorld, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_planning_changed_is_seen_during_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards what operators see: a forward pass may take long, and as many run as before."""
     world = make_world(max_num_seqs=1, policy=Policy.PRIORITY)
     seen: list[tuple[int, int]] = []
@@ -161,7 +149,7 @@ def test_what_planning_changed_is_seen_during_the_pass(
     def looked(batch: Batch) -> Outcome:
         snapshot = world.tick.statistics.snapshot
         seen.append((snapshot.counters["displaced"], snapshot.waiting_count))
-        return execute(batch)  # type: ignore[no-any-return]
+        return execute(batch)
 
     monkeypatch.setattr(world.backend, "execute", looked)
     world.tick.submit(make_request(id="low", max_tokens=9, priority=Priority.LOW), Mailbox())
@@ -172,9 +160,7 @@ def test_what_planning_changed_is_seen_during_the_pass(
     assert seen == [(0, 0), (0, 0), (1, 1)]
 
 
-def test_a_start_is_told_before_the_first_pass(
-    make_world: MakeWorld, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_is_told_before_the_first_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards a fleet: a request that kills this process in its first pass must be known to run."""
     world = make_world()
     seen: list[int] = []
@@ -182,7 +168,7 @@ def test_a_start_is_told_before_the_first_pass(
 
     def looked(batch: Batch) -> Outcome:
         seen.append(sum(isinstance(record, RequestStarted) for record in world.records))
-        return execute(batch)  # type: ignore[no-any-return]
+        return execute(batch)
 
     monkeypatch.setattr(world.backend, "execute", looked)
     world.tick.submit(make_request(id="a", max_tokens=9), Mailbox())
@@ -195,9 +181,7 @@ def test_a_start_is_told_before_the_first_pass(
 @pytest.mark.parametrize(
     "fault", [BackendFailed("bad batch"), BackendCrashed("gone", 9), MemoryError()]
 )
-def test_a_lost_backend_costs_a_reset_and_no_text(
-    make_world: MakeWorld, make_request: MakeRequest, fault: Exception
-) -> None:
+def test_a_lost_backend_costs_a_reset_and_no_text(fault: Exception) -> None:
     """Guards invariants 4 and 10: streams go on where they were."""
     requests = [make_request(f"prompt {number}", max_tokens=12) for number in range(3)]
     world = make_world()
@@ -208,13 +192,11 @@ def test_a_lost_backend_costs_a_reset_and_no_text(
     world.run_dry()
     assert world.backend.reset_count == 1
     texts = [answer_of(mailbox).completions[0].text for mailbox in mailboxes]
-    assert texts == texts_alone(make_world, requests)
+    assert texts == texts_alone(requests)
     assert any(isinstance(record, BackendLost) for record in world.records)
 
 
-def test_a_request_that_always_breaks_the_backend_fails_with_the_reason(
-    make_world: MakeWorld, make_request: MakeRequest
-) -> None:
+def test_a_request_that_always_breaks_the_backend_fails_with_the_reason() -> None:
     """Guards against one request that keeps the engine restarting for ever."""
     world, mailbox = make_world(), Mailbox()
     world.tick.submit(make_request(), mailbox)
@@ -226,9 +208,7 @@ def test_a_request_that_always_breaks_the_backend_fails_with_the_reason(
     assert world.tick.stopped is None
 
 
-def test_an_idle_backend_that_is_gone_is_brought_back(
-    make_world: MakeWorld, make_request: MakeRequest
-) -> None:
+def test_an_idle_backend_that_is_gone_is_brought_back() -> None:
     """Guards a backend that dies while nothing runs: it is noticed before somebody needs it."""
     world = make_world()
     world.backend.check_faults = [None, BackendCrashed("gone")]
@@ -246,9 +226,7 @@ def test_an_idle_backend_that_is_gone_is_brought_back(
     assert world.tick.is_backend_ready
 
 
-def test_a_backend_that_cannot_be_started_stops_the_engine_and_everyone_is_told_once(
-    make_world: MakeWorld, make_request: MakeRequest
-) -> None:
+def test_a_backend_that_cannot_be_started_stops_the_engine_and_everyone_is_told_once() -> None:
     """Guards against callers who wait for an engine that has given up (invariant 1)."""
     world = make_world()
     mailboxes = [Mailbox() for _ in range(3)]
@@ -268,9 +246,7 @@ def test_a_backend_that_cannot_be_started_stops_the_engine_and_everyone_is_told_
     assert world.tick.statistics.stats(world.clock.now()).live_requests == 0
 
 
-def test_a_deadline_passes_while_the_backend_is_away(
-    make_world: MakeWorld, make_request: MakeRequest
-) -> None:
+def test_a_deadline_passes_while_the_backend_is_away() -> None:
     """Guards invariant 8 when nothing can be planned."""
     world, mailbox = make_world(), Mailbox()
     world.tick.submit(make_request(request_timeout_s=0.2, max_tokens=100), mailbox)
@@ -286,12 +262,12 @@ def test_a_deadline_passes_while_the_backend_is_away(
 
 
 def test_an_outcome_of_another_batch_is_a_fault_of_the_backend(
-    make_world: MakeWorld, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Guards against tokens given to the wrong sequence after frames got out of step."""
     world, mailbox = make_world(), Mailbox()
     request = make_request(max_tokens=4)
-    (expected,) = texts_alone(make_world, [request])
+    (expected,) = texts_alone([request])
     world.tick.submit(request, mailbox)
     execute = world.backend.execute
     outcomes: list[Any] = []
@@ -306,9 +282,7 @@ def test_an_outcome_of_another_batch_is_a_fault_of_the_backend(
     assert answer_of(mailbox).completions[0].text == expected
 
 
-def test_a_refusal_reaches_the_submitter_and_is_counted(
-    make_world: MakeWorld, make_request: MakeRequest
-) -> None:
+def test_a_refusal_reaches_the_submitter_and_is_counted() -> None:
     """Guards against accepted requests that were never accepted (invariant 7)."""
     world = make_world(max_num_seqs=1, max_num_queued_reqs=1)
     world.tick.submit(make_request(), Mailbox())
@@ -321,9 +295,7 @@ def test_a_refusal_reaches_the_submitter_and_is_counted(
     assert sum(isinstance(record, RequestRefused) for record in world.records) == 2
 
 
-def test_records_tell_the_story_of_a_request_in_order(
-    make_world: MakeWorld, make_request: MakeRequest
-) -> None:
+def test_records_tell_the_story_of_a_request_in_order() -> None:
     """Guards the numbers that observers build metrics from."""
     world, mailbox = make_world(), Mailbox()
     world.tick.submit(make_request("abc", id="a", max_tokens=2), mailbox)
@@ -335,12 +307,11 @@ def test_records_tell_the_story_of_a_request_in_order(
     assert (second.prefill_tokens, second.decode_tokens, second.sampled_tokens) == (0, 1, 1)
     assert [(m.request_id, m.start, m.length) for m in second.members] == [("a", 3, 1)]
     done = world.records[-1]
+    assert isinstance(done, RequestDone)
     assert (done.prompt_tokens, done.generated_tokens, done.stop_reason) == (3, 2, "length")
 
 
-def test_a_failed_request_is_reported_as_such(
-    make_world: MakeWorld, make_request: MakeRequest
-) -> None:
+def test_a_failed_request_is_reported_as_such() -> None:
     """Guards against deadlines that vanish from the statistics."""
     world, mailbox = make_world(), Mailbox()
     world.tick.submit(make_request(request_timeout_s=1.0, max_tokens=100), mailbox)
@@ -354,9 +325,7 @@ def test_a_failed_request_is_reported_as_such(
     assert (stats.timeout_count, stats.error_count, stats.failed_requests) == (1, 0, 1)
 
 
-def test_a_static_group_is_answered_together(
-    make_world: MakeWorld, make_request: MakeRequest
-) -> None:
+def test_a_static_group_is_answered_together() -> None:
     """Guards the meaning of `static`: the short wait for the long."""
     world = make_world(strategy="static", max_num_seqs=2)
     short, long = Mailbox(), Mailbox()
@@ -372,9 +341,7 @@ def test_a_static_group_is_answered_together(
     assert len(answer_of(short).completions[0].tokens) == 2
 
 
-def test_the_log_says_when_a_lost_backend_is_back(
-    make_world: MakeWorld, make_request: MakeRequest, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_log_says_when_a_lost_backend_is_back(caplog: pytest.LogCaptureFixture) -> None:
     """Guards whoever reads the log: after a loss they learn that it is over, once, and when."""
     world = make_world()
     world.backend.execute_faults = [BackendCrashed("gone")]
@@ -385,9 +352,7 @@ def test_the_log_says_when_a_lost_backend_is_back(
     assert back == ["The backend is back after 1.5 s"]
 
 
-def test_answers_that_are_held_back_are_put_together_once(
-    make_world: MakeWorld, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_answers_that_are_held_back_are_put_together_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards the tick of a group: long answers that wait must not be made anew at every turn."""
     made: list[Collector] = []
     ending = Collector.ending
@@ -407,9 +372,7 @@ def test_answers_that_are_held_back_are_put_together_once(
 
 
 @pytest.mark.parametrize("is_bounded", [True, False])
-def test_a_stream_that_nobody_reads_ends_where_it_is_bounded(
-    make_world: MakeWorld, make_request: MakeRequest, is_bounded: bool
-) -> None:
+def test_a_stream_that_nobody_reads_ends_where_it_is_bounded(is_bounded: bool) -> None:
     """Guards memory against readers who stall, and late readers who mean it against the guard."""
     world, mailbox, other = make_world(), Mailbox(is_bounded=is_bounded), Mailbox(is_bounded=True)
     world.tick.submit(make_request(logprobs=20, n=2, max_tokens=900, ignore_eos=True), mailbox)
@@ -426,9 +389,7 @@ def test_a_stream_that_nobody_reads_ends_where_it_is_bounded(
     world.tick.check()
 
 
-def test_the_id_of_an_answer_that_is_held_back_is_not_free(
-    make_world: MakeWorld, make_request: MakeRequest
-) -> None:
+def test_the_id_of_an_answer_that_is_held_back_is_not_free() -> None:
     """Guards callers with ids of their own: a cancel of the first would end the second."""
     world = make_world(strategy=Strategy.STATIC, max_num_seqs=2)
     first, second = Mailbox(), Mailbox()

@@ -54,6 +54,11 @@ class CostModel:
         self._span_alone = 0
         self._slope: float | None = None
         self.tokens_per_s = 0.0
+        self.fit: Fit | None = None
+        """The line of decodes; None before the first tick without prefill. While all ticks have one
+        size, the last known slope stays."""
+        self.prefill_token_s: float | None = None
+        """Seconds for one more prefill token in a tick; None before the first."""
 
     def observe(self, decode_count: int, prefill_count: int, seconds: float) -> None:
         """A tick with so many tokens of each kind took so long."""
@@ -65,6 +70,7 @@ class CostModel:
             beyond_s = max(0.0, seconds - self.decodes_s(decode_count))
             self._prefill_count = PREFILL_FORGET * self._prefill_count + portion * prefill_count
             self._prefill_s = PREFILL_FORGET * self._prefill_s + portion * beyond_s
+            self.prefill_token_s = max(TOKEN_S_MIN, self._prefill_s / self._prefill_count)
             if decode_count:
                 self._span = prefill_count
             else:
@@ -75,6 +81,8 @@ class CostModel:
                 self._sums[index] = FORGET * self._sums[index] + product / seconds**2
             slope = self._slope_now()
             self._slope = self._slope if slope is None else slope
+            weight, x, _, y, _ = self._sums
+            self.fit = Fit((y - (self._slope or 0.0) * x) / weight, self._slope)
         rate = (decode_count + prefill_count) / seconds
         weight = 0.1 if self.tokens_per_s else 1.0
         self.tokens_per_s += weight * (rate - self.tokens_per_s)
@@ -99,24 +107,6 @@ class CostModel:
         # Around the mean: with one size known, the line is level.
         slope = self._slope_now() or 0.0
         return max(0.0, y / weight + slope * (decode_count - x / weight))
-
-    @property
-    def prefill_token_s(self) -> float | None:
-        """Seconds for one more prefill token in a tick; None before the first."""
-        if not self._prefill_count:
-            return None
-        return max(TOKEN_S_MIN, self._prefill_s / self._prefill_count)
-
-    @property
-    def fit(self) -> Fit | None:
-        """The line of decodes; None before the first tick without prefill.
-
-        While all ticks have one size, the last known slope stays.
-        """
-        weight, x, _, y, _ = self._sums
-        if not weight:
-            return None
-        return Fit((y - (self._slope or 0.0) * x) / weight, self._slope)
 
     def _slope_now(self) -> float | None:
         """Seconds for one more decode; None while all counted ticks have one size."""

@@ -217,6 +217,6 @@ class Groups(Gate):
         size = (last + waiting_count) // 2
         if waiting_count > last:
             size = min(size_max, waiting_count, max(last + 1, int(last * GROWTH)))
-        if self._latency_s > self._settings.tick_s_target:
+        if self._latency_s > self._settings.stall_s_target:
             size = min(size, int(last * SHRINK))
         return max(1, size)

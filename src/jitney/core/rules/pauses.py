@@ -7,7 +7,6 @@ with requests that do nothing. Called by the parts of the scheduler only.
 Tests: tests/unit/core/test_steering.py.
 """
 
-from collections.abc import Iterator
 from enum import StrEnum
 
 from jitney.core import limits
@@ -32,47 +31,40 @@ class PauseOutcome(StrEnum):
     ENDED = "has ended"
 
 
-class Pauses:
-    """The paused sequences. A running one goes on until its batch has returned."""
+class Pauses(dict[Sequence, float]):
+    """The paused sequences, and when each pause began. Only its own methods change it.
+
+    A running one goes on until its batch has returned.
+    """
 
     def __init__(self, queue: WaitQueue, gate: Gate, counters: Counters, count_max: int) -> None:
+        super().__init__()
         self._queue = queue
         self._gate = gate
         self._counters = counters
         self._count_max = count_max
-        self._pauses: dict[Sequence, float] = {}
-        """When each pause began."""
-
-    def __contains__(self, sequence: Sequence) -> bool:
-        return sequence in self._pauses
-
-    def __iter__(self) -> Iterator[Sequence]:
-        return iter(self._pauses)
-
-    def __len__(self) -> int:
-        return len(self._pauses)
 
     @property
     def end_at(self) -> float | None:
         """When the first pause ends by itself."""
-        return min(map(self._end_of, self._pauses), default=None)
+        return min(map(self._end_of, self), default=None)
 
     def begin(self, sequences: list[Sequence], now: float) -> PauseOutcome:
         """Pause all sequences of a request, or none of them."""
         assert len({each.request.id for each in sequences}) == 1, "sequences of one request"
-        new = [each for each in sequences if each not in self._pauses]
+        new = [each for each in sequences if each not in self]
         if not new:
             return PauseOutcome.WAS_PAUSED
         if any(each.history.paused_s >= limits.PAUSE_S_MAX for each in new):
             self._counters.add("pauses_refused")
             return PauseOutcome.TOO_LONG
-        has_room = len(self._pauses) + len(new) <= self._count_max
+        has_room = len(self) + len(new) <= self._count_max
         if not has_room or not self._queue.shares.may_pause(new):
             self._counters.add("pauses_refused")
             return PauseOutcome.TOO_MANY
         for sequence in new:
             assert sequence.state is not SequenceState.FINISHED, "what has ended cannot pause"
-            self._pauses[sequence] = now
+            self[sequence] = now
             self._queue.shares.count(sequence, paused=1)
             self._counters.add("paused")
             if sequence.state is SequenceState.WAITING:
@@ -81,7 +73,7 @@ class Pauses:
 
     def end(self, sequence: Sequence, now: float) -> None:
         """Let a paused sequence wait for its turn again; ignore any other one."""
-        begun_at = self._pauses.get(sequence)
+        begun_at = self.get(sequence)
         if begun_at is None:
             return
         sequence.history.paused_s += max(0.0, now - begun_at)
@@ -92,15 +84,15 @@ class Pauses:
 
     def end_due(self, now: float) -> None:
         """Resume sequences whose pauses reached the limit."""
-        for sequence in [each for each in self._pauses if self._end_of(each) <= now]:
+        for sequence in [each for each in self if self._end_of(each) <= now]:
             self._counters.add("pauses_ended")
             self.end(sequence, now)
 
     def end_all(self, now: float) -> None:
         """Resume all."""
-        for sequence in list(self._pauses):
+        for sequence in list(self):
             self.end(sequence, now)
-        assert not self._pauses, "every pause has ended"
+        assert not self, "every pause has ended"
 
     def leave_queue(self, sequence: Sequence) -> None:
         """A paused sequence leaves the queue, and no group waits for it."""
@@ -110,9 +102,9 @@ class Pauses:
 
     def forget(self, sequence: Sequence) -> None:
         """The sequence is not paused any more, or has ended."""
-        if self._pauses.pop(sequence, None) is not None:
+        if self.pop(sequence, None) is not None:
             self._queue.shares.count(sequence, paused=-1)
 
     def _end_of(self, sequence: Sequence) -> float:
         """When its pause ends at the latest."""
-        return self._pauses[sequence] + (limits.PAUSE_S_MAX - sequence.history.paused_s)
+        return self[sequence] + (limits.PAUSE_S_MAX - sequence.history.paused_s)

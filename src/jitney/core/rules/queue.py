@@ -11,6 +11,7 @@ its bounds. Called by the scheduler only.
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Set
+from operator import itemgetter
 
 from jitney.core.counters import Counters
 from jitney.core.rules.ranking import Ranking, by_arrival
@@ -22,6 +23,8 @@ from jitney.errors import QueueFull
 Rank = tuple[float, float, int]
 """The sort key of a queue: the policy's number, arrival, order of submission."""
 
+_RANK = itemgetter(0)
+
 TENANTS_MAX = 4096
 """Above this many tenants, absent ones are forgotten, with their count of served tokens."""
 
@@ -31,37 +34,21 @@ class RankedQueue:
 
     def __init__(self, ranking: Ranking) -> None:
         self._ranking = ranking
-        self._ranks: list[Rank] = []
-        self._sequences: dict[Rank, Sequence] = {}
+        self.ranked: list[tuple[Rank, Sequence]] = []
+        """The next one first. No two ranks are equal."""
         self._rank_of: dict[Sequence, Rank] = {}
 
     def add(self, sequence: Sequence) -> None:
         """Let a sequence wait here."""
         rank = (self._ranking(sequence), sequence.accepted_at, sequence.order)
-        assert rank not in self._sequences, rank
-        insort(self._ranks, rank)
-        self._sequences[rank] = sequence
+        insort(self.ranked, (rank, sequence), key=_RANK)
         self._rank_of[sequence] = rank
 
     def remove(self, sequence: Sequence) -> None:
         """Take it out."""
         # The rank from when it joined: it might be different now.
         rank = self._rank_of.pop(sequence)
-        del self._sequences[rank]
-        del self._ranks[bisect_left(self._ranks, rank)]
-
-    def ranked(self) -> Iterator[tuple[Rank, Sequence]]:
-        """All of them, the next one first."""
-        return ((rank, self._sequences[rank]) for rank in self._ranks)
-
-    def ordered(self) -> Iterator[Sequence]:
-        """All of them, the next one first."""
-        return (self._sequences[rank] for rank in self._ranks)
-
-    @property
-    def count(self) -> int:
-        """How many wait here."""
-        return len(self._ranks)
+        del self.ranked[bisect_left(self.ranked, rank, key=_RANK)]
 
 
 class PartedQueue:
@@ -71,35 +58,37 @@ class PartedQueue:
         self._ranking = ranking
         self._parts: dict[str | None, RankedQueue] = {}
 
+    def part_of(self, sequence: Sequence) -> str | None:
+        """The name of the part in which a sequence waits."""
+        return sequence.request.limited_tenant
+
     def add(self, sequence: Sequence) -> None:
         """Let a sequence wait here."""
-        part = sequence.request.limited_tenant
+        part = self.part_of(sequence)
         if part not in self._parts:
             self._parts[part] = RankedQueue(self._ranking)
         self._parts[part].add(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """Take it out."""
-        part = sequence.request.limited_tenant
-        assert part in self._parts, "nothing of this tenant waits here"
+        part = self.part_of(sequence)
+        assert part in self._parts, "nothing of this part waits here"
         self._parts[part].remove(sequence)
-        if not self._parts[part].count:
+        if not self._parts[part].ranked:
             del self._parts[part]
 
     def count(self, without: Set[str]) -> int:
         """How many wait, without those of these tenants."""
-        return sum(queue.count for part, queue in self._parts.items() if part not in without)
+        return sum(len(queue.ranked) for part, queue in self._parts.items() if part not in without)
 
     def ordered(self, without: Set[str]) -> Iterator[Sequence]:
-        """All but those of these tenants, the next one first."""
-        queues = [queue for part, queue in self._parts.items() if part not in without]
-        if len(queues) == 1:
-            return queues[0].ordered()
-        # No two ranks are equal, so sequences are never compared.
-        return (each for _, each in heapq.merge(*(queue.ranked() for queue in queues)))
+        """All but those of these tenants, the next one first. Nothing may change meanwhile."""
+        queues = [queue.ranked for part, queue in self._parts.items() if part not in without]
+        ranked = queues[0] if len(queues) == 1 else heapq.merge(*queues, key=_RANK)
+        return (sequence for _, sequence in ranked)
 
 
-class TenantQueues:
+class TenantQueues(PartedQueue):
     """A queue per tenant. The next tenant is the one that was served the fewest tokens.
 
     A tenant that comes back starts at the level of the least served present one. Otherwise it could
@@ -107,9 +96,13 @@ class TenantQueues:
     """
 
     def __init__(self) -> None:
-        self._queues: dict[str, RankedQueue] = {}
+        super().__init__(by_arrival)
         self._running: dict[str, int] = {}
         self._served: dict[str, float] = {}
+
+    def part_of(self, sequence: Sequence) -> str:
+        """Its tenant, with or without a share."""
+        return sequence.request.tenant
 
     def add(self, sequence: Sequence) -> None:
         """Let a sequence wait in its tenant's queue."""
@@ -117,21 +110,14 @@ class TenantQueues:
         if not self.is_here(tenant):
             here = [self._served[name] for name in self._served if self.is_here(name)]
             self._served[tenant] = max(self._served.get(tenant, 0.0), min(here, default=0.0))
-        self._queues.setdefault(tenant, RankedQueue(by_arrival)).add(sequence)
-
-    def remove(self, sequence: Sequence) -> None:
-        """Take it out."""
-        self._queues[sequence.request.tenant].remove(sequence)
+        super().add(sequence)
 
     def ordered(self, without: Set[str]) -> Iterator[Sequence]:
         """The least served tenant's sequences first. Nothing may change meanwhile."""
-        tenants = [
-            tenant
-            for tenant, queue in self._queues.items()
-            if queue.count and tenant not in without
-        ]
+        tenants = [name for name in self._served if name in self._parts and name not in without]
         for tenant in sorted(tenants, key=lambda name: (self._served[name], name)):
-            yield from self._queues[tenant].ordered()
+            for _, sequence in self._parts[tenant].ranked:
+                yield sequence
 
     def admit(self, sequence: Sequence) -> None:
         """The sequence runs: its tenant is present even if nothing of it waits."""
@@ -150,13 +136,12 @@ class TenantQueues:
         if len(self._served) <= TENANTS_MAX:
             return
         for tenant in [name for name in self._served if not self.is_here(name)]:
-            for table in (self._served, self._running, self._queues):
-                table.pop(tenant, None)
+            self._served.pop(tenant, None)
+            self._running.pop(tenant, None)
 
     def is_here(self, tenant: str) -> bool:
         """Whether any sequence of the tenant waits or runs."""
-        queue = self._queues.get(tenant)
-        return bool((queue is not None and queue.count) or self._running.get(tenant))
+        return tenant in self._parts or self._running.get(tenant, 0) > 0
 
     def charge(self, tenant: str, token_count: int) -> None:
         """The tenant was served so many tokens."""

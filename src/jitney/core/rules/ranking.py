@@ -12,8 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from jitney.core.counters import Counters
-from jitney.core.rules.policy import Candidate, SchedulingPolicy
-from jitney.core.scheduler_settings import Policy
+from jitney.core.scheduler_settings import Candidate, Policy, SchedulingPolicy
 from jitney.core.sequence import Sequence
 
 Ranking = Callable[[Sequence], float]

@@ -40,7 +40,6 @@ LIMIT_LABELS: Mapping[str, str] = MappingProxyType(
     {
         "max_num_seqs": "sequences_max",
         "max_num_batched_tokens": "batch_tokens_max",
-        "cache_tokens": "cache_tokens_max",
         "saved_limit": "saved_bytes_max",
         "min_batch_size": "group_size_min",
         "prefill_batch_size": "prefills_max",

@@ -11,7 +11,7 @@ from jitney.core.request import Priority, RequestId, Share
 from jitney.core.rules.queue import WaitQueue
 from jitney.core.rules.ranking import ranking_of
 from jitney.core.scheduler_settings import Mix, Policy
-from tests.unit.core.rules.background_turns import (
+from tests.unit.core.schedulers import (
     POLICIES,
     TRAITS,
     applied,

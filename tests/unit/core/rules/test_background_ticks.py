@@ -14,7 +14,7 @@ from jitney.core.scheduler import PlannedBatch, Scheduler
 from jitney.core.scheduler_settings import Mix, Strategy
 from jitney.core.snapshot import WaitReason
 from jitney.errors import QueueFull
-from tests.unit.core.rules.background_turns import (
+from tests.unit.core.schedulers import (
     TRAITS,
     applied,
     behind,

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jitney.core.rules.cost import CostModel
-from jitney.core.rules.mix import PREFILL_MIN, Budget, PrefillWanted, split_budget, within_stall
+from jitney.core.rules.mix import PREFILL_MIN, Budget, Prefill, split_budget, within_stall
 from jitney.core.scheduler_settings import Mix
 
 
@@ -21,7 +21,7 @@ def slow_model() -> CostModel:
     mix=st.sampled_from(list(Mix)),
     decode_count=st.integers(0, 20),
     wanted=st.lists(
-        st.builds(PrefillWanted, st.integers(2, 2000), st.sampled_from((None, "a", "b"))),
+        st.builds(Prefill, st.integers(2, 2000), st.sampled_from((None, "a", "b"))),
         max_size=8,
     ),
     spare=st.integers(0, 600),
@@ -29,7 +29,7 @@ def slow_model() -> CostModel:
     is_slow=st.booleans(),
 )
 def test_every_mix_keeps_the_budget_and_makes_progress(
-    mix: Mix, decode_count: int, wanted: list[PrefillWanted], spare: int, chunk: int, is_slow: bool
+    mix: Mix, decode_count: int, wanted: list[Prefill], spare: int, chunk: int, is_slow: bool
 ) -> None:
     """Guards invariants 2 and 8: no tick too large, none empty while there is work."""
     if mix is Mix.SEPARATE and wanted:
@@ -60,16 +60,14 @@ def test_every_mix_keeps_the_budget_and_makes_progress(
 )
 def test_who_goes_first_is_the_mix(mix: Mix, decodes: int, spans: tuple[int, ...]) -> None:
     """Guards the meaning of each name, at a budget that is not enough for all."""
-    share = split_budget(
-        mix, 6, [PrefillWanted(50), PrefillWanted(50)], Budget(10, 8, 0.05), CostModel()
-    )
+    share = split_budget(mix, 6, [Prefill(50), Prefill(50)], Budget(10, 8, 0.05), CostModel())
     assert (share.decode_count, share.spans) == (decodes, spans)
 
 
 def test_separate_ticks_are_sized_apart() -> None:
     """Guards `prefill_batch_size` and `decode_batch_size`: sequences, whatever their tokens."""
     budget = Budget(100, 8, 0.05, prefill_batch_size=2, decode_batch_size=3)
-    share = split_budget(Mix.SEPARATE, 0, [PrefillWanted(50)] * 4, budget, CostModel())
+    share = split_budget(Mix.SEPARATE, 0, [Prefill(50)] * 4, budget, CostModel())
     assert (share.decode_count, share.spans) == (0, (8, 8, 0, 0))
     share = split_budget(Mix.SEPARATE, 9, [], budget, CostModel())
     assert (share.decode_count, share.spans) == (3, ())
@@ -89,24 +87,24 @@ def test_a_tick_of_prefills_that_others_wait_for_is_bounded() -> None:
 
 def test_bounded_stall_prefills_as_much_as_the_time_allows_and_never_nothing() -> None:
     """Guards the inter-token time, and the prompt that would miss it by its mere presence."""
-    wanted = [PrefillWanted(1000)]
+    wanted = [Prefill(1000)]
     share = split_budget(Mix.BOUNDED_STALL, 2, wanted, Budget(512, 512, 0.5), slow_model())
     assert PREFILL_MIN < share.spans[0] < 80
     share = split_budget(
-        Mix.BOUNDED_STALL, 2, [PrefillWanted(1000)], Budget(512, 512, 0.0001), slow_model()
+        Mix.BOUNDED_STALL, 2, [Prefill(1000)], Budget(512, 512, 0.0001), slow_model()
     )
     assert share.spans == (PREFILL_MIN,)
     share = split_budget(
-        Mix.BOUNDED_STALL, 0, [PrefillWanted(1000)], Budget(512, 512, 0.0001), slow_model()
+        Mix.BOUNDED_STALL, 0, [Prefill(1000)], Budget(512, 512, 0.0001), slow_model()
     )
     assert share.spans == (512,)
 
 
 def test_tenants_share_the_prefill_of_a_tick_alike() -> None:
     """Guards short prompts: five long ones of another tenant kept them waiting for a minute."""
-    long = [PrefillWanted(4000, "a")] * 5
+    long = [Prefill(4000, "a")] * 5
     for short, tokens, expected in ((40, 200, (160, 40)), (400, 200, (100, 100)), (400, 1, (1, 0))):
-        wanted = [*long, PrefillWanted(short, "b")]
+        wanted = [*long, Prefill(short, "b")]
         share = split_budget(Mix.DECODE_FIRST, 0, wanted, Budget(tokens, 512, 0.1), CostModel())
         assert share.spans == (expected[0], 0, 0, 0, 0, expected[1])
 
@@ -118,8 +116,8 @@ def test_prefill_may_take_as_long_as_the_decodes_beside_it() -> None:
         learnt.observe(40, 0, 0.2)
         learnt.observe(40, 100, 0.3)
     budget = Budget(512, 512, 0.0001)
-    share = split_budget(Mix.BOUNDED_STALL, 40, [PrefillWanted(1000)], budget, learnt)
+    share = split_budget(Mix.BOUNDED_STALL, 40, [Prefill(1000)], budget, learnt)
     assert share.spans[0] == pytest.approx(200, abs=5)
     learnt.observe(40, 16, 100.0)
-    share = split_budget(Mix.BOUNDED_STALL, 40, [PrefillWanted(1000)], budget, learnt)
+    share = split_budget(Mix.BOUNDED_STALL, 40, [Prefill(1000)], budget, learnt)
     assert share.spans == (PREFILL_MIN,)

@@ -1,6 +1,7 @@
 """Shares of the queue and of the places: one tenant never takes all there is."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -14,23 +15,15 @@ from jitney.core.scheduler import Scheduler
 from jitney.core.scheduler_settings import Policy, SchedulerSettings, Strategy
 from jitney.core.snapshot import WaitReason
 from jitney.errors import QueueFull
+from tests.unit.core import schedulers
 
 SHARE = Share(waiting_max=512, waiting_tokens_max=100_000, running_max=3)
 TRAITS = Traits(name="none", slots_max=8, kv_tokens=4000, model_len_max=100, batch_invariant=True)
 
 
-def scheduler(
-    policy: Policy = Policy.FIFO, strategy: Strategy = Strategy.CONTINUOUS, overtake_s: float = 30.0
-) -> Scheduler:
-    settings = SchedulerSettings(
-        model_len_max=100,
-        max_num_seqs=4,
-        policy=policy,
-        strategy=strategy,
-        overtake_s=overtake_s,
-        enable_prefix_caching=False,
-    )
-    return Scheduler(settings, TRAITS, (9,))
+# Any: of every setting's type
+def scheduler(policy: Policy = Policy.FIFO, **others: Any) -> Scheduler:
+    return schedulers.scheduler(4, TRAITS, policy=policy, enable_prefix_caching=False, **others)
 
 
 def request(name: str, tenant: str, n: int = 1, share: Share | None = SHARE) -> Request:

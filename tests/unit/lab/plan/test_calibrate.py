@@ -9,8 +9,7 @@ import pytest
 from jitney.config import Settings
 from jitney.core.backend import Traits
 from jitney.core.batch import Batch, Entry
-from jitney.core.rules.policy import SchedulingPolicy
-from jitney.core.scheduler_settings import Mix, Strategy
+from jitney.core.scheduler_settings import Mix, SchedulingPolicy, Strategy
 from jitney.errors import ConfigError, SetupError
 from jitney_lab.bench.in_process import EngineRun
 from jitney_lab.bench.steal import StealWatch

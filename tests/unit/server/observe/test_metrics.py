@@ -90,7 +90,7 @@ LIMITS = """
     steps_per_request steps_per_round steps_per_share stop_string_characters_max
     stop_strings_max stop_tokens_max strikes_max strikes_quarantine temperature_max
     template_bytes_max template_characters_max template_compile_s_max template_quick_s
-    template_s_max template_wait_s_max tenant_characters_max tick_s_target tokens_listed_max
+    template_s_max template_wait_s_max tenant_characters_max tokens_listed_max
     tokens_max tools_max top_k_max trace_events trace_requests trace_s_max trace_slice_events
     trailer_bytes_max unread_bytes_max unread_s_max unsent_bytes_max unwritten_bytes_max
     value_bytes_usual values_max wait_s watermark

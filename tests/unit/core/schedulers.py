@@ -1,4 +1,4 @@
-"""A scheduler with live and background requests, and one tick of it, for the tests of both."""
+"""Schedulers, live and background requests, and one tick of them, for the tests of the core."""
 
 from dataclasses import replace
 from typing import Any
@@ -8,9 +8,8 @@ from jitney.core.batch import Outcome, Sample
 from jitney.core.events import Event, PreemptEvent, PreemptReason
 from jitney.core.params import SamplingParams
 from jitney.core.request import Request, RequestId
-from jitney.core.rules.policy import Candidate
 from jitney.core.scheduler import PlannedBatch, Scheduler
-from jitney.core.scheduler_settings import Policy, SchedulerSettings
+from jitney.core.scheduler_settings import Candidate, Policy, SchedulerSettings
 from jitney.core.sequence import Sequence
 
 TRAITS = Traits(name="none", slots_max=8, kv_tokens=800, model_len_max=100, batch_invariant=True)

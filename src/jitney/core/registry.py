@@ -1,4 +1,4 @@
-"""All live sequences, and every move of one between waiting, running and ended.
+"""All unfinished sequences, their time limits, and every move between waiting, running and ended.
 
 `Admission` decides who may run, `Preemption` who makes room, and the scheduler what running
 sequences do in a tick. Here is what they change: each move keeps the queue, the memory, the shares
@@ -7,7 +7,10 @@ and the counters right. Called by the parts of the scheduler only.
 Tests: tests/simulation and tests/unit/core/test_scheduler.py.
 """
 
+import heapq
+import math
 from bisect import insort
+from collections.abc import Iterator
 
 from jitney.core.backend import Traits
 from jitney.core.batch import FaultKind
@@ -17,11 +20,10 @@ from jitney.core.memory import Memory
 from jitney.core.prefix import Match
 from jitney.core.request import Priority, RequestId
 from jitney.core.rules.gate import make_gate
-from jitney.core.rules.occupancy import Occupancy
 from jitney.core.rules.pauses import Pauses
 from jitney.core.rules.queue import WaitQueue
 from jitney.core.rules.ranking import ranking_of
-from jitney.core.rules.shares import paused_max
+from jitney.core.rules.shares import MemoryShares, paused_max
 from jitney.core.rules.victim import seniority
 from jitney.core.scheduler_settings import Policy, SchedulerSettings
 from jitney.core.sequence import Sequence, SequenceState
@@ -35,7 +37,11 @@ _ENDINGS = {
 }
 
 
-class LiveSequences:
+ENDED_KEPT = 256
+"""How many deadlines of ended sequences are kept before all are removed."""
+
+
+class Registry:
     """The sequences of all accepted requests that have not ended."""
 
     def __init__(self, settings: SchedulerSettings, traits: Traits, counters: Counters) -> None:
@@ -43,7 +49,7 @@ class LiveSequences:
         self._counters = counters
         self.by_class = settings.policy is Policy.PRIORITY
         self.memory = Memory(traits, settings, counters)
-        self.occupancy = Occupancy(self.memory, settings.max_num_seqs)
+        self.memory_shares = MemoryShares(self.memory, settings.max_num_seqs)
         self.complaints: list[str] = []
         """Sentences about mistakes of a user's policy, to be logged and cleared."""
         ranking = ranking_of(settings.policy, counters, self.complaints)
@@ -51,6 +57,7 @@ class LiveSequences:
         self.gate = make_gate(settings, counters)
         count_max = paused_max(settings.max_num_queued_reqs)
         self.paused = Pauses(self.queue, self.gate, counters, count_max)
+        self.deadlines = Deadlines(settings)
         self.by_request: dict[RequestId, list[Sequence]] = {}
         self.running: list[Sequence] = []
         """The most senior first."""
@@ -59,7 +66,7 @@ class LiveSequences:
         self.last_order = 0
         """The number of the last submission."""
 
-    def add(self, sequences: list[Sequence]) -> None:
+    def add(self, sequences: list[Sequence], now: float) -> None:
         """The sequences of a newly accepted request start to wait."""
         assert sequences[0].request.id not in self.by_request, "a request is accepted once"
         self.by_request[sequences[0].request.id] = list(sequences)
@@ -67,6 +74,7 @@ class LiveSequences:
             self.last_order += 1
             sequence.order = self.last_order
             self.queue.add(sequence)
+            self.deadlines.add(sequence, now)
         self._counters.add("accepted", len(sequences))
 
     @property
@@ -147,7 +155,6 @@ class LiveSequences:
             # Others must not reuse memory that may hold the cause of a failure.
             self.memory.leave(sequence, keeps_memory=reason is not FinishReason.FAILED)
             self._stop_running(sequence)
-            self.memory.trim_cache(self.running)
         else:
             if sequence not in self.paused:
                 self.queue.remove(sequence)
@@ -179,22 +186,22 @@ class LiveSequences:
     def check(self) -> None:
         """Recompute every total and compare (invariants 2, 3 and 7)."""
         self.memory.check(self.running)
-        live = [sequence for sequences in self.by_request.values() for sequence in sequences]
-        running = [sequence for sequence in live if sequence.state is SequenceState.RUNNING]
-        waiting = [sequence for sequence in live if sequence.state is SequenceState.WAITING]
-        assert len(running) + len(waiting) == len(live), "a live sequence is waiting or running"
+        unfinished = [sequence for sequences in self.by_request.values() for sequence in sequences]
+        running = [sequence for sequence in unfinished if sequence.state is SequenceState.RUNNING]
+        waiting = [sequence for sequence in unfinished if sequence.state is SequenceState.WAITING]
+        assert len(running) + len(waiting) == len(unfinished), "each waits or runs"
         assert set(running) == set(self.running), "the list of running sequences is wrong"
         assert len(running) <= self._running_max, len(running)
         kinds = [sequence.is_background for sequence in self.running]
         assert kinds == sorted(kinds), "background sequences are the last of the running ones"
         queued = [sequence for sequence in waiting if sequence not in self.paused]
-        assert set(self.paused) <= set(live), "an ended sequence is paused"
+        assert set(self.paused) <= set(unfinished), "an ended sequence is paused"
         assert self.queue.count == len(queued), (self.queue.count, len(queued))
         assert self.queue.token_count == sum(s.known_count for s in queued), "queue tokens"
         self.queue.shares.check(queued, list(self.paused), running)
         ended = sum(self._counters[name] for name in set(_ENDINGS.values()))
-        assert self._counters["accepted"] == ended + len(live), (ended, len(live))
-        for sequence in live:
+        assert self._counters["accepted"] == ended + len(unfinished), (ended, len(unfinished))
+        for sequence in unfinished:
             assert 0 <= sequence.computed <= sequence.planned, sequence.request.id
             assert sequence.known_count <= sequence.known_max, sequence.request.id
 
@@ -206,3 +213,57 @@ class LiveSequences:
         self.queue.shares.count(sequence, running=-1)
         if (fair := self.queue.lane_of(sequence).fair) is not None:
             fair.leave(sequence)
+
+
+class Deadlines:
+    """The time limits of all unfinished sequences, the next one first."""
+
+    def __init__(self, settings: SchedulerSettings) -> None:
+        self._settings = settings
+        self._due: list[tuple[float, int, bool, Sequence]] = []
+        """When, the order of the sequence, and whether the limit is only until its first slot."""
+
+    @property
+    def next_at(self) -> float | None:
+        """When the next limit ends."""
+        return self._due[0][0] if self._due else None
+
+    def add(self, sequence: Sequence, now: float) -> None:
+        """The sequence was accepted.
+
+        One that another engine accepted waits since then, and one that ran there does not wait for
+        its first slot. The time until its end is what is left of it. A limit of infinity is none,
+        whatever the settings say.
+        """
+        assert sequence.state is SequenceState.WAITING, "limits begin when it is accepted"
+        request, settings = sequence.request, self._settings
+        wait_s, total_s = request.queue_timeout_s, request.request_timeout_s
+        wait_s = settings.queue_timeout_s if wait_s is None else wait_s
+        total_s = settings.request_timeout_s if total_s is None else total_s
+        if wait_s is not None and wait_s < math.inf and not request.resumed:
+            self._note(sequence, sequence.accepted_at + wait_s, is_until_start=True)
+        if total_s is not None:
+            self._note(sequence, now + total_s, is_until_start=False)
+
+    def _note(self, sequence: Sequence, due_at: float, *, is_until_start: bool) -> None:
+        assert not math.isnan(due_at), due_at
+        heapq.heappush(self._due, (due_at, sequence.order, is_until_start, sequence))
+
+    def passed(self, now: float, unfinished_count: int) -> Iterator[Sequence]:
+        """Sequences whose time is over. The caller ends each one before it takes the next."""
+        assert unfinished_count >= 0, unfinished_count
+        self._forget_ended(unfinished_count)
+        while self._due and self._due[0][0] <= now:
+            _, _, is_until_start, sequence = heapq.heappop(self._due)
+            is_met = is_until_start and sequence.has_started
+            if sequence.state is not SequenceState.FINISHED and not is_met:
+                yield sequence
+
+    def _forget_ended(self, unfinished_count: int) -> None:
+        """Drop limits of ended sequences: the next ones now, all when there are too many."""
+        due = self._due
+        while due and due[0][3].state is SequenceState.FINISHED:
+            heapq.heappop(due)
+        if len(due) > ENDED_KEPT + 4 * unfinished_count:
+            due[:] = [each for each in due if each[3].state is not SequenceState.FINISHED]
+            heapq.heapify(due)
