@@ -143,7 +143,7 @@ class Stats:
     busy_s: float = _read(lambda sums: sums.busy_s)
     """Time in which at least one request lived."""
     counters: Mapping[str, int] = _read(lambda sums: dict(sums.snapshot.counters))
-    """The scheduler's own counters, by name."""
+    """The scheduler's own counters, by name. A copy of its own."""
 
 
 @dataclass(slots=True)
@@ -247,14 +247,29 @@ class Statistics:
     def take(self, record: Record) -> None:
         """Count one record."""
         with self._lock:
-            if isinstance(record, TickRecord):
-                self._add_tick(record)
-                return
-            self._add(record)
-            if isinstance(record, RequestAccepted) and self.busy_since is None:
-                self.busy_since = record.at
-            elif self.live_count == 0:
-                self._stop_busy(record.at)
+            match record:
+                case TickRecord():
+                    self._add_tick(record)
+                case RequestAccepted():
+                    self._add_accepted(record)
+                case RequestRefused():
+                    self.refused[type(record.error).__name__] += 1
+                case RequestStarted():
+                    self._add_started(record)
+                case RequestDone() | RequestFailed():
+                    self._add_end(record)
+                case RequestPreempted():
+                    self.preempted[record.reason.value] += 1
+                case KvPressure():
+                    self.evicted += record.evicted_count
+                case BackendLost():
+                    self.backend_losses += 1
+                case RequestMoved() | ReplicaGone() | RequestProgressed():
+                    # Tokens are counted where they are made.
+                    self.moved += isinstance(record, RequestMoved)
+                    self.replicas_gone += isinstance(record, ReplicaGone)
+                case _:
+                    assert_never(record)
 
     def note(self, snapshot: Snapshot, now: float) -> None:
         """Keep a snapshot of the scheduler."""
@@ -282,34 +297,11 @@ class Statistics:
         sums._stop_busy(now)
         return Stats(**{each.name: each.metadata["read"](sums) for each in fields(Stats)})
 
-    def _add(self, record: Record) -> None:
-        match record:
-            case TickRecord():
-                pass
-            case RequestAccepted():
-                self._add_accepted(record)
-            case RequestRefused():
-                self.refused[type(record.error).__name__] += 1
-            case RequestStarted():
-                self._add_started(record)
-            case RequestDone() | RequestFailed():
-                self._add_end(record)
-            case RequestPreempted():
-                self.preempted[record.reason.value] += 1
-            case KvPressure():
-                self.evicted += record.evicted_count
-            case BackendLost():
-                self.backend_losses += 1
-            case RequestMoved() | ReplicaGone() | RequestProgressed():
-                # Tokens are counted where they are made.
-                self.moved += isinstance(record, RequestMoved)
-                self.replicas_gone += isinstance(record, ReplicaGone)
-            case _:
-                assert_never(record)
-
     def _add_accepted(self, record: RequestAccepted) -> None:
         self.accepted += 1
         self.prompt_tokens += record.prompt_tokens
+        if self.busy_since is None:
+            self.busy_since = record.at
         if record.is_background:
             self._behind.add(record.request_id)
 
@@ -339,6 +331,8 @@ class Statistics:
             self.latency_count += 1
             self.latency_ms += record.duration_ms
         assert self.live_count >= 0, "more requests ended than were accepted"
+        if self.live_count == 0:
+            self._stop_busy(record.at)
 
     def _stop_busy(self, now: float) -> None:
         if self.busy_since is not None:
