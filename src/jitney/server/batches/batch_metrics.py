@@ -28,7 +28,6 @@ def collect_batches(batches: Batches) -> Iterator[Metric]:
     runner, stages = batches.runner, batches.stages
     yield from families(
         "gauge",
-        "jitney",
         {
             "jobs_batches": ("Batches by state.", by("status", dict(stages.counts))),
             "jobs_lines_pending": ("Lines without a result.", stages.pending_count),
@@ -41,6 +40,4 @@ def collect_batches(batches: Batches) -> Iterator[Metric]:
         },
     )
     done = {"done": runner.done_count, "failed": runner.failed_count}
-    yield from families(
-        "counter", "jitney", {"jobs_lines": ("Lines with a result.", by("result", done))}
-    )
+    yield from families("counter", {"jobs_lines": ("Lines with a result.", by("result", done))})

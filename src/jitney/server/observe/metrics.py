@@ -21,16 +21,14 @@ from jitney.engine.served_engine import ServedEngine
 from jitney.server import limits as server_limits
 from jitney.server.http.open_files import connections_max
 from jitney.server.observe.metric_table import (
-    as_llamacpp,
     distributions,
     levels,
-    levels_elsewhere,
-    series,
+    replica_levels,
+    replica_sums,
     sums,
 )
-from jitney.server.observe.prometheus_families import MetricTable, by
+from jitney.server.observe.prometheus_families import MetricTable, as_llamacpp, by, families
 from jitney.server.observe.recorder import Recorder
-from jitney.server.observe.replica_series import replica_series
 from jitney.server.service import Service
 from jitney.version import version
 
@@ -106,18 +104,15 @@ class Metrics:
     def collect(self) -> Iterator[Metric]:
         """All metrics, for the registry."""
         totals, stats = self._engine.totals(), self._engine.stats()
-        histograms = self._recorder.histograms()
-        others = levels_elsewhere(totals, stats, histograms)
-        tables = {
-            "gauge": self._state() | levels(totals, stats) | others,
-            "counter": self._answer_counts() | sums(totals, histograms),
-            "histogram": distributions(histograms),
-        }
-        for kind, table in tables.items():
-            yield from series(kind, table, self._model_name)
-        views = self._engine.replica_views()
+        histograms, views = self._recorder.histograms(), self._engine.replica_views()
+        gauges = self._state() | levels(totals, stats, histograms)
+        counters = self._answer_counts() | sums(totals, histograms)
         if views is not None:
-            yield from replica_series(views, totals)
+            gauges |= replica_levels(views)
+            counters |= replica_sums(views, totals)
+        yield from families("gauge", gauges, self._model_name)
+        yield from families("counter", counters, self._model_name)
+        yield from families("histogram", distributions(histograms), self._model_name)
         for collect in self._others:
             yield from collect()
 

@@ -5,7 +5,9 @@ request never changes again, so readers get it as it is. Stories of live request
 """
 
 import threading
+from bisect import bisect_left
 from collections import Counter, deque
+from copy import copy
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import assert_never
@@ -26,7 +28,7 @@ from jitney.records import (
     RequestStarted,
     TickRecord,
 )
-from jitney.server.observe.histograms import Histograms
+from jitney.server.observe.histograms import HISTOGRAMS, token_bounds
 from jitney.server.observe.story import Loss, Story, begin
 
 TICKS_MAX = 4096
@@ -52,6 +54,95 @@ class Viewer:
 
 EVERYONE = Viewer()
 """Without keys, everyone sees everything."""
+
+
+class Histogram:
+    """How many values lie up to each bound (the bound included), and their sum."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def add(self, value: float) -> None:
+        """Count one value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def copied(self) -> "Histogram":
+        """A copy as it is now."""
+        other = copy(self)
+        other.counts = list(self.counts)
+        return other
+
+
+class Histograms(dict[str, Histogram]):
+    """The histograms of ticks and requests by their names in the table; times in seconds."""
+
+    def __init__(self, model_len_max: int) -> None:
+        lengths = token_bounds(model_len_max)
+        for name, (_, bounds) in HISTOGRAMS.items():
+            self[name] = Histogram(bounds or lengths)
+        self.prefill_s = 0.0
+        self.generation_s = 0.0
+        """From the first slot to the first token, and from that to the last: of all requests."""
+        self.tokens_longest = 0
+        """The longest sequence seen, in tokens."""
+
+    def copied(self) -> "Histograms":
+        """A copy as it is now. Called under the recorder's lock, so it is cheap."""
+        other = copy(self)
+        other.update({name: each.copied() for name, each in self.items()})
+        return other
+
+    def add_tick(self, record: TickRecord) -> None:
+        """A tick ended."""
+        self["tick_seconds"].add(record.tick_ms / 1e3)
+        self["forward_seconds"].add(record.forward_ms / 1e3)
+        self["tick_tokens"].add(record.prefill_tokens + record.decode_tokens)
+        for member in record.members:
+            end = member.start + member.length
+            if end > self.tokens_longest:
+                self.tokens_longest = end
+
+    def add_started(self, record: RequestStarted, *, is_live: bool) -> None:
+        """A request got its first slot. Background requests have no latencies here."""
+        if is_live:
+            self["queue_seconds"].add(record.waited_ms / 1e3)
+        self["request_prompt_tokens"].add(record.prompt_tokens)
+        computed = record.prompt_tokens - record.prefix_cache_tokens
+        self["vllm:request_prefill_kv_computed_tokens"].add(computed)
+
+    def add_ended(self, record: RequestDone | RequestFailed, story: Story | None) -> None:
+        """A request ended. It has no story if it came before the recorder."""
+        is_live = story is None or not story.accepted.is_background
+        if is_live:
+            self["request_seconds"].add(record.duration_ms / 1e3)
+        self["request_completion_tokens"].add(record.generated_tokens)
+        if story is None:
+            return
+        self["vllm:request_params_n"].add(story.accepted.completions)
+        if story.accepted.max_tokens is not None:
+            self["vllm:request_params_max_tokens"].add(story.accepted.max_tokens)
+        # Of completions that were made elsewhere only the sum is known.
+        mean = record.generated_tokens // story.accepted.completions
+        longest = max((each.token_count for each in story.progress.values()), default=mean)
+        self["vllm:request_max_num_generation_tokens"].add(longest)
+        started, first_at, last_at = story.started, story.first_token_at, story.last_token_at
+        if started is None or first_at is None or last_at is None:
+            return
+        self.prefill_s += first_at - started.at
+        self.generation_s += last_at - first_at
+        if not is_live:
+            return
+        self["prefill_seconds"].add(first_at - started.at)
+        self["generation_seconds"].add(last_at - first_at)
+        self["vllm:request_inference_time_seconds"].add(last_at - started.at)
+        if longest > 1:
+            mean_s = (last_at - first_at) / (longest - 1)
+            self["vllm:request_time_per_output_token_seconds"].add(mean_s)
 
 
 class Recorder:
@@ -192,7 +283,7 @@ class Recorder:
             if gap_s is not None:
                 self._add_gap(gap_s)
             elif story.completion_tokens == 1:
-                self._histograms.first_token.add(record.at - story.accepted.arrived_at)
+                self._histograms["first_token_seconds"].add(record.at - story.accepted.arrived_at)
 
     def _take_beginning(self, record: RequestAccepted | RequestStarted) -> None:
         if isinstance(record, RequestAccepted):
@@ -228,13 +319,13 @@ class Recorder:
             if story.accepted.is_background:
                 return
             if is_first:
-                self._histograms.first_token.add(record.at - story.accepted.arrived_at)
+                self._histograms["first_token_seconds"].add(record.at - story.accepted.arrived_at)
             for gap_s in record.token_gaps_s:
                 self._add_gap(gap_s)
 
     def _add_gap(self, gap_s: float) -> None:
         self._gaps.append(gap_s)
-        self._histograms.token_gap.add(gap_s)
+        self._histograms["token_gap_seconds"].add(gap_s)
 
     def _take_lost(self, record: BackendLost) -> None:
         if record.restarts_failed == 0:

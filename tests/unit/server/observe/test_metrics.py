@@ -15,11 +15,15 @@ from jitney.core.params import SamplingParams
 from jitney.core.request import Priority, Request, RequestId
 from jitney.core.scheduler_settings import Policy, SchedulerSettings
 from jitney.engine.engine import Engine
+from jitney.engine.stats import Statistics
 from jitney.errors import ContextLengthExceeded
 from jitney.server import limits
 from jitney.server.http.open_files import connections_max
+from jitney.server.observe.metric_table import replica_levels, replica_sums
 from jitney.server.observe.metrics import LIMIT_LABELS
 from jitney.server.observe.monitor import Monitor
+from jitney.server.observe.prometheus_families import families
+from tests.unit.server.observe.records_for_tests import SNAPSHOT, VIEW
 
 WAIT_S = 60.0
 LABELS = {"model_name": "tiny", "engine": "0"}
@@ -301,3 +305,37 @@ def test_two_servers_in_one_process_do_not_share_numbers() -> None:
     finally:
         first.engine.close(drain_s=0)
         second.engine.close(drain_s=0)
+
+
+def test_every_figure_has_the_name_of_its_replica() -> None:
+    views = (VIEW, replace(VIEW, name="b", completion_tokens=1))
+    totals = Statistics(0.0, SNAPSHOT, moved=4, replicas_gone=2)
+    tables = {"gauge": replica_levels(views), "counter": replica_sums(views, totals)}
+    values = {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for kind, table in tables.items()
+        for family in families(kind, table)
+        for sample in family.samples
+    }
+    assert values["jitney:replica_up", "a"] == values["jitney:replica_up", "b"] == 1
+    assert values["jitney:replica_requests_running", "a"] == 2
+    assert values["jitney:replica_requests_waiting", "a"] == 3
+    memory = {state: values["jitney:replica_kv_tokens", "a", state] for state in ("used", "cached")}
+    assert memory == {"used": 40, "cached": 20}
+    assert values["jitney:replica_kv_tokens", "a", "free"] == 40
+    assert values["jitney:replica_prompt_tokens_total", "a"] == 50
+    assert values["jitney:replica_prompt_tokens_cached_total", "a"] == 30
+    assert values["jitney:replica_completion_tokens_total", "a"] == 70
+    assert values["jitney:replica_completion_tokens_total", "b"] == 1
+    assert values["jitney:requests_moved_total",] == 4
+    assert values["jitney:replicas_gone_total",] == 2
+
+
+def test_without_replicas_only_the_sums_are_there() -> None:
+    """Guards the number of series: names of replicas that are gone are nowhere."""
+    table = replica_levels(()) | replica_sums((), Statistics(0.0, SNAPSHOT, moved=4))
+    assert {name for name, (_, values) in table.items() if values != []} == {
+        "requests_moved",
+        "replicas_gone",
+    }
+    assert "ends when it is gone" in table["replica_completion_tokens"][0]

@@ -137,12 +137,13 @@ def test_tokens_made_elsewhere_are_told_now_and_then() -> None:
     recorder.take(progressed(3.0, "a", 30))
     live = story_of(recorder, "a")
     assert (live.first_token_at, live.last_token_at, live.completion_tokens) == (2.0, 3.0, 30)
-    assert recorder.histograms().first_token.total == 2.0
+    assert recorder.histograms()["first_token_seconds"].total == 2.0
     recorder.take(done(3.5, "a"))
     story = story_of(recorder, "a")
     assert (story.completion_tokens, story.last_token_at) == (2, 3.5), "as the end has it"
     assert [phase for _, phase in story.phases] == ["queued", "prefill", "generating"]
-    assert recorder.histograms().completion_longest.total == 2
+    longest = recorder.histograms()["vllm:request_max_num_generation_tokens"]
+    assert longest.total == 2
 
 
 def test_a_move_lasts_until_the_next_token() -> None:

@@ -12,7 +12,7 @@ from jitney.server.page.replica_panes import (
     prefix_rows,
     replica_fields,
 )
-from tests.unit.server.observe.test_replica_series import VIEW
+from tests.unit.server.observe.records_for_tests import VIEW
 
 SECRET = b"s" * 16
 
