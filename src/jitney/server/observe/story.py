@@ -270,3 +270,29 @@ def begin(record: RequestAccepted, waiting_before: int, running_before: int) -> 
     return Story(
         accepted=record, waiting_before=waiting_before, running_before=running_before, phases=phases
     )
+
+
+def figures(story: Story) -> dict[str, object]:
+    """What a request is and what it took, for people."""
+    accepted = story.accepted
+    found: dict[str, object] = {
+        "prompt_tokens": accepted.prompt_tokens,
+        "cached_tokens": story.cached_tokens,
+        "completion_tokens": story.completion_tokens,
+        "recomputed_tokens": story.recomputed_tokens,
+        "completions": accepted.completions,
+        "priority": accepted.priority.name.lower(),
+        "is_background": accepted.is_background,
+        "ending": story.ending,
+    }
+    return {**found, "replica": story.replica} if story.replica else found
+
+
+def move_fields(move: RequestMoved) -> dict[str, str | int]:
+    """From where to where a request moved, why, and with how many tokens."""
+    return {
+        "from": move.from_replica,
+        "to": move.to_replica,
+        "tokens": move.generated_tokens,
+        "reason": move.reason.value,
+    }

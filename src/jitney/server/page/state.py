@@ -26,17 +26,17 @@ from jitney.core.request import RequestId
 from jitney.core.snapshot import PREFIX_SHOWN_STRIDES, Detail, SlotState, SlotView, Waiting
 from jitney.engine.engine import EngineState
 from jitney.engine.replica_view import ReplicaView
-from jitney.engine.stats import Stats
 from jitney.records import TickRecord
 from jitney.server import limits
 from jitney.server.observe.explain import duration_text, explain, phases
 from jitney.server.observe.monitor import Monitor
 from jitney.server.observe.recorder import Viewer
-from jitney.server.observe.story import Loss, Story
+from jitney.server.observe.story import Loss, Story, figures
 from jitney.server.page.replica_panes import (
     MOVES_SHOWN,
     REPLICAS_SHOWN,
-    move_fields,
+    Fields,
+    move_row,
     prefix_rows,
     replica_fields,
 )
@@ -50,8 +50,34 @@ STORIES_SHOWN = 40
 RATE_WINDOW_S = 5.0
 PERCENTILES = (0.50, 0.95, 0.99)
 
-Fields = dict[str, object]
-"""An object of JSON."""
+COUNTS = {
+    "running": "active_slots",
+    "waiting": "current_queue_size",
+    "kv_tokens": "kv_tokens",
+    "kv_used": "kv_used",
+    "kv_cached": "kv_cached",
+    "accepted": "total_requests",
+    "completed": "completed_requests",
+    "cancelled": "cancelled_requests",
+    "failed": "failed_requests",
+    "refused": "refused_requests",
+    "preempted": "preemption_count",
+    "evicted": "eviction_count",
+    "backend_losses": "backend_failure_count",
+    "moved": "moved_count",
+    "replicas_gone": "replicas_gone_count",
+    "prompt_tokens": "prompt_tokens",
+    "cached_tokens": "cached_tokens",
+    "completion_tokens": "completion_tokens",
+}
+COSTS = {
+    "fixed_ms": "fixed_cost_ms",
+    "sequence_ms": "cost_per_sequence_ms",
+    "prefill_share": "prefill_share",
+    "decode_share": "decode_share",
+    "idle_share": "idle_share",
+}
+"""The page's names of figures, and those of `Stats`."""
 
 NOBODY = -1
 """In llama-server's numbers: no task, and no limit."""
@@ -93,17 +119,27 @@ class PageState:
     def _fields(
         self, detail: Detail | None, viewer: Viewer, ticks_after: int, *, wants_requests: bool
     ) -> Fields:
-        now = self._clock.now()
-        stats = self._engine.stats()
-        views = self._engine.replica_views()
+        now, health = self._clock.now(), self._service.readiness()
+        stats, views = self._engine.stats(), self._engine.replica_views()
+        settings = self._engine.settings
         fields: Fields = {
             "at": now,
             "model": self._service.model_name,
             "backend": self._engine.backend.traits.name,
-            "health": self._health(stats),
-            "limits": self._limits(),
-            "counts": _counts(stats),
-            "cost": _cost(stats),
+            "health": {
+                "status": health.status,
+                "reason": health.reason,
+                "uptime_s": stats.uptime_s,
+            },
+            "limits": {
+                "sequences_max": settings.max_num_seqs,
+                "batch_tokens_max": settings.max_num_batched_tokens,
+                "queue_requests_max": settings.max_num_queued_reqs,
+                "model_len_max": settings.model_len_max,
+                "prefix_tokens": PREFIX_SHOWN_STRIDES * PREFIX_STRIDE,
+            },
+            "counts": {name: getattr(stats, field) for name, field in COUNTS.items()},
+            "cost": {name: getattr(stats, field) for name, field in COSTS.items()},
             "rate": self._rate(now, stats.uptime_s) if views is None else _rate_of_all(views),
             "ticks": [_tick(each) for each in self._recorder.ticks(ticks_after, TICKS_SHOWN)],
         }
@@ -133,7 +169,7 @@ class PageState:
         slot_count = sum(len(each.detail.slots) for each in views if each.detail is not None)
         panes: list[Fields] = []
         for place, view in enumerate(views):
-            pane: Fields = {**replica_fields(view, now)}
+            pane = replica_fields(view, now)
             if view.detail is not None and place < REPLICAS_SHOWN:
                 pane |= self._seen(view.detail, slot_count, viewer, now)
             panes.append(pane)
@@ -141,9 +177,7 @@ class PageState:
         return {
             "replicas": panes,
             "prefixes": prefix_rows(views, self._prefix_secret),
-            "moves": [
-                move_fields(each, self._name(each.request_id, viewer), now) for each in moves
-            ],
+            "moves": [move_row(each, self._name(each.request_id, viewer), now) for each in moves],
         }
 
     def request(self, viewer: Viewer, request_id: RequestId) -> bytes | None:
@@ -156,9 +190,8 @@ class PageState:
         fields = story_fields(story, now) | _details(story)
         fields["losses"] = [self._loss(each, story, viewer) for each in story.losses]
         if story.replica:
-            fields["replica"] = story.replica
             fields["moves"] = [
-                {**move_fields(each, story.id, now), "at_s": each.at - arrived_at}
+                {**move_row(each, story.id, now), "at_s": each.at - arrived_at}
                 for each in story.moves
             ]
         return msgspec.json.encode(fields)
@@ -177,20 +210,6 @@ class PageState:
         except TimeoutError:
             return self._detail
         return self._detail
-
-    def _health(self, stats: Stats) -> Fields:
-        health = self._service.readiness()
-        return {"status": health.status, "reason": health.reason, "uptime_s": stats.uptime_s}
-
-    def _limits(self) -> Fields:
-        settings = self._engine.settings
-        return {
-            "sequences_max": settings.max_num_seqs,
-            "batch_tokens_max": settings.max_num_batched_tokens,
-            "queue_requests_max": settings.max_num_queued_reqs,
-            "model_len_max": settings.model_len_max,
-            "prefix_tokens": PREFIX_SHOWN_STRIDES * PREFIX_STRIDE,
-        }
 
     def _rate(self, now: float, uptime_s: float) -> Fields:
         recent = self._recorder.ticks_since(now - RATE_WINDOW_S)
@@ -321,39 +340,6 @@ def _rate_of_all(views: tuple[ReplicaView, ...]) -> Fields:
     }
 
 
-def _counts(stats: Stats) -> Fields:
-    return {
-        "running": stats.active_slots,
-        "waiting": stats.current_queue_size,
-        "kv_tokens": stats.kv_tokens,
-        "kv_used": stats.kv_used,
-        "kv_cached": stats.kv_cached,
-        "accepted": stats.total_requests,
-        "completed": stats.completed_requests,
-        "cancelled": stats.cancelled_requests,
-        "failed": stats.failed_requests,
-        "refused": stats.refused_requests,
-        "preempted": stats.preemption_count,
-        "evicted": stats.eviction_count,
-        "backend_losses": stats.backend_failure_count,
-        "moved": stats.moved_count,
-        "replicas_gone": stats.replicas_gone_count,
-        "prompt_tokens": stats.prompt_tokens,
-        "cached_tokens": stats.cached_tokens,
-        "completion_tokens": stats.completion_tokens,
-    }
-
-
-def _cost(stats: Stats) -> Fields:
-    return {
-        "fixed_ms": stats.fixed_cost_ms,
-        "sequence_ms": stats.cost_per_sequence_ms,
-        "prefill_share": stats.prefill_share,
-        "decode_share": stats.decode_share,
-        "idle_share": stats.idle_share,
-    }
-
-
 def story_fields(story: Story, now: float) -> Fields:
     """A request in a list: its bar and its explanation."""
     arrived_at = story.accepted.arrived_at
@@ -396,11 +382,7 @@ def _details(story: Story) -> Fields:
         return None if at is None else at - origin
 
     return {
-        "prompt_tokens": story.accepted.prompt_tokens,
-        "cached_tokens": story.cached_tokens,
-        "completion_tokens": story.completion_tokens,
-        "recomputed_tokens": story.recomputed_tokens,
-        "completions": story.accepted.completions,
+        **figures(story),
         "sent_s": since(story.accepted.sent_at),
         "started_s": since(None if story.started is None else story.started.at),
         "first_token_s": since(story.first_token_at),

@@ -136,7 +136,7 @@ def test_a_move_is_a_moment_in_the_row_of_its_request() -> None:
     assert names == ["a", "queued", "prefill", "generating", "moved", "generating"]
     (move,) = [event for event in row if event["ph"] == "i"]
     assert (move["name"], move["ts"]) == ("moved from r1 to r2", 4e6)
-    assert move["args"] == {"tokens": 37, "reason": "lost"}
+    assert move["args"] == {"from": "r1", "to": "r2", "tokens": 37, "reason": "lost"}
 
 
 def full(wide: int) -> Recorder:
