@@ -37,14 +37,14 @@ class PaneState(Enum):
     FAILED = ("✗", "red")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Pane:
-    """One prompt and its answer so far."""
+    """One prompt and its answer so far, or why it failed."""
 
     title: str
-    text: str
-    state: PaneState
-    tokens: int
+    text: str = ""
+    state: PaneState = PaneState.WAITING
+    tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,8 +145,8 @@ def _status_lines(status: Status, width: int) -> list[Text]:
         ),
     )
     lines = [
-        Text.assemble((f" {label:<7}", "bold"), shown, words, no_wrap=True)
-        for label, shown, words in rows
+        Text.assemble((f" {label:<7}", "bold"), value, words, no_wrap=True)
+        for label, value, words in rows
     ]
     for line in lines:
         line.truncate(width, overflow="ellipsis")

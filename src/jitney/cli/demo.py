@@ -12,7 +12,7 @@ from jitney.api.outputs import RequestOutput
 from jitney.cli.opening import has_template, make_prompt, opened
 from jitney.cli.result_lines import run_lines
 from jitney.cli.verbs import DemoOptions
-from jitney.cli.watch import Watched, watch
+from jitney.cli.watch import LivePrompt, watch
 from jitney.config import Resolved
 from jitney.core.params import SamplingParams
 from jitney.engine.clock import SystemClock
@@ -54,16 +54,16 @@ def call(options: DemoOptions, resolved: Resolved) -> None:
             raise each.outcome
 
 
-def plain_text(watched: list[Watched]) -> str:
+def plain_text(watched: list[LivePrompt]) -> str:
     """All answers as plain text."""
     parts = [f"== {each.pane.title} ==\n{each.pane.text.strip()}\n" for each in watched]
     return "\n".join(parts) + "\n"
 
 
-def _prompts(llm: LLM, options: DemoOptions) -> list[Watched]:
+def _prompts(llm: LLM, options: DemoOptions) -> list[LivePrompt]:
     chats = has_template(llm)
     return [
-        Watched(
+        LivePrompt(
             title,
             make_prompt(llm, text, chats=chats),
             SamplingParams(

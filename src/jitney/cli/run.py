@@ -24,7 +24,7 @@ from jitney.cli.result_lines import answer_line, error_line, run_lines
 from jitney.cli.sampling import sampling
 from jitney.cli.terminal import AnswerWriter, write
 from jitney.cli.verbs import RunOptions
-from jitney.cli.watch import Watched, watch
+from jitney.cli.watch import LivePrompt, watch
 from jitney.config import Resolved
 from jitney.core.params import SamplingParams
 from jitney.core.request import Request
@@ -167,7 +167,7 @@ def _write_json(index: int, outcome: RequestOutput | JitneyError, report: _RunRe
 
 def _watch(llm: LLM, prompts: list[Prompt], params: SamplingParams, report: _RunReport) -> None:
     watched = [
-        Watched(text, prompt, params) for text, prompt in zip(report.texts, prompts, strict=True)
+        LivePrompt(text, prompt, params) for text, prompt in zip(report.texts, prompts, strict=True)
     ]
     watch(llm, watched, Console(file=sys.stdout, highlight=False), leaves=False)
     for index, each in enumerate(watched):
