@@ -29,7 +29,7 @@ from jitney.records import (
     TickRecord,
 )
 from jitney.server.observe.histograms import HISTOGRAMS, token_bounds
-from jitney.server.observe.story import Loss, Story, begin
+from jitney.server.observe.story import Loss, Story
 
 TICKS_MAX = 4096
 REQUESTS_MAX = 1024
@@ -172,8 +172,10 @@ class Recorder:
                 case TickRecord():
                     self._keep(record)
                     self._take_tick(record)
-                case RequestAccepted() | RequestStarted():
-                    self._take_beginning(record)
+                case RequestAccepted():
+                    self._take_accepted(record)
+                case RequestStarted():
+                    self._take_started(record)
                 case RequestPreempted():
                     self._take_preempted(record)
                 case RequestProgressed() | RequestMoved():
@@ -189,12 +191,10 @@ class Recorder:
 
     def ticks(self, after: int = 0, count_max: int = TICKS_MAX) -> list[TickRecord]:
         """Ticks with a number above `after`, oldest first; at most the last `count_max`."""
-        newer = takewhile(lambda record: record.number > after, reversed(self._kept()))
+        with self._lock:
+            ticks = list(self._ticks)
+        newer = takewhile(lambda record: record.number > after, reversed(ticks))
         return list(islice(newer, count_max))[::-1]
-
-    def ticks_since(self, at: float) -> list[TickRecord]:
-        """Ticks that ended after this moment, newest first."""
-        return list(takewhile(lambda record: record.at > at, reversed(self._kept())))
 
     def stories(self, count_max: int = REQUESTS_MAX, viewer: Viewer = EVERYONE) -> list[Story]:
         """The viewer's live requests, then the ended ones, each newest first."""
@@ -244,10 +244,6 @@ class Recorder:
         with self._lock:
             return self._histograms.copied()
 
-    def _kept(self) -> list[TickRecord]:
-        with self._lock:
-            return list(self._ticks)
-
     def _known(self) -> list[Story]:
         with self._lock:
             return [*reversed(self._live.values()), *reversed(self._ended.values())]
@@ -285,15 +281,15 @@ class Recorder:
             elif story.completion_tokens == 1:
                 self._histograms["first_token_seconds"].add(record.at - story.accepted.arrived_at)
 
-    def _take_beginning(self, record: RequestAccepted | RequestStarted) -> None:
-        if isinstance(record, RequestAccepted):
-            unstarted = self._unstarted
-            # A live request does not wait behind background ones.
-            waiting = unstarted.total() if record.is_background else unstarted[False]
-            running = len(self._live) - unstarted.total()
-            self._live[record.request_id] = begin(record, waiting, running)
-            unstarted[record.is_background] += 1
-            return
+    def _take_accepted(self, record: RequestAccepted) -> None:
+        unstarted = self._unstarted
+        # A live request does not wait behind background ones.
+        waiting = unstarted.total() if record.is_background else unstarted[False]
+        running = len(self._live) - unstarted.total()
+        self._live[record.request_id] = Story(record, waiting, running)
+        unstarted[record.is_background] += 1
+
+    def _take_started(self, record: RequestStarted) -> None:
         story = self._live.get(record.request_id)
         is_live = story is None or not story.accepted.is_background
         self._histograms.add_started(record, is_live=is_live)

@@ -80,7 +80,7 @@ class CompletionProgress:
     """Whether it lost its slot since then."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Story:
     """One request. Times are seconds on the engine's clock."""
 
@@ -89,7 +89,7 @@ class Story:
     """Requests that waited when it came."""
     running_before: int
     started: RequestStarted | None = None
-    phases: list[tuple[float, str]]
+    phases: list[tuple[float, str]] = field(init=False)
     """When each phase began: reading, queued, prefill, generating, preempted, paused or moved."""
     spans: list[PrefillSpan] = field(default_factory=list)
     prefill_ticks: int = 0
@@ -119,6 +119,12 @@ class Story:
     """The error message that the caller got, and no more: callers see it."""
     progress: dict[int, CompletionProgress] = field(default_factory=dict)
     """By index of the completion."""
+
+    def __post_init__(self) -> None:
+        arrived_at, sent_at = self.accepted.arrived_at, self.accepted.sent_at
+        self.phases = [(arrived_at, "queued")]
+        if sent_at - arrived_at >= READING_S_MIN:
+            self.phases = [(arrived_at, "reading"), (sent_at, "queued")]
 
     @property
     def id(self) -> RequestId:
@@ -260,16 +266,6 @@ class Story:
 
     def _enter(self, phase: str, at: float) -> None:
         self.phases.append((max(at, self.phases[-1][0]), phase))
-
-
-def begin(record: RequestAccepted, waiting_before: int, running_before: int) -> Story:
-    """The story of a request that was accepted."""
-    phases = [(record.arrived_at, "queued")]
-    if record.sent_at - record.arrived_at >= READING_S_MIN:
-        phases = [(record.arrived_at, "reading"), (record.sent_at, "queued")]
-    return Story(
-        accepted=record, waiting_before=waiting_before, running_before=running_before, phases=phases
-    )
 
 
 def figures(story: Story) -> dict[str, object]:

@@ -212,7 +212,7 @@ class PageState:
         return self._detail
 
     def _rate(self, now: float, uptime_s: float) -> Fields:
-        recent = self._recorder.ticks_since(now - RATE_WINDOW_S)
+        recent = [each for each in self._recorder.ticks() if each.at > now - RATE_WINDOW_S]
         made = sum(each.sampled_tokens for each in recent)
         prefilled = sum(each.prefill_tokens for each in recent)
         # Right after the start the window is shorter.

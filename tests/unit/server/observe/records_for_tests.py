@@ -9,6 +9,7 @@ from jitney.errors import JitneyError
 from jitney.records import (
     Member,
     MoveReason,
+    Record,
     RequestAccepted,
     RequestDone,
     RequestFailed,
@@ -18,6 +19,8 @@ from jitney.records import (
     RequestStarted,
     TickRecord,
 )
+from jitney.server.observe.recorder import Recorder
+from jitney.server.observe.story import Story
 from tests.snapshots_for_tests import IDLE
 
 SNAPSHOT = replace(
@@ -40,6 +43,20 @@ VIEW = ReplicaView(
     prefill_tokens_per_s=2.5,
     detail=None,
 )
+
+
+def recorded(*records: Record) -> Recorder:
+    """A recorder that has taken these."""
+    recorder = Recorder(2000)
+    for record in records:
+        recorder.take(record)
+    return recorder
+
+
+def story_of(recorder: Recorder, name: str = "a") -> Story:
+    story = recorder.story(RequestId(name))
+    assert story is not None
+    return story
 
 
 def accepted(

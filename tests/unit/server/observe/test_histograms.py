@@ -1,8 +1,15 @@
 """Histograms: their bounds, and which times of a request each of them has."""
 
 from jitney.server.observe.histograms import token_bounds
-from jitney.server.observe.recorder import Histogram, Recorder
-from tests.unit.server.observe.records_for_tests import accepted, done, member, started, tick
+from jitney.server.observe.recorder import Histogram
+from tests.unit.server.observe.records_for_tests import (
+    accepted,
+    done,
+    member,
+    recorded,
+    started,
+    tick,
+)
 
 
 def test_a_value_on_a_bound_counts_below_it() -> None:
@@ -16,13 +23,14 @@ def test_a_value_on_a_bound_counts_below_it() -> None:
 
 def test_phases_are_measured_from_slot_to_first_to_last_token() -> None:
     """Guards prefill and decode times against each other's share."""
-    recorder = Recorder(200)
-    recorder.take(accepted(0.0, "a", 4))
-    recorder.take(started(1.0, "a", 1.0))
-    recorder.take(tick(3.0, 1, member("a", 0, 4, samples=True)))
-    recorder.take(tick(4.0, 2, member("a", 4, 1, samples=True)))
-    recorder.take(tick(8.0, 3, member("a", 5, 1, samples=True)))
-    recorder.take(done(9.0, "a"))
+    recorder = recorded(
+        accepted(0.0, "a", 4),
+        started(1.0, "a", 1.0),
+        tick(3.0, 1, member("a", 0, 4, samples=True)),
+        tick(4.0, 2, member("a", 4, 1, samples=True)),
+        tick(8.0, 3, member("a", 5, 1, samples=True)),
+        done(9.0, "a"),
+    )
     totals = {name: each.total for name, each in recorder.histograms().items()}
     assert (totals["first_token_seconds"], totals["prefill_seconds"]) == (3.0, 2.0)
     assert totals["generation_seconds"] == 5.0
@@ -34,8 +42,9 @@ def test_phases_are_measured_from_slot_to_first_to_last_token() -> None:
 
 def test_a_copy_for_a_reader_does_not_change_any_more() -> None:
     """Guards a scrape: its numbers belong together, though the engine goes on."""
-    recorder = Recorder(200)
-    recorder.take(accepted(0.0, "a", 4))
+    recorder = recorded(
+        accepted(0.0, "a", 4),
+    )
     before = recorder.histograms()
     recorder.take(started(1.0, "a", 1.0))
     recorder.take(tick(3.0, 1, member("a", 0, 4, samples=True)))

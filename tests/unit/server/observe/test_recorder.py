@@ -6,23 +6,18 @@ from dataclasses import replace
 from jitney.core.request import RequestId
 from jitney.records import RequestAccepted
 from jitney.server.observe.recorder import MEMBERS_MAX, Recorder, Viewer
-from jitney.server.observe.story import Story
 from tests.unit.server.observe.records_for_tests import (
     accepted,
     done,
     member,
     progressed,
+    recorded,
     started,
+    story_of,
     tick,
 )
 
 LENGTH_MAX = 512
-
-
-def story_of(recorder: Recorder, name: str) -> Story:
-    story = recorder.story(RequestId(name))
-    assert story is not None
-    return story
 
 
 def behind(at: float, name: str) -> RequestAccepted:
@@ -86,9 +81,10 @@ def test_times_of_background_requests_are_in_no_histogram_and_no_percentile() ->
 
 def test_times_between_tokens_that_were_made_elsewhere_are_counted() -> None:
     """Guards the latencies of a cluster, whose ticks happen elsewhere; not those of batches."""
-    recorder = Recorder(LENGTH_MAX)
-    recorder.take(accepted(0.0, "a", 4))
-    recorder.take(behind(0.0, "x"))
+    recorder = recorded(
+        accepted(0.0, "a", 4),
+        behind(0.0, "x"),
+    )
     for name in ("a", "x"):
         recorder.take(progressed(1.0, name, 1))
         recorder.take(progressed(1.5, name, 3, 0.2, 0.3))
@@ -129,7 +125,6 @@ def test_ticks_after_a_number_are_those_a_page_has_not_seen() -> None:
         recorder.take(tick(float(number), number))
     assert [each.number for each in recorder.ticks(after=7)] == [8, 9, 10]
     assert [each.number for each in recorder.ticks(after=0, count_max=2)] == [9, 10]
-    assert [each.number for each in recorder.ticks_since(8.5)] == [10, 9]
 
 
 def test_each_viewer_gets_its_own_stories_and_the_times_of_all() -> None:
