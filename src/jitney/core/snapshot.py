@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
+from typing import NamedTuple
 
 from jitney.core.admission import LOOKAHEAD, Admission
 from jitney.core.prefix import Holding
@@ -98,8 +99,7 @@ class WaitReason(StrEnum):
     NEXT = "it starts at the next tick"
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
+class Stretch(NamedTuple):
     """A run of memory: tokens [start, end) of each of the `slots`, which share it."""
 
     start: int

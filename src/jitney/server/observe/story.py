@@ -5,6 +5,7 @@ The engine thread changes it under the recorder's lock, until the request ends.
 
 from copy import copy
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from jitney.core.events import PreemptReason
 from jitney.core.request import Priority, RequestId
@@ -29,15 +30,14 @@ READING_S_MIN = 0.005
 """Reading and tokenising that is shorter than this counts as waiting."""
 
 
-@dataclass(frozen=True, slots=True)
-class PrefillSpan:
+class PrefillSpan(NamedTuple):
     """Prompt or recomputed tokens [start, start + length) that one tick computed."""
 
     tick: int
     at: float
-    seconds: float
     start: int
     length: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +181,8 @@ class Story:
         self.prefill_ticks += fresh > 0
         self.prefill_tokens += fresh
         if len(self.spans) < SPANS_MAX:
-            seconds, start, length = tick.tick_ms / 1e3, member.start, member.length
-            self.spans.append(PrefillSpan(tick.number, tick.at, seconds, start, length))
+            place, seconds = (member.start, member.length), tick.tick_ms / 1e3
+            self.spans.append(PrefillSpan(tick.number, tick.at, *place, seconds))
 
     def lose(self, loss: Loss) -> None:
         """It lost a slot."""

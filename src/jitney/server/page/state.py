@@ -15,6 +15,7 @@ replica after the other.
 """
 
 import asyncio
+import dataclasses
 import secrets
 from collections.abc import Callable, Iterable
 from itertools import islice
@@ -26,6 +27,7 @@ from jitney.core.request import RequestId
 from jitney.core.snapshot import PREFIX_SHOWN_STRIDES, Detail, SlotState, SlotView, Waiting
 from jitney.engine.engine import EngineState
 from jitney.engine.replica_view import ReplicaView
+from jitney.engine.stats import Stats
 from jitney.records import TickRecord
 from jitney.server import limits
 from jitney.server.observe.explain import duration_text, explain, phases
@@ -49,35 +51,6 @@ TICKS_SHOWN = 400
 STORIES_SHOWN = 40
 RATE_WINDOW_S = 5.0
 PERCENTILES = (0.50, 0.95, 0.99)
-
-COUNTS = {
-    "running": "active_slots",
-    "waiting": "current_queue_size",
-    "kv_tokens": "kv_tokens",
-    "kv_used": "kv_used",
-    "kv_cached": "kv_cached",
-    "accepted": "total_requests",
-    "completed": "completed_requests",
-    "cancelled": "cancelled_requests",
-    "failed": "failed_requests",
-    "refused": "refused_requests",
-    "preempted": "preemption_count",
-    "evicted": "eviction_count",
-    "backend_losses": "backend_failure_count",
-    "moved": "moved_count",
-    "replicas_gone": "replicas_gone_count",
-    "prompt_tokens": "prompt_tokens",
-    "cached_tokens": "cached_tokens",
-    "completion_tokens": "completion_tokens",
-}
-COSTS = {
-    "fixed_ms": "fixed_cost_ms",
-    "sequence_ms": "cost_per_sequence_ms",
-    "prefill_share": "prefill_share",
-    "decode_share": "decode_share",
-    "idle_share": "idle_share",
-}
-"""The page's names of figures, and those of `Stats`."""
 
 NOBODY = -1
 """In llama-server's numbers: no task, and no limit."""
@@ -138,8 +111,8 @@ class PageState:
                 "model_len_max": settings.model_len_max,
                 "prefix_tokens": PREFIX_SHOWN_STRIDES * PREFIX_STRIDE,
             },
-            "counts": {name: getattr(stats, field) for name, field in COUNTS.items()},
-            "cost": {name: getattr(stats, field) for name, field in COSTS.items()},
+            "counts": _part(stats, "counts"),
+            "cost": _part(stats, "cost"),
             "rate": self._rate(now, stats.uptime_s) if views is None else _rate_of_all(views),
             "ticks": [_tick(each) for each in self._recorder.ticks(ticks_after, TICKS_SHOWN)],
         }
@@ -161,7 +134,7 @@ class PageState:
         """Slots, memory and queue of one engine; `slot_count` are those of all."""
         return {
             "slots": self._pane_rows(detail, viewer, slot_count),
-            "memory": [(each.start, each.end, each.slots) for each in detail.stretches],
+            "memory": detail.stretches,
             "queue": [self._waiting(each, viewer, now) for each in detail.waiting],
         }
 
@@ -340,6 +313,15 @@ def _rate_of_all(views: tuple[ReplicaView, ...]) -> Fields:
     }
 
 
+def _part(stats: Stats, part: str) -> Fields:
+    """The figures that belong to this part of the page, by their names there."""
+    return {
+        each.metadata[part]: getattr(stats, each.name)
+        for each in dataclasses.fields(Stats)
+        if part in each.metadata
+    }
+
+
 def story_fields(story: Story, now: float) -> Fields:
     """A request in a list: its bar and its explanation."""
     arrived_at = story.accepted.arrived_at
@@ -388,8 +370,5 @@ def _details(story: Story) -> Fields:
         "first_token_s": since(story.first_token_at),
         "last_token_s": since(story.last_token_at),
         "slowest_gap": None if story.gap is None else duration_text(story.gap.seconds),
-        "spans": [
-            (each.tick, each.at - origin, each.start, each.length, each.seconds)
-            for each in story.spans
-        ],
+        "spans": [each._replace(at=each.at - origin) for each in story.spans],
     }
