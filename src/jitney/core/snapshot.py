@@ -168,15 +168,8 @@ def _slot_view(held: tuple[int, Holding]) -> SlotView:
     if sequence is None:
         return SlotView(slot, SlotState.CACHED, None, None, holding.length, prefix)
     state = SlotState.PREFILLING if sequence.is_prefilling else SlotState.GENERATING
-    return SlotView(
-        slot,
-        state,
-        sequence.request.id,
-        sequence.index,
-        sequence.computed,
-        prefix,
-        sequence.known_count,
-    )
+    place = (sequence.request.id, sequence.index, sequence.computed)
+    return SlotView(slot, state, *place, prefix, sequence.known_count)
 
 
 def _waiting(admission: Admission, settings: SchedulerSettings, now: float) -> list[Waiting]:

@@ -141,7 +141,7 @@ class Stats:
     of two sizes."""
     cost_per_sequence_ms: float | None = _read(lambda sums: sums.cost_ms[1], cost="sequence_ms")
     """c of the same."""
-    uptime_s: float = _read(lambda sums: sums.uptime_s)
+    uptime_s: float = _read(lambda sums: sums.uptime_s, health="uptime_s")
     """Time since the start."""
     busy_s: float = _read(lambda sums: sums.busy_s)
     """Time in which at least one request lived."""

@@ -16,6 +16,7 @@ from jitney.core.request import RequestId
 from jitney.records import (
     BackendLost,
     KvPressure,
+    LifeRecord,
     Record,
     ReplicaGone,
     RequestAccepted,
@@ -107,22 +108,20 @@ class Histograms(dict[str, Histogram]):
             if end > self.tokens_longest:
                 self.tokens_longest = end
 
-    def add_started(self, record: RequestStarted, *, is_live: bool) -> None:
-        """A request got its first slot. Background requests have no latencies here."""
-        if is_live:
+    def add_started(self, record: RequestStarted, story: Story) -> None:
+        """A request got its first slot."""
+        if not story.accepted.is_background:
             self["queue_seconds"].add(record.waited_ms / 1e3)
         self["request_prompt_tokens"].add(record.prompt_tokens)
         computed = record.prompt_tokens - record.prefix_cache_tokens
         self["vllm:request_prefill_kv_computed_tokens"].add(computed)
 
-    def add_ended(self, record: RequestDone | RequestFailed, story: Story | None) -> None:
-        """A request ended. It has no story if it came before the recorder."""
-        is_live = story is None or not story.accepted.is_background
+    def add_ended(self, record: RequestDone | RequestFailed, story: Story) -> None:
+        """A request ended. Background requests have no latencies here."""
+        is_live = not story.accepted.is_background
         if is_live:
             self["request_seconds"].add(record.duration_ms / 1e3)
         self["request_completion_tokens"].add(record.generated_tokens)
-        if story is None:
-            return
         self["vllm:request_params_n"].add(story.accepted.completions)
         if story.accepted.max_tokens is not None:
             self["vllm:request_params_max_tokens"].add(story.accepted.max_tokens)
@@ -174,20 +173,15 @@ class Recorder:
                     self._take_tick(record)
                 case RequestAccepted():
                     self._take_accepted(record)
-                case RequestStarted():
-                    self._take_started(record)
-                case RequestPreempted():
-                    self._take_preempted(record)
-                case RequestProgressed() | RequestMoved():
-                    self._take_elsewhere(record)
-                case RequestDone() | RequestFailed():
-                    self._take_end(record)
                 case BackendLost():
                     self._take_lost(record)
                 case KvPressure() | RequestRefused() | ReplicaGone():
                     pass
                 case _:
-                    assert_never(record)
+                    story = self._live.get(record.request_id)
+                    # It is not known if it came before the recorder.
+                    if story is not None:
+                        self._take_of(story, record)
 
     def ticks(self, after: int = 0, count_max: int = TICKS_MAX) -> list[TickRecord]:
         """Ticks with a number above `after`, oldest first; at most the last `count_max`."""
@@ -289,35 +283,35 @@ class Recorder:
         self._live[record.request_id] = Story(record, waiting, running)
         unstarted[record.is_background] += 1
 
-    def _take_started(self, record: RequestStarted) -> None:
-        story = self._live.get(record.request_id)
-        is_live = story is None or not story.accepted.is_background
-        self._histograms.add_started(record, is_live=is_live)
-        if story is not None:
-            self._unstarted[story.accepted.is_background] -= 1
-            story.start(record)
-
-    def _take_preempted(self, record: RequestPreempted) -> None:
-        story, by = self._live.get(record.request_id), self._live.get(record.by)
-        if story is not None:
-            priority = None if by is None else by.accepted.priority
-            story.lose(Loss(record.at, record.index, record.reason, record.by, priority))
-
-    def _take_elsewhere(self, record: RequestProgressed | RequestMoved) -> None:
-        """Of a request that a replica runs."""
-        story = self._live.get(record.request_id)
-        if isinstance(record, RequestMoved):
-            self._moves.append(record)
-            if story is not None:
+    def _take_of(self, story: Story, record: LifeRecord) -> None:
+        """Something happened to a request that has not ended."""
+        match record:
+            case RequestStarted():
+                self._unstarted[story.accepted.is_background] -= 1
+                self._histograms.add_started(record, story)
+                story.start(record)
+            case RequestPreempted():
+                by = self._live.get(record.by)
+                priority = None if by is None else by.accepted.priority
+                story.lose(Loss(record.at, record.index, record.reason, record.by, priority))
+            case RequestProgressed():
+                self._take_progressed(story, record)
+            case RequestMoved():
+                self._moves.append(record)
                 story.move(record)
-        elif story is not None:
-            is_first = story.advance(record)
-            if story.accepted.is_background:
-                return
-            if is_first:
-                self._histograms["first_token_seconds"].add(record.at - story.accepted.arrived_at)
-            for gap_s in record.token_gaps_s:
-                self._add_gap(gap_s)
+            case RequestDone() | RequestFailed():
+                self._take_end(story, record)
+            case _:
+                assert_never(record)
+
+    def _take_progressed(self, story: Story, record: RequestProgressed) -> None:
+        is_first = story.advance(record)
+        if story.accepted.is_background:
+            return
+        if is_first:
+            self._histograms["first_token_seconds"].add(record.at - story.accepted.arrived_at)
+        for gap_s in record.token_gaps_s:
+            self._add_gap(gap_s)
 
     def _add_gap(self, gap_s: float) -> None:
         self._gaps.append(gap_s)
@@ -329,13 +323,10 @@ class Recorder:
                 if story.slot is not None:
                     story.lose(Loss(record.at, 0, None))
 
-    def _take_end(self, record: RequestDone | RequestFailed) -> None:
-        story = self._live.pop(record.request_id, None)
-        if story is not None:
-            story.end(record)
+    def _take_end(self, story: Story, record: RequestDone | RequestFailed) -> None:
+        del self._live[story.id]
+        story.end(record)
         self._histograms.add_ended(record, story)
-        if story is None:
-            return
         self._unstarted[story.accepted.is_background] -= story.started is None
         self._ended[story.id] = story
         if len(self._ended) > self._requests_max:
