@@ -159,9 +159,9 @@ def _bar(signs: tuple[str, str], cells: int, total: int, used: int, cached: int)
     share = cells / max(total, 1)
     # Round up: even a small part of a large memory is one cell.
     filled = min(math.ceil(used * share), cells)
-    held = min(round(cached * share), filled)
+    cached_cells = min(round(cached * share), filled)
     return Text.assemble(
-        (full * (filled - held), "green"),
-        (full * held, "cyan"),
+        (full * (filled - cached_cells), "green"),
+        (full * cached_cells, "cyan"),
         (empty * (cells - filled), "bright_black"),
     )

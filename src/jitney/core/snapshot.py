@@ -159,8 +159,8 @@ def describe(admission: Admission, settings: SchedulerSettings, now: float) -> D
     return Detail(now, slots, stretches, tuple(_waiting(admission, settings, now)))
 
 
-def _slot_view(held: tuple[int, Holding]) -> SlotView:
-    slot, holding = held
+def _slot_view(item: tuple[int, Holding]) -> SlotView:
+    slot, holding = item
     sequence = holding.sequence
     prefix = None
     if holding.computed_depth >= PREFIX_SHOWN_STRIDES:
@@ -175,7 +175,7 @@ def _slot_view(held: tuple[int, Holding]) -> SlotView:
 def _waiting(admission: Admission, settings: SchedulerSettings, now: float) -> list[Waiting]:
     """Looks a prefix up only where the next admission would. Others would be read at every look,
     and once more for each that runs meanwhile (invariant 11)."""
-    shown: list[Waiting] = []
+    rows: list[Waiting] = []
     live = admission.live
     everyone = _reason_for_all(admission, settings)
     behind = _reason_behind(admission, settings) or everyone
@@ -198,10 +198,10 @@ def _waiting(admission: Admission, settings: SchedulerSettings, now: float) -> l
             is_blocked = reason is WaitReason.MEMORY
             if reason is WaitReason.SHARE:
                 memory_full.add(tenant)
-        shown.append(_make_waiting(sequence, reason))
+        rows.append(_make_waiting(sequence, reason))
     paused = [each for each in live.paused if each.state is SequenceState.WAITING]
-    room = WAITING_SHOWN_MAX - len(shown)
-    return shown + [_make_waiting(sequence, WaitReason.PAUSED) for sequence in paused[:room]]
+    room = WAITING_SHOWN_MAX - len(rows)
+    return rows + [_make_waiting(sequence, WaitReason.PAUSED) for sequence in paused[:room]]
 
 
 def _make_waiting(sequence: Sequence, reason: WaitReason) -> Waiting:

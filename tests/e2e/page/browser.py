@@ -53,7 +53,7 @@ def open_page(browser: Browser) -> Iterator[Open]:
             stack.callback(context.close)
             page = context.new_page()
             page.set_default_timeout(WAIT_MS)
-            page.on("console", lambda said: complaints.append(f"{said.type}: {said.text}"))
+            page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
             page.on("pageerror", lambda error: complaints.append(str(error)))
             page.goto(server.url)
             return page

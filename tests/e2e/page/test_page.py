@@ -31,16 +31,16 @@ SLOW = FakeSettings(slots=32, eos_period=0, kv_tokens=8192, tick_s=0.01, sleeps=
 @pytest.fixture
 def server() -> Iterator[Running]:
     """A server whose ticks take long enough to be watched."""
-    with running(World(backend=SLOW, sequences=4)) as made:
-        yield made
+    with running(World(backend=SLOW, sequences=4)) as one:
+        yield one
 
 
 @pytest.fixture
 def paced() -> Iterator[tuple[Running, Pace]]:
     """A server whose answers last until they may hurry."""
     pace = Pace()
-    with running(World(wrap=pace.wrap, sequences=4)) as made:
-        yield made, pace
+    with running(World(wrap=pace.wrap, sequences=4)) as one:
+        yield one, pace
 
 
 def load(server: Running, count: int, **headers: str) -> AbstractContextManager[None]:

@@ -113,7 +113,7 @@ class PageState:
             },
             "counts": _part(stats, "counts"),
             "cost": _part(stats, "cost"),
-            "rate": self._rate(now, stats.uptime_s) if views is None else _rate_of_all(views),
+            "rate": self._rate(now, stats.uptime_s),
             "ticks": [_tick(each) for each in self._recorder.ticks(ticks_after, TICKS_SHOWN)],
         }
         if views is not None:
@@ -148,6 +148,10 @@ class PageState:
             panes.append(pane)
         moves = islice(self._recorder.moves(), MOVES_SHOWN)
         return {
+            "rate": {
+                "tokens_s": sum(each.tokens_per_s for each in views),
+                "prefill_tokens_s": sum(each.prefill_tokens_per_s for each in views),
+            },
             "replicas": panes,
             "prefixes": prefix_rows(views, self._prefix_secret),
             "moves": [move_row(each, self._name(each.request_id, viewer), now) for each in moves],
@@ -186,15 +190,16 @@ class PageState:
 
     def _rate(self, now: float, uptime_s: float) -> Fields:
         recent = [each for each in self._recorder.ticks() if each.at > now - RATE_WINDOW_S]
-        made = sum(each.sampled_tokens for each in recent)
-        prefilled = sum(each.prefill_tokens for each in recent)
         # Right after the start the window is shorter.
         window_s = min(RATE_WINDOW_S, max(uptime_s, 0.5))
-        return {"tokens_s": made / window_s, "prefill_tokens_s": prefilled / window_s}
+        return {
+            "tokens_s": sum(each.sampled_tokens for each in recent) / window_s,
+            "prefill_tokens_s": sum(each.prefill_tokens for each in recent) / window_s,
+        }
 
     def _pane_rows(self, detail: Detail, viewer: Viewer, slot_count: int) -> list[Fields]:
         """The slots of one engine; those of all engines share the characters of texts."""
-        shown = min(TAIL_CHARACTERS, limits.PAGE_TEXT_CHARACTERS // max(slot_count, 1))
+        characters_max = min(TAIL_CHARACTERS, limits.PAGE_TEXT_CHARACTERS // max(slot_count, 1))
         rows: list[Fields] = []
         for view in detail.slots:
             row: Fields = {"slot": view.slot, "state": view.state, "tokens": view.token_count}
@@ -202,13 +207,13 @@ class PageState:
                 story = self._recorder.find(view.request_id)
                 may_read, index = viewer.may_read(story), view.index or 0
                 tails = detail.tails.get(view.request_id, ())
-                text = tails[index][-shown:] if index < len(tails) else ""
+                text = tails[index][-characters_max:] if index < len(tails) else ""
                 row["request"] = view.request_id if may_read else None
                 row |= {"index": index, "text": text if may_read else None}
                 if story is not None:
                     row |= {
                         "known": view.known_count,
-                        "made": _made_count(story, view),
+                        "made": _sampled_count(story, view),
                         "limit": story.accepted.max_tokens,
                     }
             rows.append(row)
@@ -228,11 +233,11 @@ class PageState:
         rows: list[Fields] = []
         for place, (replica, slots, slot_count) in enumerate(engines):
             first = place * self._engine.backend.traits.slots_max
-            held = {view.slot: view for view in slots}
-            running = {slot for slot, view in held.items() if view.state is not SlotState.CACHED}
+            by_number = {view.slot: view for view in slots}
+            running = {view.slot for view in slots if view.state is not SlotState.CACHED}
             idle = (slot for slot in range(slot_count) if slot not in running)
-            shown = sorted([*running, *islice(idle, max(0, slot_count - len(running)))])
-            rows += [self._slot_row(first + n, held.get(n), viewer, replica) for n in shown]
+            numbers = sorted([*running, *islice(idle, max(0, slot_count - len(running)))])
+            rows += [self._slot_row(first + n, by_number.get(n), viewer, replica) for n in numbers]
         return rows
 
     def _slot_row(
@@ -281,7 +286,7 @@ class PageState:
         return request_id if viewer.may_read(self._recorder.find(request_id)) else None
 
 
-def _made_count(story: Story, view: SlotView) -> int:
+def _sampled_count(story: Story, view: SlotView) -> int:
     """Tokens of a completion, also those that are computed again: after a preemption or a move."""
     return max(0, view.known_count - story.accepted.prompt_tokens)
 
@@ -289,7 +294,7 @@ def _made_count(story: Story, view: SlotView) -> int:
 def _progress_of(story: Story, view: SlotView) -> Fields:
     """How far a request is, in llama-server's names."""
     prompt, limit = story.accepted.prompt_tokens, story.accepted.max_tokens
-    made = _made_count(story, view)
+    sampled = _sampled_count(story, view)
     limit_shown = NOBODY if limit is None else limit
     return {
         "n_prompt_tokens": prompt,
@@ -299,17 +304,10 @@ def _progress_of(story: Story, view: SlotView) -> Fields:
         "next_token": [
             {
                 "has_next_token": True,
-                "n_remain": NOBODY if limit is None else max(0, limit - made),
-                "n_decoded": made,
+                "n_remain": NOBODY if limit is None else max(0, limit - sampled),
+                "n_decoded": sampled,
             }
         ],
-    }
-
-
-def _rate_of_all(views: tuple[ReplicaView, ...]) -> Fields:
-    return {
-        "tokens_s": sum(each.tokens_per_s for each in views),
-        "prefill_tokens_s": sum(each.prefill_tokens_per_s for each in views),
     }
 
 

@@ -57,7 +57,7 @@ def test_a_smooth_request_says_only_what_it_did() -> None:
 
 def test_a_hard_life_is_told_in_full() -> None:
     """Guards the sentence that answers: why was my request slow?"""
-    told = explain(
+    words = explain(
         story(
             started_at=100.12,
             waiting_before=3,
@@ -71,7 +71,7 @@ def test_a_hard_life_is_told_in_full() -> None:
         ),
         200.0,
     )
-    assert told == (
+    assert words == (
         "Queued 120 ms behind 3 requests, prefilled in 4 ticks (1,830 tokens, 512 more from the "
         "cache), preempted once (memory ran out; recomputed 214 tokens), generated 31 tokens at "
         "20 tok/s; the slowest gap was 310 ms while 2 prompts (400 tokens) were prefilled beside "
@@ -141,8 +141,8 @@ def test_each_cause_has_its_words(changes: dict[str, object], words: str) -> Non
 def test_time_at_the_door_is_told_apart_from_waiting() -> None:
     """Guards a request that was slow to read: it is not said to have been quick, or queued."""
     slow = story(arrived_at=82.8, started_at=100.02)
-    told = explain(slow, 200.0)
-    assert told.startswith("Read and tokenised in 17.2 s, queued 20 ms, prefilled")
+    words = explain(slow, 200.0)
+    assert words.startswith("Read and tokenised in 17.2 s, queued 20 ms, prefilled")
     kinds = [(kind, round(end_s, 2)) for kind, _, end_s in phases(slow, 200.0)]
     assert kinds[:2] == [("reading", 17.2), ("queued", 17.22)]
     unstarted = story(arrived_at=90.0, started_at=None, first_token_at=None, last_token_at=None)

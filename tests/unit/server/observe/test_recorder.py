@@ -113,9 +113,9 @@ def test_wide_batches_make_fewer_ticks_kept() -> None:
     count = MEMBERS_MAX // width + 20
     for number in range(1, count + 1):
         recorder.take(tick(float(number), number, *members))
-    kept = recorder.ticks()
-    assert sum(len(each.members) for each in kept) <= MEMBERS_MAX
-    assert kept[-1].number == count
+    ticks = recorder.ticks()
+    assert sum(len(each.members) for each in ticks) <= MEMBERS_MAX
+    assert ticks[-1].number == count
 
 
 def test_ticks_after_a_number_are_those_a_page_has_not_seen() -> None:
@@ -141,10 +141,10 @@ def test_each_viewer_gets_its_own_stories_and_the_times_of_all() -> None:
     assert [each.id for each in recorder.stories()] == ["3", "2", "1", "0"]
     known = [recorder.find(RequestId(name)) for name in ("0", "3", "none")]
     accepted_records = [each and each.accepted for each in known]
-    told = [
+    facts = [
         each and (each.tenant, each.prompt_tokens, each.max_tokens) for each in accepted_records
     ]
-    assert told == [("one", 4, 64), ("two", 4, 64), None]
+    assert facts == [("one", 4, 64), ("two", 4, 64), None]
     assert sorted(recorder.latencies()["first_token"]) == [0.5] * 4
     assert recorder.latencies()["whole"] == [10.0]
 
