@@ -5,13 +5,12 @@ numbers, when asked and on the caller's thread. Each instance has its own regist
 in one process do not mix.
 """
 
-import inspect
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
 from jitney.core import limits
@@ -27,7 +26,7 @@ from jitney.server.observe.metric_table import (
     replica_sums,
     sums,
 )
-from jitney.server.observe.prometheus_families import MetricTable, as_llamacpp, by, families
+from jitney.server.observe.prometheus_families import MetricTable, by, constants, families, render
 from jitney.server.observe.recorder import Recorder
 from jitney.server.service import Service
 from jitney.version import version
@@ -99,7 +98,7 @@ class Metrics:
 
     def render(self) -> bytes:
         """All metrics as text, in the format of CONTENT_TYPE."""
-        return as_llamacpp(generate_latest(self._registry))
+        return render(self._registry)
 
     def collect(self) -> Iterator[Metric]:
         """All metrics, for the registry."""
@@ -168,15 +167,11 @@ class Metrics:
 
     def _limits(self) -> dict[str, float]:
         traits, service = self._engine.backend.traits, self._service
-        in_force: dict[str, float] = {}
-        for constants in (limits, server_limits):
-            for name, value in inspect.getmembers(constants):
-                if name.isupper() and isinstance(value, int | float):
-                    in_force[LIMIT_LABELS.get(name.lower(), name.lower())] = value
+        named = constants(limits) | constants(server_limits)
+        in_force = {LIMIT_LABELS.get(name, name): value for name, value in named.items()}
         # After the constants: some of them are only the default of a setting.
-        settings = self._engine.settings
         for name in SchedulerSettings.__slots__:
-            value = getattr(settings, name)
+            value = getattr(self._engine.settings, name)
             if isinstance(value, int | float) and not isinstance(value, bool):
                 in_force[LIMIT_LABELS.get(name, name)] = value
         if service is not None:

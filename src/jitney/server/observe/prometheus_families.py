@@ -6,9 +6,12 @@ llama-server, so that dashboards made for those servers work here. Any thread; n
 Tests: tests/unit/server/observe/test_metrics.py.
 """
 
+import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
+from types import ModuleType
 
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 
 from jitney.server.observe.recorder import Histogram
@@ -46,6 +49,15 @@ def by(label: str, values: Mapping[str, float]) -> list[tuple[Labels, float]]:
     return [({label: name}, value) for name, value in values.items()]
 
 
+def constants(module: ModuleType) -> dict[str, float]:
+    """The numbers of a module that have names in capitals, by these names in small letters."""
+    return {
+        name.lower(): value
+        for name, value in inspect.getmembers(module)
+        if name.isupper() and isinstance(value, int | float)
+    }
+
+
 def families(kind: str, table: MetricTable, model_name: str = "") -> Iterator[Metric]:
     """The metrics of a table, each under all its names; the kind is gauge, counter or histogram.
 
@@ -61,13 +73,14 @@ def families(kind: str, table: MetricTable, model_name: str = "") -> Iterator[Me
             yield family
 
 
-def as_llamacpp(text: bytes) -> bytes:
-    """Correct the one type in the rendered metrics that prometheus-client cannot write.
+def render(registry: CollectorRegistry) -> bytes:
+    """All metrics as text.
 
     In llama-server the longest sequence is a counter whose name does not end in `_total`.
+    prometheus-client cannot write that type, so it is corrected here.
     """
     name = b"# TYPE llamacpp:n_tokens_max "
-    return text.replace(name + b"gauge\n", name + b"counter\n", 1)
+    return generate_latest(registry).replace(name + b"gauge\n", name + b"counter\n", 1)
 
 
 def _samples(kind: str, values: MetricValues) -> Iterator[tuple[str, Labels, float]]:
