@@ -253,16 +253,21 @@ class BackendLost:
     """How many attempts to start it again have failed in a row."""
 
 
-Record = (
-    TickRecord
-    | RequestAccepted
-    | RequestRefused
-    | RequestStarted
+LifeRecord = (
+    RequestStarted
     | RequestPreempted
     | RequestProgressed
     | RequestMoved
     | RequestDone
     | RequestFailed
+)
+"""What happens to a request after it was accepted."""
+
+Record = (
+    TickRecord
+    | RequestAccepted
+    | RequestRefused
+    | LifeRecord
     | ReplicaGone
     | KvPressure
     | BackendLost

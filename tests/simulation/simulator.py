@@ -163,7 +163,7 @@ class Simulation:
         """What there is to say about the run."""
         if failure is not None and self._trace is not None:
             self._trace.flush()
-        counters = Counter(self._watch.counters.snapshot())
+        counters = Counter(self._watch.counters)
         return Report(
             seed=self._world.seed,
             requests=self._accepted_count,

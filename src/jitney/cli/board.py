@@ -37,14 +37,14 @@ class PaneState(Enum):
     FAILED = ("✗", "red")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Pane:
-    """One prompt and its answer so far."""
+    """One prompt and its answer so far, or why it failed."""
 
     title: str
-    text: str
-    state: PaneState
-    tokens: int
+    text: str = ""
+    state: PaneState = PaneState.WAITING
+    tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,8 +145,8 @@ def _status_lines(status: Status, width: int) -> list[Text]:
         ),
     )
     lines = [
-        Text.assemble((f" {label:<7}", "bold"), shown, words, no_wrap=True)
-        for label, shown, words in rows
+        Text.assemble((f" {label:<7}", "bold"), value, words, no_wrap=True)
+        for label, value, words in rows
     ]
     for line in lines:
         line.truncate(width, overflow="ellipsis")
@@ -159,9 +159,9 @@ def _bar(signs: tuple[str, str], cells: int, total: int, used: int, cached: int)
     share = cells / max(total, 1)
     # Round up: even a small part of a large memory is one cell.
     filled = min(math.ceil(used * share), cells)
-    held = min(round(cached * share), filled)
+    cached_cells = min(round(cached * share), filled)
     return Text.assemble(
-        (full * (filled - held), "green"),
-        (full * held, "cyan"),
+        (full * (filled - cached_cells), "green"),
+        (full * cached_cells, "cyan"),
         (empty * (cells - filled), "bright_black"),
     )

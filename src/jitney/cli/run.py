@@ -24,7 +24,7 @@ from jitney.cli.result_lines import answer_line, error_line, run_lines
 from jitney.cli.sampling import sampling
 from jitney.cli.terminal import AnswerWriter, write
 from jitney.cli.verbs import DemoOptions, RunOptions
-from jitney.cli.watch import Watched, watch
+from jitney.cli.watch import LivePrompt, watch
 from jitney.config import Resolved
 from jitney.core.params import SamplingParams
 from jitney.core.request import Request
@@ -173,7 +173,7 @@ def _answer_all(
 
 def _watch(llm: LLM, prompts: list[Prompt], params: SamplingParams, report: _RunReport) -> None:
     watched = [
-        Watched(text, prompt, params) for text, prompt in zip(report.texts, prompts, strict=True)
+        LivePrompt(text, prompt, params) for text, prompt in zip(report.texts, prompts, strict=True)
     ]
     watch(llm, watched, Console(file=sys.stdout, highlight=False), leaves=False)
     for index, each in enumerate(watched):
@@ -199,16 +199,16 @@ def demo(options: DemoOptions, resolved: Resolved) -> None:
             raise each.outcome
 
 
-def plain_text(watched: list[Watched]) -> str:
+def plain_text(watched: list[LivePrompt]) -> str:
     """All answers as plain text."""
     parts = [f"== {each.pane.title} ==\n{each.pane.text.strip()}\n" for each in watched]
     return "\n".join(parts) + "\n"
 
 
-def _demo_prompts(llm: LLM, options: DemoOptions) -> list[Watched]:
+def _demo_prompts(llm: LLM, options: DemoOptions) -> list[LivePrompt]:
     chats = has_template(llm)
     return [
-        Watched(
+        LivePrompt(
             title,
             make_prompt(llm, text, chats=chats),
             SamplingParams(

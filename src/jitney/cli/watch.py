@@ -7,7 +7,6 @@ Tests: tests/unit/cli/test_board.py and tests/e2e/test_cli_terminal.py.
 """
 
 import asyncio
-import threading
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -33,29 +32,19 @@ WINDOW_S = 1.0
 
 
 @dataclass(slots=True)
-class Watched:
-    """A prompt with its title for people, its answer so far, and how it ended."""
+class LivePrompt:
+    """A prompt with its title for people, its pane on the board, and how it ended."""
 
     title: str
     prompt: Prompt
     params: SamplingParams
     wait_s: float = 0.0
     """How long after the start it is submitted."""
-    texts: list[str] = field(default_factory=list)
-    tokens: int = 0
     outcome: RequestOutput | JitneyError | None = None
+    pane: Pane = field(init=False)
 
-    @property
-    def pane(self) -> Pane:
-        """Its pane on the board."""
-        text, state = "".join(self.texts), PaneState.RUNNING
-        if isinstance(self.outcome, JitneyError):
-            text, state = sentence_of(self.outcome), PaneState.FAILED
-        elif self.outcome is not None:
-            state = PaneState.DONE
-        elif not self.texts:
-            state = PaneState.WAITING
-        return Pane(printable(self.title), printable(text), state, self.tokens)
+    def __post_init__(self) -> None:
+        self.pane = Pane(printable(self.title))
 
 
 class Meter:
@@ -64,79 +53,80 @@ class Meter:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._clock = SystemClock()
-        self._started_at = self._clock.now()
-        self._lock = threading.Lock()
-        self._ticks: deque[TickRecord] = deque()
-        """The ticks of the last second, and at least one."""
-        self._tokens_before = engine.totals().completion_tokens
+        self._tick: TickRecord | None = None
+        started = (self._clock.now(), engine.totals().completion_tokens)
+        self._marks = deque([started])
+        """Moments of the last second and one before, with the tokens that were made until then."""
+        self._started_at, self._tokens_before = started
 
     def take(self, record: Record) -> None:
-        """Observe the engine: keep each tick."""
-        if not isinstance(record, TickRecord):
-            return
-        with self._lock:
-            self._ticks.append(record)
-            while self._ticks[0].at < record.at - WINDOW_S:
-                self._ticks.popleft()
+        """Observe the engine: keep the last tick."""
+        if isinstance(record, TickRecord):
+            self._tick = record
 
     def status(self) -> Status:
         """The state of the engine now."""
-        now = self._clock.now()
-        with self._lock:
-            ticks = list(self._ticks)
-        elapsed_s = now - self._started_at
-        recent = sum(each.sampled_tokens for each in ticks if each.at > now - WINDOW_S)
-        tokens = self._engine.totals().completion_tokens - self._tokens_before
+        now, tokens = self._clock.now(), self._engine.totals().completion_tokens
+        self._marks.append((now, tokens))
+        # One older mark stays, so that the window is whole.
+        while self._marks[1][0] < now - WINDOW_S:
+            self._marks.popleft()
+        window_at, window_tokens = self._marks[0]
+        tick, elapsed_s = self._tick, now - self._started_at
         return Status(
             slots_max=self._engine.backend.traits.slots_max,
             snapshot=self._engine.snapshot(),
-            decode_tokens=ticks[-1].decode_tokens if ticks else 0,
-            prefill_tokens=ticks[-1].prefill_tokens if ticks else 0,
-            rate_now=rate(recent, min(WINDOW_S, elapsed_s)),
-            rate_mean=rate(tokens, elapsed_s),
+            decode_tokens=0 if tick is None else tick.decode_tokens,
+            prefill_tokens=0 if tick is None else tick.prefill_tokens,
+            rate_now=rate(tokens - window_tokens, now - window_at),
+            rate_mean=rate(tokens - self._tokens_before, elapsed_s),
             elapsed_s=elapsed_s,
         )
 
 
-def watch(llm: LLM, watched: list[Watched], console: Console, *, leaves: bool) -> None:
+def watch(llm: LLM, prompts: list[LivePrompt], console: Console, *, leaves: bool) -> None:
     """Submit all prompts. With `leaves`, the board stays on the terminal at the end."""
     meter = Meter(llm.engine)
     llm.engine.observe(meter.take)
     try:
-        asyncio.run(_watch(llm, watched, meter, console, leaves))
+        asyncio.run(_watch(llm, prompts, meter, console, leaves))
     finally:
         llm.engine.unobserve(meter.take)
 
 
 async def _watch(
-    llm: LLM, watched: list[Watched], meter: Meter, console: Console, leaves: bool
+    llm: LLM, prompts: list[LivePrompt], meter: Meter, console: Console, leaves: bool
 ) -> None:
     # Ctrl-C leaves the group early; that cancels the readers, and they cancel their requests.
     async with asyncio.TaskGroup() as group:
-        readers = [group.create_task(_follow(llm, each)) for each in watched]
+        readers = [group.create_task(_follow(llm, each)) for each in prompts]
         if not console.is_terminal:
             return
         with Live(console=console, auto_refresh=False, transient=not leaves) as live:
             while not all(reader.done() for reader in readers):
-                _paint(live, console, watched, meter)
+                _paint(live, console, prompts, meter)
                 await asyncio.wait(readers, timeout=1 / FRAMES_PER_S)
-            _paint(live, console, watched, meter)
+            _paint(live, console, prompts, meter)
 
 
-def _paint(live: Live, console: Console, watched: list[Watched], meter: Meter) -> None:
+def _paint(live: Live, console: Console, prompts: list[LivePrompt], meter: Meter) -> None:
     # The last row is for the cursor: a board of full height would scroll.
     size = console.size
-    panes = [each.pane for each in watched]
+    panes = [each.pane for each in prompts]
     live.update(draw(panes, meter.status(), size.width, size.height - 1), refresh=True)
 
 
-async def _follow(llm: LLM, watched: Watched) -> None:
-    await asyncio.sleep(watched.wait_s)
+async def _follow(llm: LLM, live: LivePrompt) -> None:
+    pane = live.pane
+    await asyncio.sleep(live.wait_s)
     try:
-        async with await llm.submit_async(watched.prompt, watched.params) as handle:
+        async with await llm.submit_async(live.prompt, live.params) as handle:
             async for delta in handle:
-                watched.texts.append(delta.text)
-                watched.tokens += len(delta.tokens)
-            watched.outcome = await handle.result_async()
+                pane.text += printable(delta.text)
+                pane.tokens += len(delta.tokens)
+                pane.state = PaneState.RUNNING
+            live.outcome = await handle.result_async()
+            pane.state = PaneState.DONE
     except JitneyError as error:
-        watched.outcome = error
+        live.outcome = error
+        pane.text, pane.state = printable(sentence_of(error)), PaneState.FAILED

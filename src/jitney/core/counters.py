@@ -53,20 +53,13 @@ NAMES = (
 )
 
 
-class Counters:
+class Counters(dict[str, int]):
     """Counts by name. An undeclared name is a KeyError."""
 
     def __init__(self) -> None:
-        self._counts = dict.fromkeys(NAMES, 0)
+        super().__init__(dict.fromkeys(NAMES, 0))
 
     def add(self, name: str, count: int = 1) -> None:
         """Count something that happened."""
         assert count >= 0, (name, count)
-        self._counts[name] += count
-
-    def __getitem__(self, name: str) -> int:
-        return self._counts[name]
-
-    def snapshot(self) -> dict[str, int]:
-        """A copy of all counts."""
-        return dict(self._counts)
+        self[name] += count

@@ -296,7 +296,7 @@ class Scheduler:
             slot_count=self._settings.max_num_seqs,
             fit=self._cost.fit,
             prefill_token_s=self._cost.prefill_token_s,
-            counters=self.counters.snapshot(),
+            counters=dict(self.counters),
         )
 
     @property
@@ -338,9 +338,10 @@ class Scheduler:
             fair.charge(sequence.request.tenant, 1)
         if sequence.computed > history.failed_known:
             history.failed_count = 0  # it passed the position where the backend failed
-        is_of_prompt = entry.start < sequence.sampling.prompt_count
-        name = "computed_prompt_tokens" if is_of_prompt else "computed_completion_tokens"
-        self.counters.add(name, sequence.computed - entry.start)
+        # A span of a sequence that is computed again may reach from its prompt to its completion.
+        of_prompt = max(0, min(entry.end, sequence.sampling.prompt_count) - entry.start)
+        self.counters["computed_prompt_tokens"] += of_prompt
+        self.counters["computed_completion_tokens"] += entry.length - of_prompt
         if sample.fault is not None or (entry.wants_token and sample.token is None):
             self.counters.add("entry_faults")
             fault = sample.fault or Fault("The backend returned no token.")

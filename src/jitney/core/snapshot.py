@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
+from typing import NamedTuple
 
 from jitney.core.admission import LOOKAHEAD, Admission
 from jitney.core.prefix import Holding
@@ -98,8 +99,7 @@ class WaitReason(StrEnum):
     NEXT = "it starts at the next tick"
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
+class Stretch(NamedTuple):
     """A run of memory: tokens [start, end) of each of the `slots`, which share it."""
 
     start: int
@@ -168,21 +168,14 @@ def _slot_view(holding: Holding, sequence: Sequence | None) -> SlotView:
     if sequence is None:
         return SlotView(slot, SlotState.CACHED, None, None, holding.length, prefix)
     state = SlotState.PREFILLING if sequence.is_prefilling else SlotState.GENERATING
-    return SlotView(
-        slot,
-        state,
-        sequence.request.id,
-        sequence.index,
-        sequence.computed,
-        prefix,
-        sequence.known_count,
-    )
+    place = (sequence.request.id, sequence.index, sequence.computed)
+    return SlotView(slot, state, *place, prefix, sequence.known_count)
 
 
 def _waiting(admission: Admission, settings: SchedulerSettings, now: float) -> list[Waiting]:
     """Looks a prefix up only where the next admission would. Others would be read at every look,
     and once more for each that runs meanwhile (invariant 11)."""
-    shown: list[Waiting] = []
+    rows: list[Waiting] = []
     live = admission.registry
     everyone = _reason_for_all(admission, settings)
     behind = _reason_behind(admission, settings) or everyone
@@ -205,10 +198,10 @@ def _waiting(admission: Admission, settings: SchedulerSettings, now: float) -> l
             is_blocked = reason is WaitReason.MEMORY
             if reason is WaitReason.SHARE:
                 memory_full.add(tenant)
-        shown.append(_make_waiting(sequence, reason))
+        rows.append(_make_waiting(sequence, reason))
     paused = [each for each in live.paused if each.state is SequenceState.WAITING]
-    room = WAITING_SHOWN_MAX - len(shown)
-    return shown + [_make_waiting(sequence, WaitReason.PAUSED) for sequence in paused[:room]]
+    room = WAITING_SHOWN_MAX - len(rows)
+    return rows + [_make_waiting(sequence, WaitReason.PAUSED) for sequence in paused[:room]]
 
 
 def _make_waiting(sequence: Sequence, reason: WaitReason) -> Waiting:

@@ -38,9 +38,9 @@ def rate(count: float, amount: float) -> float:
 
 
 # Any: a field of any type
-def _read(read: Callable[["Statistics"], object]) -> Any:
-    """A field whose value is read from the sums."""
-    return field(metadata={"read": read})
+def _read(read: Callable[["Statistics"], object], **places: str) -> Any:
+    """A field whose value is read from the sums. `places` are its names on the page, by part."""
+    return field(metadata={"read": read, **places})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class Stats:
     An average is 0 before its first request.
     """
 
-    total_requests: int = _read(lambda sums: sums.accepted)
+    total_requests: int = _read(lambda sums: sums.accepted, counts="accepted")
     """Requests that were accepted."""
     total_batches: int = _read(lambda sums: sums.batches)
     """Forward passes."""
@@ -65,7 +65,7 @@ class Stats:
     """Completed requests per second of busy time."""
     tokens_per_second: float = _read(lambda sums: rate(sums.completion_tokens, sums.busy_s))
     """Sampled tokens per second of busy time."""
-    current_queue_size: int = _read(lambda sums: sums.snapshot.waiting_count)
+    current_queue_size: int = _read(lambda sums: sums.snapshot.waiting_count, counts="waiting")
     """Waiting sequences, also preempted ones."""
     peak_queue_size: int = _read(lambda sums: sums.queue_peak)
     """The most that waited at once."""
@@ -74,7 +74,7 @@ class Stats:
     error_count: int = _read(lambda sums: sums.ended["error"])
     """Requests that failed for any other reason; the rest of `failed_requests`."""
 
-    completed_requests: int = _read(lambda sums: sums.completed)
+    completed_requests: int = _read(lambda sums: sums.completed, counts="completed")
     """Requests that were answered in full."""
     queued_requests: int = _read(lambda sums: sums.snapshot.waiting_count)
     """The same as `current_queue_size`."""
@@ -85,11 +85,13 @@ class Stats:
     )
     """Share of the time since the start in forward passes, on any device."""
 
-    cancelled_requests: int = _read(lambda sums: sums.ended["abort"])
+    cancelled_requests: int = _read(lambda sums: sums.ended["abort"], counts="cancelled")
     """Requests that their callers cancelled."""
-    failed_requests: int = _read(lambda sums: sums.ended["deadline"] + sums.ended["error"])
+    failed_requests: int = _read(
+        lambda sums: sums.ended["deadline"] + sums.ended["error"], counts="failed"
+    )
     """Requests that ended with an error."""
-    refused_requests: int = _read(lambda sums: sums.refused.total())
+    refused_requests: int = _read(lambda sums: sums.refused.total(), counts="refused")
     """Requests that were not accepted; not part of `total_requests`."""
     live_requests: int = _read(lambda sums: sums.live_count)
     """Requests that were accepted and have not ended."""
@@ -97,53 +99,54 @@ class Stats:
     """Sequences that may run at once: `max_num_seqs`."""
     paused_requests: int = _read(lambda sums: sums.snapshot.paused_count)
     """Sequences that their callers paused; not in the queue."""
-    active_slots: int = _read(lambda sums: sums.snapshot.running_count)
+    active_slots: int = _read(lambda sums: sums.snapshot.running_count, counts="running")
     """Sequences that run."""
     idle_slots: int = _read(lambda sums: sums.snapshot.slot_count - sums.snapshot.running_count)
     """Sequences that could run beside them: `slot_count` less `active_slots`."""
     cached_slots: int = _read(lambda sums: sums.snapshot.cached_count)
     """Cached prefixes beside the running sequences, each in its own slot."""
-    prompt_tokens: int = _read(lambda sums: sums.prompt_tokens)
+    prompt_tokens: int = _read(lambda sums: sums.prompt_tokens, counts="prompt_tokens")
     """Prompt tokens of accepted requests."""
     computed_prompt_tokens: int = _read(lambda sums: sums.prefill_tokens)
     """Positions computed by prefill, also those computed again after a preemption."""
-    cached_tokens: int = _read(lambda sums: sums.cached_tokens)
+    cached_tokens: int = _read(lambda sums: sums.cached_tokens, counts="cached_tokens")
     """Prompt tokens that were found in the cache when their request started."""
-    completion_tokens: int = _read(lambda sums: sums.completion_tokens)
+    completion_tokens: int = _read(lambda sums: sums.completion_tokens, counts="completion_tokens")
     """Tokens that were made."""
-    preemption_count: int = _read(lambda sums: sums.preempted_count)
+    preemption_count: int = _read(lambda sums: sums.preempted_count, counts="preempted")
     """How often a sequence lost its slot to another, for memory or by class."""
-    eviction_count: int = _read(lambda sums: sums.evicted)
+    eviction_count: int = _read(lambda sums: sums.evicted, counts="evicted")
     """Cached prefixes that were evicted to make room."""
-    backend_failure_count: int = _read(lambda sums: sums.backend_losses)
+    backend_failure_count: int = _read(lambda sums: sums.backend_losses, counts="backend_losses")
     """Failures of the backend, and of attempts to start it again."""
-    moved_count: int = _read(lambda sums: sums.moved)
+    moved_count: int = _read(lambda sums: sums.moved, counts="moved")
     """How often a request of a cluster went on with another replica."""
-    replicas_gone_count: int = _read(lambda sums: sums.replicas_gone)
+    replicas_gone_count: int = _read(lambda sums: sums.replicas_gone, counts="replicas_gone")
     """Connections to replicas of a cluster that ended."""
-    kv_used: int = _read(lambda sums: sums.snapshot.kv_used)
-    kv_cached: int = _read(lambda sums: sums.snapshot.kv_cached)
-    kv_tokens: int = _read(lambda sums: sums.snapshot.kv_tokens)
+    kv_used: int = _read(lambda sums: sums.snapshot.kv_used, counts="kv_used")
+    kv_cached: int = _read(lambda sums: sums.snapshot.kv_cached, counts="kv_cached")
+    kv_tokens: int = _read(lambda sums: sums.snapshot.kv_tokens, counts="kv_tokens")
     """Tokens of memory in all."""
-    prefill_share: float = _read(lambda sums: sums.share_of(sums.prefill_s))
+    prefill_share: float = _read(lambda sums: sums.share_of(sums.prefill_s), cost="prefill_share")
     """Share of the time since the start that forward passes spent on prefill."""
-    decode_share: float = _read(lambda sums: sums.share_of(sums.decode_s))
+    decode_share: float = _read(lambda sums: sums.share_of(sums.decode_s), cost="decode_share")
     """The same for decodes. In a pass with both, decodes count as long as they take alone."""
     idle_share: float = _read(
-        lambda sums: max(0.0, 1.0 - sums.share_of(sums.prefill_s + sums.decode_s))
+        lambda sums: max(0.0, 1.0 - sums.share_of(sums.prefill_s + sums.decode_s)),
+        cost="idle_share",
     )
     """The rest: the three add up to 1."""
-    fixed_cost_ms: float | None = _read(lambda sums: sums.cost_ms[0])
+    fixed_cost_ms: float | None = _read(lambda sums: sums.cost_ms[0], cost="fixed_ms")
     """C of T(B) = C + B c, the fitted time of a batch of B decodes. None until there were batches
     of two sizes."""
-    cost_per_sequence_ms: float | None = _read(lambda sums: sums.cost_ms[1])
+    cost_per_sequence_ms: float | None = _read(lambda sums: sums.cost_ms[1], cost="sequence_ms")
     """c of the same."""
-    uptime_s: float = _read(lambda sums: sums.uptime_s)
+    uptime_s: float = _read(lambda sums: sums.uptime_s, health="uptime_s")
     """Time since the start."""
     busy_s: float = _read(lambda sums: sums.busy_s)
     """Time in which at least one request lived."""
     counters: Mapping[str, int] = _read(lambda sums: dict(sums.snapshot.counters))
-    """The scheduler's own counters, by name."""
+    """The scheduler's own counters, by name. A copy of its own."""
 
 
 @dataclass(slots=True)
@@ -212,11 +215,6 @@ class Statistics:
         return sum(self.preempted.values()) - self.preempted[PreemptReason.PAUSED]
 
     @property
-    def forward_s(self) -> float:
-        """Time in forward passes."""
-        return self.prefill_s + self.decode_s
-
-    @property
     def uptime_s(self) -> float:
         """Time since the start."""
         return max(self.read_at - self.started_at, 0.0)
@@ -232,7 +230,7 @@ class Statistics:
     def share_of(self, spent_s: float) -> float:
         """The share of the time since the start."""
         # A backend may report more time than has passed.
-        return rate(spent_s, max(self.uptime_s, self.forward_s))
+        return rate(spent_s, max(self.uptime_s, self.prefill_s + self.decode_s))
 
     def copied(self) -> "Statistics":
         """A copy as it is now."""
@@ -247,14 +245,29 @@ class Statistics:
     def take(self, record: Record) -> None:
         """Count one record."""
         with self._lock:
-            if isinstance(record, TickRecord):
-                self._add_tick(record)
-                return
-            self._add(record)
-            if isinstance(record, RequestAccepted) and self.busy_since is None:
-                self.busy_since = record.at
-            elif self.live_count == 0:
-                self._stop_busy(record.at)
+            match record:
+                case TickRecord():
+                    self._add_tick(record)
+                case RequestAccepted():
+                    self._add_accepted(record)
+                case RequestRefused():
+                    self.refused[type(record.error).__name__] += 1
+                case RequestStarted():
+                    self._add_started(record)
+                case RequestDone() | RequestFailed():
+                    self._add_end(record)
+                case RequestPreempted():
+                    self.preempted[record.reason.value] += 1
+                case KvPressure():
+                    self.evicted += record.evicted_count
+                case BackendLost():
+                    self.backend_losses += 1
+                case RequestMoved() | ReplicaGone() | RequestProgressed():
+                    # Tokens are counted where they are made.
+                    self.moved += isinstance(record, RequestMoved)
+                    self.replicas_gone += isinstance(record, ReplicaGone)
+                case _:
+                    assert_never(record)
 
     def note(self, snapshot: Snapshot, now: float) -> None:
         """Keep a snapshot of the scheduler."""
@@ -282,34 +295,11 @@ class Statistics:
         sums._stop_busy(now)
         return Stats(**{each.name: each.metadata["read"](sums) for each in fields(Stats)})
 
-    def _add(self, record: Record) -> None:
-        match record:
-            case TickRecord():
-                pass
-            case RequestAccepted():
-                self._add_accepted(record)
-            case RequestRefused():
-                self.refused[type(record.error).__name__] += 1
-            case RequestStarted():
-                self._add_started(record)
-            case RequestDone() | RequestFailed():
-                self._add_end(record)
-            case RequestPreempted():
-                self.preempted[record.reason.value] += 1
-            case KvPressure():
-                self.evicted += record.evicted_count
-            case BackendLost():
-                self.backend_losses += 1
-            case RequestMoved() | ReplicaGone() | RequestProgressed():
-                # Tokens are counted where they are made.
-                self.moved += isinstance(record, RequestMoved)
-                self.replicas_gone += isinstance(record, ReplicaGone)
-            case _:
-                assert_never(record)
-
     def _add_accepted(self, record: RequestAccepted) -> None:
         self.accepted += 1
         self.prompt_tokens += record.prompt_tokens
+        if self.busy_since is None:
+            self.busy_since = record.at
         if record.is_background:
             self._behind.add(record.request_id)
 
@@ -339,6 +329,8 @@ class Statistics:
             self.latency_count += 1
             self.latency_ms += record.duration_ms
         assert self.live_count >= 0, "more requests ended than were accepted"
+        if self.live_count == 0:
+            self._stop_busy(record.at)
 
     def _stop_busy(self, now: float) -> None:
         if self.busy_since is not None:

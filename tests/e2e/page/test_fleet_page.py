@@ -4,84 +4,31 @@ Skipped where there is no Chromium. Nothing here asserts how fast anything is.
 """
 
 import re
-import shutil
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
 
 pytest.importorskip("playwright", reason="playwright is not installed")
 
-from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
+from playwright.sync_api import expect
 
 from jitney.config import Key
+from tests.e2e.page.browser import CHROMIUM, PHONE, Open, callers
 from tests.e2e.page.fleet_server import FleetServer, fleet_server
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 
-WAIT_MS = 60_000
-DESK: ViewportSize = {"width": 1360, "height": 1500}
-PHONE: ViewportSize = {"width": 390, "height": 844}
 PROMPTS = ("You are brief. Answer in one sentence only. " * 3, "Translate into French. " * 5)
-ARGUMENTS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-]  # fmt: skip
-
-Open = Callable[..., Page]
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """One Chromium for all tests of this module."""
-    expect.set_options(timeout=WAIT_MS)
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield launched
-        launched.close()
-
-
-@pytest.fixture
-def open_page(browser: Browser) -> Iterator[Open]:
-    """Opens pages, and fails the test when one complains on its console."""
-    complaints: list[str] = []
-    with ExitStack() as stack:
-        # Any: whatever a browser context takes
-        def go(server: FleetServer, **options: Any) -> Page:
-            context = browser.new_context(**{"viewport": DESK, **options})
-            stack.callback(context.close)
-            page = context.new_page()
-            page.set_default_timeout(WAIT_MS)
-            page.on("console", lambda said: complaints.append(f"{said.type}: {said.text}"))
-            page.on("pageerror", lambda error: complaints.append(str(error)))
-            page.goto(server.url)
-            return page
-
-        yield go
-    assert [each for each in complaints if "a status of 40" not in each] == []
-
-
-@contextmanager
-def load(server: FleetServer, count: int, **headers: str) -> Iterator[None]:
+def load(server: FleetServer, count: int, **headers: str) -> AbstractContextManager[None]:
     """Several callers, one request after another, until the block is left."""
-    stopping = threading.Event()
 
     def ask(number: int) -> None:
-        while not stopping.is_set():
-            server.ask(f"{PROMPTS[number % 2]}Caller {number}.", 80, **headers)
+        server.ask(f"{PROMPTS[number % 2]}Caller {number}.", 80, **headers)
 
-    threads = [threading.Thread(target=ask, args=(at,), daemon=True) for at in range(count)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        stopping.set()
-        for thread in threads:
-            thread.join(WAIT_MS / 1e3)
+    return callers(count, ask)
 
 
 def test_replicas_stand_side_by_side_and_moves_are_seen(open_page: Open) -> None:
@@ -119,9 +66,8 @@ def test_replicas_stand_side_by_side_and_moves_are_seen(open_page: Open) -> None
         page.close()  # before its server: a page that is left alone complains
 
 
-def test_slots_of_all_replicas_are_numbered_through(open_page: Open) -> None:
+def test_slots_of_all_replicas_are_numbered_through() -> None:
     """Guards monitoring programs of llama-server: every slot once, and who runs there."""
-    del open_page
     with fleet_server(2) as server, load(server, 4):
         rows: list[Any] = []
         while len({each["jitney"]["replica"] for each in rows if each["is_processing"]}) < 2:

@@ -37,53 +37,53 @@ class Fragile:
         self._backend.reset()
 
 
-def told(server: Running) -> dict[str, Any]:
+def status(server: Running) -> str:
     """What the page shows, which is what /ready says; asked again where that changed meanwhile."""
     for _ in range(20):
         before = server.get("/ready").json()
-        health: dict[str, Any] = server.get("/page/state").json()["health"]
+        health = server.get("/page/state").json()["health"]
         if server.get("/ready").json()["status"] == before["status"] == health["status"]:
             break
     assert health["status"] == before["status"]
     assert bool(health["reason"]) == (health["status"] != "ok")
-    return health
+    return str(health["status"])
 
 
 def test_a_drain_is_shown_while_it_lasts() -> None:
     """Guards the operator of a restart: the page says so while streams still run."""
     with running(World(backend=SLOW)) as server:
-        assert told(server)["status"] == "ok"
+        assert status(server) == "ok"
         body = {"prompt": "a", "max_tokens": 3000, "stream": True}
-        with server.client() as client, client.stream("POST", "/v1/completions", json=body) as kept:
-            lines = kept.iter_lines()
+        with server.client() as client, client.stream("POST", "/v1/completions", json=body) as it:
+            lines = it.iter_lines()
             next(lines)
             server.service.drain()
-            assert told(server)["status"] == "draining"
+            assert status(server) == "draining"
             assert server.get("/page/state").json()["counts"]["running"] == 1
 
 
 def test_a_backend_that_is_stuck_lost_and_back_is_shown_so() -> None:
     """Guards the page against an idea of its own of what is stuck, and against hiding a loss."""
-    made: list[Fragile] = []
+    backends: list[Fragile] = []
 
     def wrap(backend: Any) -> Fragile:  # Any: a backend
-        made.append(Fragile(backend))
-        return made[0]
+        backends.append(Fragile(backend))
+        return backends[0]
 
     settings = ServeSettings(served_model_name=(MODEL,), stall_timeout=0.2)
     with running(World(wrap=wrap, settings=settings)) as server:
-        fragile = made[0]
+        fragile = backends[0]
         fragile.may_run.clear()
         caller = threading.Thread(target=server.complete, daemon=True)
         caller.start()
         try:
-            wait_until(lambda: told(server)["status"] == "stalled", "nobody saw that it is stuck")
+            wait_until(lambda: status(server) == "stalled", "nobody saw that it is stuck")
             fragile.falls = True
             fragile.may_run.set()
-            wait_until(lambda: told(server)["status"] == "restarting", "nobody saw that it fell")
+            wait_until(lambda: status(server) == "restarting", "nobody saw that it fell")
         finally:
             fragile.may_run.set()
             fragile.may_return.set()
             caller.join(WAIT_S)
-        wait_until(lambda: told(server)["status"] == "ok", "it did not come back")
+        wait_until(lambda: status(server) == "ok", "it did not come back")
         assert server.get("/page/state").json()["counts"]["backend_losses"] == 1

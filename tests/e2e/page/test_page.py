@@ -5,10 +5,9 @@ Skipped where there is no Chromium. Nothing here asserts how fast anything is.
 
 import contextlib
 import re
-import shutil
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import httpx
@@ -16,96 +15,43 @@ import pytest
 
 pytest.importorskip("playwright", reason="playwright is not installed")
 
-from playwright.sync_api import Browser, Page, Request, ViewportSize, expect, sync_playwright
+from playwright.sync_api import Page, Request, expect
 
 from jitney.backends.fake.backend import FakeSettings
 from jitney.config import Key
+from tests.e2e.page.browser import CHROMIUM, PHONE, WAIT_MS, Open, callers
 from tests.e2e.server.harness import MODEL, Running, World, running
 from tests.e2e.server.pace import Pace
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 
-WAIT_MS = 90_000
-DESK: ViewportSize = {"width": 1360, "height": 900}
-PHONE: ViewportSize = {"width": 390, "height": 844}
 SLOW = FakeSettings(slots=32, eos_period=0, kv_tokens=8192, tick_s=0.01, sleeps=True)
-ARGUMENTS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-]  # fmt: skip
-
-Open = Callable[..., Page]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """One Chromium for all tests of this module."""
-    # A page's own limit does not hold for these.
-    expect.set_options(timeout=WAIT_MS)
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield launched
-        launched.close()
-
-
-@pytest.fixture
-def open_page(browser: Browser) -> Iterator[Open]:
-    """Opens pages, and fails the test when one complains on its console."""
-    complaints: list[str] = []
-    with ExitStack() as stack:
-        # Any: whatever a browser context takes
-        def go(server: Running, **options: Any) -> Page:
-            context = browser.new_context(**{"viewport": DESK, **options})
-            stack.callback(context.close)
-            page = context.new_page()
-            page.set_default_timeout(WAIT_MS)
-            page.on("console", lambda said: complaints.append(f"{said.type}: {said.text}"))
-            page.on("pageerror", lambda error: complaints.append(str(error)))
-            page.goto(server.url)
-            return page
-
-        yield go
-    # Refusals that a test asks for are complained of as well.
-    assert [each for each in complaints if "a status of 40" not in each] == []
 
 
 @pytest.fixture
 def server() -> Iterator[Running]:
     """A server whose ticks take long enough to be watched."""
-    with running(World(backend=SLOW, sequences=4)) as made:
-        yield made
+    with running(World(backend=SLOW, sequences=4)) as one:
+        yield one
 
 
 @pytest.fixture
 def paced() -> Iterator[tuple[Running, Pace]]:
     """A server whose answers last until they may hurry."""
     pace = Pace()
-    with running(World(wrap=pace.wrap, sequences=4)) as made:
-        yield made, pace
+    with running(World(wrap=pace.wrap, sequences=4)) as one:
+        yield one, pace
 
 
-@contextmanager
-def load(server: Running, count: int, **headers: str) -> Iterator[None]:
+def load(server: Running, count: int, **headers: str) -> AbstractContextManager[None]:
     """Several callers, one request after another, until the block is left."""
-    stopping = threading.Event()
 
     def ask(number: int) -> None:
-        with server.client(headers=headers) as client:
-            while not stopping.is_set():
-                prompt = "A system prompt that they share. " * 6 + f"Caller {number}."
-                body = {"prompt": prompt, "max_tokens": 60}
-                client.post("/v1/completions", json=body).raise_for_status()
+        prompt = "A system prompt that they share. " * 6 + f"Caller {number}."
+        body = {"prompt": prompt, "max_tokens": 60}
+        server.post("/v1/completions", body, **headers).raise_for_status()
 
-    threads = [threading.Thread(target=ask, args=(at,), daemon=True) for at in range(count)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        stopping.set()
-        for thread in threads:
-            thread.join(WAIT_MS / 1e3)
+    return callers(count, ask)
 
 
 def send(page: Page, text: str) -> None:

@@ -31,8 +31,8 @@ KEY = "first-key"
 @pytest.fixture(scope="module")
 def server() -> Iterator[Running]:
     """A quick server without keys."""
-    with running(World()) as made:
-        yield made
+    with running(World()) as one:
+        yield one
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +40,8 @@ def locked() -> Iterator[Running]:
     """A server with a key."""
     with running(
         World(backend=FakeSettings(eos_period=0), keys=(Key(name="one", secret=KEY),))
-    ) as made:
-        yield made
+    ) as one:
+        yield one
 
 
 @pytest.mark.parametrize("path", sorted(FILES))
@@ -97,10 +97,10 @@ def test_the_state_tells_ticks_once_and_requests_when_asked(server: Running) -> 
 def test_a_request_is_told_in_detail_and_an_unknown_one_is_not_found(server: Running) -> None:
     """Guards the timeline of one request."""
     reply = server.complete("hello there", max_tokens=6).json()
-    told = server.get(f"/page/requests/{reply['id']}").json()
-    assert told["completion_tokens"] == reply["usage"]["completion_tokens"]
-    assert told["prompt_tokens"] == reply["usage"]["prompt_tokens"]
-    assert told["spans"]
+    details = server.get(f"/page/requests/{reply['id']}").json()
+    assert details["completion_tokens"] == reply["usage"]["completion_tokens"]
+    assert details["prompt_tokens"] == reply["usage"]["prompt_tokens"]
+    assert details["spans"]
     error = check_error(server.get("/page/requests/none"), 404)
     assert error["code"] == "request_not_found"
 
@@ -129,10 +129,10 @@ def test_metrics_equal_what_a_caller_counted(server: Running) -> None:
 
 def test_one_trace_is_made_at_a_time(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards memory: a trace is tens of megabytes, and whoever asks twice is told to wait."""
-    begun, may_end = threading.Event(), threading.Event()
+    is_making, may_end = threading.Event(), threading.Event()
 
     def slow(recorder: Recorder, now: float, viewer: Viewer, *, is_whole: bool) -> Iterator[bytes]:
-        begun.set()
+        is_making.set()
         assert may_end.wait(WAIT_S), "nobody let it end"
         yield from trace_slices(recorder, now, viewer, is_whole=is_whole)
 
@@ -140,7 +140,7 @@ def test_one_trace_is_made_at_a_time(server: Running, monkeypatch: pytest.Monkey
     statuses: list[int] = []
     first = threading.Thread(target=lambda: statuses.append(server.get("/debug/trace").status_code))
     first.start()
-    assert begun.wait(WAIT_S), "no trace was begun"
+    assert is_making.wait(WAIT_S), "no trace was begun"
     second = server.get("/debug/trace")
     assert check_error(second, 429)["code"] == "trace_under_way"
     assert second.headers["retry-after"]

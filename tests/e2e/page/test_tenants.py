@@ -31,8 +31,8 @@ def server() -> Iterator[Running]:
     """One slot, and two keys."""
     keys = tuple(Key(name=name, secret=secret) for name, secret in KEYS.items())
     world = World(backend=SLOW, keys=keys, sequences=1, policy=Policy.PRIORITY)
-    with running(world) as made:
-        yield made
+    with running(world) as one:
+        yield one
 
 
 @contextmanager
@@ -79,19 +79,19 @@ def test_another_keys_requests_have_numbers_and_no_name(server: Running) -> None
         with asking(server, "two", request_id="private-two"):
             wait_until(lambda: len(state(server, "two").get("queue", [])) == 1, "nothing waited")
             for name, other in (("one", "two"), ("two", "one")):
-                shown = state(server, name)
-                (slot,) = (row for row in shown["slots"] if row["state"] != "cached")
-                (waiting,) = shown["queue"]
+                view = state(server, name)
+                (slot,) = (row for row in view["slots"] if row["state"] != "cached")
+                (waiting,) = view["queue"]
                 assert (slot["request"] is None) == (slot["text"] is None) == (name == "two")
                 assert (waiting["request"] is None) == (name == "one")
                 assert slot["tokens"] > 0
                 assert waiting["tokens"] > 0
-                (story,) = names(shown["requests"])
+                (story,) = names(view["requests"])
                 assert story is not None
                 assert f"private-{name}" in story
                 trace = server.get("/debug/trace", **headers(name)).text
-                assert f"private-{other}" not in trace + str(shown)
-                assert f"private-{name}" in trace + str(shown)
+                assert f"private-{other}" not in trace + str(view)
+                assert f"private-{name}" in trace + str(view)
 
 
 def test_another_keys_request_is_not_found(server: Running) -> None:
@@ -112,5 +112,5 @@ def test_a_preemption_does_not_name_who_came_first(server: Running) -> None:
         reply = server.post("/v1/completions", body, **headers("two"))
         assert reply.status_code == 200, reply.text
         (story,) = names(state(server, "one")["requests"])
-        told = server.get(f"/page/requests/{story}", **headers("one")).json()
-        assert [loss["by"] for loss in told["losses"]] == [None]
+        details = server.get(f"/page/requests/{story}", **headers("one")).json()
+        assert [loss["by"] for loss in details["losses"]] == [None]

@@ -103,7 +103,7 @@ def test_every_time_between_tokens_is_told(make_request: MakeRequest) -> None:
     for record in observed.records:
         recorder.take(record)
     assert recorder.latencies()["gap"] == [0.25] * 4
-    assert sum(recorder.histograms().token_gap.counts) == 4
+    assert sum(recorder.histograms()["token_gap_seconds"].counts) == 4
 
 
 def test_times_between_tokens_are_told_of_a_request_that_fails(make_request: MakeRequest) -> None:

@@ -187,6 +187,19 @@ def test_completions_of_one_request_share_its_prefill() -> None:
     assert one.counters["ended_finished"] == 3
 
 
+def test_a_span_that_is_computed_again_counts_by_prompt_and_completion() -> None:
+    """Guards the counters: a span that reached past the prompt counted as prompt as a whole."""
+    one = scheduler()
+    one.submit(request("a"), 0.0)
+    for _ in range(2):
+        one.apply(batch := planned(one), outcome(batch), 0.0)
+    one.fail("the backend died.", 0.0)
+    one.apply(batch := planned(one), outcome(batch), 0.0)
+    assert [entry.length for entry in batch.batch.entries] == [5]
+    counts = one.counters["computed_prompt_tokens"], one.counters["computed_completion_tokens"]
+    assert counts == (3 + 3, 1 + 2)
+
+
 def started(events: list[Event]) -> set[str]:
     return {event.request_id for event in events if isinstance(event, StartEvent)}
 

@@ -16,11 +16,11 @@ from jitney.core.snapshot import SlotState, WaitReason
 
 
 def make(kv_tokens: int = 400, **settings: int | str | float) -> Scheduler:
-    given = {"model_len_max": 200, "max_num_seqs": 4, "max_num_batched_tokens": 64, **settings}
+    values = {"model_len_max": 200, "max_num_seqs": 4, "max_num_batched_tokens": 64, **settings}
     traits = Traits(
         name="none", slots_max=8, kv_tokens=kv_tokens, model_len_max=200, batch_invariant=True
     )
-    return Scheduler(SchedulerSettings(**given), traits, ())  # type: ignore[arg-type]
+    return Scheduler(SchedulerSettings(**values), traits, ())  # type: ignore[arg-type]
 
 
 def request(name: str, prompt: tuple[int, ...]) -> Request:
@@ -61,8 +61,8 @@ def test_stretches_add_up_to_what_is_used_and_shared_ones_name_every_holder() ->
 def test_a_resumed_request_is_prefilled_with_the_tokens_that_it_had() -> None:
     """Guards "prefill 30 of 45": the end of it is not that of the prompt."""
     scheduler = make()
-    begun = replace(request("a", tuple(range(40))), resumed=((7,) * 5,))
-    scheduler.submit(begun, 0.0)
+    resumed = replace(request("a", tuple(range(40))), resumed=((7,) * 5,))
+    scheduler.submit(resumed, 0.0)
     assert scheduler.plan(0.0) is not None
     (view,) = scheduler.detail(0.0).slots
     assert (view.state, view.token_count, view.known_count) == (SlotState.PREFILLING, 0, 45)

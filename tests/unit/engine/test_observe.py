@@ -1,12 +1,14 @@
 """Observers: told in order, told again when they raise, never hurting the tick."""
 
 import logging
+from dataclasses import replace
 
 import pytest
 
 from jitney.core.request import RequestId
 from jitney.engine.observe import Observers, log_batch_composition
-from jitney.records import BackendLost, Member, Record, TickRecord
+from jitney.records import BackendLost, Member, Record
+from tests.unit.server.observe.records_for_tests import tick
 
 RECORD = BackendLost(at=1.0, error="gone", restarts_failed=0)
 
@@ -67,23 +69,8 @@ def test_the_composition_of_a_batch_is_one_line_with_ids_and_spans(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Guards the log line that explains a tick."""
-    record = TickRecord(
-        at=1.0,
-        number=12,
-        batch_size=2,
-        decode_tokens=1,
-        prefill_tokens=4,
-        active_slots=2,
-        queue_depth=5,
-        kv_used=40,
-        kv_cached=0,
-        sampled_tokens=1,
-        preempted_count=0,
-        forward_ms=3.25,
-        decode_ms=2.0,
-        tick_ms=3.5,
-        members=(Member(RequestId("a"), 0, 3, 7, 1), Member(RequestId("b"), 1, 4, 0, 4)),
-    )
+    members = (Member(RequestId("a"), 0, 3, 7, 1, True), Member(RequestId("b"), 1, 4, 0, 4))
+    record = replace(tick(1.0, 12, *members), queue_depth=5)
     with caplog.at_level(logging.INFO, "jitney.engine"):
         log_batch_composition(record)
         log_batch_composition(RECORD)

@@ -6,7 +6,7 @@ import pytest
 
 from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.core.params import SamplingParams
-from jitney.core.request import Priority, Request, RequestId
+from jitney.core.request import Request, RequestId
 from jitney.core.rules.cost import Fit
 from jitney.core.scheduler import Scheduler
 from jitney.core.scheduler_settings import SchedulerSettings
@@ -14,83 +14,32 @@ from jitney.engine.mailbox import Mailbox
 from jitney.engine.observe import Observers
 from jitney.engine.stats import Statistics, Stats
 from jitney.engine.tick import Tick
-from jitney.errors import BackendFailed, DeadlineExceeded, JitneyError
-from jitney.records import (
-    Record,
-    RequestAccepted,
-    RequestDone,
-    RequestFailed,
-    RequestStarted,
-    TickRecord,
-)
+from jitney.errors import BackendFailed, DeadlineExceeded
+from jitney.records import Record, RequestAccepted, RequestDone, RequestStarted, TickRecord
 from tests.snapshots_for_tests import IDLE
+from tests.unit.server.observe import records_for_tests as records
 
 
-def accepted(at: float, prompt_tokens: int = 3) -> RequestAccepted:
-    return RequestAccepted(
-        at=at,
-        request_id=RequestId("a"),
-        prompt_tokens=prompt_tokens,
-        arrived_at=at,
-        sent_at=at,
-        completions=1,
-        max_tokens=None,
-        priority=Priority.NORMAL,
-        tenant="",
-    )
+def accepted(at: float) -> RequestAccepted:
+    return records.accepted(at, "a", 3)
 
 
 def started(at: float, waited_ms: float) -> RequestStarted:
-    return RequestStarted(
-        at=at,
-        request_id=RequestId("a"),
-        prompt_tokens=3,
-        prefix_cache_tokens=2,
-        waited_ms=waited_ms,
-    )
+    return records.started(at, "a", waited_ms / 1e3, cached=2)
 
 
 def done(at: float, duration_ms: float, *, was_cancelled: bool = False) -> RequestDone:
-    return RequestDone(
-        at=at,
-        request_id=RequestId("a"),
-        prompt_tokens=3,
-        generated_tokens=5,
-        duration_ms=duration_ms,
-        queue_ms=None,
-        ttft_ms=None,
-        prompt_eval_rate=0.0,
-        generation_rate=0.0,
-        prefix_cache_tokens=0,
-        prefix_cache_ratio=0.0,
-        preempted_count=0,
-        was_cancelled=was_cancelled,
-        stop_reason="stop",
-    )
-
-
-def failed(at: float, error: JitneyError) -> RequestFailed:
-    return RequestFailed(
-        at=at, request_id=RequestId("a"), error=error, generated_tokens=0, duration_ms=1.0
-    )
+    return replace(records.done(at, "a", cancelled=was_cancelled), duration_ms=duration_ms)
 
 
 def tick(at: float, batch_size: int, forward_ms: float, sampled_tokens: int) -> TickRecord:
-    return TickRecord(
-        at=at,
-        number=1,
+    """One of four prefilled tokens and a decode, which took a quarter of the time."""
+    return replace(
+        records.tick(at, 1, took_s=forward_ms / 1e3),
         batch_size=batch_size,
-        decode_tokens=1,
         prefill_tokens=4,
-        active_slots=1,
-        queue_depth=0,
-        kv_used=0,
-        kv_cached=0,
         sampled_tokens=sampled_tokens,
-        preempted_count=0,
-        forward_ms=forward_ms,
         decode_ms=forward_ms / 4,
-        tick_ms=forward_ms,
     )
 
 
@@ -111,8 +60,8 @@ def test_every_accepted_request_is_in_exactly_one_place() -> None:
         statistics.take(accepted(1.0))
     statistics.take(done(2.0, 100.0))
     statistics.take(done(2.0, 100.0, was_cancelled=True))
-    statistics.take(failed(2.0, DeadlineExceeded("late")))
-    statistics.take(failed(2.0, BackendFailed("broken")))
+    statistics.take(records.failed(2.0, "a", DeadlineExceeded("late")))
+    statistics.take(records.failed(2.0, "a", BackendFailed("broken")))
     stats = statistics.stats(3.0)
     assert stats.total_requests == 5
     assert stats.total_requests == (
@@ -161,8 +110,8 @@ def test_averages_leave_out_the_background() -> None:
     statistics = Statistics(0.0, NOTHING)
     for name, waited_ms in (("a", 10.0), ("x", 9e6)):
         request_id = RequestId(name)
-        was = replace(accepted(1.0), request_id=request_id, is_background=name == "x")
-        statistics.take(was)
+        begin = replace(accepted(1.0), request_id=request_id, is_background=name == "x")
+        statistics.take(begin)
         statistics.take(replace(started(1.0, waited_ms), request_id=request_id))
         statistics.take(replace(done(3.0, waited_ms + 90.0), request_id=request_id))
     stats = statistics.stats(4.0)
@@ -190,8 +139,8 @@ def test_shares_of_time_are_a_recount_of_the_records_and_together_one() -> None:
 
     backend = FakeBackend(FakeSettings(eos_period=0, tick_s=0.01, token_s=0.001))
     settings = SchedulerSettings(model_len_max=400, max_num_seqs=4, prefill_chunk=16)
-    clock, observers, records = Now(), Observers(), list[Record]()
-    observers.add(records.append)
+    clock, observers, seen = Now(), Observers(), list[Record]()
+    observers.add(seen.append)
     engine = Tick(Scheduler(settings, backend.traits, ()), backend, clock, observers)
     for number in range(20):
         prompt = tuple(range(5 * number, 5 * number + 60))
@@ -202,7 +151,7 @@ def test_shares_of_time_are_a_recount_of_the_records_and_together_one() -> None:
             # The first four end one after the other: batches of every size, without prefill.
             drain(engine)
     drain(engine)
-    ticks = [each for each in records if isinstance(each, TickRecord)]
+    ticks = [each for each in seen if isinstance(each, TickRecord)]
     mixed = [each for each in ticks if each.decode_tokens and each.prefill_tokens]
     assert len(mixed) > 10
     for each in mixed:
@@ -241,14 +190,14 @@ def test_idle_slots_are_those_that_could_run_beside_the_others() -> None:
 def test_the_cost_of_a_batch_is_told_when_two_sizes_were_seen() -> None:
     """Guards against a fixed cost that is no such thing: one size tells nothing apart."""
     statistics = Statistics(0.0, NOTHING)
-    for fit, told in (
+    for fit, expected in (
         (None, (None, None)),
         (Fit(0.012, None), (None, None)),
         (Fit(0.012, 0.002), (12.0, 2.0)),
     ):
         statistics.note(replace(NOTHING, fit=fit), 0.0)
         stats = statistics.stats(1.0)
-        assert (stats.fixed_cost_ms, stats.cost_per_sequence_ms) == told
+        assert (stats.fixed_cost_ms, stats.cost_per_sequence_ms) == expected
 
 
 BATCH_STATS = {

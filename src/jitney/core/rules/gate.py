@@ -141,6 +141,8 @@ class Groups(Gate):
         self._settings = settings
         self._counters = counters
         self._size_last = settings.max_num_seqs
+        self._size_next: int | None = None
+        """The size of a group that may start, until its first member joins."""
         self._latency_s = 0.0
         self._room = 0
         self._members: set[Sequence] = set()
@@ -168,8 +170,7 @@ class Groups(Gate):
         if newcomers.count >= least or starts_now or self._is_over(newcomers.oldest, now):
             self._room = min(newcomers.count, least)
             assert self._room >= 1, "a group has members"
-            self._size_last = size
-            self._counters.add("groups_departed")
+            self._size_next = size
         elif newcomers.count >= size:
             self._counters.add("minimum_waits")
         elif self._settings.wait_s is None:
@@ -182,6 +183,9 @@ class Groups(Gate):
         self._members.add(sequence)
         if not sequence.has_started:
             self._room -= 1
+            if self._size_next is not None:
+                self._size_last, self._size_next = self._size_next, None
+                self._counters.add("groups_departed")
 
     def close(self) -> None:
         """No other sequence can join: the room that is left stays empty."""

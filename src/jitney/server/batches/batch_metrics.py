@@ -6,29 +6,23 @@ belongs to its thread.
 Tests: tests/e2e/batches/test_batches.py.
 """
 
-import inspect
 from collections.abc import Iterator
 
 from prometheus_client.core import Metric
 
 from jitney.server.batches import limits
 from jitney.server.batches.batches import Batches
-from jitney.server.observe.prometheus_families import by, families
+from jitney.server.observe.prometheus_families import by, constants, families
 
 
 def collect_batches(batches: Batches) -> Iterator[Metric]:
     """All metrics of files and batches."""
-    bounds = {
-        name.lower(): value
-        for name, value in inspect.getmembers(limits)
-        if name.isupper() and isinstance(value, int | float)
-    }
+    bounds = constants(limits)
     if batches.bounds.bytes_max is not None:
         bounds["disk_bytes_max"] = batches.bounds.bytes_max
     runner, stages = batches.runner, batches.stages
     yield from families(
         "gauge",
-        "jitney",
         {
             "jobs_batches": ("Batches by state.", by("status", dict(stages.counts))),
             "jobs_lines_pending": ("Lines without a result.", stages.pending_count),
@@ -41,6 +35,4 @@ def collect_batches(batches: Batches) -> Iterator[Metric]:
         },
     )
     done = {"done": runner.done_count, "failed": runner.failed_count}
-    yield from families(
-        "counter", "jitney", {"jobs_lines": ("Lines with a result.", by("result", done))}
-    )
+    yield from families("counter", {"jobs_lines": ("Lines with a result.", by("result", done))})

@@ -11,11 +11,11 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from itertools import chain, islice
 
 from jitney.core.request import RequestId
-from jitney.records import Member, RequestMoved, TickRecord
+from jitney.records import Member, TickRecord
 from jitney.server import limits
 from jitney.server.observe.explain import explain, phases
 from jitney.server.observe.recorder import Recorder, Viewer
-from jitney.server.observe.story import Story
+from jitney.server.observe.story import Story, figures, move_fields
 
 ENGINE, REQUESTS = 1, 2
 TICK_LANE = 0
@@ -119,32 +119,14 @@ def _story_events(stories: Iterable[Story], now: float) -> Iterator[JsonObject]:
     by_arrival = sorted(stories, key=lambda each: each.accepted.arrived_at)
     for lane, story in enumerate(by_arrival, start=1):
         yield _name_event("thread_name", REQUESTS, lane, str(story.id))
-        accepted = story.accepted
-        arguments: JsonObject = {
-            "why": explain(story, now),
-            "prompt_tokens": accepted.prompt_tokens,
-            "cached_tokens": story.cached_tokens,
-            "completion_tokens": story.completion_tokens,
-            "completions": accepted.completions,
-            "priority": accepted.priority.name.lower(),
-            "is_background": accepted.is_background,
-            "ending": story.ending,
-        }
-        if story.replica:
-            arguments["replica"] = story.replica
-        arrived_at, end = accepted.arrived_at, story.until(now)
+        arguments: JsonObject = {"why": explain(story, now), **figures(story)}
+        arrived_at, end = story.accepted.arrived_at, story.until(now)
         yield _slice(str(story.id), lane, arrived_at, end, arguments, REQUESTS)
         for kind, start_s, end_s in phases(story, now):
             yield _slice(kind, lane, arrived_at + start_s, arrived_at + end_s, {}, REQUESTS)
         for move in story.moves:
-            yield _move(move, lane)
-
-
-def _move(move: RequestMoved, lane: int) -> JsonObject:
-    """A moment in the row of a request."""
-    arguments: JsonObject = {"tokens": move.generated_tokens, "reason": move.reason.value}
-    name = f"moved from {move.from_replica} to {move.to_replica}"
-    return _event("i", name, (REQUESTS, lane), arguments, ts=round(move.at * 1e6, 1))
+            name, at = f"moved from {move.from_replica} to {move.to_replica}", move.at * 1e6
+            yield _event("i", name, (REQUESTS, lane), dict(move_fields(move)), ts=round(at, 1))
 
 
 def _slice(

@@ -1,9 +1,12 @@
-"""The metrics of an engine in one table: every number once, with its names here and elsewhere.
+"""The metrics of an engine and its replicas: every number once. Any thread; no state.
 
-`jitney:` is complete. `vllm:` and `llamacpp:` are the names, labels and bounds of vLLM and of
-llama-server, so that dashboards made for those servers work here. Metrics of LoRA, multimodal
-caches and external caches are left out: this engine has none. Those of speculative decoding are
-zero, because llama-server always shows them. Any thread; no state.
+A name with a server before it is only that server's. Metrics of LoRA, multimodal caches and
+external caches are left out: this engine has none. Those of speculative decoding are zero, because
+llama-server always shows them.
+
+Of a cluster, metrics without the label `replica` are the sums over all replicas, also of those that
+are gone. Only replicas that are there have series of their own: their number is bounded, though
+every new one has a new name.
 
 `completion_tokens` counts every token that a sequence took. So after a run it equals the sum of all
 `usage` in the replies, and so does `prompt_tokens` for requests that ran.
@@ -11,76 +14,38 @@ zero, because llama-server always shows them. Any thread; no state.
 Tests: tests/unit/server/observe/test_metrics.py.
 """
 
-from collections.abc import Iterator
-
-from prometheus_client.core import Metric
+from collections.abc import Callable
 
 from jitney.core.counters import NAMES
-from jitney.core.snapshot import SlotState
+from jitney.core.snapshot import SlotState, Snapshot
+from jitney.engine.replica_view import ReplicaView
 from jitney.engine.stats import Statistics, Stats, rate
-from jitney.server.observe.histograms import Histograms
-from jitney.server.observe.prometheus_families import MetricTable, MetricValues, by, families
-from jitney.server.observe.replica_series import kv_states
+from jitney.server.observe.histograms import HISTOGRAMS
+from jitney.server.observe.prometheus_families import Labels, MetricTable, MetricValues, by
+from jitney.server.observe.recorder import Histograms
 
-OTHER_NAMES = {
-    "requests_running": "vllm:num_requests_running llamacpp:requests_processing",
-    "requests_waiting": "vllm:num_requests_waiting llamacpp:requests_deferred",
-    "prompt_tokens": "vllm:prompt_tokens vllm:prefix_cache_queries",
-    "prompt_tokens_cached": (
-        "vllm:prompt_tokens_cached vllm:prefix_cache_hits llamacpp:prompt_tokens_cached"
-    ),
-    "completion_tokens": "vllm:generation_tokens llamacpp:tokens_predicted",
-    "first_token_seconds": "vllm:time_to_first_token_seconds",
-    "token_gap_seconds": "vllm:inter_token_latency_seconds",
-    "request_seconds": "vllm:e2e_request_latency_seconds",
-    "queue_seconds": "vllm:request_queue_time_seconds",
-    "prefill_seconds": "vllm:request_prefill_time_seconds",
-    "generation_seconds": "vllm:request_decode_time_seconds",
-    "tick_tokens": "vllm:iteration_tokens_total",
-    "request_prompt_tokens": "vllm:request_prompt_tokens",
-    "request_completion_tokens": "vllm:request_generation_tokens",
-}
-"""What other servers call our metrics. A name with a server before it is only theirs."""
+GONE = "The series of a replica ends when it is gone; the sum over all replicas keeps it."
 
 NOT_SPECULATED = ("num_draft_tokens", "num_accepted_tokens", "num_drafts")
 
 
-def series(kind: str, table: MetricTable, model_name: str) -> Iterator[Metric]:
-    """The families of a table, under all their names; the kind is gauge, counter or histogram."""
-    for name, row in table.items():
-        for each in (name, *OTHER_NAMES.get(name, "").split()):
-            server, _, short = each.rpartition(":")
-            labels = {"model_name": model_name, "engine": "0"} if server == "vllm" else None
-            yield from families(kind, server or "jitney", {short: row}, labels)
-
-
-def as_llamacpp(text: bytes) -> bytes:
-    """Correct the one type in the rendered metrics that prometheus-client cannot write.
-
-    In llama-server the longest sequence is a counter whose name does not end in `_total`.
-    """
-    name = b"# TYPE llamacpp:n_tokens_max "
-    return text.replace(name + b"gauge\n", name + b"counter\n", 1)
-
-
-def levels(totals: Statistics, stats: Stats) -> MetricTable:
+def levels(totals: Statistics, stats: Stats, histograms: Histograms) -> MetricTable:
     """What is so now."""
     snapshot = totals.snapshot
+    waiting, deferred = snapshot.waiting_count, snapshot.deferred_count
+    reasons = {"capacity": waiting - deferred, "deferred": deferred}
     slots = {
         SlotState.PREFILLING.value: snapshot.prefilling_count,
         SlotState.GENERATING.value: snapshot.running_count - snapshot.prefilling_count,
         SlotState.CACHED.value: snapshot.cached_count,
     }
     background = {"running": snapshot.background_running, "waiting": snapshot.background_waiting}
-    shares = {
-        "prefill": stats.prefill_share,
-        "decode": stats.decode_share,
-        "idle": stats.idle_share,
-    }
+    shares = {kind: getattr(stats, f"{kind}_share") for kind in ("prefill", "decode", "idle")}
+    computed = totals.started_prompt_tokens - totals.cached_tokens
     return {
         "requests_running": ("Sequences that hold a slot.", snapshot.running_count),
-        "requests_waiting": ("Sequences that wait.", snapshot.waiting_count),
-        "requests_deferred": ("Sequences that wait, but not for room.", snapshot.deferred_count),
+        "requests_waiting": ("Sequences that wait.", waiting),
+        "requests_deferred": ("Sequences that wait, but not for room.", deferred),
         "requests_paused": ("Paused by their callers; they do not wait.", snapshot.paused_count),
         "requests_background": ("Of all sequences, background ones.", by("state", background)),
         "queue_tokens": ("Tokens known of the waiting.", snapshot.waiting_tokens),
@@ -95,39 +60,21 @@ def levels(totals: Statistics, stats: Stats) -> MetricTable:
         ),
         "batch_fixed_seconds": _cost("C", stats.fixed_cost_ms),
         "batch_per_sequence_seconds": _cost("c", stats.cost_per_sequence_ms),
-    }
-
-
-def levels_elsewhere(totals: Statistics, stats: Stats, histograms: Histograms) -> MetricTable:
-    """Levels and means that only other servers have."""
-    snapshot = totals.snapshot
-    waiting, deferred = snapshot.waiting_count, snapshot.deferred_count
-    reasons = {"capacity": waiting - deferred, "deferred": deferred}
-    return {
-        "vllm:num_requests_waiting_by_reason": (
-            "Sequences that wait, by reason.",
-            by("reason", reasons),
-        ),
+        "vllm:num_requests_waiting_by_reason": ("Those that wait.", by("reason", reasons)),
         "vllm:kv_cache_usage_perc": (
             "Share of the KV memory that running requests use, 0 to 1.",
             rate(snapshot.kv_used - snapshot.kv_cached, snapshot.kv_tokens),
         ),
         "llamacpp:prompt_tokens_seconds": (
             "Prompt tokens per second, mean.",
-            rate(totals.started_prompt_tokens - totals.cached_tokens, histograms.prefill_s),
+            rate(computed, histograms.prefill_s),
         ),
         "llamacpp:predicted_tokens_seconds": (
             "Tokens made per second, mean.",
             rate(totals.completion_tokens, histograms.generation_s),
         ),
-        "llamacpp:n_tokens_max": (
-            "The longest sequence seen, in tokens.",
-            histograms.tokens_longest,
-        ),
-        "llamacpp:n_busy_slots_per_decode": (
-            "Slots in a forward pass, mean.",
-            stats.avg_batch_size,
-        ),
+        "llamacpp:n_tokens_max": ("Tokens of the longest sequence.", histograms.tokens_longest),
+        "llamacpp:n_busy_slots_per_decode": ("Slots in a pass, mean.", stats.avg_batch_size),
     }
 
 
@@ -191,33 +138,68 @@ def sums(totals: Statistics, histograms: Histograms) -> MetricTable:
     }
 
 
-def distributions(of: Histograms) -> MetricTable:
+def distributions(histograms: Histograms) -> MetricTable:
     """How values are distributed."""
+    return {name: (about, histograms[name]) for name, (about, _) in HISTOGRAMS.items()}
+
+
+def replica_levels(views: tuple[ReplicaView, ...]) -> MetricTable:
+    """What is so now with each replica that is there."""
     return {
-        "first_token_seconds": (
-            "From arrival to the first token. Times of background requests count in none of these.",
-            of.first_token,
+        "replica_up": (f"1 while a replica is connected. {GONE}", _each(views, lambda _: 1)),
+        "replica_requests_running": (
+            "Sequences that hold a slot, by replica.",
+            _each(views, lambda view: view.snapshot.running_count),
         ),
-        "token_gap_seconds": ("Between successive tokens of a completion.", of.token_gap),
-        "request_seconds": ("From arrival to the end.", of.whole),
-        "queue_seconds": ("Waiting for the first slot.", of.queued),
-        "prefill_seconds": ("From the first slot to the first token.", of.prefilled),
-        "generation_seconds": ("From the first token to the last.", of.generated),
-        "tick_seconds": ("One tick of the engine that ran a batch.", of.tick),
-        "forward_seconds": ("The forward pass of a tick.", of.forward),
-        "tick_tokens": ("Positions computed in one tick.", of.tick_tokens),
-        "request_prompt_tokens": ("Prompt tokens of a request.", of.prompt_length),
-        "request_completion_tokens": ("Tokens made for a request.", of.completion_length),
-        "vllm:request_time_per_output_token_seconds": ("Mean time per token.", of.token_mean),
-        "vllm:request_inference_time_seconds": ("Time spent running.", of.inferred),
-        "vllm:request_max_num_generation_tokens": (
-            "Tokens of a request's longest completion.",
-            of.completion_longest,
+        "replica_requests_waiting": (
+            "Sequences that wait, by replica.",
+            _each(views, lambda view: view.snapshot.waiting_count),
         ),
-        "vllm:request_params_n": ("The parameter n.", of.completions),
-        "vllm:request_params_max_tokens": ("The parameter max_tokens.", of.max_tokens),
-        "vllm:request_prefill_kv_computed_tokens": (
-            "Prompt tokens of a request that were computed.",
-            of.prompt_computed,
+        "replica_kv_tokens": (
+            "Tokens of memory, by replica: in use, kept as cached prefixes, free.",
+            [
+                ({"replica": view.name, "state": state}, count)
+                for view in views
+                for state, count in kv_states(view.snapshot).items()
+            ],
         ),
+    }
+
+
+def replica_sums(views: tuple[ReplicaView, ...], totals: Statistics) -> MetricTable:
+    """What only grows, of each replica that is there; and of those that were lost."""
+    return {
+        "replica_prompt_tokens": (
+            "Prompt tokens of requests that ran on a replica, since it started. A request that "
+            f"moved counts on each. {GONE}",
+            _each(views, lambda view: view.prompt_tokens),
+        ),
+        "replica_prompt_tokens_cached": (
+            f"Of those, found in the cache of the replica. {GONE}",
+            _each(views, lambda view: view.cached_tokens),
+        ),
+        "replica_completion_tokens": (
+            f"Tokens made by a replica, since it started. {GONE}",
+            _each(views, lambda view: view.completion_tokens),
+        ),
+        "requests_moved": ("Times that a request went on with another replica.", totals.moved),
+        "replicas_gone": (
+            "Connections to replicas that ended: lost ones, stopped ones, silent ones.",
+            totals.replicas_gone,
+        ),
+    }
+
+
+def _each(
+    views: tuple[ReplicaView, ...], value: Callable[[ReplicaView], float]
+) -> list[tuple[Labels, float]]:
+    return by("replica", {view.name: value(view) for view in views})
+
+
+def kv_states(snapshot: Snapshot) -> dict[str, float]:
+    """Tokens of memory by what they are used for."""
+    return {
+        "used": snapshot.kv_used - snapshot.kv_cached,
+        "cached": snapshot.kv_cached,
+        "free": snapshot.kv_tokens - snapshot.kv_used,
     }

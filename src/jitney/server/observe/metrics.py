@@ -5,13 +5,12 @@ numbers, when asked and on the caller's thread. Each instance has its own regist
 in one process do not mix.
 """
 
-import inspect
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
 from jitney.core import limits
@@ -21,16 +20,14 @@ from jitney.engine.served_engine import ServedEngine
 from jitney.server import limits as server_limits
 from jitney.server.http.open_files import connections_max
 from jitney.server.observe.metric_table import (
-    as_llamacpp,
     distributions,
     levels,
-    levels_elsewhere,
-    series,
+    replica_levels,
+    replica_sums,
     sums,
 )
-from jitney.server.observe.prometheus_families import MetricTable, by
+from jitney.server.observe.prometheus_families import MetricTable, by, constants, families, render
 from jitney.server.observe.recorder import Recorder
-from jitney.server.observe.replica_series import replica_series
 from jitney.server.service import Service
 from jitney.version import version
 
@@ -100,23 +97,20 @@ class Metrics:
 
     def render(self) -> bytes:
         """All metrics as text, in the format of CONTENT_TYPE."""
-        return as_llamacpp(generate_latest(self._registry))
+        return render(self._registry)
 
     def collect(self) -> Iterator[Metric]:
         """All metrics, for the registry."""
         totals, stats = self._engine.totals(), self._engine.stats()
-        histograms = self._recorder.histograms()
-        others = levels_elsewhere(totals, stats, histograms)
-        tables = {
-            "gauge": self._state() | levels(totals, stats) | others,
-            "counter": self._answer_counts() | sums(totals, histograms),
-            "histogram": distributions(histograms),
-        }
-        for kind, table in tables.items():
-            yield from series(kind, table, self._model_name)
-        views = self._engine.replica_views()
+        histograms, views = self._recorder.histograms(), self._engine.replica_views()
+        gauges = self._state() | levels(totals, stats, histograms)
+        counters = self._answer_counts() | sums(totals, histograms)
         if views is not None:
-            yield from replica_series(views, totals)
+            gauges |= replica_levels(views)
+            counters |= replica_sums(views, totals)
+        yield from families("gauge", gauges, self._model_name)
+        yield from families("counter", counters, self._model_name)
+        yield from families("histogram", distributions(histograms), self._model_name)
         for collect in self._others:
             yield from collect()
 
@@ -172,15 +166,11 @@ class Metrics:
 
     def _limits(self) -> dict[str, float]:
         traits, service = self._engine.backend.traits, self._service
-        in_force: dict[str, float] = {}
-        for constants in (limits, server_limits):
-            for name, value in inspect.getmembers(constants):
-                if name.isupper() and isinstance(value, int | float):
-                    in_force[LIMIT_LABELS.get(name.lower(), name.lower())] = value
+        named = constants(limits) | constants(server_limits)
+        in_force = {LIMIT_LABELS.get(name, name): value for name, value in named.items()}
         # After the constants: some of them are only the default of a setting.
-        settings = self._engine.settings
         for name in SchedulerSettings.__slots__:
-            value = getattr(settings, name)
+            value = getattr(self._engine.settings, name)
             if isinstance(value, int | float) and not isinstance(value, bool):
                 in_force[LIMIT_LABELS.get(name, name)] = value
         if service is not None:

@@ -8,11 +8,11 @@ Tests: tests/unit/server/page/test_state.py.
 
 import importlib
 from collections.abc import Callable
+from types import ModuleType
 
 from jitney.engine.clock import Clock, SystemClock
 from jitney.engine.served_engine import ServedEngine
 from jitney.errors import ConfigError
-from jitney.records import Observer
 from jitney.server.observe.metrics import Metrics
 from jitney.server.observe.recorder import Recorder
 
@@ -32,28 +32,22 @@ class Monitor:
         self.recorder = Recorder(engine.settings.model_len_max)
         self.metrics = Metrics(engine, self.recorder, model_name)
         engine.observe(self.recorder.take)
-        self._close_spans: Callable[[], None] | None = None
+        self._close_spans: Callable[[], None] = lambda: None
         if otlp_endpoint is not None:
-            take, self._close_spans = _load_spans(self.recorder, model_name, otlp_endpoint)
-            engine.observe(take)
+            spans = _load_spans().export_spans(self.recorder, model_name, otlp_endpoint)
+            engine.observe(spans.take)
+            self._close_spans = spans.close
 
     def close(self) -> None:
         """Send the spans that wait; idempotent."""
-        if self._close_spans is not None:
-            self._close_spans()
-            self._close_spans = None
+        self._close_spans()
 
 
-def _load_spans(
-    recorder: Recorder, model_name: str, endpoint: str
-) -> tuple[Observer, Callable[[], None]]:
-    """What takes records and makes spans of them, and what sends those that wait."""
+def _load_spans() -> ModuleType:
     try:
-        module = importlib.import_module("jitney.server.observe.otel")
+        return importlib.import_module("jitney.server.observe.otel")
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"Spans need the package {error.name}, which is not installed; "
             'install the extra: pip install "jitney[otel]".'
         ) from error
-    spans = module.export_spans(recorder, model_name, endpoint)
-    return spans.take, spans.close

@@ -16,9 +16,9 @@ from jitney.engine.clock import epoch_offset_s
 from jitney.records import Record, RequestDone, RequestFailed
 from jitney.server.observe.explain import explain
 from jitney.server.observe.recorder import Recorder
-from jitney.server.observe.story import Story
+from jitney.server.observe.story import Story, move_fields
 
-AttributeValue = str | int | float | bool | tuple[str, ...]
+Attributes = dict[str, str | int | float | bool | tuple[str, ...]]
 
 
 class Spans:
@@ -58,27 +58,20 @@ class Spans:
         span.end(self._nanoseconds(story.ended_at))
 
     def _add_events(self, span: Span, story: Story) -> None:
-        moments: list[tuple[float, str, dict[str, AttributeValue]]] = []
+        moments: list[tuple[float, str, Attributes]] = []
         if story.started is not None:
-            started: dict[str, AttributeValue] = {"cached_tokens": story.cached_tokens}
+            started: Attributes = {"cached_tokens": story.cached_tokens}
             if story.started.replica:
                 started["replica"] = story.started.replica
             moments.append((story.started.at, "started", started))
         for each in story.spans:
             moments.append((each.at, "prefilled", {"tick": each.tick, "tokens": each.length}))
         for loss in story.losses:
-            about: dict[str, AttributeValue] = {"reason": loss.word, "by": str(loss.by or "")}
+            about: Attributes = {"reason": loss.word, "by": str(loss.by or "")}
             moments.append((loss.at, "preempted", about))
-        for at in story.resumed_at:
-            moments.append((at, "resumed", {}))
+        moments += [(at, "resumed", {}) for at in story.resumed_at]
         for move in story.moves:
-            moved: dict[str, AttributeValue] = {
-                "from": move.from_replica,
-                "to": move.to_replica,
-                "tokens": move.generated_tokens,
-                "reason": move.reason.value,
-                "away_seconds": move.away_ms / 1e3,
-            }
+            moved: Attributes = {**move_fields(move), "away_seconds": move.away_ms / 1e3}
             moments.append((move.at, "moved", moved))
         if story.first_token_at is not None:
             moments.append((story.first_token_at, "first token", {}))
@@ -98,10 +91,10 @@ def _operation(story: Story) -> str:
     return "chat" if story.accepted.is_chat else "text_completion"
 
 
-def _attributes(story: Story, model_name: str) -> dict[str, AttributeValue]:
+def _attributes(story: Story, model_name: str) -> Attributes:
     assert story.ended_at is not None, story.id
     accepted = story.accepted
-    found: dict[str, AttributeValue] = {
+    found: Attributes = {
         "gen_ai.operation.name": _operation(story),
         "gen_ai.provider.name": "jitney",
         "gen_ai.request.model": model_name,

@@ -5,7 +5,9 @@ request never changes again, so readers get it as it is. Stories of live request
 """
 
 import threading
+from bisect import bisect_left
 from collections import Counter, deque
+from copy import copy
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import assert_never
@@ -14,6 +16,7 @@ from jitney.core.request import RequestId
 from jitney.records import (
     BackendLost,
     KvPressure,
+    LifeRecord,
     Record,
     ReplicaGone,
     RequestAccepted,
@@ -26,8 +29,8 @@ from jitney.records import (
     RequestStarted,
     TickRecord,
 )
-from jitney.server.observe.histograms import Histograms
-from jitney.server.observe.story import Loss, Story, begin
+from jitney.server.observe.histograms import HISTOGRAMS, token_bounds
+from jitney.server.observe.story import Loss, Story
 
 TICKS_MAX = 4096
 REQUESTS_MAX = 1024
@@ -52,6 +55,93 @@ class Viewer:
 
 EVERYONE = Viewer()
 """Without keys, everyone sees everything."""
+
+
+class Histogram:
+    """How many values lie up to each bound (the bound included), and their sum."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def add(self, value: float) -> None:
+        """Count one value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def copied(self) -> "Histogram":
+        """A copy as it is now."""
+        other = copy(self)
+        other.counts = list(self.counts)
+        return other
+
+
+class Histograms(dict[str, Histogram]):
+    """The histograms of ticks and requests by their names in the table; times in seconds."""
+
+    def __init__(self, model_len_max: int) -> None:
+        lengths = token_bounds(model_len_max)
+        for name, (_, bounds) in HISTOGRAMS.items():
+            self[name] = Histogram(bounds or lengths)
+        self.prefill_s = 0.0
+        self.generation_s = 0.0
+        """From the first slot to the first token, and from that to the last: of all requests."""
+        self.tokens_longest = 0
+        """The longest sequence seen, in tokens."""
+
+    def copied(self) -> "Histograms":
+        """A copy as it is now. Called under the recorder's lock, so it is cheap."""
+        other = copy(self)
+        other.update({name: each.copied() for name, each in self.items()})
+        return other
+
+    def add_tick(self, record: TickRecord) -> None:
+        """A tick ended."""
+        self["tick_seconds"].add(record.tick_ms / 1e3)
+        self["forward_seconds"].add(record.forward_ms / 1e3)
+        self["tick_tokens"].add(record.prefill_tokens + record.decode_tokens)
+        for member in record.members:
+            end = member.start + member.length
+            if end > self.tokens_longest:
+                self.tokens_longest = end
+
+    def add_started(self, record: RequestStarted, story: Story) -> None:
+        """A request got its first slot."""
+        if not story.accepted.is_background:
+            self["queue_seconds"].add(record.waited_ms / 1e3)
+        self["request_prompt_tokens"].add(record.prompt_tokens)
+        computed = record.prompt_tokens - record.prefix_cache_tokens
+        self["vllm:request_prefill_kv_computed_tokens"].add(computed)
+
+    def add_ended(self, record: RequestDone | RequestFailed, story: Story) -> None:
+        """A request ended. Background requests have no latencies here."""
+        is_live = not story.accepted.is_background
+        if is_live:
+            self["request_seconds"].add(record.duration_ms / 1e3)
+        self["request_completion_tokens"].add(record.generated_tokens)
+        self["vllm:request_params_n"].add(story.accepted.completions)
+        if story.accepted.max_tokens is not None:
+            self["vllm:request_params_max_tokens"].add(story.accepted.max_tokens)
+        # Of completions that were made elsewhere only the sum is known.
+        mean = record.generated_tokens // story.accepted.completions
+        longest = max((each.token_count for each in story.progress.values()), default=mean)
+        self["vllm:request_max_num_generation_tokens"].add(longest)
+        started, first_at, last_at = story.started, story.first_token_at, story.last_token_at
+        if started is None or first_at is None or last_at is None:
+            return
+        self.prefill_s += first_at - started.at
+        self.generation_s += last_at - first_at
+        if not is_live:
+            return
+        self["prefill_seconds"].add(first_at - started.at)
+        self["generation_seconds"].add(last_at - first_at)
+        self["vllm:request_inference_time_seconds"].add(last_at - started.at)
+        if longest > 1:
+            mean_s = (last_at - first_at) / (longest - 1)
+            self["vllm:request_time_per_output_token_seconds"].add(mean_s)
 
 
 class Recorder:
@@ -81,29 +171,24 @@ class Recorder:
                 case TickRecord():
                     self._keep(record)
                     self._take_tick(record)
-                case RequestAccepted() | RequestStarted():
-                    self._take_beginning(record)
-                case RequestPreempted():
-                    self._take_preempted(record)
-                case RequestProgressed() | RequestMoved():
-                    self._take_elsewhere(record)
-                case RequestDone() | RequestFailed():
-                    self._take_end(record)
+                case RequestAccepted():
+                    self._take_accepted(record)
                 case BackendLost():
                     self._take_lost(record)
                 case KvPressure() | RequestRefused() | ReplicaGone():
                     pass
                 case _:
-                    assert_never(record)
+                    story = self._live.get(record.request_id)
+                    # It is not known if it came before the recorder.
+                    if story is not None:
+                        self._take_of(story, record)
 
     def ticks(self, after: int = 0, count_max: int = TICKS_MAX) -> list[TickRecord]:
         """Ticks with a number above `after`, oldest first; at most the last `count_max`."""
-        newer = takewhile(lambda record: record.number > after, reversed(self._kept()))
+        with self._lock:
+            ticks = list(self._ticks)
+        newer = takewhile(lambda record: record.number > after, reversed(ticks))
         return list(islice(newer, count_max))[::-1]
-
-    def ticks_since(self, at: float) -> list[TickRecord]:
-        """Ticks that ended after this moment, newest first."""
-        return list(takewhile(lambda record: record.at > at, reversed(self._kept())))
 
     def stories(self, count_max: int = REQUESTS_MAX, viewer: Viewer = EVERYONE) -> list[Story]:
         """The viewer's live requests, then the ended ones, each newest first."""
@@ -153,10 +238,6 @@ class Recorder:
         with self._lock:
             return self._histograms.copied()
 
-    def _kept(self) -> list[TickRecord]:
-        with self._lock:
-            return list(self._ticks)
-
     def _known(self) -> list[Story]:
         with self._lock:
             return [*reversed(self._live.values()), *reversed(self._ended.values())]
@@ -192,49 +273,49 @@ class Recorder:
             if gap_s is not None:
                 self._add_gap(gap_s)
             elif story.completion_tokens == 1:
-                self._histograms.first_token.add(record.at - story.accepted.arrived_at)
+                self._histograms["first_token_seconds"].add(record.at - story.accepted.arrived_at)
 
-    def _take_beginning(self, record: RequestAccepted | RequestStarted) -> None:
-        if isinstance(record, RequestAccepted):
-            unstarted = self._unstarted
-            # A live request does not wait behind background ones.
-            waiting = unstarted.total() if record.is_background else unstarted[False]
-            running = len(self._live) - unstarted.total()
-            self._live[record.request_id] = begin(record, waiting, running)
-            unstarted[record.is_background] += 1
-            return
-        story = self._live.get(record.request_id)
-        is_live = story is None or not story.accepted.is_background
-        self._histograms.add_started(record, is_live=is_live)
-        if story is not None:
-            self._unstarted[story.accepted.is_background] -= 1
-            story.start(record)
+    def _take_accepted(self, record: RequestAccepted) -> None:
+        unstarted = self._unstarted
+        # A live request does not wait behind background ones.
+        waiting = unstarted.total() if record.is_background else unstarted[False]
+        running = len(self._live) - unstarted.total()
+        self._live[record.request_id] = Story(record, waiting, running)
+        unstarted[record.is_background] += 1
 
-    def _take_preempted(self, record: RequestPreempted) -> None:
-        story, by = self._live.get(record.request_id), self._live.get(record.by)
-        if story is not None:
-            priority = None if by is None else by.accepted.priority
-            story.lose(Loss(record.at, record.index, record.reason, record.by, priority))
-
-    def _take_elsewhere(self, record: RequestProgressed | RequestMoved) -> None:
-        """Of a request that a replica runs."""
-        story = self._live.get(record.request_id)
-        if isinstance(record, RequestMoved):
-            self._moves.append(record)
-            if story is not None:
+    def _take_of(self, story: Story, record: LifeRecord) -> None:
+        """Something happened to a request that has not ended."""
+        match record:
+            case RequestStarted():
+                self._unstarted[story.accepted.is_background] -= 1
+                self._histograms.add_started(record, story)
+                story.start(record)
+            case RequestPreempted():
+                by = self._live.get(record.by)
+                priority = None if by is None else by.accepted.priority
+                story.lose(Loss(record.at, record.index, record.reason, record.by, priority))
+            case RequestProgressed():
+                self._take_progressed(story, record)
+            case RequestMoved():
+                self._moves.append(record)
                 story.move(record)
-        elif story is not None:
-            is_first = story.advance(record)
-            if story.accepted.is_background:
-                return
-            if is_first:
-                self._histograms.first_token.add(record.at - story.accepted.arrived_at)
-            for gap_s in record.token_gaps_s:
-                self._add_gap(gap_s)
+            case RequestDone() | RequestFailed():
+                self._take_end(story, record)
+            case _:
+                assert_never(record)
+
+    def _take_progressed(self, story: Story, record: RequestProgressed) -> None:
+        is_first = story.advance(record)
+        if story.accepted.is_background:
+            return
+        if is_first:
+            self._histograms["first_token_seconds"].add(record.at - story.accepted.arrived_at)
+        for gap_s in record.token_gaps_s:
+            self._add_gap(gap_s)
 
     def _add_gap(self, gap_s: float) -> None:
         self._gaps.append(gap_s)
-        self._histograms.token_gap.add(gap_s)
+        self._histograms["token_gap_seconds"].add(gap_s)
 
     def _take_lost(self, record: BackendLost) -> None:
         if record.restarts_failed == 0:
@@ -242,13 +323,10 @@ class Recorder:
                 if story.slot is not None:
                     story.lose(Loss(record.at, 0, None))
 
-    def _take_end(self, record: RequestDone | RequestFailed) -> None:
-        story = self._live.pop(record.request_id, None)
-        if story is not None:
-            story.end(record)
+    def _take_end(self, story: Story, record: RequestDone | RequestFailed) -> None:
+        del self._live[story.id]
+        story.end(record)
         self._histograms.add_ended(record, story)
-        if story is None:
-            return
         self._unstarted[story.accepted.is_background] -= story.started is None
         self._ended[story.id] = story
         if len(self._ended) > self._requests_max:

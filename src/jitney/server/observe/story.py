@@ -5,6 +5,7 @@ The engine thread changes it under the recorder's lock, until the request ends.
 
 from copy import copy
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from jitney.core.events import PreemptReason
 from jitney.core.request import Priority, RequestId
@@ -29,15 +30,14 @@ READING_S_MIN = 0.005
 """Reading and tokenising that is shorter than this counts as waiting."""
 
 
-@dataclass(frozen=True, slots=True)
-class PrefillSpan:
+class PrefillSpan(NamedTuple):
     """Prompt or recomputed tokens [start, start + length) that one tick computed."""
 
     tick: int
     at: float
-    seconds: float
     start: int
     length: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class CompletionProgress:
     """Whether it lost its slot since then."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Story:
     """One request. Times are seconds on the engine's clock."""
 
@@ -89,7 +89,7 @@ class Story:
     """Requests that waited when it came."""
     running_before: int
     started: RequestStarted | None = None
-    phases: list[tuple[float, str]]
+    phases: list[tuple[float, str]] = field(init=False)
     """When each phase began: reading, queued, prefill, generating, preempted, paused or moved."""
     spans: list[PrefillSpan] = field(default_factory=list)
     prefill_ticks: int = 0
@@ -119,6 +119,12 @@ class Story:
     """The error message that the caller got, and no more: callers see it."""
     progress: dict[int, CompletionProgress] = field(default_factory=dict)
     """By index of the completion."""
+
+    def __post_init__(self) -> None:
+        arrived_at, sent_at = self.accepted.arrived_at, self.accepted.sent_at
+        self.phases = [(arrived_at, "queued")]
+        if sent_at - arrived_at >= READING_S_MIN:
+            self.phases = [(arrived_at, "reading"), (sent_at, "queued")]
 
     @property
     def id(self) -> RequestId:
@@ -175,8 +181,8 @@ class Story:
         self.prefill_ticks += fresh > 0
         self.prefill_tokens += fresh
         if len(self.spans) < SPANS_MAX:
-            seconds, start, length = tick.tick_ms / 1e3, member.start, member.length
-            self.spans.append(PrefillSpan(tick.number, tick.at, seconds, start, length))
+            place, seconds = (member.start, member.length), tick.tick_ms / 1e3
+            self.spans.append(PrefillSpan(tick.number, tick.at, *place, seconds))
 
     def lose(self, loss: Loss) -> None:
         """It lost a slot."""
@@ -262,11 +268,27 @@ class Story:
         self.phases.append((max(at, self.phases[-1][0]), phase))
 
 
-def begin(record: RequestAccepted, waiting_before: int, running_before: int) -> Story:
-    """The story of a request that was accepted."""
-    phases = [(record.arrived_at, "queued")]
-    if record.sent_at - record.arrived_at >= READING_S_MIN:
-        phases = [(record.arrived_at, "reading"), (record.sent_at, "queued")]
-    return Story(
-        accepted=record, waiting_before=waiting_before, running_before=running_before, phases=phases
-    )
+def figures(story: Story) -> dict[str, object]:
+    """What a request is and what it took, for people."""
+    accepted = story.accepted
+    found: dict[str, object] = {
+        "prompt_tokens": accepted.prompt_tokens,
+        "cached_tokens": story.cached_tokens,
+        "completion_tokens": story.completion_tokens,
+        "recomputed_tokens": story.recomputed_tokens,
+        "completions": accepted.completions,
+        "priority": accepted.priority.name.lower(),
+        "is_background": accepted.is_background,
+        "ending": story.ending,
+    }
+    return {**found, "replica": story.replica} if story.replica else found
+
+
+def move_fields(move: RequestMoved) -> dict[str, str | int]:
+    """From where to where a request moved, why, and with how many tokens."""
+    return {
+        "from": move.from_replica,
+        "to": move.to_replica,
+        "tokens": move.generated_tokens,
+        "reason": move.reason.value,
+    }

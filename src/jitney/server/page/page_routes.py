@@ -72,12 +72,12 @@ def make_page_router(service: Service, monitor: Monitor, state: PageState) -> AP
 
     @router.get("/page/requests/{request_id}")
     async def page_request(request: Request, request_id: str) -> Response:
-        shown = state.request(_viewer_of(service, request), RequestId(request_id))
-        if shown is None:
+        content = state.request(_viewer_of(service, request), RequestId(request_id))
+        if content is None:
             raise Refusal(
                 "request_not_found", "The request is not known here, or not any more.", headers=LIVE
             )
-        return _json(shown)
+        return _json(content)
 
     @router.get("/debug/trace")
     async def debug_trace(request: Request, whole: bool = False) -> Response:

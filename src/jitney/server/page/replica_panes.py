@@ -5,16 +5,16 @@ whoever guesses the tokens, so the page gets a name made with a secret of this p
 which prefixes are the same, and nothing else.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 
+from jitney.core.snapshot import SlotView
 from jitney.engine.replica_view import ReplicaView
 from jitney.records import RequestMoved
+from jitney.server.observe.story import move_fields
 
-JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
-Fields = dict[str, JsonValue]
+Fields = dict[str, object]
+"""An object of JSON."""
 
 REPLICAS_SHOWN = 32
 """So many show their slots; of all others only the figures are shown."""
@@ -23,14 +23,8 @@ PREFIXES_SHOWN = 12
 MOVES_SHOWN = 20
 NAME_BYTES = 3
 
-
-@dataclass(slots=True)
-class _Held:
-    """A prefix in the slots of one replica."""
-
-    slot_count: int = 0
-    cached_count: int = 0
-    tokens_max: int = 0
+Holders = Mapping[str, list[SlotView]]
+"""The slots that hold a prefix, by replica."""
 
 
 def replica_fields(view: ReplicaView, now: float) -> Fields:
@@ -53,49 +47,41 @@ def replica_fields(view: ReplicaView, now: float) -> Fields:
     }
 
 
-def prefix_rows(views: Sequence[ReplicaView], secret: bytes) -> list[JsonValue]:
+def prefix_rows(views: Sequence[ReplicaView], secret: bytes) -> list[Fields]:
     """Who holds which prefix: those on most replicas first, then those in most slots.
 
     Each row has a name, and for each replica that holds it the slots, the cached ones of these, and
     the tokens of the longest.
     """
-    held: defaultdict[int, dict[str, _Held]] = defaultdict(dict)
+    found: dict[int, dict[str, list[SlotView]]] = {}
     for view in views:
         for slot in () if view.detail is None else view.detail.slots:
             if slot.prefix is not None:
-                of_replica = held[slot.prefix].setdefault(view.name, _Held())
-                of_replica.slot_count += 1
-                of_replica.cached_count += slot.request_id is None
-                of_replica.tokens_max = max(of_replica.tokens_max, slot.token_count)
-    ranked = sorted(held.items(), key=lambda item: _rank(item[1]), reverse=True)
+                found.setdefault(slot.prefix, {}).setdefault(view.name, []).append(slot)
+    ranked = sorted(found.items(), key=lambda item: _rank(item[1]), reverse=True)
     return [
         {
             "prefix": _name(key, secret),
-            "on": {
-                name: [each.slot_count, each.cached_count, each.tokens_max]
-                for name, each in holders.items()
-            },
+            "on": {name: _counts(slots) for name, slots in holders.items()},
         }
         for key, holders in ranked[:PREFIXES_SHOWN]
     ]
 
 
-def move_fields(move: RequestMoved, request: str | None, now: float) -> Fields:
+def move_row(move: RequestMoved, request: str | None, now: float) -> Fields:
     """One move; `request` is None if the viewer may not read its name."""
-    return {
-        "request": request,
-        "from": move.from_replica,
-        "to": move.to_replica,
-        "tokens": move.generated_tokens,
-        "reason": move.reason.value,
-        "ago_s": now - move.at,
-        "away_s": move.away_ms / 1e3,
-    }
+    times = {"ago_s": now - move.at, "away_s": move.away_ms / 1e3}
+    return {"request": request, **move_fields(move), **times}
 
 
-def _rank(holders: Mapping[str, _Held]) -> tuple[int, int, int]:
-    slot_count = sum(each.slot_count for each in holders.values())
-    return len(holders), slot_count, max(each.tokens_max for each in holders.values())
+def _counts(slots: list[SlotView]) -> tuple[int, int, int]:
+    cached_count = sum(each.request_id is None for each in slots)
+    return len(slots), cached_count, max(each.token_count for each in slots)
+
+
+def _rank(holders: Holders) -> tuple[int, int, int]:
+    slot_count, _, tokens_max = _counts([each for slots in holders.values() for each in slots])
+    return len(holders), slot_count, tokens_max
 
 
 def _name(key: int, secret: bytes) -> str:

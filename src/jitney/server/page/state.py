@@ -15,6 +15,7 @@ replica after the other.
 """
 
 import asyncio
+import dataclasses
 import secrets
 from collections.abc import Callable, Iterable
 from itertools import islice
@@ -32,11 +33,12 @@ from jitney.server import limits
 from jitney.server.observe.explain import duration_text, explain, phases
 from jitney.server.observe.monitor import Monitor
 from jitney.server.observe.recorder import Viewer
-from jitney.server.observe.story import Loss, Story
+from jitney.server.observe.story import Loss, Story, figures
 from jitney.server.page.replica_panes import (
     MOVES_SHOWN,
     REPLICAS_SHOWN,
-    move_fields,
+    Fields,
+    move_row,
     prefix_rows,
     replica_fields,
 )
@@ -49,9 +51,6 @@ TICKS_SHOWN = 400
 STORIES_SHOWN = 40
 RATE_WINDOW_S = 5.0
 PERCENTILES = (0.50, 0.95, 0.99)
-
-Fields = dict[str, object]
-"""An object of JSON."""
 
 NOBODY = -1
 """In llama-server's numbers: no task, and no limit."""
@@ -93,18 +92,28 @@ class PageState:
     def _fields(
         self, detail: Detail | None, viewer: Viewer, ticks_after: int, *, wants_requests: bool
     ) -> Fields:
-        now = self._clock.now()
-        stats = self._engine.stats()
-        views = self._engine.replica_views()
+        now, health = self._clock.now(), self._service.readiness()
+        stats, views = self._engine.stats(), self._engine.replica_views()
+        settings = self._engine.settings
         fields: Fields = {
             "at": now,
             "model": self._service.model_name,
             "backend": self._engine.backend.traits.name,
-            "health": self._health(stats),
-            "limits": self._limits(),
-            "counts": _counts(stats),
-            "cost": _cost(stats),
-            "rate": self._rate(now, stats.uptime_s) if views is None else _rate_of_all(views),
+            "health": {
+                "status": health.status,
+                "reason": health.reason,
+                "uptime_s": stats.uptime_s,
+            },
+            "limits": {
+                "sequences_max": settings.max_num_seqs,
+                "batch_tokens_max": settings.max_num_batched_tokens,
+                "queue_requests_max": settings.max_num_queued_reqs,
+                "model_len_max": settings.model_len_max,
+                "prefix_tokens": PREFIX_SHOWN_STRIDES * PREFIX_STRIDE,
+            },
+            "counts": _part(stats, "counts"),
+            "cost": _part(stats, "cost"),
+            "rate": self._rate(now, stats.uptime_s),
             "ticks": [_tick(each) for each in self._recorder.ticks(ticks_after, TICKS_SHOWN)],
         }
         if views is not None:
@@ -125,7 +134,7 @@ class PageState:
         """Slots, memory and queue of one engine; `slot_count` are those of all."""
         return {
             "slots": self._pane_rows(detail, viewer, slot_count),
-            "memory": [(each.start, each.end, each.slots) for each in detail.stretches],
+            "memory": detail.stretches,
             "queue": [self._waiting(each, viewer, now) for each in detail.waiting],
         }
 
@@ -133,17 +142,19 @@ class PageState:
         slot_count = sum(len(each.detail.slots) for each in views if each.detail is not None)
         panes: list[Fields] = []
         for place, view in enumerate(views):
-            pane: Fields = {**replica_fields(view, now)}
+            pane = replica_fields(view, now)
             if view.detail is not None and place < REPLICAS_SHOWN:
                 pane |= self._seen(view.detail, slot_count, viewer, now)
             panes.append(pane)
         moves = islice(self._recorder.moves(), MOVES_SHOWN)
         return {
+            "rate": {
+                "tokens_s": sum(each.tokens_per_s for each in views),
+                "prefill_tokens_s": sum(each.prefill_tokens_per_s for each in views),
+            },
             "replicas": panes,
             "prefixes": prefix_rows(views, self._prefix_secret),
-            "moves": [
-                move_fields(each, self._name(each.request_id, viewer), now) for each in moves
-            ],
+            "moves": [move_row(each, self._name(each.request_id, viewer), now) for each in moves],
         }
 
     def request(self, viewer: Viewer, request_id: RequestId) -> bytes | None:
@@ -156,9 +167,8 @@ class PageState:
         fields = story_fields(story, now) | _details(story)
         fields["losses"] = [self._loss(each, story, viewer) for each in story.losses]
         if story.replica:
-            fields["replica"] = story.replica
             fields["moves"] = [
-                {**move_fields(each, story.id, now), "at_s": each.at - arrived_at}
+                {**move_row(each, story.id, now), "at_s": each.at - arrived_at}
                 for each in story.moves
             ]
         return msgspec.json.encode(fields)
@@ -178,31 +188,18 @@ class PageState:
             return self._detail
         return self._detail
 
-    def _health(self, stats: Stats) -> Fields:
-        health = self._service.readiness()
-        return {"status": health.status, "reason": health.reason, "uptime_s": stats.uptime_s}
-
-    def _limits(self) -> Fields:
-        settings = self._engine.settings
-        return {
-            "sequences_max": settings.max_num_seqs,
-            "batch_tokens_max": settings.max_num_batched_tokens,
-            "queue_requests_max": settings.max_num_queued_reqs,
-            "model_len_max": settings.model_len_max,
-            "prefix_tokens": PREFIX_SHOWN_STRIDES * PREFIX_STRIDE,
-        }
-
     def _rate(self, now: float, uptime_s: float) -> Fields:
-        recent = self._recorder.ticks_since(now - RATE_WINDOW_S)
-        made = sum(each.sampled_tokens for each in recent)
-        prefilled = sum(each.prefill_tokens for each in recent)
+        recent = [each for each in self._recorder.ticks() if each.at > now - RATE_WINDOW_S]
         # Right after the start the window is shorter.
         window_s = min(RATE_WINDOW_S, max(uptime_s, 0.5))
-        return {"tokens_s": made / window_s, "prefill_tokens_s": prefilled / window_s}
+        return {
+            "tokens_s": sum(each.sampled_tokens for each in recent) / window_s,
+            "prefill_tokens_s": sum(each.prefill_tokens for each in recent) / window_s,
+        }
 
     def _pane_rows(self, detail: Detail, viewer: Viewer, slot_count: int) -> list[Fields]:
         """The slots of one engine; those of all engines share the characters of texts."""
-        shown = min(TAIL_CHARACTERS, limits.PAGE_TEXT_CHARACTERS // max(slot_count, 1))
+        characters_max = min(TAIL_CHARACTERS, limits.PAGE_TEXT_CHARACTERS // max(slot_count, 1))
         rows: list[Fields] = []
         for view in detail.slots:
             row: Fields = {"slot": view.slot, "state": view.state, "tokens": view.token_count}
@@ -210,13 +207,13 @@ class PageState:
                 story = self._recorder.find(view.request_id)
                 may_read, index = viewer.may_read(story), view.index or 0
                 tails = detail.tails.get(view.request_id, ())
-                text = tails[index][-shown:] if index < len(tails) else ""
+                text = tails[index][-characters_max:] if index < len(tails) else ""
                 row["request"] = view.request_id if may_read else None
                 row |= {"index": index, "text": text if may_read else None}
                 if story is not None:
                     row |= {
                         "known": view.known_count,
-                        "made": _made_count(story, view),
+                        "made": _sampled_count(story, view),
                         "limit": story.accepted.max_tokens,
                     }
             rows.append(row)
@@ -236,11 +233,11 @@ class PageState:
         rows: list[Fields] = []
         for place, (replica, slots, slot_count) in enumerate(engines):
             first = place * self._engine.backend.traits.slots_max
-            held = {view.slot: view for view in slots}
-            running = {slot for slot, view in held.items() if view.state is not SlotState.CACHED}
+            by_number = {view.slot: view for view in slots}
+            running = {view.slot for view in slots if view.state is not SlotState.CACHED}
             idle = (slot for slot in range(slot_count) if slot not in running)
-            shown = sorted([*running, *islice(idle, max(0, slot_count - len(running)))])
-            rows += [self._slot_row(first + n, held.get(n), viewer, replica) for n in shown]
+            numbers = sorted([*running, *islice(idle, max(0, slot_count - len(running)))])
+            rows += [self._slot_row(first + n, by_number.get(n), viewer, replica) for n in numbers]
         return rows
 
     def _slot_row(
@@ -289,7 +286,7 @@ class PageState:
         return request_id if viewer.may_read(self._recorder.find(request_id)) else None
 
 
-def _made_count(story: Story, view: SlotView) -> int:
+def _sampled_count(story: Story, view: SlotView) -> int:
     """Tokens of a completion, also those that are computed again: after a preemption or a move."""
     return max(0, view.known_count - story.accepted.prompt_tokens)
 
@@ -297,7 +294,7 @@ def _made_count(story: Story, view: SlotView) -> int:
 def _progress_of(story: Story, view: SlotView) -> Fields:
     """How far a request is, in llama-server's names."""
     prompt, limit = story.accepted.prompt_tokens, story.accepted.max_tokens
-    made = _made_count(story, view)
+    sampled = _sampled_count(story, view)
     limit_shown = NOBODY if limit is None else limit
     return {
         "n_prompt_tokens": prompt,
@@ -307,50 +304,19 @@ def _progress_of(story: Story, view: SlotView) -> Fields:
         "next_token": [
             {
                 "has_next_token": True,
-                "n_remain": NOBODY if limit is None else max(0, limit - made),
-                "n_decoded": made,
+                "n_remain": NOBODY if limit is None else max(0, limit - sampled),
+                "n_decoded": sampled,
             }
         ],
     }
 
 
-def _rate_of_all(views: tuple[ReplicaView, ...]) -> Fields:
+def _part(stats: Stats, part: str) -> Fields:
+    """The figures that belong to this part of the page, by their names there."""
     return {
-        "tokens_s": sum(each.tokens_per_s for each in views),
-        "prefill_tokens_s": sum(each.prefill_tokens_per_s for each in views),
-    }
-
-
-def _counts(stats: Stats) -> Fields:
-    return {
-        "running": stats.active_slots,
-        "waiting": stats.current_queue_size,
-        "kv_tokens": stats.kv_tokens,
-        "kv_used": stats.kv_used,
-        "kv_cached": stats.kv_cached,
-        "accepted": stats.total_requests,
-        "completed": stats.completed_requests,
-        "cancelled": stats.cancelled_requests,
-        "failed": stats.failed_requests,
-        "refused": stats.refused_requests,
-        "preempted": stats.preemption_count,
-        "evicted": stats.eviction_count,
-        "backend_losses": stats.backend_failure_count,
-        "moved": stats.moved_count,
-        "replicas_gone": stats.replicas_gone_count,
-        "prompt_tokens": stats.prompt_tokens,
-        "cached_tokens": stats.cached_tokens,
-        "completion_tokens": stats.completion_tokens,
-    }
-
-
-def _cost(stats: Stats) -> Fields:
-    return {
-        "fixed_ms": stats.fixed_cost_ms,
-        "sequence_ms": stats.cost_per_sequence_ms,
-        "prefill_share": stats.prefill_share,
-        "decode_share": stats.decode_share,
-        "idle_share": stats.idle_share,
+        each.metadata[part]: getattr(stats, each.name)
+        for each in dataclasses.fields(Stats)
+        if part in each.metadata
     }
 
 
@@ -396,18 +362,11 @@ def _details(story: Story) -> Fields:
         return None if at is None else at - origin
 
     return {
-        "prompt_tokens": story.accepted.prompt_tokens,
-        "cached_tokens": story.cached_tokens,
-        "completion_tokens": story.completion_tokens,
-        "recomputed_tokens": story.recomputed_tokens,
-        "completions": story.accepted.completions,
+        **figures(story),
         "sent_s": since(story.accepted.sent_at),
         "started_s": since(None if story.started is None else story.started.at),
         "first_token_s": since(story.first_token_at),
         "last_token_s": since(story.last_token_at),
         "slowest_gap": None if story.gap is None else duration_text(story.gap.seconds),
-        "spans": [
-            (each.tick, each.at - origin, each.start, each.length, each.seconds)
-            for each in story.spans
-        ],
+        "spans": [each._replace(at=each.at - origin) for each in story.spans],
     }

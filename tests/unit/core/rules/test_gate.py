@@ -182,6 +182,20 @@ def test_the_size_of_an_adaptive_group_depends_on_departures_only() -> None:
     assert departed(often, 12) == departed(once, 12) == 12
 
 
+def test_a_group_departs_with_its_first_member() -> None:
+    """Guards `groups_departed`, and the size: a group that found no memory was counted at every
+    tick until it had a member."""
+    counters, first, second = Counters(), sequence("a"), sequence("b")
+    settings = SchedulerSettings(model_len_max=1000, max_num_seqs=2, strategy=Strategy.STATIC)
+    one = make_gate(settings, counters)
+    for _ in range(3):
+        assert opened(one, 0.0, newcomers(first, second))
+    assert counters["groups_departed"] == 0
+    for each in (first, second):
+        one.joined(each)
+    assert counters["groups_departed"] == 1
+
+
 def test_only_adaptive_groups_change_their_size() -> None:
     """Guards `static` and `dynamic`, whose groups fill every place however slow ticks are."""
     for strategy in (Strategy.STATIC, Strategy.DYNAMIC):

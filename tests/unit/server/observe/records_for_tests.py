@@ -1,11 +1,15 @@
 """Records made by hand, for tests of what watches an engine."""
 
+from dataclasses import replace
+
 from jitney.core.events import PreemptReason
 from jitney.core.request import Priority, RequestId
+from jitney.engine.replica_view import ReplicaView
 from jitney.errors import JitneyError
 from jitney.records import (
     Member,
     MoveReason,
+    Record,
     RequestAccepted,
     RequestDone,
     RequestFailed,
@@ -15,6 +19,44 @@ from jitney.records import (
     RequestStarted,
     TickRecord,
 )
+from jitney.server.observe.recorder import Recorder
+from jitney.server.observe.story import Story
+from tests.snapshots_for_tests import IDLE
+
+SNAPSHOT = replace(
+    IDLE,
+    running_count=2,
+    prefilling_count=1,
+    waiting_count=3,
+    waiting_tokens=5,
+    cached_count=1,
+    kv_used=60,
+    kv_cached=20,
+)
+VIEW = ReplicaView(
+    name="a",
+    snapshot=SNAPSHOT,
+    prompt_tokens=50,
+    cached_tokens=30,
+    completion_tokens=70,
+    tokens_per_s=1.5,
+    prefill_tokens_per_s=2.5,
+    detail=None,
+)
+
+
+def recorded(*records: Record) -> Recorder:
+    """A recorder that has taken these."""
+    recorder = Recorder(2000)
+    for record in records:
+        recorder.take(record)
+    return recorder
+
+
+def story_of(recorder: Recorder, name: str = "a") -> Story:
+    story = recorder.story(RequestId(name))
+    assert story is not None
+    return story
 
 
 def accepted(

@@ -21,29 +21,28 @@ from tests.unit.server.observe.records_for_tests import (
     member,
     moved,
     progressed,
+    recorded,
     started,
     tick,
 )
 
 
-def recorded() -> Recorder:
-    recorder = Recorder(512)
-    recorder.take(accepted(0.0, "a", 4, tenant="one"))
-    recorder.take(started(0.5, "a", 0.5))
-    recorder.take(tick(1.0, 1, member("a", 0, 4, samples=True, slot=2), took_s=0.4))
-    recorder.take(accepted(1.0, "b", 2, tenant="two"))
-    recorder.take(started(1.0, "b", 0.0))
-    recorder.take(
+def two_runs() -> Recorder:
+    return recorded(
+        accepted(0.0, "a", 4, tenant="one"),
+        started(0.5, "a", 0.5),
+        tick(1.0, 1, member("a", 0, 4, samples=True, slot=2), took_s=0.4),
+        accepted(1.0, "b", 2, tenant="two"),
+        started(1.0, "b", 0.0),
         tick(
             1.5,
             2,
             member("a", 4, 1, samples=True, slot=2),
             member("b", 0, 2, samples=True, slot=5),
             took_s=0.5,
-        )
+        ),
+        done(1.5, "a"),
     )
-    recorder.take(done(1.5, "a"))
-    return recorder
 
 
 # Any: as JSON has it
@@ -56,7 +55,7 @@ def events(recorder: Recorder, viewer: Viewer = EVERYONE) -> list[dict[str, Any]
 
 def test_every_event_has_what_the_format_demands() -> None:
     """Guards the file against viewers that drop what they do not understand."""
-    for event in events(recorded()):
+    for event in events(two_runs()):
         assert {"ph", "name", "pid", "tid", "args"} <= event.keys()
         assert event["ph"] in ("M", "X", "C")
         if event["ph"] != "M":
@@ -69,10 +68,10 @@ def test_slices_of_a_slot_stand_where_its_ticks_were() -> None:
     """Guards lanes against slices that are shifted or overlap."""
     names = {
         (event["pid"], event["tid"]): event["args"]["name"]
-        for event in events(recorded())
+        for event in events(two_runs())
         if event["name"] == "thread_name"
     }
-    slices = [each for each in events(recorded()) if each["ph"] == "X" and each["pid"] == ENGINE]
+    slices = [each for each in events(two_runs()) if each["ph"] == "X" and each["pid"] == ENGINE]
     lane = [each for each in slices if names[ENGINE, each["tid"]] == "slot 2"]
     assert [(each["name"], each["ts"], each["dur"]) for each in lane] == [
         ("a prefill 4", 600000.0, 400000.0),
@@ -84,7 +83,7 @@ def test_slices_of_a_slot_stand_where_its_ticks_were() -> None:
 
 def test_every_request_has_a_row_with_its_words_and_phases() -> None:
     """Guards the answer to why a request was slow, inside the trace."""
-    rows = [each for each in events(recorded()) if each["ph"] == "X" and each["pid"] == REQUESTS]
+    rows = [each for each in events(two_runs()) if each["ph"] == "X" and each["pid"] == REQUESTS]
     whole = {each["name"]: each for each in rows if "why" in each["args"]}
     assert whole["a"]["dur"] == 1.5e6
     assert whole["a"]["args"]["why"].startswith("Queued 500 ms")
@@ -94,7 +93,7 @@ def test_every_request_has_a_row_with_its_words_and_phases() -> None:
 
 def test_a_tenants_trace_names_no_request_of_another() -> None:
     """Guards tenants against each other: of the other one there are numbers only."""
-    found = events(recorded(), Viewer("two"))
+    found = events(two_runs(), Viewer("two"))
     rows = [each for each in found if each["ph"] == "X" and each["pid"] == REQUESTS]
     assert [each["name"] for each in rows if "why" in each["args"]] == ["b"]
     members = [each for each in found if each["ph"] == "X" and "request" in each["args"]]
@@ -108,7 +107,7 @@ def test_a_tenants_trace_names_no_request_of_another() -> None:
 
 def test_counters_show_memory_queue_and_batch() -> None:
     """Guards the counters beside the lanes."""
-    counters = [each for each in events(recorded()) if each["ph"] == "C"]
+    counters = [each for each in events(two_runs()) if each["ph"] == "C"]
     assert {each["name"] for each in counters} == {"kv tokens", "queue", "batch tokens"}
     batches = [each["args"] for each in counters if each["name"] == "batch tokens"]
     assert batches == [{"decode": 0, "prefill": 4}, {"decode": 1, "prefill": 2}]
@@ -121,22 +120,20 @@ def test_an_empty_recorder_is_still_a_trace() -> None:
 
 def test_a_move_is_a_moment_in_the_row_of_its_request() -> None:
     """Guards the trace of a cluster: one row for a request, whoever ran it."""
-    recorder = Recorder(512)
-    for record in (
+    recorder = recorded(
         accepted(0.0, "a", 4),
         started(1.0, "a", 1.0, replica="r1"),
         progressed(2.0, "a", 1),
         moved(4.0, "a", 37),
         progressed(5.0, "a", 38),
         done(6.0, "a"),
-    ):
-        recorder.take(record)
+    )
     row = [event for event in events(recorder) if event["pid"] == REQUESTS and event["tid"] == 1]
     names = [event["name"] for event in row if event["ph"] == "X"]
     assert names == ["a", "queued", "prefill", "generating", "moved", "generating"]
     (move,) = [event for event in row if event["ph"] == "i"]
     assert (move["name"], move["ts"]) == ("moved from r1 to r2", 4e6)
-    assert move["args"] == {"tokens": 37, "reason": "lost"}
+    assert move["args"] == {"from": "r1", "to": "r2", "tokens": 37, "reason": "lost"}
 
 
 def full(wide: int) -> Recorder:

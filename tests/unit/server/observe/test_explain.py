@@ -9,8 +9,7 @@ import pytest
 from jitney.core.events import PreemptReason
 from jitney.core.request import Priority, RequestId
 from jitney.server.observe.explain import duration_text, explain, phases
-from jitney.server.observe.recorder import Recorder
-from jitney.server.observe.story import Gap, Loss, Story, begin
+from jitney.server.observe.story import Gap, Loss, Story
 from tests.unit.server.observe.records_for_tests import (
     accepted,
     done,
@@ -18,7 +17,9 @@ from tests.unit.server.observe.records_for_tests import (
     moved,
     preempted,
     progressed,
+    recorded,
     started,
+    story_of,
     tick,
 )
 
@@ -27,12 +28,13 @@ ACCEPTED = replace(accepted(100.0, "a", 1000), max_tokens=None)
 
 def story(**changes: Any) -> Story:  # Any: whatever a Story takes
     """A request that ran for two seconds without incident."""
-    told = {name: changes.pop(name) for name in ("arrived_at", "completions") if name in changes}
-    made = begin(replace(ACCEPTED, **told), changes.pop("waiting_before", 0), 0)
+    names = ("arrived_at", "completions")
+    accepted_changes = {name: changes.pop(name) for name in names if name in changes}
+    one = Story(replace(ACCEPTED, **accepted_changes), changes.pop("waiting_before", 0), 0)
     started_at = changes.pop("started_at", 100.0)
     if started_at is not None:
-        made.start(started(started_at, "a", 0.0, cached=changes.pop("cached_tokens", 0)))
-    given: dict[str, Any] = {
+        one.start(started(started_at, "a", 0.0, cached=changes.pop("cached_tokens", 0)))
+    usual: dict[str, Any] = {
         "prefill_ticks": 2,
         "prefill_tokens": 1000,
         "first_token_at": 100.5,
@@ -41,7 +43,9 @@ def story(**changes: Any) -> Story:  # Any: whatever a Story takes
         "ended_at": 102.0,
         "ending": "stop",
     }
-    return replace(made, **{**given, **changes})
+    for name, value in {**usual, **changes}.items():
+        setattr(one, name, value)
+    return one
 
 
 def test_a_smooth_request_says_only_what_it_did() -> None:
@@ -53,7 +57,7 @@ def test_a_smooth_request_says_only_what_it_did() -> None:
 
 def test_a_hard_life_is_told_in_full() -> None:
     """Guards the sentence that answers: why was my request slow?"""
-    told = explain(
+    words = explain(
         story(
             started_at=100.12,
             waiting_before=3,
@@ -67,7 +71,7 @@ def test_a_hard_life_is_told_in_full() -> None:
         ),
         200.0,
     )
-    assert told == (
+    assert words == (
         "Queued 120 ms behind 3 requests, prefilled in 4 ticks (1,830 tokens, 512 more from the "
         "cache), preempted once (memory ran out; recomputed 214 tokens), generated 31 tokens at "
         "20 tok/s; the slowest gap was 310 ms while 2 prompts (400 tokens) were prefilled beside "
@@ -137,8 +141,8 @@ def test_each_cause_has_its_words(changes: dict[str, object], words: str) -> Non
 def test_time_at_the_door_is_told_apart_from_waiting() -> None:
     """Guards a request that was slow to read: it is not said to have been quick, or queued."""
     slow = story(arrived_at=82.8, started_at=100.02)
-    told = explain(slow, 200.0)
-    assert told.startswith("Read and tokenised in 17.2 s, queued 20 ms, prefilled")
+    words = explain(slow, 200.0)
+    assert words.startswith("Read and tokenised in 17.2 s, queued 20 ms, prefilled")
     kinds = [(kind, round(end_s, 2)) for kind, _, end_s in phases(slow, 200.0)]
     assert kinds[:2] == [("reading", 17.2), ("queued", 17.22)]
     unstarted = story(arrived_at=90.0, started_at=None, first_token_at=None, last_token_at=None)
@@ -175,21 +179,19 @@ def test_a_request_that_never_ran_says_so() -> None:
 
 def test_phases_follow_one_another_and_fill_the_whole_life() -> None:
     """Guards the bar of a request: no hole, no overlap, from arrival to the end."""
-    recorder = Recorder(2000)
-    for record in (
-        ACCEPTED,
-        started(100.2, "a", 0.2),
-        tick(100.5, 1, member("a", 0, 1000, samples=True)),
-        tick(100.9, 2, member("a", 1000, 1, samples=True)),
-        preempted(101.0, "a", PreemptReason.RECOMPUTED, "b"),
-        tick(101.5, 3, member("a", 0, 500, samples=False), took_s=0.1),
-        tick(101.6, 4, member("a", 500, 502, samples=True), took_s=0.1),
-        tick(101.9, 5, member("a", 1002, 1, samples=True)),
-        done(102.0, "a"),
-    ):
-        recorder.take(record)
-    hard = recorder.story(RequestId("a"))
-    assert hard is not None
+    hard = story_of(
+        recorded(
+            ACCEPTED,
+            started(100.2, "a", 0.2),
+            tick(100.5, 1, member("a", 0, 1000, samples=True)),
+            tick(100.9, 2, member("a", 1000, 1, samples=True)),
+            preempted(101.0, "a", PreemptReason.RECOMPUTED, "b"),
+            tick(101.5, 3, member("a", 0, 500, samples=False), took_s=0.1),
+            tick(101.6, 4, member("a", 500, 502, samples=True), took_s=0.1),
+            tick(101.9, 5, member("a", 1002, 1, samples=True)),
+            done(102.0, "a"),
+        )
+    )
     found = phases(hard, 200.0)
     assert [kind for kind, _, _ in found] == [
         "queued", "prefill", "generating", "preempted", "prefill", "generating",
@@ -204,17 +206,15 @@ def test_phases_follow_one_another_and_fill_the_whole_life() -> None:
 
 def test_memory_that_was_restored_is_no_prefill() -> None:
     """Guards the bar of a request whose memory was saved: it generates as soon as it runs again."""
-    recorder = Recorder(2000)
-    for record in (
-        ACCEPTED,
-        started(100.0, "a", 0.0),
-        tick(100.5, 1, member("a", 0, 1000, samples=True)),
-        preempted(101.0, "a", PreemptReason.SAVED, "b"),
-        tick(101.5, 2, member("a", 1000, 1, samples=True), took_s=0.1),
-    ):
-        recorder.take(record)
-    live = recorder.story(RequestId("a"))
-    assert live is not None
+    live = story_of(
+        recorded(
+            ACCEPTED,
+            started(100.0, "a", 0.0),
+            tick(100.5, 1, member("a", 0, 1000, samples=True)),
+            preempted(101.0, "a", PreemptReason.SAVED, "b"),
+            tick(101.5, 2, member("a", 1000, 1, samples=True), took_s=0.1),
+        )
+    )
     kinds = [(kind, round(end_s, 3)) for kind, _, end_s in phases(live, 102.0)]
     assert kinds == [("prefill", 0.5), ("generating", 1.0), ("preempted", 1.4), ("generating", 2.0)]
 
@@ -236,19 +236,17 @@ def test_times_are_written_for_people(seconds: float, text: str) -> None:
 
 def test_a_moved_request_says_how_often_why_and_how_long_nothing_came() -> None:
     """Guards the answer to a pause in a stream: its replica was lost, not the model slow."""
-    recorder = Recorder(2000)
-    for record in (
-        ACCEPTED,
-        started(100.0, "a", 0.0, replica="r1"),
-        progressed(100.5, "a", 1),
-        moved(101.5, "a", 20, away_s=0.5),
-        progressed(102.5, "a", 21),
-        moved(103.0, "a", 30, away_s=0.2),
-        progressed(103.2, "a", 31),
-    ):
-        recorder.take(record)
-    live = recorder.story(RequestId("a"))
-    assert live is not None
+    live = story_of(
+        recorded(
+            ACCEPTED,
+            started(100.0, "a", 0.0, replica="r1"),
+            progressed(100.5, "a", 1),
+            moved(101.5, "a", 20, away_s=0.5),
+            progressed(102.5, "a", 21),
+            moved(103.0, "a", 30, away_s=0.2),
+            progressed(103.2, "a", 31),
+        )
+    )
     assert explain(live, 104.0) == (
         "Started at once, moved twice to another replica (its replica was lost; 1.9 s without "
         "progress), has generated 31 tokens at 11 tok/s."
@@ -256,11 +254,7 @@ def test_a_moved_request_says_how_often_why_and_how_long_nothing_came() -> None:
 
 
 def test_a_request_that_moved_before_it_ran_waits_on() -> None:
-    recorder = Recorder(2000)
-    recorder.take(ACCEPTED)
-    recorder.take(moved(101.0, "a", 0, away_s=0.5))
-    live = recorder.story(RequestId("a"))
-    assert live is not None
+    live = story_of(recorded(ACCEPTED, moved(101.0, "a", 0, away_s=0.5)))
     assert explain(live, 102.0) == (
         "Has been waiting 2.0 s, moved once to another replica (its replica was lost; 500 ms "
         "without progress)."

@@ -15,11 +15,15 @@ from jitney.core.params import SamplingParams
 from jitney.core.request import Priority, Request, RequestId
 from jitney.core.scheduler_settings import Policy, SchedulerSettings
 from jitney.engine.engine import Engine
+from jitney.engine.stats import Statistics
 from jitney.errors import ContextLengthExceeded
 from jitney.server import limits
 from jitney.server.http.open_files import connections_max
+from jitney.server.observe.metric_table import replica_levels, replica_sums
 from jitney.server.observe.metrics import LIMIT_LABELS
 from jitney.server.observe.monitor import Monitor
+from jitney.server.observe.prometheus_families import families
+from tests.unit.server.observe.records_for_tests import SNAPSHOT, VIEW
 
 WAIT_S = 60.0
 LABELS = {"model_name": "tiny", "engine": "0"}
@@ -98,7 +102,7 @@ LIMITS = """
 """The labels of `jitney:limit` without a service."""
 
 
-class Watched:
+class MeteredEngine:
     """An engine over the fake backend, with metrics."""
 
     def __init__(self) -> None:
@@ -145,75 +149,76 @@ def request(name: str, size: int, n: int = 1) -> Request:
 
 
 @pytest.fixture
-def watched() -> Iterator[Watched]:
+def metered() -> Iterator[MeteredEngine]:
     """Not started; closed when the test is over."""
-    made = Watched()
-    yield made
-    made.engine.close(drain_s=0)
+    one = MeteredEngine()
+    yield one
+    one.engine.close(drain_s=0)
 
 
-def test_totals_after_a_run_are_what_the_callers_counted(watched: Watched) -> None:
+def test_totals_after_a_run_are_what_the_callers_counted(metered: MeteredEngine) -> None:
     """Guards the truth of metrics: preemption, n, chunks and ends of all kinds count once."""
     requests = [request(f"r{at}", 3 + at * 5 % 90, n=1 + at % 3) for at in range(40)]
-    handles = [watched.engine.send(each) for each in requests]
-    watched.engine.start()
+    handles = [metered.engine.send(each) for each in requests]
+    metered.engine.start()
     answers = [handle.result(WAIT_S) for handle in handles]
-    values = watched.values()
-    made = sum(answer.usage.completion_count for answer in answers)
-    given = sum(answer.usage.prompt_count for answer in answers)
+    values = metered.values()
+    sampled = sum(answer.usage.completion_count for answer in answers)
+    prompt_tokens = sum(answer.usage.prompt_count for answer in answers)
     cached = sum(answer.usage.cached_count for answer in answers)
-    assert values["jitney:completion_tokens_total"] == made
-    assert values[vllm("generation_tokens_total")] == made
-    assert values["llamacpp:tokens_predicted_total"] == made
-    assert values["jitney:prompt_tokens_total"] == given == values[vllm("prompt_tokens_total")]
+    assert values["jitney:completion_tokens_total"] == sampled
+    assert values[vllm("generation_tokens_total")] == sampled
+    assert values["llamacpp:tokens_predicted_total"] == sampled
+    assert values["jitney:prompt_tokens_total"] == prompt_tokens
+    assert values[vllm("prompt_tokens_total")] == prompt_tokens
     assert values[vllm("prefix_cache_hits_total")] == cached
-    assert values["llamacpp:prompt_tokens_total"] == given - cached
+    assert values["llamacpp:prompt_tokens_total"] == prompt_tokens - cached
     assert values["llamacpp:prompt_tokens_cached_total"] == cached
     ended = sum(value for key, value in values.items() if "requests_ended_total" in key)
     assert ended == values["jitney:requests_accepted_total"] == len(answers)
     assert values[vllm("time_to_first_token_seconds_count")] == len(answers)
     firsts = sum(len(answer.completions) for answer in answers)
-    assert values[vllm("inter_token_latency_seconds_count")] == made - firsts
-    assert values[vllm("num_preemptions_total")] == watched.engine.stats().preemption_count
+    assert values[vllm("inter_token_latency_seconds_count")] == sampled - firsts
+    assert values[vllm("num_preemptions_total")] == metered.engine.stats().preemption_count
 
 
 def test_displacement_by_class_is_a_preemption_in_every_count(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
+    metered: MeteredEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards one count: metrics, `Stats` and those who show it knew of different preemptions."""
     long = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
     low = [replace(request(f"r{at}", 3), priority=Priority.LOW, params=long) for at in range(4)]
     urgent = [replace(request(f"u{at}", 3), priority=Priority.HIGH) for at in range(2)]
-    handles = [watched.engine.send(each) for each in low]
-    execute = watched.backend.execute
+    handles = [metered.engine.send(each) for each in low]
+    execute = metered.backend.execute
 
     def joined(batch: Batch) -> Outcome:
         # All four run, and have made a token.
         if batch.number == 2:
-            handles.extend(map(watched.engine.send, urgent))
+            handles.extend(map(metered.engine.send, urgent))
         return execute(batch)
 
-    monkeypatch.setattr(watched.backend, "execute", joined)
-    watched.engine.start()
+    monkeypatch.setattr(metered.backend, "execute", joined)
+    metered.engine.start()
     for at in range(6):
         handles[at].result(WAIT_S)
-    values, stats = watched.values(), watched.engine.stats()
+    values, stats = metered.values(), metered.engine.stats()
     assert values["jitney:preemptions_total{reason=displaced}"] == 2
     assert values[vllm("num_preemptions_total")] == stats.preemption_count
     names = ("displaced", "preempted_saved", "preempted_recomputed")
     assert sum(stats.counters[name] for name in names) == stats.preemption_count
 
 
-def test_figures_of_the_statistics_are_there_and_the_same(watched: Watched) -> None:
+def test_figures_of_the_statistics_are_there_and_the_same(metered: MeteredEngine) -> None:
     """Guards the peak of the queue, idle slots, shares of time and T(B) = C + B c."""
-    before = watched.values()
+    before = metered.values()
     assert before["jitney:time_share{kind=idle}"] == 1.0
     assert "jitney:batch_fixed_seconds" not in before, "nothing was fitted, and 0 would be a lie"
-    handles = [watched.engine.send(request(f"r{at}", 3 + at)) for at in range(9)]
-    watched.engine.start()
+    handles = [metered.engine.send(request(f"r{at}", 3 + at)) for at in range(9)]
+    metered.engine.start()
     for handle in handles:
         handle.result(WAIT_S)
-    values, stats = watched.values(), watched.engine.stats()
+    values, stats = metered.values(), metered.engine.stats()
     assert values["jitney:peak_queue_size"] == stats.peak_queue_size >= 5
     assert values["jitney:idle_slots"] == stats.idle_slots == 4
     shares = [values[f"jitney:time_share{{kind={kind}}}"] for kind in ("prefill", "decode", "idle")]
@@ -222,30 +227,30 @@ def test_figures_of_the_statistics_are_there_and_the_same(watched: Watched) -> N
     assert values["jitney:batch_per_sequence_seconds"] == pytest.approx(0.001)
 
 
-def test_every_vllm_histogram_has_vllms_bounds(watched: Watched) -> None:
+def test_every_vllm_histogram_has_vllms_bounds(metered: MeteredEngine) -> None:
     """Guards dashboards that compute quantiles from those very buckets."""
-    values = watched.values()
+    values = metered.values()
     for name, bounds in VLLM_HISTOGRAMS.items():
         keys = [vllm(f"{name}_bucket", le=repr(float(bound))) for bound in bounds]
         found = {key for key in values if key.startswith(f"vllm:{name}_bucket{{")}
         assert found == {*keys, vllm(f"{name}_bucket", le="+Inf")}, name
 
 
-def test_llama_servers_sixteen_series_are_there(watched: Watched) -> None:
+def test_llama_servers_sixteen_series_are_there(metered: MeteredEngine) -> None:
     """Guards dashboards made for llama-server: its names, each once, and of its types."""
-    lines = watched.metrics.render().decode().splitlines()
-    told = [line.split()[2:] for line in lines if line.startswith("# TYPE llamacpp:")]
+    lines = metered.metrics.render().decode().splitlines()
+    types = [line.split()[2:] for line in lines if line.startswith("# TYPE llamacpp:")]
     expected = [[f"llamacpp:{name}", kind] for kind, names in LLAMACPP.items() for name in names]
-    assert sorted(told) == sorted(expected)
-    for name, _ in told:
+    assert sorted(types) == sorted(expected)
+    for name, _ in types:
         assert any(line.startswith((f"{name} ", f"{name}{{")) for line in lines), name
 
 
-def test_every_limit_and_every_event_is_visible(watched: Watched) -> None:
+def test_every_limit_and_every_event_is_visible(metered: MeteredEngine) -> None:
     """Guards invariant 9: a bound that nobody can see is met by surprise."""
-    values = watched.values()
-    for field in fields(watched.engine.settings):
-        value = getattr(watched.engine.settings, field.name)
+    values = metered.values()
+    for field in fields(metered.engine.settings):
+        value = getattr(metered.engine.settings, field.name)
         if isinstance(value, int | float) and not isinstance(value, bool):
             label = LIMIT_LABELS.get(field.name, field.name)
             assert values[f"jitney:limit{{limit={label}}}"] == value
@@ -263,28 +268,30 @@ def test_every_limit_and_every_event_is_visible(watched: Watched) -> None:
         assert values[f"jitney:events_total{{event={name}}}"] == 0
 
 
-def test_the_labels_of_limits_do_not_change_when_a_constant_is_renamed(watched: Watched) -> None:
+def test_the_labels_of_limits_do_not_change_when_a_constant_is_renamed(
+    metered: MeteredEngine,
+) -> None:
     """Guards dashboards and alerts on a limit: a label that is gone shows nothing at all."""
-    found = re.findall(r'^jitney:limit{limit="(\w+)"}', watched.metrics.render().decode(), re.M)
+    found = re.findall(r'^jitney:limit{limit="(\w+)"}', metered.metrics.render().decode(), re.M)
     assert set(found) >= set(LIMITS.split())
 
 
-def test_a_refused_request_is_counted_by_its_error(watched: Watched) -> None:
+def test_a_refused_request_is_counted_by_its_error(metered: MeteredEngine) -> None:
     """Guards against refusals that no dashboard shows."""
-    watched.engine.start()
+    metered.engine.start()
     with pytest.raises(ContextLengthExceeded):
-        watched.engine.submit(request("long", 300))
-    values = watched.values()
+        metered.engine.submit(request("long", 300))
+    values = metered.values()
     assert values["jitney:requests_refused_total{error=ContextLengthExceeded}"] == 1
     assert values["jitney:requests_accepted_total"] == 0
 
 
-def test_answers_over_http_are_counted_by_route_and_status(watched: Watched) -> None:
+def test_answers_over_http_are_counted_by_route_and_status(metered: MeteredEngine) -> None:
     """Guards the error rate that alerts are made of."""
     for status in (200, 200, 503):
-        watched.metrics.answered("/v1/models", status)
-    watched.metrics.answered("/v1/completions", 429, "QueueFull")
-    values = watched.values()
+        metered.metrics.answered("/v1/models", status)
+    metered.metrics.answered("/v1/completions", 429, "QueueFull")
+    values = metered.values()
     assert values["jitney:http_refusals_total{error=QueueFull}"] == 1
     assert values["jitney:http_responses_total{route=/v1/models,status=200}"] == 2
     assert values["jitney:http_responses_total{route=/v1/models,status=503}"] == 1
@@ -292,7 +299,7 @@ def test_answers_over_http_are_counted_by_route_and_status(watched: Watched) -> 
 
 def test_two_servers_in_one_process_do_not_share_numbers() -> None:
     """Guards against a registry that is global."""
-    first, second = Watched(), Watched()
+    first, second = MeteredEngine(), MeteredEngine()
     try:
         first.engine.start()
         first.engine.submit(request("a", 5)).result(WAIT_S)
@@ -301,3 +308,37 @@ def test_two_servers_in_one_process_do_not_share_numbers() -> None:
     finally:
         first.engine.close(drain_s=0)
         second.engine.close(drain_s=0)
+
+
+def test_every_figure_has_the_name_of_its_replica() -> None:
+    views = (VIEW, replace(VIEW, name="b", completion_tokens=1))
+    totals = Statistics(0.0, SNAPSHOT, moved=4, replicas_gone=2)
+    tables = {"gauge": replica_levels(views), "counter": replica_sums(views, totals)}
+    values = {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for kind, table in tables.items()
+        for family in families(kind, table)
+        for sample in family.samples
+    }
+    assert values["jitney:replica_up", "a"] == values["jitney:replica_up", "b"] == 1
+    assert values["jitney:replica_requests_running", "a"] == 2
+    assert values["jitney:replica_requests_waiting", "a"] == 3
+    memory = {state: values["jitney:replica_kv_tokens", "a", state] for state in ("used", "cached")}
+    assert memory == {"used": 40, "cached": 20}
+    assert values["jitney:replica_kv_tokens", "a", "free"] == 40
+    assert values["jitney:replica_prompt_tokens_total", "a"] == 50
+    assert values["jitney:replica_prompt_tokens_cached_total", "a"] == 30
+    assert values["jitney:replica_completion_tokens_total", "a"] == 70
+    assert values["jitney:replica_completion_tokens_total", "b"] == 1
+    assert values["jitney:requests_moved_total",] == 4
+    assert values["jitney:replicas_gone_total",] == 2
+
+
+def test_without_replicas_only_the_sums_are_there() -> None:
+    """Guards the number of series: names of replicas that are gone are nowhere."""
+    table = replica_levels(()) | replica_sums((), Statistics(0.0, SNAPSHOT, moved=4))
+    assert {name for name, (_, values) in table.items() if values != []} == {
+        "requests_moved",
+        "replicas_gone",
+    }
+    assert "ends when it is gone" in table["replica_completion_tokens"][0]

@@ -27,7 +27,7 @@ from tests.unit.server.observe.records_for_tests import (
 )
 
 
-def told(*records: Record) -> InMemorySpanExporter:
+def exported(*records: Record) -> InMemorySpanExporter:
     """The exporter after these records went through recorder and spans, as an engine tells them."""
     exporter, recorder = InMemorySpanExporter(), Recorder(512)
     spans = Spans(recorder, "tiny", exporter)
@@ -40,7 +40,7 @@ def told(*records: Record) -> InMemorySpanExporter:
 
 def test_a_request_becomes_one_span_with_its_events_in_order() -> None:
     """Guards the span of a request that was preempted on its way."""
-    exporter = told(
+    exporter = exported(
         accepted(10.0, "a", 4),
         started(11.0, "a", 1.0),
         tick(12.0, 1, member("a", 0, 4, samples=True)),
@@ -66,7 +66,7 @@ def test_a_request_becomes_one_span_with_its_events_in_order() -> None:
 
 def test_a_request_that_moved_is_one_span_with_its_moves() -> None:
     """Guards the trace over a loss: whoever looks for a pause finds where it came from."""
-    exporter = told(
+    exporter = exported(
         accepted(10.0, "a", 4),
         started(11.0, "a", 1.0, replica="r1"),
         progressed(12.0, "a", 1),
@@ -90,7 +90,7 @@ def test_a_request_that_moved_is_one_span_with_its_moves() -> None:
 
 def test_a_failed_request_is_a_failed_span() -> None:
     """Guards error rates that are computed from spans."""
-    exporter = told(accepted(1.0, "a", 4), failed(2.0, "a", BackendFailed("broken")))
+    exporter = exported(accepted(1.0, "a", 4), failed(2.0, "a", BackendFailed("broken")))
     (span,) = exporter.get_finished_spans()
     assert span.status.status_code is StatusCode.ERROR
     assert span.attributes is not None
@@ -110,7 +110,7 @@ def test_a_failed_request_is_a_failed_span() -> None:
 def test_a_span_is_found_by_the_id_of_the_reply(name: str, operation: str, reply: str) -> None:
     """Guards whoever looks for a slow call by the id that its caller has."""
     taken = replace(accepted(1.0, name, 4, reply_id=reply), is_chat=operation == "chat")
-    exporter = told(taken, done(2.0, name))
+    exporter = exported(taken, done(2.0, name))
     (span,) = exporter.get_finished_spans()
     assert span.name == f"{operation} tiny"
     assert span.attributes is not None
@@ -120,5 +120,5 @@ def test_a_span_is_found_by_the_id_of_the_reply(name: str, operation: str, reply
 
 def test_ticks_and_live_requests_make_no_span() -> None:
     """Guards the collector against a span per tick."""
-    exporter = told(accepted(1.0, "a", 4), tick(2.0, 1, member("a", 0, 4, samples=True)))
+    exporter = exported(accepted(1.0, "a", 4), tick(2.0, 1, member("a", 0, 4, samples=True)))
     assert exporter.get_finished_spans() == ()

@@ -6,23 +6,18 @@ from dataclasses import replace
 from jitney.core.request import RequestId
 from jitney.records import RequestAccepted
 from jitney.server.observe.recorder import MEMBERS_MAX, Recorder, Viewer
-from jitney.server.observe.story import Story
 from tests.unit.server.observe.records_for_tests import (
     accepted,
     done,
     member,
     progressed,
+    recorded,
     started,
+    story_of,
     tick,
 )
 
 LENGTH_MAX = 512
-
-
-def story_of(recorder: Recorder, name: str) -> Story:
-    story = recorder.story(RequestId(name))
-    assert story is not None
-    return story
 
 
 def behind(at: float, name: str) -> RequestAccepted:
@@ -66,13 +61,16 @@ def test_times_of_background_requests_are_in_no_histogram_and_no_percentile() ->
         recorder.take(tick(3.0, 2, member(name, 4, 1, samples=True)))
         recorder.take(done(3.0, name))
     found = recorder.histograms()
-    times = ("first_token", "token_gap", "token_mean", "whole", "queued", "inferred")
-    for name in (*times, "prefilled", "generated"):
-        assert sum(getattr(found, name).counts) == 1, name
-    for name in ("tick", "tick_tokens"):
-        assert sum(getattr(found, name).counts) == 4, name
-    for name in ("prompt_length", "prompt_computed", "completion_length", "completions"):
-        assert sum(getattr(found, name).counts) == 2, name
+    counts = {name: sum(each.counts) for name, each in found.items()}
+    assert {name for name, count in counts.items() if count == 4} == {
+        "tick_seconds", "forward_seconds", "tick_tokens",
+    }  # fmt: skip
+    assert {name for name, count in counts.items() if count == 2} == {
+        "request_prompt_tokens", "request_completion_tokens",
+        "vllm:request_prefill_kv_computed_tokens", "vllm:request_max_num_generation_tokens",
+        "vllm:request_params_n", "vllm:request_params_max_tokens",
+    }  # fmt: skip
+    assert sorted(counts.values()) == [1] * 8 + [2] * 6 + [4] * 3, "the rest are times"
     assert (found.prefill_s, found.generation_s) == (2.0, 2.0), "llama-server's sums are of all"
     assert {name: len(values) for name, values in recorder.latencies().items()} == {
         "first_token": 1,
@@ -83,14 +81,15 @@ def test_times_of_background_requests_are_in_no_histogram_and_no_percentile() ->
 
 def test_times_between_tokens_that_were_made_elsewhere_are_counted() -> None:
     """Guards the latencies of a cluster, whose ticks happen elsewhere; not those of batches."""
-    recorder = Recorder(LENGTH_MAX)
-    recorder.take(accepted(0.0, "a", 4))
-    recorder.take(behind(0.0, "x"))
+    recorder = recorded(
+        accepted(0.0, "a", 4),
+        behind(0.0, "x"),
+    )
     for name in ("a", "x"):
         recorder.take(progressed(1.0, name, 1))
         recorder.take(progressed(1.5, name, 3, 0.2, 0.3))
     assert recorder.latencies()["gap"] == [0.2, 0.3]
-    token_gap = recorder.histograms().token_gap
+    token_gap = recorder.histograms()["token_gap_seconds"]
     assert (sum(token_gap.counts), token_gap.total) == (2, 0.5)
 
 
@@ -114,9 +113,9 @@ def test_wide_batches_make_fewer_ticks_kept() -> None:
     count = MEMBERS_MAX // width + 20
     for number in range(1, count + 1):
         recorder.take(tick(float(number), number, *members))
-    kept = recorder.ticks()
-    assert sum(len(each.members) for each in kept) <= MEMBERS_MAX
-    assert kept[-1].number == count
+    ticks = recorder.ticks()
+    assert sum(len(each.members) for each in ticks) <= MEMBERS_MAX
+    assert ticks[-1].number == count
 
 
 def test_ticks_after_a_number_are_those_a_page_has_not_seen() -> None:
@@ -126,7 +125,6 @@ def test_ticks_after_a_number_are_those_a_page_has_not_seen() -> None:
         recorder.take(tick(float(number), number))
     assert [each.number for each in recorder.ticks(after=7)] == [8, 9, 10]
     assert [each.number for each in recorder.ticks(after=0, count_max=2)] == [9, 10]
-    assert [each.number for each in recorder.ticks_since(8.5)] == [10, 9]
 
 
 def test_each_viewer_gets_its_own_stories_and_the_times_of_all() -> None:
@@ -143,10 +141,10 @@ def test_each_viewer_gets_its_own_stories_and_the_times_of_all() -> None:
     assert [each.id for each in recorder.stories()] == ["3", "2", "1", "0"]
     known = [recorder.find(RequestId(name)) for name in ("0", "3", "none")]
     accepted_records = [each and each.accepted for each in known]
-    told = [
+    facts = [
         each and (each.tenant, each.prompt_tokens, each.max_tokens) for each in accepted_records
     ]
-    assert told == [("one", 4, 64), ("two", 4, 64), None]
+    assert facts == [("one", 4, 64), ("two", 4, 64), None]
     assert sorted(recorder.latencies()["first_token"]) == [0.5] * 4
     assert recorder.latencies()["whole"] == [10.0]
 

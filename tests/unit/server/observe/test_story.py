@@ -1,11 +1,11 @@
 """Stories: what is kept of one request, and that it is never too much."""
 
 from jitney.core.events import PreemptReason
-from jitney.core.request import Priority, RequestId
+from jitney.core.request import Priority
 from jitney.errors import BackendFailed, DeadlineExceeded
 from jitney.records import BackendLost
 from jitney.server.observe.recorder import Recorder
-from jitney.server.observe.story import LOSSES_MAX, SPANS_MAX, Story
+from jitney.server.observe.story import LOSSES_MAX, SPANS_MAX
 from tests.unit.server.observe.records_for_tests import (
     accepted,
     done,
@@ -14,27 +14,24 @@ from tests.unit.server.observe.records_for_tests import (
     moved,
     preempted,
     progressed,
+    recorded,
     started,
+    story_of,
     tick,
 )
 
 LENGTH_MAX = 512
 
 
-def story_of(recorder: Recorder, name: str) -> Story:
-    story = recorder.story(RequestId(name))
-    assert story is not None
-    return story
-
-
 def test_a_request_is_followed_from_arrival_to_its_end() -> None:
     """Guards the numbers that an explanation is made of."""
-    recorder = Recorder(LENGTH_MAX)
-    recorder.take(accepted(0.0, "a", 10))
-    recorder.take(started(1.0, "a", 1.0, cached=2))
-    recorder.take(tick(2.0, 1, member("a", 2, 5, samples=False, slot=3)))
-    recorder.take(tick(3.0, 2, member("a", 7, 3, samples=True, slot=3)))
-    recorder.take(tick(5.0, 3, member("a", 10, 1, samples=True, slot=3)))
+    recorder = recorded(
+        accepted(0.0, "a", 10),
+        started(1.0, "a", 1.0, cached=2),
+        tick(2.0, 1, member("a", 2, 5, samples=False, slot=3)),
+        tick(3.0, 2, member("a", 7, 3, samples=True, slot=3)),
+        tick(5.0, 3, member("a", 10, 1, samples=True, slot=3)),
+    )
     live = story_of(recorder, "a")
     assert (live.slot, live.ended_at) == (3, None)
     recorder.take(done(5.5, "a"))
@@ -49,14 +46,15 @@ def test_a_request_is_followed_from_arrival_to_its_end() -> None:
 
 def test_a_preempted_request_remembers_why_by_whom_and_what_was_recomputed() -> None:
     """Guards the words about a preemption."""
-    recorder = Recorder(LENGTH_MAX)
-    recorder.take(accepted(0.0, "a", 4))
-    recorder.take(started(0.0, "a", 0.0))
-    recorder.take(accepted(0.5, "b", 4, Priority.HIGH))
-    recorder.take(tick(1.0, 1, member("a", 0, 4, samples=True)))
-    recorder.take(tick(2.0, 2, member("a", 4, 1, samples=True)))
-    recorder.take(preempted(2.5, "a", PreemptReason.DISPLACED, "b"))
-    recorder.take(tick(6.0, 3, member("a", 0, 6, samples=True), took_s=1.0))
+    recorder = recorded(
+        accepted(0.0, "a", 4),
+        started(0.0, "a", 0.0),
+        accepted(0.5, "b", 4, Priority.HIGH),
+        tick(1.0, 1, member("a", 0, 4, samples=True)),
+        tick(2.0, 2, member("a", 4, 1, samples=True)),
+        preempted(2.5, "a", PreemptReason.DISPLACED, "b"),
+        tick(6.0, 3, member("a", 0, 6, samples=True), took_s=1.0),
+    )
     story = story_of(recorder, "a")
     (loss,) = story.losses
     assert (loss.reason, loss.by, loss.by_priority) == (
@@ -85,11 +83,12 @@ def test_a_lost_backend_interrupts_those_who_ran_and_no_others() -> None:
 
 def test_the_slowest_gap_knows_what_was_prefilled_beside_it() -> None:
     """Guards the answer to: who made my stream stutter?"""
-    recorder = Recorder(LENGTH_MAX)
-    recorder.take(accepted(0.0, "a", 1))
-    recorder.take(started(0.0, "a", 0.0))
-    recorder.take(tick(1.0, 1, member("a", 0, 1, samples=True)))
-    recorder.take(tick(1.1, 2, member("a", 1, 1, samples=True)))
+    recorder = recorded(
+        accepted(0.0, "a", 1),
+        started(0.0, "a", 0.0),
+        tick(1.0, 1, member("a", 0, 1, samples=True)),
+        tick(1.1, 2, member("a", 1, 1, samples=True)),
+    )
     beside = (
         member("b", 0, 256, samples=False, slot=1),
         member("c", 0, 100, samples=True, slot=2),
@@ -130,31 +129,34 @@ def test_a_long_prompt_keeps_a_bounded_number_of_spans_and_counts_the_rest() -> 
 
 def test_tokens_made_elsewhere_are_told_now_and_then() -> None:
     """Guards the story of a request that a replica runs: there are no ticks to follow."""
-    recorder = Recorder(LENGTH_MAX)
-    recorder.take(accepted(0.0, "a", 10))
-    recorder.take(started(1.0, "a", 1.0, replica="r1"))
-    recorder.take(progressed(2.0, "a", 1))
-    recorder.take(progressed(3.0, "a", 30))
+    recorder = recorded(
+        accepted(0.0, "a", 10),
+        started(1.0, "a", 1.0, replica="r1"),
+        progressed(2.0, "a", 1),
+        progressed(3.0, "a", 30),
+    )
     live = story_of(recorder, "a")
     assert (live.first_token_at, live.last_token_at, live.completion_tokens) == (2.0, 3.0, 30)
-    assert recorder.histograms().first_token.total == 2.0
+    assert recorder.histograms()["first_token_seconds"].total == 2.0
     recorder.take(done(3.5, "a"))
     story = story_of(recorder, "a")
     assert (story.completion_tokens, story.last_token_at) == (2, 3.5), "as the end has it"
     assert [phase for _, phase in story.phases] == ["queued", "prefill", "generating"]
-    assert recorder.histograms().completion_longest.total == 2
+    longest = recorder.histograms()["vllm:request_max_num_generation_tokens"]
+    assert longest.total == 2
 
 
 def test_a_move_lasts_until_the_next_token() -> None:
     """Guards the bar of a request: the pause that its caller saw is seen."""
-    recorder = Recorder(LENGTH_MAX)
-    recorder.take(accepted(0.0, "a", 10))
-    recorder.take(started(1.0, "a", 1.0, replica="r1"))
-    recorder.take(progressed(2.0, "a", 1))
-    recorder.take(moved(4.0, "a", 20, away_s=0.5))
-    recorder.take(progressed(6.0, "a", 21))
-    recorder.take(accepted(0.0, "b", 10))
-    recorder.take(moved(4.0, "b", 0, away_s=1.0))
+    recorder = recorded(
+        accepted(0.0, "a", 10),
+        started(1.0, "a", 1.0, replica="r1"),
+        progressed(2.0, "a", 1),
+        moved(4.0, "a", 20, away_s=0.5),
+        progressed(6.0, "a", 21),
+        accepted(0.0, "b", 10),
+        moved(4.0, "b", 0, away_s=1.0),
+    )
     assert story_of(recorder, "a").phases[2:] == [
         (2.0, "generating"),
         (3.5, "moved"),
@@ -166,8 +168,9 @@ def test_a_move_lasts_until_the_next_token() -> None:
 
 
 def test_moves_without_end_are_only_counted() -> None:
-    recorder = Recorder(LENGTH_MAX)
-    recorder.take(accepted(0.0, "a", 10))
+    recorder = recorded(
+        accepted(0.0, "a", 10),
+    )
     for at in range(LOSSES_MAX + 5):
         recorder.take(moved(1.0 + at, "a", 0))
     story = story_of(recorder, "a")

@@ -8,11 +8,11 @@ from jitney.engine.replica_view import ReplicaView
 from jitney.records import MoveReason, RequestMoved
 from jitney.server.page.replica_panes import (
     PREFIXES_SHOWN,
-    move_fields,
+    move_row,
     prefix_rows,
     replica_fields,
 )
-from tests.unit.server.observe.test_replica_series import VIEW
+from tests.unit.server.observe.records_for_tests import VIEW
 
 SECRET = b"s" * 16
 
@@ -36,10 +36,8 @@ def test_a_prefix_is_told_with_who_holds_it() -> None:
         replace(VIEW, name="c"),
     ]
     first, second = prefix_rows(views, SECRET)
-    assert isinstance(first, dict)
-    assert isinstance(second, dict)
-    assert first["on"] == {"a": [2, 1, 300], "b": [1, 1, 64]}
-    assert second["on"] == {"b": [1, 0, 90]}
+    assert first["on"] == {"a": (2, 1, 300), "b": (1, 1, 64)}
+    assert second["on"] == {"b": (1, 0, 90)}
     assert first["prefix"] != second["prefix"]
 
 
@@ -72,7 +70,7 @@ def test_a_move_of_another_key_has_no_name() -> None:
         reason=MoveReason.LOST,
         away_ms=250.0,
     )
-    assert move_fields(move, None, 10.0) == {
+    assert move_row(move, None, 10.0) == {
         "request": None,
         "from": "a",
         "to": "b",

@@ -23,21 +23,32 @@ from tests.unit.server.observe.records_for_tests import accepted
 PAGES = 20
 
 
-def made() -> PageState:
-    """The page of an engine that has ended: nobody waits for a look at it."""
+class Still:
+    """A clock that stands: what was seen stays fresh."""
+
+    def now(self) -> float:
+        return 0.0
+
+
+def page_and_engine() -> tuple[PageState, Engine]:
     backend = FakeBackend(FakeSettings())
-    engine = Engine(backend, SchedulerSettings(model_len_max=100))
+    engine = Engine(backend, SchedulerSettings(model_len_max=100, max_num_seqs=4))
     request_factory = RequestFactory(backend, 100, lambda: 0)
     service = Service(engine, request_factory, None, ServeSettings(served_model_name=("tiny",)))
-    monitor = Monitor(engine, "tiny")
+    return PageState(service, Monitor(engine, "tiny", clock=Still())), engine
+
+
+def page_of_ended_engine() -> PageState:
+    """Nobody waits for a look at it."""
+    page, engine = page_and_engine()
     engine.start()
     engine.close(drain_s=0)
-    return PageState(service, monitor)
+    return page
 
 
 def test_one_state_is_made_in_a_round_of_the_loop() -> None:
     """Guards everyone who streams: of hundreds of slots, each takes milliseconds to tell."""
-    page = made()
+    page = page_of_ended_engine()
 
     async def poll() -> int:
         rounds = 0
@@ -60,16 +71,7 @@ def test_however_many_ask_for_slots_the_engine_is_asked_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Guards the tick against whoever polls: a look is answered between two of them."""
-    backend = FakeBackend(FakeSettings())
-    engine = Engine(backend, SchedulerSettings(model_len_max=100, max_num_seqs=4))
-    service = Service(
-        engine,
-        RequestFactory(backend, 100, lambda: 0),
-        None,
-        ServeSettings(served_model_name=("tiny",)),
-    )
-    monitor = Monitor(engine, "tiny", clock=Still())
-    page = PageState(service, monitor)
+    page, engine = page_and_engine()
     looks: list[int] = []
     look = engine.look
 
@@ -89,21 +91,14 @@ def test_however_many_ask_for_slots_the_engine_is_asked_once(
         return await asyncio.gather(*(ask() for _ in range(PAGES)))
 
     try:
-        told = asyncio.run(poll())
+        replies = asyncio.run(poll())
     finally:
         engine.close(drain_s=0)
     assert len(looks) == 1
-    assert set(told) == {told_of_idle(4, 100)}
+    assert set(replies) == {idle_rows(4, 100)}
 
 
-class Still:
-    """A clock that stands: what was seen stays fresh."""
-
-    def now(self) -> float:
-        return 0.0
-
-
-def told_of_idle(count: int, length_max: int) -> bytes:
+def idle_rows(count: int, length_max: int) -> bytes:
     rows = [
         {
             "id": number,
@@ -120,7 +115,7 @@ def told_of_idle(count: int, length_max: int) -> bytes:
 
 def test_the_text_of_all_slots_together_is_bounded() -> None:
     """Guards the size of what is told: with many slots each shows the end of its text only."""
-    page = made()
+    page = page_of_ended_engine()
     for count in (1, 16, 512):
         names = [RequestId(str(number)) for number in range(count)]
         slots = tuple(
@@ -140,7 +135,7 @@ def test_the_text_of_all_slots_together_is_bounded() -> None:
 
 def test_a_moved_request_is_prefilled_up_to_the_tokens_that_it_had() -> None:
     """Guards "prefill 80 of 39": what it made elsewhere is computed again with its prompt."""
-    page = made()
+    page = page_of_ended_engine()
     name = RequestId("a")
     page._recorder.take(accepted(0.0, name, 39))
     view = SlotView(0, SlotState.PREFILLING, name, 0, 80, None, 90)
