@@ -19,8 +19,7 @@ from jitney.core.events import FinishReason
 from jitney.engine.answer import Answer, Usage
 from jitney.errors import DeadlineExceeded, Draining
 from jitney.server import limits
-from jitney.server.admission.live_calls import Handles, LiveRequest
-from jitney.server.call import Call, deadline_passed
+from jitney.server.admission.calls import Call, Handles, LiveRequest, deadline_passed
 from jitney.server.error_object import Refusal, refusal_of
 from jitney.server.openai.bodies import CompletionBody
 from jitney.server.openai.chat_body import ChatBody

@@ -20,7 +20,7 @@ from jitney.errors import QueueFull
 from jitney.server import limits
 from jitney.server.answer_call import Chunks, Generation
 from jitney.server.error_object import ClientLeft
-from jitney.server.http.disconnect import wait_disconnect
+from jitney.server.http.body_reader import wait_disconnect
 from jitney.server.http.error_response import refusal_for
 from jitney.server.http.json_slices import encode_json
 

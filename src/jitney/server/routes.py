@@ -13,10 +13,10 @@ from starlette.responses import JSONResponse, Response
 
 from jitney.errors import InvalidRequest
 from jitney.server import limits
+from jitney.server.admission.calls import Call
 from jitney.server.answer_call import prepare, run_work
-from jitney.server.call import Call
 from jitney.server.error_object import Error
-from jitney.server.http.disconnect import unless_left
+from jitney.server.http.body_reader import unless_left
 from jitney.server.openai.bodies import CompletionBody, DetokenizeBody, Strict
 from jitney.server.openai.chat_body import ChatBody, TokenizeBody
 from jitney.server.openai.check_body import check_body

@@ -19,8 +19,7 @@ from jitney.core.rules.shares import paused_max
 from jitney.core.scheduler_settings import Policy
 from jitney.errors import Draining, InvalidRequest
 from jitney.server import limits
-from jitney.server.admission.live_calls import Handles
-from jitney.server.call import Call
+from jitney.server.admission.calls import Call, Handles
 from jitney.server.error_object import Refusal, retry_headers
 from jitney.server.openai.translate import allowed_priority
 from jitney.server.service import Service

@@ -22,7 +22,7 @@ from jitney.engine.clock import Clock
 from jitney.engine.engine import Engine
 from jitney.engine.request_factory import RequestFactory
 from jitney.errors import EngineStopped
-from jitney.server.app import create_app
+from jitney.server.application import create_app
 from jitney.server.batches.allowances import Allowances
 from jitney.server.batches.answer_line import LineAnswerer
 from jitney.server.batches.batch_metrics import collect_batches

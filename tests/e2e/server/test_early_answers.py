@@ -11,7 +11,7 @@ import pytest
 
 from jitney.config import Key
 from jitney.server import limits
-from jitney.server.http.rounds import Rounds
+from jitney.server.http.connections import Rounds
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import (
     WAIT_S,

@@ -17,14 +17,7 @@ from jitney.core.backend import Segment
 from jitney.core.params import Constraint
 from jitney.server import limits
 from tests.e2e.server.conftest import Start
-from tests.e2e.server.harness import (
-    WAIT_S,
-    World,
-    check_error,
-    read_all,
-    request_bytes,
-    wait_until,
-)
+from tests.e2e.server.harness import WAIT_S, World, check_error, read_all, request_bytes, wait_until
 from tests.e2e.server.pace import StillClock
 
 SLOW = FakeSettings(slots=8, eos_period=0, kv_tokens=65_536, tick_s=0.02, sleeps=True)

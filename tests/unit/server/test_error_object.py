@@ -5,13 +5,7 @@ import inspect
 import pytest
 
 from jitney import errors
-from jitney.server.error_object import (
-    CODES,
-    TABLE,
-    refusal_of,
-    retry_headers,
-    sentence,
-)
+from jitney.server.error_object import CODES, TABLE, refusal_of, retry_headers, sentence
 from jitney.server.http.error_response import refusal_for
 
 

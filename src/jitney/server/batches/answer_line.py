@@ -27,6 +27,7 @@ from jitney.errors import (
     QueueFull,
 )
 from jitney.server import limits as server_limits
+from jitney.server.admission.calls import Call
 from jitney.server.admission.keys import Caller
 from jitney.server.answer_call import prepare, run_work
 from jitney.server.batches import limits
@@ -34,7 +35,6 @@ from jitney.server.batches.batch_bodies import BatchLine
 from jitney.server.batches.batch_input import InputChanged
 from jitney.server.batches.lines import parse_line
 from jitney.server.batches.reading_turns import ReadingTurns
-from jitney.server.call import Call
 from jitney.server.error_object import Refusal
 from jitney.server.http.error_response import refusal_for
 from jitney.server.http.json_slices import encode_json

@@ -13,8 +13,7 @@ from jitney.server.batches.batch_bodies import BatchLine
 from jitney.server.batches.objects import refused_line
 from jitney.server.batches.rows import StoredLine
 from jitney.server.error_object import Refusal
-from jitney.server.openai.check_body import check_fields
-from jitney.server.openai.parse import parse_object
+from jitney.server.openai.check_body import check_fields, parse_object
 
 _BOM = b"\xef\xbb\xbf"
 """Some editors put it at the beginning of a file."""

@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from jitney.errors import JitneyError, NoRoom
-from jitney.server.call import Call
+from jitney.server.admission.calls import Call
 from jitney.server.error_object import Refusal, refusal_of
 
 _log = logging.getLogger("jitney.server")

@@ -17,7 +17,7 @@ from jitney.core.scheduler_settings import Policy, SchedulerSettings
 from jitney.engine.engine import Engine
 from jitney.errors import ContextLengthExceeded
 from jitney.server import limits
-from jitney.server.http.open_files import connections_max
+from jitney.server.http.connections import connections_max
 from jitney.server.observe.metrics import LIMIT_LABELS
 from jitney.server.observe.monitor import Monitor
 

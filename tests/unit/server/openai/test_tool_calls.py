@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jitney.server.openai.conversation import HERMES, LLAMA, MISTRAL
 from jitney.server.openai.tool_calls import CallDelta, CallFormat, Calling, CallParser, ContentDelta
-from jitney.server.openai.tools import HERMES, LLAMA, MISTRAL
 
 Read = tuple[str, list[tuple[str, str]]]
 

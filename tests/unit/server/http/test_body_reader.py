@@ -1,4 +1,4 @@
-"""Tests of `disconnect`: work goes on while its client is there, and no longer."""
+"""Tests of `jitney.server.http.body_reader`: work goes on while its client is there, no longer."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -7,7 +7,7 @@ from starlette.types import Message
 
 from jitney.errors import Draining
 from jitney.server.error_object import ClientLeft
-from jitney.server.http.disconnect import unless_left, wait_disconnect
+from jitney.server.http.body_reader import unless_left, wait_disconnect
 
 LIMIT_S = 100.0
 LEFT: Message = {"type": "http.disconnect"}

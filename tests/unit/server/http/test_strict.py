@@ -1,4 +1,4 @@
-"""Tests of `jitney.server.http.chunked_body`: bodies in parts, however they are cut."""
+"""Tests of `jitney.server.http.strict`: bodies in parts, however they are cut."""
 
 from itertools import pairwise
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jitney.server import limits
-from jitney.server.http.chunked_body import BadChunk, ChunkedBody
+from jitney.server.http.strict import BadChunk, ChunkedBody
 
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 EXTENSIONS = st.sampled_from([b"", b";a", b" ; a=b", b';a="b c"'])
