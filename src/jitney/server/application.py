@@ -31,9 +31,8 @@ from jitney.server.batches.batch_routes import make_batch_router, make_file_rout
 from jitney.server.batches.batches import Batches
 from jitney.server.batches.database import DiskError, StoreTaken
 from jitney.server.batches.stages import BatchBounds
-from jitney.server.error_object import Refusal
-from jitney.server.http.error_response import ErrorResponse, refusal_for
-from jitney.server.middleware import AccessCheck, Cors, RequestContext
+from jitney.server.error_object import Refusal, refusal_for
+from jitney.server.middleware import AccessCheck, Cors, ErrorResponse, RequestContext
 from jitney.server.observe.monitor import Monitor
 from jitney.server.openai.replies import VERSION
 from jitney.server.page import page_routes as page

@@ -17,14 +17,13 @@ import uuid
 
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jitney.errors import JitneyError
 from jitney.server import limits
 from jitney.server.admission.calls import Call
-from jitney.server.error_object import ClientLeft, Refusal, refusal_of
-from jitney.server.http.error_response import ErrorResponse, refusal_for
+from jitney.server.error_object import ClientLeft, Refusal, refusal_for, refusal_of
 from jitney.server.service import Service
 
 _log = logging.getLogger("jitney.server")
@@ -53,6 +52,19 @@ EXPOSED = (
 _NOT_ALLOWED = (
     "Pages of this origin may not call this server; its operator can allow them with --cors-origin."
 )
+
+
+class ErrorResponse(JSONResponse):
+    """A refusal as a response. It writes its reason into the call."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.body, refusal.status, headers=refusal.headers)
+        self._reason = refusal.reason
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        Call.of(scope).refused = self._reason
+        await super().__call__(scope, receive, send)
 
 
 class RequestContext:

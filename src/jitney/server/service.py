@@ -80,6 +80,8 @@ class Service:
         self.model_len_max = engine.settings.model_len_max
         """The longest sequence, prompt and completion together."""
         self.body_limit = settings.body_limit or body_limit_for(self.model_len_max)
+        self.values_max = max(limits.VALUES_MAX, self.body_limit // limits.VALUE_BYTES_USUAL)
+        """Strings and numbers of one body."""
         self.clock = clock or SystemClock()
         self.keys = KeyRing(keys, self.clock, engine.settings)
         self.admission = CallPlaces(engine, self.body_limit)

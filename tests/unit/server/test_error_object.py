@@ -5,8 +5,14 @@ import inspect
 import pytest
 
 from jitney import errors
-from jitney.server.error_object import CODES, TABLE, refusal_of, retry_headers, sentence
-from jitney.server.http.error_response import refusal_for
+from jitney.server.error_object import (
+    CODES,
+    TABLE,
+    refusal_for,
+    refusal_of,
+    retry_headers,
+    sentence,
+)
 
 
 def all_errors() -> list[type[errors.JitneyError]]:

@@ -19,7 +19,7 @@ from jitney.core.request import Request, RequestId
 from jitney.engine.answer import Answer, Usage
 from jitney.engine.handle import Handle
 from jitney.engine.served_engine import ServedEngine
-from jitney.errors import DeadlineExceeded, Draining, InvalidRequest, QueueFull
+from jitney.errors import DeadlineExceeded, Draining, QueueFull
 from jitney.records import (
     Record,
     RequestAccepted,
@@ -159,19 +159,19 @@ class CallPlaces:
         if self.is_draining:
             raise Draining("The server is shutting down.")
         if caller.call_max is not None and caller.call_count >= caller.call_max:
-            said = (
+            reason = (
                 f"{caller.call_count} requests of this key are being served or wait, which is its "
                 "share of what the server takes"
             )
         elif self.call_count >= self._call_max:
-            said = (
+            reason = (
                 f"{self.call_count} requests are being served or wait, and the server takes no "
                 "more (its limits are max_num_seqs and max_num_queued_reqs)"
             )
         else:
             return
         retry_s = self._retry_s()
-        raise QueueFull(f"{said}; try again in {retry_s:.1f} s.", retry_s)
+        raise QueueFull(f"{reason}; try again in {retry_s:.1f} s.", retry_s)
 
     def hold(self, count: int) -> None:
         """Count so many more bytes as held. Raises Refusal."""
@@ -247,19 +247,16 @@ class LiveCalls:
 
         All of them or none. Raises Refusal and InvalidRequest.
         """
-        count = sum(each.params.n for each in requests)
-        caller.count_completions(count)
-        made = {
+        reserved = {
             each.id: LiveRequest(caller, len(each.prompt), self._tokens_max(each))
             for each in requests
         }
-        try:
-            caller.reserve_tokens(sum(each.reserved_count for each in made.values()))
-        except (Refusal, InvalidRequest):
-            caller.uncount_completions(count)
-            raise
-        self._requests.update(made)
-        return list(made.values())
+        caller.reserve(
+            sum(each.params.n for each in requests),
+            sum(each.reserved_count for each in reserved.values()),
+        )
+        self._requests.update(reserved)
+        return list(reserved.values())
 
     def release(self, request_id: RequestId, generated_count: int = 0) -> None:
         """The request has ended: give back unused tokens. A request that never ran used none."""
@@ -297,5 +294,5 @@ class LiveCalls:
         """The most tokens that a request may use: its prompt and its longest completions."""
         params, prompt_count = request.params, len(request.prompt)
         room = self._model_len_max - prompt_count
-        made_max = room if params.max_tokens is None else min(params.max_tokens, room)
-        return prompt_count + params.n * made_max
+        completion_max = room if params.max_tokens is None else min(params.max_tokens, room)
+        return prompt_count + params.n * completion_max

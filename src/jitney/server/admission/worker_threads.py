@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from jitney.errors import NoRoom
+from jitney.errors import Draining, NoRoom
 from jitney.server import limits
 
 WorkT = TypeVar("WorkT")
@@ -93,6 +93,11 @@ class _Work:
     make: Callable[[], Any]  # Any: whatever it makes
     result: "asyncio.Future[Any]"
 
+    def fail(self, error: BaseException) -> None:
+        """The caller gets this error, if it still waits."""
+        if not self.result.done():
+            self.result.set_exception(error)
+
 
 class WorkerThreads:
     """Threads that callers share. Made before the event loop, used on it.
@@ -120,10 +125,10 @@ class WorkerThreads:
         return work.result
 
     def close(self) -> None:
-        """Begin nothing more, and cancel what waits."""
+        """Begin nothing more. Those who wait get the error Draining."""
         self._is_closed = True
         for work in self._queue.waiting:
-            work.result.cancel()
+            work.fail(_shut_down())
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _forget_cancelled(self, work: _Work) -> None:
@@ -149,21 +154,17 @@ class WorkerThreads:
         try:
             self._threads.submit(work.make).add_done_callback(done)
         except RuntimeError:
-            if self._is_closed:
-                work.result.cancel()
-            else:
-                work.result.set_exception(NoRoom("The system gave no thread for it."))
+            no_thread = NoRoom("The system gave no thread for it.")
+            work.fail(_shut_down() if self._is_closed else no_thread)
             return False
         return True
 
     def _end(self, work: _Work, making: "Future[Any]", begun_at: float) -> None:
-        if not work.result.done():
-            if making.cancelled():
-                work.result.cancel()
-            elif (error := making.exception()) is not None:
-                work.result.set_exception(error)
-            else:
-                work.result.set_result(making.result())
+        error = _shut_down() if making.cancelled() else making.exception()
+        if error is not None:
+            work.fail(error)
+        elif not work.result.done():
+            work.result.set_result(making.result())
         if self._rests:
             loop = work.result.get_loop()
             loop.call_later(loop.time() - begun_at, self._go_on, work.line)
@@ -173,3 +174,7 @@ class WorkerThreads:
     def _go_on(self, line: Line) -> None:
         self._queue.end(line)
         self._begin()
+
+
+def _shut_down() -> Draining:
+    return Draining("The server was shut down.")

@@ -8,7 +8,6 @@ tokenised while no other line is.
 Tests: tests/e2e/batches/test_batches.py, test_bad_lines.py and test_deadly_lines.py.
 """
 
-import asyncio
 import json
 import uuid
 from dataclasses import dataclass
@@ -26,7 +25,6 @@ from jitney.errors import (
     NoRoom,
     QueueFull,
 )
-from jitney.server import limits as server_limits
 from jitney.server.admission.calls import Call
 from jitney.server.admission.keys import Caller
 from jitney.server.answer_call import prepare, run_work
@@ -35,12 +33,11 @@ from jitney.server.batches.batch_bodies import BatchLine
 from jitney.server.batches.batch_input import InputChanged
 from jitney.server.batches.lines import parse_line
 from jitney.server.batches.reading_turns import ReadingTurns
-from jitney.server.error_object import Refusal
-from jitney.server.http.error_response import refusal_for
-from jitney.server.http.json_slices import encode_json
+from jitney.server.error_object import Refusal, refusal_for
 from jitney.server.openai.bodies import CompletionBody
 from jitney.server.openai.chat_body import ChatBody
 from jitney.server.openai.check_body import check_fields
+from jitney.server.openai.replies import encode_json
 from jitney.server.openai.translate import check_model
 from jitney.server.service import Service
 
@@ -80,9 +77,7 @@ class LineAnswerer:
         if not has_live_calls:
             self.in_flight_max *= AHEAD
         self.line_bytes_max = service.body_limit + limits.LINE_ENVELOPE_BYTES
-        self.values_max = max(
-            server_limits.VALUES_MAX, service.body_limit // server_limits.VALUE_BYTES_USUAL
-        )
+        self.values_max = service.values_max
 
     @property
     def is_open(self) -> bool:
@@ -131,11 +126,7 @@ class LineAnswerer:
         body = await run_work(self._service, call, check)
         async with self._reading.taken(is_alone=is_suspect):
             generation = await prepare(self._service, body, call)
-        reply = await generation.whole()
-        if generation.is_large:
-            encoded = await asyncio.to_thread(encode_json, reply)
-        else:
-            encoded = encode_json(reply)
+        encoded = await generation.whole()
         usage = _sum(generation.usages())
         return LineAnswer(status=200, request_id=call.id, body=encoded, usage=usage)
 

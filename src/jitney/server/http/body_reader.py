@@ -45,23 +45,19 @@ async def wait_disconnect(
             await when_idle()
 
 
-async def unless_left(work: "asyncio.Future[ResultT]", receive: Receive) -> ResultT:
-    """Return the result of the work, unless the client leaves first.
-
-    Raises ClientLeft, and Draining when a shutdown cancelled the work.
-    """
+async def unless_left(work: Awaitable[ResultT], receive: Receive) -> ResultT:
+    """Return the result of the work, unless the client leaves first. Raises ClientLeft."""
+    working = asyncio.ensure_future(work)
     leaving = asyncio.create_task(wait_disconnect(receive))
     try:
-        either: set[asyncio.Future[Any]] = {work, leaving}  # Any: made, or nothing
+        either: set[asyncio.Future[Any]] = {working, leaving}  # Any: a result, or nothing
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if work.cancelled():
-            raise Draining("The server was shut down.")
-        if not work.done():
+        if not working.done():
             raise ClientLeft
-        return work.result()
+        return working.result()
     finally:
         # Work that a thread has begun goes on; work that waits never begins.
-        work.cancel()
+        working.cancel()
         leaving.cancel()
 
 
