@@ -272,21 +272,6 @@ def test_row_49_speculative_decoding_is_not_there() -> None:
     assert not [name for name in names if "draft" in name or "specul" in name]
 
 
-def test_unknown_fields_are_refused_with_the_nearest(server: Running) -> None:
-    """Guards typing errors: a field that is not known cannot have been meant."""
-    error = check_error(server.complete(temprature=0.5), 400, "temprature")
-    assert "temperature" in error["message"]
-    assert error["code"] == "unknown_parameter"
-
-
-def test_refused_fields_say_why_and_empty_ones_pass(server: Running) -> None:
-    """Guards the promise that no wish is ignored in silence; what asks for nothing passes."""
-    error = check_error(server.complete(suffix="x"), 400, "suffix")
-    assert error["code"] == "unsupported_parameter"
-    check_error(server.chat(verbosity="low"), 400, "verbosity")
-    assert server.chat(verbosity="medium", metadata=None, service_tier="auto").status_code == 200
-
-
 def test_row_13_numbers_that_are_whole_may_not_be_written_as_fractions(server: Running) -> None:
     """Guards strictness both ways: a whole number stands for a real one, never the reverse."""
     assert server.complete(temperature=1).status_code == 200

@@ -15,7 +15,7 @@ from jitney.config import Key, ServeSettings
 from jitney.server.application import allowed_hosts
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import MODEL, Running, World, check_error, read_all, running
-from tests.e2e.server.test_service import served
+from tests.e2e.server.processes import served
 
 SECRET = "a-secret-of-the-tests"
 BODY = {"prompt": "a", "max_tokens": 2}
@@ -114,8 +114,8 @@ def test_row_37_a_server_that_anyone_may_call_says_so(
     tmp_path: Path, flags: tuple[str, ...], is_warned: bool
 ) -> None:
     """Guards the careless: told once by the command itself, and only where it is true."""
-    with served(tmp_path, *flags):
-        log = (tmp_path / "log").read_text()
+    with served(tmp_path, *flags) as server:
+        log = server.log.read_text()
     assert log.count("Anyone who can reach 0.0.0.0 may call") == is_warned, log
 
 

@@ -4,8 +4,7 @@
 nothing of it is kept. A call counts as served once its body is complete. `unless_left` waits for
 work that ends when the client leaves.
 
-Tests: tests/unit/server/http/test_body_reader.py, tests/e2e/server/test_slow_bodies.py and
-test_large_bodies.py.
+Tests: tests/unit/server/http/test_body_reader.py and tests/e2e/server/test_bodies.py.
 """
 
 import asyncio
