@@ -23,7 +23,7 @@ from jitney.server.admission.calls import Call, Handles, LiveRequest, deadline_p
 from jitney.server.error_object import Refusal, refusal_of
 from jitney.server.openai.bodies import CompletionBody
 from jitney.server.openai.chat_body import ChatBody
-from jitney.server.openai.replies import Json, Reply, encode_json, encode_slices
+from jitney.server.openai.replies import Json, Reply, dump_json, dump_slices
 from jitney.server.openai.translate import prepare_reply
 from jitney.server.service import Service
 
@@ -90,8 +90,8 @@ class Generation:
         if any(each.was_cancelled for each in answers):
             raise self._cancelled()
         if _is_large(answers):
-            return await asyncio.to_thread(lambda: encode_slices(self.reply.whole(answers)))
-        return encode_json(self.reply.whole(answers))
+            return await asyncio.to_thread(lambda: dump_slices(self.reply.whole(answers)).encode())
+        return dump_json(self.reply.whole(answers)).encode()
 
     def chunks(self) -> AsyncGenerator[Chunks, None]:
         """The chunks of a stream as they come, within `running`. Raises the error of any request at

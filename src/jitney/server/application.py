@@ -8,12 +8,11 @@ Tests: tests/unit/cli/test_serve.py, tests/e2e/server/test_service.py and test_r
 
 import ipaddress
 import logging
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
@@ -105,14 +104,7 @@ class Application:
         self.monitor = Monitor(
             loaded.engine, self.service.model_name, otlp_endpoint=serving.otlp_endpoint
         )
-        routers = []
-        if self.batches is not None:
-            routers = [
-                make_file_router(self.service, self.batches),
-                make_batch_router(self.service, self.batches),
-            ]
-            self.monitor.metrics.attach_other(partial(collect_batches, self.batches))
-        self.app = create_app(self.service, self.monitor, routers)
+        self.app = create_app(self.service, self.monitor, self.batches)
 
     def start(self) -> None:
         """On the event loop: go on with the batches that are there."""
@@ -206,13 +198,8 @@ class _App(FastAPI):
         return self.openapi_schema
 
 
-def create_app(
-    service: Service, monitor: Monitor | None = None, routers: Sequence[APIRouter] = ()
-) -> FastAPI:
-    """The application over one service; with a monitor, its metrics and its page as well.
-
-    `routers` are endpoints of other parts.
-    """
+def create_app(service: Service, monitor: Monitor, batches: Batches | None) -> FastAPI:
+    """The application over one service: its routes, metrics and page, and batches if there are."""
     app = _App(
         title="jitney",
         version=VERSION,
@@ -226,16 +213,21 @@ def create_app(
             RequestValidationError: _invalid,
         },
     )
-    own = [make_state_router(service), make_router(service), steering.make_router(service)]
-    if monitor is not None:
-        state = PageState(service, monitor)
-        own.append(page.make_monitoring_router(service, monitor, state))
-        own.append(page.make_page_router(service, monitor, state))
-        monitor.metrics.attach(service)
-    for router in (*own, *routers):
+    state = PageState(service, monitor)
+    routers = [
+        make_state_router(service),
+        make_router(service),
+        steering.make_router(service),
+        page.make_monitoring_router(service, monitor, state),
+        page.make_page_router(service, monitor, state),
+    ]
+    monitor.metrics.attach(service)
+    if batches is not None:
+        routers += [make_file_router(service, batches), make_batch_router(service, batches)]
+        monitor.metrics.attach_other(partial(collect_batches, batches))
+    for router in routers:
         app.include_router(router)
-    open_paths = STATE_PATHS | (page.OPEN_PATHS if monitor is not None else frozenset())
-    app.add_middleware(AccessCheck, service=service, open_paths=open_paths)
+    app.add_middleware(AccessCheck, service=service, open_paths=STATE_PATHS | page.OPEN_PATHS)
     if service.settings.cors_origin:
         app.add_middleware(Cors, origins=service.settings.cors_origin)
     app.add_middleware(RequestContext, service=service)

@@ -91,8 +91,8 @@ class RequestContext:
                 if self._service.admission.is_draining or must_end():
                     extra.append((b"connection", b"close"))
                 names = {name for name, _ in extra}
-                kept = [each for each in message["headers"] if each[0] not in names]
-                message = {**message, "headers": [*kept, *extra]}
+                others = [each for each in message["headers"] if each[0] not in names]
+                message = {**message, "headers": [*others, *extra]}
             await send(message)
 
         try:

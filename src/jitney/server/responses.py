@@ -20,7 +20,7 @@ from jitney.server import limits
 from jitney.server.answer_call import Chunks, Generation
 from jitney.server.error_object import ClientLeft, refusal_for
 from jitney.server.http.body_reader import wait_disconnect
-from jitney.server.openai.replies import encode_json
+from jitney.server.openai.replies import dump_json
 
 _DONE = b"data: [DONE]\n\n"
 _PING = b": ping\n\n"
@@ -34,7 +34,7 @@ _EVENT_HEADERS = {
 
 def frame(value: dict[str, Any]) -> bytes:  # Any: a JSON value
     """One server-sent event with a JSON object in it."""
-    return b"data: " + encode_json(value) + b"\n\n"
+    return b"data: " + dump_json(value).encode() + b"\n\n"
 
 
 async def whole_response(generation: Generation, receive: Receive) -> Response:

@@ -8,12 +8,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 
 from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.config import Key, ServeSettings
@@ -26,8 +25,6 @@ from jitney.errors import EngineStopped
 from jitney.server.application import create_app
 from jitney.server.batches.allowances import Allowances
 from jitney.server.batches.answer_line import LineAnswerer
-from jitney.server.batches.batch_metrics import collect_batches
-from jitney.server.batches.batch_routes import make_batch_router, make_file_router
 from jitney.server.batches.batches import Batches
 from jitney.server.batches.stages import BatchBounds, Times
 from jitney.server.lifecycle import Lifecycle
@@ -285,13 +282,6 @@ def _batches_of(world: World, service: Service) -> Batches | None:
     return batches
 
 
-def _routers_of(service: Service, monitor: Monitor, batches: Batches | None) -> list[APIRouter]:
-    if batches is None:
-        return []
-    monitor.metrics.attach_other(partial(collect_batches, batches))
-    return [make_file_router(service, batches), make_batch_router(service, batches)]
-
-
 @contextlib.contextmanager
 def running(world: World) -> Iterator[Running]:
     """A server in a thread of this process; drained and ended afterwards."""
@@ -320,7 +310,7 @@ def running(world: World) -> Iterator[Running]:
     monitor = Monitor(engine, service.model_name)
     engine.start()
     batches = _batches_of(world, service)
-    app = create_app(service, monitor, _routers_of(service, monitor, batches))
+    app = create_app(service, monitor, batches)
     lifecycle = Lifecycle(service, app, world.unsent_bytes_max)
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))

@@ -96,11 +96,11 @@ def deadline_passed() -> DeadlineExceeded:
 class Place:
     """What one call takes: the bytes of its body and, when the body is complete, one place."""
 
-    def __init__(self, admission: "CallPlaces", caller: Caller) -> None:
-        self._admission = admission
+    def __init__(self, places: "CallPlaces", caller: Caller) -> None:
+        self._places = places
         self._caller = caller
-        self._is_counted = False
-        self._held_bytes = 0
+        self.is_counted = False
+        self.held_bytes = 0
         self._spared_bytes = limits.BODY_BYTES_SPARED
 
     def hold(self, count: int) -> None:
@@ -108,24 +108,25 @@ class Place:
 
         Raises Refusal when the bodies of all calls together are too large.
         """
+        places = self._places
         spared = min(count, self._spared_bytes)
         self._spared_bytes -= spared
-        self._admission.hold(count - spared)
-        self._held_bytes += count - spared
+        if places.held_bytes + count - spared > places.bodies_bytes_max:
+            raise Refusal(
+                "too_many_bytes",
+                "The server holds as many bytes of requests as it may; try again later.",
+                headers={"connection": "close", **retry_headers(places.retry_s())},
+            )
+        places.held_bytes += count - spared
+        self.held_bytes += count - spared
 
     def take(self) -> None:
         """The body is complete: count the call as served. Raises Draining and QueueFull."""
-        assert not self._is_counted, "A place is taken once"
-        self._admission.check(self._caller)
-        self._is_counted = True
-        self._admission.call_count += 1
+        assert not self.is_counted, "A place is taken once"
+        self._places.check(self._caller)
+        self.is_counted = True
+        self._places.call_count += 1
         self._caller.call_count += 1
-
-    def leave(self) -> None:
-        """The call has ended."""
-        self._admission.call_count -= self._is_counted
-        self._caller.call_count -= self._is_counted
-        self._admission.held_bytes -= self._held_bytes
 
 
 class CallPlaces:
@@ -152,7 +153,9 @@ class CallPlaces:
         try:
             yield place
         finally:
-            place.leave()
+            self.call_count -= place.is_counted
+            caller.call_count -= place.is_counted
+            self.held_bytes -= place.held_bytes
 
     def check(self, caller: Caller) -> None:
         """Check that this caller may make another call. Raises Draining and QueueFull."""
@@ -170,20 +173,11 @@ class CallPlaces:
             )
         else:
             return
-        retry_s = self._retry_s()
+        retry_s = self.retry_s()
         raise QueueFull(f"{reason}; try again in {retry_s:.1f} s.", retry_s)
 
-    def hold(self, count: int) -> None:
-        """Count so many more bytes as held. Raises Refusal."""
-        if self.held_bytes + count > self.bodies_bytes_max:
-            raise Refusal(
-                "too_many_bytes",
-                "The server holds as many bytes of requests as it may; try again later.",
-                headers={"connection": "close", **retry_headers(self._retry_s())},
-            )
-        self.held_bytes += count
-
-    def _retry_s(self) -> float:
+    def retry_s(self) -> float:
+        """When to try again, by the requests that end in a second."""
         rate = self._engine.stats().requests_per_second
         return 0.25 * self.call_count / rate if rate > 0 else 1.0
 

@@ -45,13 +45,11 @@ class FairQueue(Generic[WorkT]):
         """Put work at the end of its line."""
         self._waiting.setdefault(line, deque()).append(work)
 
-    def remove(self, line: Line, work: WorkT) -> bool:
-        """Take work out of its line; false when it has begun."""
-        if work not in self._waiting.get(line, ()):
-            return False
-        self._waiting[line].remove(work)
-        self._tidy(line)
-        return True
+    def remove(self, line: Line, work: WorkT) -> None:
+        """Take work out of its line, unless it has begun."""
+        if work in self._waiting.get(line, ()):
+            self._waiting[line].remove(work)
+            self._tidy(line)
 
     def begin(self) -> WorkT | None:
         """Begin the next piece of work; None when no thread is free for any."""

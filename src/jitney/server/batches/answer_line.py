@@ -37,7 +37,7 @@ from jitney.server.error_object import Refusal, refusal_for
 from jitney.server.openai.bodies import CompletionBody
 from jitney.server.openai.chat_body import ChatBody
 from jitney.server.openai.check_body import check_fields
-from jitney.server.openai.replies import encode_json
+from jitney.server.openai.replies import dump_json
 from jitney.server.openai.translate import check_model
 from jitney.server.service import Service
 
@@ -160,7 +160,8 @@ class LineAnswerer:
 def refused(error: Exception, request_id: str) -> LineAnswer:
     """The answer to a line that ended with an error."""
     refusal = refusal_for(error, request_id)
-    return LineAnswer(status=refusal.status, request_id=request_id, body=encode_json(refusal.body))
+    body = dump_json(refusal.body).encode()
+    return LineAnswer(status=refusal.status, request_id=request_id, body=body)
 
 
 def _checked_line(custom_id: str, content: bytes, values_max: int) -> BatchLine:

@@ -32,14 +32,14 @@ def allow_files() -> None:
     """Raise this process's own limit to what the connections need, as far as it may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = limits.CONNECTIONS_MAX + limits.FILES_KEPT
-    wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    target = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
     # The real bound may be lower than the reported one: macOS reports none.
-    while soft != resource.RLIM_INFINITY and soft < wanted:
+    while soft != resource.RLIM_INFINITY and soft < target:
         try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
         except (OSError, ValueError):
-            _log.debug("The limit on open files cannot be %d", wanted)
-            wanted //= 2
+            _log.debug("The limit on open files cannot be %d", target)
+            target //= 2
         else:
             break
     if connections_max() < limits.CONNECTIONS_MAX:

@@ -25,32 +25,28 @@ VERSION = version()
 
 SLICE_ITEMS = 32
 
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+dump_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+"""The value as JSON, in one step: no other thread runs meanwhile."""
 
 
-def encode_json(value: Any) -> bytes:
-    """The value as JSON, in one step: no other thread runs meanwhile."""
-    return _encode(value).encode()
-
-
-def encode_slices(value: Any) -> bytes:
+def dump_slices(value: Any) -> str:
     """The same, with long lists a few dozen items at a time. For any thread but the event loop's.
 
     In one step, a million logprobs would take a second.
     """
-    return "".join(_pieces(value)).encode()
+    return "".join(_pieces(value))
 
 
 def _pieces(value: Any) -> Iterator[str]:
     if isinstance(value, dict) and value:
         for number, (key, part) in enumerate(value.items()):
-            yield ("," if number else "{") + _encode(key) + ":"
+            yield ("," if number else "{") + dump_json(key) + ":"
             yield from _pieces(part)
         yield "}"
     elif isinstance(value, list) and len(value) > SLICE_ITEMS:
         # The items of long lists are small.
         for start in range(0, len(value), SLICE_ITEMS):
-            yield ("," if start else "[") + _encode(value[start : start + SLICE_ITEMS])[1:-1]
+            yield ("," if start else "[") + dump_json(value[start : start + SLICE_ITEMS])[1:-1]
         yield "]"
     elif isinstance(value, list) and value:
         for number, part in enumerate(value):
@@ -58,7 +54,7 @@ def _pieces(value: Any) -> Iterator[str]:
             yield from _pieces(part)
         yield "]"
     else:
-        yield _encode(value)
+        yield dump_json(value)
 
 
 def fingerprint(model: str, vocabulary: Vocabulary, *, batch_invariant: bool) -> str:

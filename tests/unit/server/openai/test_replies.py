@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jitney.server.openai import replies
-from jitney.server.openai.replies import encode_json, encode_slices, fingerprint
+from jitney.server.openai.replies import dump_json, dump_slices, fingerprint
 from jitney.tokenizers.byte_tokenizer import byte_vocabulary
 
 
@@ -38,7 +38,7 @@ def test_it_is_what_is_written_in_one_go(value: object) -> None:
         expected = usual.encode()
     except UnicodeEncodeError:
         return
-    assert encode_json(value) == encode_slices(value) == expected
+    assert dump_json(value).encode() == dump_slices(value).encode() == expected
 
 
 def test_no_piece_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +46,7 @@ def test_no_piece_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
     position = {"token": "a", "top_logprobs": [{"token": "b", "logprob": -1.0}] * 20}
     reply = {"choices": [{"logprobs": {"content": [position] * 3000}}] * 16}
     longest = 0
-    usual = replies._encode
+    usual = replies.dump_json
 
     def measured(value: object) -> str:
         nonlocal longest
@@ -54,6 +54,6 @@ def test_no_piece_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
         longest = max(longest, len(text))
         return text
 
-    monkeypatch.setattr(replies, "_encode", measured)
-    assert encode_slices(reply) == json.dumps(reply, separators=(",", ":")).encode()
+    monkeypatch.setattr(replies, "dump_json", measured)
+    assert dump_slices(reply) == json.dumps(reply, separators=(",", ":"))
     assert longest < 40_000
