@@ -32,6 +32,8 @@ from jitney.server import limits
 from jitney.server.admission.keys import Caller
 from jitney.server.error_object import Refusal, retry_headers
 
+Handles = list[Handle[Answer]]
+
 
 @dataclass(slots=True, eq=False)
 class Call:
@@ -180,9 +182,6 @@ class CallPlaces:
         """When to try again, by the requests that end in a second."""
         rate = self._engine.stats().requests_per_second
         return 0.25 * self.call_count / rate if rate > 0 else 1.0
-
-
-Handles = list[Handle[Answer]]
 
 
 @dataclass(slots=True)

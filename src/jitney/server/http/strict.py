@@ -24,9 +24,21 @@ _SIZE = re.compile(rb"([0-9A-Fa-f]++)(?:[ \t]*;[^\r\n\0]*)?")
 _DIGITS_MAX = 15
 """Not more than fit a machine's word."""
 
+_HEAD_BYTES = bytes(set(range(256)) - {0x00, 0x0B, 0x0C, 0x7F})
+"""Bytes that headers may contain. h11 refuses the others as well, but slowly: its pattern tries
+each run of spaces in every way, and 30 KB took 9 s."""
 
-class BadChunk(Exception):
-    """This is not a chunked body, or it is made to be expensive."""
+_VERSIONS = (b" HTTP/1.1", b" HTTP/1.0")
+"""h11 reads all others as one of these."""
+
+_FOLDS = (b"\r\n ", b"\r\n\t")
+_LENGTH = re.compile(rb"\r\ncontent-length:([^\r]*)", re.IGNORECASE)
+"""h11 joins folded lines and equal lengths. A proxy before us may read them otherwise."""
+
+_LINE_BYTES = 64
+"""Room for the method and the version in the first line."""
+
+HttpEvent = h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]
 
 
 def are_lines(text: bytearray) -> bool:
@@ -51,7 +63,7 @@ class ChunkedBody:
     def take(self, held: bytearray) -> bytes:
         """Take complete chunks from the held bytes, up to a bound, and return their content.
 
-        Raises BadChunk.
+        Raises Refusal.
         """
         assert not self.is_over, "The body has ended"
         parts: list[bytes] = []
@@ -80,23 +92,23 @@ class ChunkedBody:
         if self._is_between:
             ending = held[start : start + 2]
             if ending != b"\r\n"[: len(ending)]:
-                raise BadChunk("A chunk is longer than it says.")
+                raise _no_http("A chunk is longer than it says.")
             if len(ending) < 2:
                 return start
             start += 2
         end = held.find(b"\r\n", start, start + limits.CHUNK_LINE_BYTES_MAX)
         if end < 0:
             if len(held) - start >= limits.CHUNK_LINE_BYTES_MAX:
-                raise BadChunk("The line before a chunk is too long.")
+                raise _no_http("The line before a chunk is too long.")
             if not are_lines(held[start:]):
                 # What is half a line here would never be a whole one.
-                raise BadChunk("The line before a chunk does not end as a line of HTTP.")
+                raise _no_http("The line before a chunk does not end as a line of HTTP.")
             return start - 2 if self._is_between else start
         found = _SIZE.fullmatch(held, start, end)
         if found is None:
-            raise BadChunk("The size of a chunk is not a number.")
+            raise _no_http("The size of a chunk is not a number.")
         if len(found[1]) > _DIGITS_MAX:
-            raise BadChunk(f"The size of a chunk is too large: over {_DIGITS_MAX} digits.")
+            raise _no_http(f"The size of a chunk is too large: over {_DIGITS_MAX} digits.")
         self.count += 1
         self._left = int(found[1], 16)
         self._is_last = self._left == 0
@@ -111,29 +123,12 @@ class ChunkedBody:
             return
         end = held.find(b"\r\n\r\n", 0, limits.TRAILER_BYTES_MAX)
         if not are_lines(held[: end + 4] if end >= 0 else held[: limits.TRAILER_BYTES_MAX]):
-            raise BadChunk("The lines after the last chunk do not end as lines of HTTP.")
+            raise _no_http("The lines after the last chunk do not end as lines of HTTP.")
         if end >= 0:
             del held[: end + 4]
             self.is_over = True
         elif len(held) >= limits.TRAILER_BYTES_MAX:
-            raise BadChunk("There is too much after the last chunk.")
-
-
-_HEAD_BYTES = bytes(set(range(256)) - {0x00, 0x0B, 0x0C, 0x7F})
-"""Bytes that headers may contain. h11 refuses the others as well, but slowly: its pattern tries
-each run of spaces in every way, and 30 KB took 9 s."""
-
-_VERSIONS = (b" HTTP/1.1", b" HTTP/1.0")
-"""h11 reads all others as one of these."""
-
-_FOLDS = (b"\r\n ", b"\r\n\t")
-_LENGTH = re.compile(rb"\r\ncontent-length:([^\r]*)", re.IGNORECASE)
-"""h11 joins folded lines and equal lengths. A proxy before us may read them otherwise."""
-
-_LINE_BYTES = 64
-"""Room for the method and the version in the first line."""
-
-HttpEvent = h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]
+            raise _no_http("There is too much after the last chunk.")
 
 
 class StrictConnection(h11.Connection):
@@ -259,8 +254,8 @@ class StrictConnection(h11.Connection):
             return True
         try:
             piece = chunks.take(self.held)
-        except BadChunk as error:
-            raise self._refused(_no_http(str(error))) from None
+        except Refusal as refusal:
+            raise self._refused(refusal) from None
         self._body_bytes += len(piece)
         room = limits.CHUNKS_MAX + self._body_bytes // limits.CHUNK_BYTES_USUAL
         if chunks.count > room:
