@@ -52,7 +52,7 @@ def test_a_source_tree_without_metadata_tells_its_version(uninstalled: Path) -> 
 def test_the_server_of_a_source_tree_without_metadata_is_made(uninstalled: Path) -> None:
     """Guards the same for what the server says of itself, in its answers and its metrics."""
     program = (
-        "from jitney.server import app\n"
+        "from jitney.server import application\n"
         "from jitney.server.openai import replies\n"
         "from jitney.server.observe.monitor import Monitor\n"
         "from jitney.backends.fake.backend import FakeBackend, FakeSettings\n"

@@ -15,7 +15,7 @@ from jitney.extensions import load
 from jitney.loading.compose import assemble
 from jitney.server import limits
 from jitney.server.application import Application, is_local, read_keys
-from jitney.server.http.accepting import listen
+from jitney.server.http.connections import listen
 from jitney.server.http.line_writer import STDOUT, LineWriter, LogWriter
 from jitney.server.lifecycle import Lifecycle
 from jitney.server.service import Loaded, Service

@@ -19,12 +19,11 @@ from jitney.core.events import FinishReason
 from jitney.engine.answer import Answer, Usage
 from jitney.errors import DeadlineExceeded, Draining
 from jitney.server import limits
-from jitney.server.admission.live_calls import Handles, LiveRequest
-from jitney.server.call import Call, deadline_passed
+from jitney.server.admission.calls import Call, Handles, LiveRequest, deadline_passed
 from jitney.server.error_object import Refusal, refusal_of
 from jitney.server.openai.bodies import CompletionBody
 from jitney.server.openai.chat_body import ChatBody
-from jitney.server.openai.replies import Json, Reply
+from jitney.server.openai.replies import Json, Reply, dump_json, dump_slices
 from jitney.server.openai.translate import prepare_reply
 from jitney.server.service import Service
 
@@ -35,8 +34,8 @@ _CONSTRAINTS = {"response_format", "tools", "structured_outputs"}
 _OPENAI_REASONS = (None, FinishReason.STOP, FinishReason.LENGTH)
 
 
-async def answer(service: Service, body: ChatBody | CompletionBody, call: Call) -> Json:
-    """The whole reply to a body. Raises Refusal and JitneyError."""
+async def answer(service: Service, body: ChatBody | CompletionBody, call: Call) -> bytes:
+    """The whole reply to a body, as JSON. Raises Refusal and JitneyError."""
     return await (await prepare(service, body, call)).whole()
 
 
@@ -59,19 +58,15 @@ async def run_work(service: Service, call: Call, work: Callable[[], T]) -> T:
     Raises the error of the work, Draining when a shutdown ends it, and DeadlineExceeded when it is
     not done in time.
     """
-    left_s = call.left_s(service.clock.now())
-    working = service.worker_threads.submit(call.turn, work)
+    deadline = asyncio.timeout(call.left_s(service.clock.now()))
     try:
-        await asyncio.wait({working}, timeout=left_s)
-        if working.cancelled():
-            raise Draining("The server was shut down.")
-        if not working.done():
-            raise deadline_passed()
-        return working.result()
+        async with deadline:
+            return await service.worker_threads.submit(call.turn, work)
     except BaseException:
         # Work that a thread has begun sees this; work that waits never begins.
         call.is_wanted = False
-        working.cancel()
+        if deadline.expired():
+            raise deadline_passed() from None
         raise
 
 
@@ -86,17 +81,17 @@ class Generation:
         """How each request waits, once it is sent."""
         self._handles: Handles = []
 
-    async def whole(self) -> Json:
-        """Send the requests, and form the reply when they have ended. Raises any error of theirs,
-        and all that `running` raises."""
+    async def whole(self) -> bytes:
+        """Send the requests, and write the reply as JSON when they have ended. Raises any error of
+        theirs, and all that `running` raises."""
         with self.running():
             await self._wait_accepted()
             answers = [await handle.result_async() for handle in self._handles]
         if any(each.was_cancelled for each in answers):
             raise self._cancelled()
-        if self.is_large:
-            return await asyncio.to_thread(self.reply.whole, answers)
-        return self.reply.whole(answers)
+        if _is_large(answers):
+            return await asyncio.to_thread(lambda: dump_slices(self.reply.whole(answers)).encode())
+        return dump_json(self.reply.whole(answers)).encode()
 
     def chunks(self) -> AsyncGenerator[Chunks, None]:
         """The chunks of a stream as they come, within `running`. Raises the error of any request at
@@ -149,18 +144,6 @@ class Generation:
     def is_accepted(self) -> bool:
         """Whether the engine has accepted all requests."""
         return all(each.queue_position is not None for each in self.live_requests)
-
-    @property
-    def is_large(self) -> bool:
-        """Whether the reply takes long to form and to encode: by its tokens and logprobs."""
-        count = 0
-        for each in self.answers():
-            params = each.request.params
-            generated = sum(len(completion.tokens) for completion in each.completions)
-            count += generated if params.logprobs is None else generated * (params.logprobs + 2)
-            if params.prompt_logprobs is not None:
-                count += len(each.request.prompt) * (params.prompt_logprobs + 2)
-        return count > limits.INLINE_VALUES_MAX
 
     def answers(self) -> list[Answer]:
         """The answer of each request that has ended."""
@@ -226,6 +209,18 @@ class Generation:
         messages = [each.message for ended in self.answers() for each in ended.completions]
         reason = next((each for each in messages if each), "The request was cancelled.")
         return Refusal("cancelled", reason)
+
+
+def _is_large(answers: list[Answer]) -> bool:
+    """Whether the reply takes long to form and to encode: by its tokens and logprobs."""
+    count = 0
+    for each in answers:
+        params = each.request.params
+        generated = sum(len(completion.tokens) for completion in each.completions)
+        count += generated if params.logprobs is None else generated * (params.logprobs + 2)
+        if params.prompt_logprobs is not None:
+            count += len(each.request.prompt) * (params.prompt_logprobs + 2)
+    return count > limits.INLINE_VALUES_MAX
 
 
 async def _pump(

@@ -1,26 +1,28 @@
 """The whole HTTP application over an engine: the server, its metrics, files and batches.
 
 `Application` is made before the event loop, on the main thread. `jitney serve` puts a socket in
-front of it, and `jitney_cluster` the proxies of Ray Serve.
+front of it, and `jitney_cluster` the proxies of Ray Serve. `create_app` puts the routes together.
 
-Tests: tests/unit/cli/test_serve.py and tests/e2e/server/test_service.py.
+Tests: tests/unit/cli/test_serve.py, tests/e2e/server/test_service.py and test_rows_http.py.
 """
 
 import ipaddress
 import logging
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
-from jitney.config import (
-    Key,
-    ServeSettings,
-    check_distinct,
-    environment,
-    load_keys,
-)
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic.json_schema import models_json_schema
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from jitney.config import Key, ServeSettings, check_distinct, environment, load_keys
 from jitney.config.machine import jobs_folder
-from jitney.errors import ConfigError
-from jitney.server.app import create_app
+from jitney.errors import ConfigError, JitneyError
+from jitney.server import steering
+from jitney.server.admission.calls import Call
 from jitney.server.batches.allowances import Allowances
 from jitney.server.batches.answer_line import LineAnswerer
 from jitney.server.batches.batch_metrics import collect_batches
@@ -28,12 +30,52 @@ from jitney.server.batches.batch_routes import make_batch_router, make_file_rout
 from jitney.server.batches.batches import Batches
 from jitney.server.batches.database import DiskError, StoreTaken
 from jitney.server.batches.stages import BatchBounds
+from jitney.server.error_object import Refusal, refusal_for
+from jitney.server.middleware import AccessCheck, Cors, ErrorResponse, RequestContext
 from jitney.server.observe.monitor import Monitor
+from jitney.server.openai.replies import VERSION
+from jitney.server.page import page_routes as page
+from jitney.server.page.state import PageState
+from jitney.server.routes import BODIES, REFERENCE, STATE_PATHS, make_router, make_state_router
 from jitney.server.service import Loaded, Service
 
 _log = logging.getLogger("jitney.server")
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+
+SERVED = ("/v1/chat/completions", "/v1/completions", "/v1/models")
+
+_NO_EMBEDDINGS = "this server makes text, and no embeddings"
+_TEXT = "use /v1/completions"
+_CHAT = "use /v1/chat/completions"
+_MODELS = "use /v1/models"
+_INSTEAD = {
+    **{path: f"use {path}" for path in (*SERVED, "/tokenize", "/detokenize")},
+    **{path.removeprefix("/v1"): f"use {path}" for path in SERVED},
+    **{f"/v1{path}": f"use {path}" for path in SERVED},
+    **{
+        f"/v1{path}": f"use {path}"
+        for path in ("/tokenize", "/detokenize", "/health", "/metrics", "/version")
+    },
+    "/v1": f"{_CHAT} or /v1/completions",
+    "/completion": _TEXT,
+    "/generate": _TEXT,
+    "/generate_stream": _TEXT,
+    "/api/generate": _TEXT,
+    "/api/chat": _CHAT,
+    "/responses": _CHAT,
+    "/v1/responses": _CHAT,
+    "/messages": _CHAT,
+    "/v1/messages": _CHAT,
+    "/api/tags": _MODELS,
+    "/api/version": "use /version",
+    "/ping": "use /health",
+    "/files": "use /v1/files",
+    "/batches": "use /v1/batches",
+    **dict.fromkeys(("/embedding", "/embeddings", "/v1/embeddings"), _NO_EMBEDDINGS),
+    **dict.fromkeys(("/api/embed", "/api/embeddings"), _NO_EMBEDDINGS),
+}
+"""The hint for each path, without slashes at its end."""
 
 
 class Application:
@@ -62,14 +104,7 @@ class Application:
         self.monitor = Monitor(
             loaded.engine, self.service.model_name, otlp_endpoint=serving.otlp_endpoint
         )
-        routers = []
-        if self.batches is not None:
-            routers = [
-                make_file_router(self.service, self.batches),
-                make_batch_router(self.service, self.batches),
-            ]
-            self.monitor.metrics.attach_other(partial(collect_batches, self.batches))
-        self.app = create_app(self.service, self.monitor, routers)
+        self.app = create_app(self.service, self.monitor, self.batches)
 
     def start(self) -> None:
         """On the event loop: go on with the batches that are there."""
@@ -147,3 +182,87 @@ def is_local(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host.lower() == "localhost"
+
+
+class _App(FastAPI):
+    """FastAPI's application. We read the bodies ourselves, so we also describe them here."""
+
+    def openapi(self) -> dict[str, Any]:
+        """The OpenAPI document."""
+        if self.openapi_schema is None:
+            _, schemas = models_json_schema(
+                [(kind, "validation") for kind in BODIES], ref_template=REFERENCE
+            )
+            super().openapi()["components"]["schemas"].update(schemas["$defs"])
+        assert self.openapi_schema is not None
+        return self.openapi_schema
+
+
+def create_app(service: Service, monitor: Monitor, batches: Batches | None) -> FastAPI:
+    """The application over one service: its routes, metrics and page, and batches if there are."""
+    app = _App(
+        title="jitney",
+        version=VERSION,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        exception_handlers={
+            Refusal: _refused,
+            JitneyError: _refused,
+            HTTPException: _http_refused,
+            RequestValidationError: _invalid,
+        },
+    )
+    state = PageState(service, monitor)
+    routers = [
+        make_state_router(service),
+        make_router(service),
+        steering.make_router(service),
+        page.make_monitoring_router(service, monitor, state),
+        page.make_page_router(service, monitor, state),
+    ]
+    monitor.metrics.attach(service)
+    if batches is not None:
+        routers += [make_file_router(service, batches), make_batch_router(service, batches)]
+        monitor.metrics.attach_other(partial(collect_batches, batches))
+    for router in routers:
+        app.include_router(router)
+    app.add_middleware(AccessCheck, service=service, open_paths=STATE_PATHS | page.OPEN_PATHS)
+    if service.settings.cors_origin:
+        app.add_middleware(Cors, origins=service.settings.cors_origin)
+    app.add_middleware(RequestContext, service=service)
+    return app
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    return ErrorResponse(refusal_for(error, Call.of(request.scope).id))
+
+
+async def _http_refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        instead = instead_of(request.url.path) or "/openapi.json lists those there are"
+        refusal = Refusal("not_found", f"There is nothing at this path; {instead}.")
+    elif error.status_code == 405:
+        # The framework's list has any order.
+        allowed = " or ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
+        refusal = Refusal("method_not_allowed", f"This path takes {allowed} only.")
+    else:
+        refusal = Refusal("http_error", "The request cannot be served.")
+        refusal.status = error.status_code
+    refusal.headers.update(error.headers or {})
+    return ErrorResponse(refusal)
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    found = error.errors()[0]
+    name = str(found["loc"][-1])[:80]
+    return ErrorResponse(Refusal("invalid_value", f"{name}: {found['msg']}.", param=name))
+
+
+def instead_of(path: str) -> str | None:
+    """What to use instead of this path, as part of a sentence. It never repeats the path."""
+    if path.startswith("/models/"):
+        return f"{_MODELS}/NAME"
+    return _INSTEAD.get(path.rstrip("/"))

@@ -24,9 +24,8 @@ import uvloop
 from fastapi import FastAPI
 
 from jitney.errors import EngineStopped
-from jitney.server.http.accepting import listen
+from jitney.server.http.connections import allow_files, listen
 from jitney.server.http.http_server import HttpServer
-from jitney.server.http.open_files import allow_files
 from jitney.server.limits import UNSENT_BYTES_MAX
 from jitney.server.service import Service
 

@@ -175,7 +175,7 @@ bodies are far smaller."""
 
 CONNECTIONS_MAX = 8192
 """Connections at once, idle ones included; the next one is refused and closed. Fewer where the
-limit on open files is lower: see `jitney.server.http.open_files`."""
+limit on open files is lower: see `jitney.server.http.connections`."""
 
 ACCEPTS_PER_ROUND = 64
 """Connections accepted in one round of the event loop; streams wait meanwhile."""

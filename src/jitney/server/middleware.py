@@ -1,10 +1,14 @@
-"""Runs around every request: `RequestContext` outside, `AccessCheck` inside. Event loop.
+"""Runs around every request: `RequestContext` outside, `Cors`, `AccessCheck` inside. Event loop.
 
 Plain ASGI, because a wrapper around responses would hide that a client has left. Every scope is
 HTTP: the server runs without ASGI's lifespan and without websockets. Decisions use
 `scope["path"]`, never an address made from headers that a caller controls.
 
-Tests: tests/e2e/server/test_rows_http.py and test_log.py.
+A browser sends a form of any page, and asks nobody: so calls that may change something are checked
+here as well. An allowed origin may send any header, because clients send many of their own.
+Starlette refuses with plain text; here a refused preflight gets an error in OpenAI's form.
+
+Tests: tests/e2e/server/test_rows_http.py, test_origins.py and test_log.py.
 """
 
 import logging
@@ -12,14 +16,14 @@ import re
 import uuid
 
 from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jitney.errors import JitneyError
 from jitney.server import limits
-from jitney.server.call import Call
-from jitney.server.error_object import ClientLeft, Refusal, refusal_of
-from jitney.server.http.cors import check_origin
-from jitney.server.http.error_response import ErrorResponse, refusal_for
+from jitney.server.admission.calls import Call
+from jitney.server.error_object import ClientLeft, Refusal, refusal_for, refusal_of
 from jitney.server.service import Service
 
 _log = logging.getLogger("jitney.server")
@@ -28,6 +32,39 @@ WORK_PATHS = frozenset({"/v1/completions", "/v1/chat/completions", "/tokenize", 
 """Paths that bring work: counted, limited by a key's rate, and refused during a drain."""
 
 _VALID_ID = re.compile(rf"[\x21-\x7e]{{1,{limits.REQUEST_ID_CHARACTERS_MAX}}}")
+
+METHODS = ("GET", "POST", "DELETE")
+_SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+"""They change nothing."""
+
+EXPOSED = (
+    "x-request-id",
+    "x-jitney-queue-position",
+    "x-jitney-queue-ms",
+    "x-jitney-first-token-ms",
+    "x-jitney-total-ms",
+    "x-should-retry",
+    "retry-after",
+    "retry-after-ms",
+)
+"""Headers of responses that a page may read."""
+
+_NOT_ALLOWED = (
+    "Pages of this origin may not call this server; its operator can allow them with --cors-origin."
+)
+
+
+class ErrorResponse(JSONResponse):
+    """A refusal as a response. It writes its reason into the call."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.body, refusal.status, headers=refusal.headers)
+        self._reason = refusal.reason
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        Call.of(scope).refused = self._reason
+        await super().__call__(scope, receive, send)
 
 
 class RequestContext:
@@ -54,8 +91,8 @@ class RequestContext:
                 if self._service.admission.is_draining or must_end():
                     extra.append((b"connection", b"close"))
                 names = {name for name, _ in extra}
-                kept = [each for each in message["headers"] if each[0] not in names]
-                message = {**message, "headers": [*kept, *extra]}
+                others = [each for each in message["headers"] if each[0] not in names]
+                message = {**message, "headers": [*others, *extra]}
             await send(message)
 
         try:
@@ -119,6 +156,49 @@ class AccessCheck:
                 await self._app(scope, receive, send)
         except (Refusal, JitneyError) as error:
             await ErrorResponse(refusal_of(error))(scope, receive, send)
+
+
+def check_origin(method: str, headers: Headers, allowed: tuple[str, ...]) -> None:
+    """Raise Refusal if a page of another origin makes a call that may change something.
+
+    Programs send neither of the two headers. Browsers send both, and let no page set them; to
+    addresses without TLS, other than this machine's, they send `Origin` alone.
+    """
+    origin, site = headers.get("origin", ""), headers.get("sec-fetch-site", "")
+    if method in _SAFE_METHODS or "*" in allowed or origin in allowed:
+        return
+    # A proxy may have ended TLS, so the scheme is not compared.
+    own, host = headers.get("host", "").lower(), origin.lower().partition("://")[2]
+    is_foreign = bool(origin) and (not own or host != own)
+    if site:
+        is_foreign = site not in ("same-origin", "none")
+    if is_foreign:
+        raise Refusal("origin_not_allowed", _NOT_ALLOWED)
+
+
+class Cors(CORSMiddleware):
+    """Answers preflights itself. A subclass, because Starlette has no other way to change them."""
+
+    def __init__(self, app: ASGIApp, origins: tuple[str, ...]) -> None:
+        super().__init__(
+            app,
+            allow_origins=origins,
+            allow_methods=METHODS,
+            allow_headers=("*",),
+            allow_private_network=True,
+            expose_headers=EXPOSED,
+        )
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        """The response to the request that a browser sends before a call."""
+        found = super().preflight_response(request_headers).headers
+        headers = {name: value for name, value in found.items() if not name.startswith("content-")}
+        if not self.is_allowed_origin(request_headers["origin"]):
+            return ErrorResponse(Refusal("origin_not_allowed", _NOT_ALLOWED, headers=headers))
+        if request_headers["access-control-request-method"] not in METHODS:
+            message = f"Pages of other origins may call with {', '.join(METHODS)} only."
+            return ErrorResponse(Refusal("method_not_allowed", message, headers=headers))
+        return Response(status_code=204, headers=headers)
 
 
 def _log_fields(call: Call) -> str:

@@ -9,20 +9,18 @@ test_rows_clients.py.
 
 import asyncio
 import contextlib
-import json
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from jitney.errors import QueueFull
 from jitney.server import limits
 from jitney.server.answer_call import Chunks, Generation
-from jitney.server.error_object import ClientLeft
-from jitney.server.http.disconnect import wait_disconnect
-from jitney.server.http.error_response import refusal_for
-from jitney.server.http.json_slices import encode_json
+from jitney.server.error_object import ClientLeft, refusal_for
+from jitney.server.http.body_reader import wait_disconnect
+from jitney.server.openai.replies import dump_json
 
 _DONE = b"data: [DONE]\n\n"
 _PING = b": ping\n\n"
@@ -33,23 +31,18 @@ _EVENT_HEADERS = {
 }
 """The last one asks nginx to pass events on as they come."""
 
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
-
 
 def frame(value: dict[str, Any]) -> bytes:  # Any: a JSON value
     """One server-sent event with a JSON object in it."""
-    return b"data: " + _encode(value).encode("utf-8") + b"\n\n"
+    return b"data: " + dump_json(value).encode() + b"\n\n"
 
 
 async def whole_response(generation: Generation, receive: Receive) -> Response:
     """The whole reply."""
     with _watched(generation, receive):
-        reply = await generation.whole()
+        content = await generation.whole()
     headers = {**_queue_headers(generation), **_times(generation)}
-    if generation.is_large:
-        content = await asyncio.to_thread(encode_json, reply)
-        return Response(content, media_type="application/json", headers=headers)
-    return JSONResponse(reply, headers=headers)
+    return Response(content, media_type="application/json", headers=headers)
 
 
 @contextlib.contextmanager

@@ -3,8 +3,6 @@
 Tests: tests/e2e/server/test_service.py.
 """
 
-import asyncio
-from collections.abc import Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
@@ -12,11 +10,10 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from jitney.errors import InvalidRequest
-from jitney.server import limits
+from jitney.server.admission.calls import Call
 from jitney.server.answer_call import prepare, run_work
-from jitney.server.call import Call
 from jitney.server.error_object import Error
-from jitney.server.http.disconnect import unless_left
+from jitney.server.http.body_reader import unless_left
 from jitney.server.openai.bodies import CompletionBody, DetokenizeBody, Strict
 from jitney.server.openai.chat_body import ChatBody, TokenizeBody
 from jitney.server.openai.check_body import check_body
@@ -27,7 +24,6 @@ from jitney.server.responses import EventStream, whole_response
 from jitney.server.service import Health, Service
 
 Body = TypeVar("Body", CompletionBody, ChatBody, TokenizeBody, DetokenizeBody)
-T = TypeVar("T")
 
 BODIES: tuple[type[Strict], ...] = (CompletionBody, ChatBody, TokenizeBody, DetokenizeBody)
 """Described in the OpenAPI document."""
@@ -78,7 +74,7 @@ def make_router(service: Service) -> APIRouter:
         body = await _read(service, request, TokenizeBody)
         call = Call.of(request.scope)
         work = run_work(service, call, partial(_tokens_of, service, body, call))
-        tokens = await _unless_left(work, request)
+        tokens = await unless_left(work, request.receive)
         return JSONResponse(
             {
                 "tokens": list(tokens),
@@ -93,7 +89,7 @@ def make_router(service: Service) -> APIRouter:
         body = await _read(service, request, DetokenizeBody)
         call = Call.of(request.scope)
         work = run_work(service, call, partial(_text_of, service, body, call))
-        return JSONResponse({"prompt": await _unless_left(work, request)})
+        return JSONResponse({"prompt": await unless_left(work, request.receive)})
 
     return router
 
@@ -157,23 +153,17 @@ def make_state_router(service: Service) -> APIRouter:
 
 
 async def _read(service: Service, request: Request, kind: type[Body]) -> Body:
-    values_max = max(limits.VALUES_MAX, service.body_limit // limits.VALUE_BYTES_USUAL)
-    check = partial(check_body, kind=kind, values_max=values_max)
+    check = partial(check_body, kind=kind, values_max=service.values_max)
     body: Body = await service.bodies.read(request, check)
     check_model(service, body.model)
     return body
-
-
-async def _unless_left(work: Coroutine[None, None, T], request: Request) -> T:
-    """The result of work that ends when the client leaves. Raises ClientLeft."""
-    return await unless_left(asyncio.create_task(work), request.receive)
 
 
 async def _complete(
     service: Service, request: Request, body: CompletionBody | ChatBody
 ) -> Response:
     preparing = prepare(service, body, Call.of(request.scope))
-    generation = await _unless_left(preparing, request)
+    generation = await unless_left(preparing, request.receive)
     if not generation.reply.streams:
         return await whole_response(generation, request.receive)
     stream = EventStream(generation)

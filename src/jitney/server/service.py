@@ -18,9 +18,8 @@ from jitney.engine.engine import EngineState
 from jitney.engine.request_factory import RequestFactory
 from jitney.engine.served_engine import ServedEngine
 from jitney.server import limits
-from jitney.server.admission.call_places import CallPlaces
+from jitney.server.admission.calls import CallPlaces, LiveCalls
 from jitney.server.admission.keys import KeyRing
-from jitney.server.admission.live_calls import LiveCalls
 from jitney.server.admission.worker_threads import WorkerThreads
 from jitney.server.http.body_reader import BodyReader
 from jitney.text.chat_template import ChatTemplate
@@ -45,22 +44,18 @@ class Loaded(Protocol):
     @property
     def engine(self) -> ServedEngine:
         """What answers requests."""
-        ...
 
     @property
     def request_factory(self) -> RequestFactory:
         """Makes requests."""
-        ...
 
     @property
     def template(self) -> ChatTemplate | None:
         """The model's chat template, if it has one."""
-        ...
 
     @property
     def model_name(self) -> str:
         """The name for clients."""
-        ...
 
 
 class Service:
@@ -85,6 +80,8 @@ class Service:
         self.model_len_max = engine.settings.model_len_max
         """The longest sequence, prompt and completion together."""
         self.body_limit = settings.body_limit or body_limit_for(self.model_len_max)
+        self.values_max = max(limits.VALUES_MAX, self.body_limit // limits.VALUE_BYTES_USUAL)
+        """Strings and numbers of one body."""
         self.clock = clock or SystemClock()
         self.keys = KeyRing(keys, self.clock, engine.settings)
         self.admission = CallPlaces(engine, self.body_limit)

@@ -19,8 +19,7 @@ from jitney.core.rules.shares import paused_max
 from jitney.core.scheduler_settings import Policy
 from jitney.errors import Draining, InvalidRequest
 from jitney.server import limits
-from jitney.server.admission.live_calls import Handles
-from jitney.server.call import Call
+from jitney.server.admission.calls import Call, Handles
 from jitney.server.error_object import Refusal, retry_headers
 from jitney.server.openai.translate import allowed_priority
 from jitney.server.service import Service
@@ -91,15 +90,15 @@ async def _pause(handles: Handles, waiting_max: int) -> None:
 
     Raises Refusal.
     """
-    asked = [asyncio.wrap_future(handle.pause()) for handle in handles]
-    _, late = await asyncio.wait(asked, timeout=limits.ACCEPT_S_MAX)
+    pauses = [asyncio.wrap_future(handle.pause()) for handle in handles]
+    _, late = await asyncio.wait(pauses, timeout=limits.ACCEPT_S_MAX)
     if late:
         raise Refusal(
             "no_answer",
             "The engine has not said whether the call is paused; it may be stuck in a forward "
             "pass: see /health, and try again later.",
         )
-    outcomes = [each.result() for each in asked]
+    outcomes = [each.result() for each in pauses]
     if all(each is PauseOutcome.ENDED for each in outcomes):
         raise Refusal("request_not_found", _NOT_FOUND)
     refused = [each for each in outcomes if each in _REFUSED]

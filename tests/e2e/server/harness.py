@@ -8,12 +8,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 
 from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.config import Key, ServeSettings
@@ -21,12 +20,11 @@ from jitney.core.scheduler_settings import Policy, SchedulerSettings
 from jitney.engine.clock import Clock
 from jitney.engine.engine import Engine
 from jitney.engine.request_factory import RequestFactory
+from jitney.engine.stats import Stats
 from jitney.errors import EngineStopped
-from jitney.server.app import create_app
+from jitney.server.application import create_app
 from jitney.server.batches.allowances import Allowances
 from jitney.server.batches.answer_line import LineAnswerer
-from jitney.server.batches.batch_metrics import collect_batches
-from jitney.server.batches.batch_routes import make_batch_router, make_file_router
 from jitney.server.batches.batches import Batches
 from jitney.server.batches.stages import BatchBounds, Times
 from jitney.server.lifecycle import Lifecycle
@@ -81,7 +79,14 @@ class Running:
     lifecycle: Lifecycle
     host: str
     port: int
+    backend: Any
+    """What `World.wrap` put in front of the backend."""
     batches: Batches | None = None
+
+    @property
+    def stats(self) -> Stats:
+        """Of the engine."""
+        return self.service.engine.stats()
 
     @property
     def load(self) -> int:
@@ -119,6 +124,21 @@ class Running:
     def connect(self) -> socket.socket:
         return socket.create_connection((self.host, self.port), timeout=WAIT_S)
 
+    def send(self, body: Any, *extra: str, close: bool = True) -> socket.socket:
+        """A connection on which a body for /v1/completions was sent; `extra` are headers."""
+        connection = self.connect()
+        connection.sendall(request_bytes("/v1/completions", body, *extra, close=close))
+        return connection
+
+    @contextlib.contextmanager
+    def silent(self, content: bytes) -> Iterator[socket.socket]:
+        """A client that sends this, reads nothing and has little room for what comes."""
+        with socket.socket() as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.connect((self.host, self.port))
+            connection.sendall(content)
+            yield connection
+
     def is_listening(self) -> bool:
         """Whether it can be connected to."""
         try:
@@ -129,7 +149,7 @@ class Running:
 
     def is_idle(self) -> bool:
         """Whether nothing is held for anyone; memory of cached prefixes is nobody's."""
-        stats = self.service.engine.stats()
+        stats = self.stats
         return (
             stats.live_requests == 0
             and stats.active_slots == 0
@@ -148,6 +168,16 @@ def wait_until(holds: Callable[[], bool], message: str, limit_s: float = WAIT_S)
     while not holds():
         assert time.monotonic() < deadline, message
         time.sleep(0.02)
+
+
+def begun_one_by_one(server: Running, count: int) -> list[socket.socket]:
+    """Connections with long calls of which one runs; each was accepted before the next was sent."""
+    connections: list[socket.socket] = []
+    for _ in range(count):
+        connections.append(server.send({"prompt": "a", "max_tokens": 4000}))
+        wait_until(lambda: server.stats.live_requests == len(connections), "it was not accepted")
+        wait_until(lambda: server.stats.active_slots == 1, "none has started")
+    return connections
 
 
 @dataclass(frozen=True)
@@ -252,13 +282,6 @@ def _batches_of(world: World, service: Service) -> Batches | None:
     return batches
 
 
-def _routers_of(service: Service, monitor: Monitor, batches: Batches | None) -> list[APIRouter]:
-    if batches is None:
-        return []
-    monitor.metrics.attach_other(partial(collect_batches, batches))
-    return [make_file_router(service, batches), make_batch_router(service, batches)]
-
-
 @contextlib.contextmanager
 def running(world: World) -> Iterator[Running]:
     """A server in a thread of this process; drained and ended afterwards."""
@@ -287,7 +310,7 @@ def running(world: World) -> Iterator[Running]:
     monitor = Monitor(engine, service.model_name)
     engine.start()
     batches = _batches_of(world, service)
-    app = create_app(service, monitor, _routers_of(service, monitor, batches))
+    app = create_app(service, monitor, batches)
     lifecycle = Lifecycle(service, app, world.unsent_bytes_max)
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
@@ -307,7 +330,7 @@ def running(world: World) -> Iterator[Running]:
     thread.start()
     assert started.wait(WAIT_S), "the server did not start"
     try:
-        yield Running(service, app, lifecycle, host, port, batches)
+        yield Running(service, app, lifecycle, host, port, wrapped, batches)
     finally:
         lifecycle.stop()
         lifecycle.stop()

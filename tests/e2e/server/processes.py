@@ -1,16 +1,74 @@
-"""Which processes there are, and their memory: from /proc, or where that is not, by ps."""
+"""`jitney serve` as a process; processes and their memory, from /proc or by ps."""
 
 import contextlib
 import os
+import re
+import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.e2e.server.harness import WAIT_S
+
 PROC = Path("/proc")
 ASK_S_MAX = 30.0
 _ZOMBIE = "Z"
+
+OURS = (sys.executable, "-m", "jitney")
+BROKEN = """
+import sys
+from jitney.backends.fake.backend import FakeBackend
+from jitney.cli.main import run
+from jitney.core import limits
+from jitney.engine import in_flight
+
+def fail(*given):
+    raise MemoryError("no memory is left")
+
+limits.GIVE_UP_S, in_flight.PAUSE_S = 0.0, 0.001
+FakeBackend.execute = FakeBackend.reset = fail
+sys.argv.append("--no-backend-process")
+run()
+"""
+"""A server whose backend fails, and cannot be started again."""
+
+
+@dataclass(frozen=True)
+class ServedProcess:
+    """A server in a process of its own."""
+
+    popen: "subprocess.Popen[str]"
+    address: str
+    log: Path
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rsplit(":", 1)[1])
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=WAIT_S)
+
+
+@contextlib.contextmanager
+def served(tmp_path: Path, *flags: str, program: tuple[str, ...] = OURS) -> Iterator[ServedProcess]:
+    """`jitney serve` by this program, from the moment that it says where it is."""
+    command = [*program, "serve", "--backend", "fake", "--port", "0", *flags]
+    log = tmp_path / "log"
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            found = re.search(r"http://\S+", line)
+            assert found is not None, line + log.read_text()
+            yield ServedProcess(process, found[0], log)
+        finally:
+            process.kill()
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,13 @@ makes the cases remembers all that it made.
 import argparse
 import json
 import math
-import os
 import random
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -122,8 +120,8 @@ def _fewer(body: Any, draw: random.Random) -> Any:  # Any: a JSON value
         return body
     subjects = sorted(name for name in body if name in PLAIN)
     others = sorted(name for name in body if name not in PLAIN)
-    kept = set(draw.sample(others, min(draw.randint(0, 3), len(others)))) - {"model"}
-    made = {name: body[name] for name in others if name in kept}
+    names = set(draw.sample(others, min(draw.randint(0, 3), len(others)))) - {"model"}
+    made = {name: body[name] for name in others if name in names}
     for name in subjects[: draw.randint(1, 4)]:
         made[name] = PLAIN[name] if draw.random() < PLAIN_SHARE else body[name]
     return made
@@ -165,36 +163,21 @@ def parts_of(cases: int, seed_first: int) -> list[tuple[int, int]]:
     return [(share + (number < more), seed_first + number) for number in range(count)]
 
 
-def run_parts(parts: list[tuple[int, int]]) -> int:
-    """Every part in a process of its own; the exit code says whether one was surprised."""
-
-    def run(part: tuple[int, int]) -> int:
-        cases, number = part
-        command = [sys.executable, "-m", __spec__.name, "--cases", str(cases)]
-        done = subprocess.run(
-            [*command, "--seed", str(number)], stdout=subprocess.PIPE, text=True, check=False
-        )
-        say(f"seed {number}, {cases} cases, status {done.returncode}\n{done.stdout}")
-        return done.returncode
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        failed = sum(code != 0 for code in pool.map(run, parts))
-    say(f"{sum(cases for cases, _ in parts)} cases, {failed} of {len(parts)} parts with surprises")
-    return 1 if failed else 0
-
-
 def main() -> int:
     """Run by hand; the exit code says whether anything was a surprise."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
-    given_as = parser.parse_args()
-    parts = parts_of(given_as.cases, given_as.seed)
-    return run_parts(parts) if len(parts) > 1 else run_part(*parts[0])
+    options = parser.parse_args()
+    parts = parts_of(options.cases, options.seed)
+    with ProcessPoolExecutor(max_tasks_per_child=1) as pool:
+        failed_count = sum(pool.map(run_part, *zip(*parts, strict=True)))
+    say(f"{options.cases} cases, {failed_count} of {len(parts)} parts with surprises")
+    return 1 if failed_count else 0
 
 
-def run_part(cases: int, number: int) -> int:
-    """Ask in this process; the exit code."""
+def run_part(cases: int, number: int) -> bool:
+    """Ask in this process; whether anything was a surprise."""
     surprises: list[str] = []
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -204,15 +187,14 @@ def run_part(cases: int, number: int) -> int:
             started_at = time.monotonic()
             seen = fuzz(server, mode, cases // 2, number)
             spent_s = time.monotonic() - started_at
-            say(f"{mode.value}: {seen.case_count} cases in {spent_s:.0f} s")
+            say(f"seed {number}, {mode.value}: {seen.case_count} cases in {spent_s:.0f} s")
             for (label, status), count in sorted(seen.statuses.items()):
                 say(f"  {label} {status}: {count}")
             surprises += seen.surprises
         server.check_idle()
     for surprise in surprises[:20]:
         say(surprise)
-    say(f"{len(surprises)} surprises")
-    return 1 if surprises else 0
+    return bool(surprises)
 
 
 if __name__ == "__main__":

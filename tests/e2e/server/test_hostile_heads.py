@@ -27,53 +27,31 @@ def fed(monkeypatch: pytest.MonkeyPatch) -> bytearray:
     return made
 
 
-@pytest.mark.parametrize(
-    ("content", "status"),
-    [
-        (GET + b"X:" + SPACES[:2000] + b"\0\r\n\r\n", 400),
-        (GET + b"X:" + SPACES[:2000] + b"\x7f\r\n\r\n", 400),
-        (GET + b"X:" + SPACES[:2000] + b"\x0b\r\n\r\n", 400),
-        (GET + b"X:" + SPACES[:2000] + b"\rx\r\n\r\n", 400),
-        (GET + b"a:b\r\n" * (limits.HEADERS_MAX + 1) + b"\r\n", 431),
-        (GET + b"a:" + b"b" * limits.HEADER_BYTES_MAX + b"\r\n\r\n", 431),
-        (GET.replace(b" HTTP", b"a" * 12_000 + b" HTTP") + b"\r\n", 414),
-        (GET.replace(b" HTTP", b"a" * 100_000 + b" HTTP") + b"\r\n", 414),
-        (b"\x16\x03\x01\x02\x00\x01", 400),
-        (GET.replace(b"1.1", b"2.0") + b"\r\n", 400),
-        (GET.replace(b"1.1", b"1.2") + b"\r\n", 400),
-        (GET.replace(b"1.1", b"0.9") + b"\r\n", 400),
-        (GET + b"X: a\r\n b\r\n\r\n", 400),
-        (GET + b"X: a\r\n\tb\r\n\r\n", 400),
-        (GET + b"Transfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n", 400),
-        (GET + b"X: a\r\n \r\n\r\n", 400),
-        (GET + b"Content-Length: 5, 5\r\n\r\nhello", 400),
-        (GET + b"Content-Length: 5\r\ncontent-length: 5\r\n\r\nhello", 400),
-        (GET + b"Content-Length:\r\n\r\n", 400),
-        (GET + b"Content-Length: 5;\r\n\r\nhello", 400),
-    ],
-    ids=[
-        "nul",
-        "delete",
-        "tab",
-        "return",
-        "many",
-        "long",
-        "address",
-        "longer address",
-        "tls",
-        "2.0",
-        "1.2",
-        "0.9",
-        "folded",
-        "folded by a tab",
-        "folded chunked",
-        "folded to nothing",
-        "length twice in a line",
-        "length twice",
-        "no length",
-        "length and more",
-    ],
-)
+REFUSED = {
+    "nul": (GET + b"X:" + SPACES[:2000] + b"\0\r\n\r\n", 400),
+    "delete": (GET + b"X:" + SPACES[:2000] + b"\x7f\r\n\r\n", 400),
+    "tab": (GET + b"X:" + SPACES[:2000] + b"\x0b\r\n\r\n", 400),
+    "return": (GET + b"X:" + SPACES[:2000] + b"\rx\r\n\r\n", 400),
+    "many": (GET + b"a:b\r\n" * (limits.HEADERS_MAX + 1) + b"\r\n", 431),
+    "long": (GET + b"a:" + b"b" * limits.HEADER_BYTES_MAX + b"\r\n\r\n", 431),
+    "address": (GET.replace(b" HTTP", b"a" * 12_000 + b" HTTP") + b"\r\n", 414),
+    "longer address": (GET.replace(b" HTTP", b"a" * 100_000 + b" HTTP") + b"\r\n", 414),
+    "tls": (b"\x16\x03\x01\x02\x00\x01", 400),
+    "2.0": (GET.replace(b"1.1", b"2.0") + b"\r\n", 400),
+    "1.2": (GET.replace(b"1.1", b"1.2") + b"\r\n", 400),
+    "0.9": (GET.replace(b"1.1", b"0.9") + b"\r\n", 400),
+    "folded": (GET + b"X: a\r\n b\r\n\r\n", 400),
+    "folded by a tab": (GET + b"X: a\r\n\tb\r\n\r\n", 400),
+    "folded chunked": (GET + b"Transfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n", 400),
+    "folded to nothing": (GET + b"X: a\r\n \r\n\r\n", 400),
+    "length twice in a line": (GET + b"Content-Length: 5, 5\r\n\r\nhello", 400),
+    "length twice": (GET + b"Content-Length: 5\r\ncontent-length: 5\r\n\r\nhello", 400),
+    "no length": (GET + b"Content-Length:\r\n\r\n", 400),
+    "length and more": (GET + b"Content-Length: 5;\r\n\r\nhello", 400),
+}
+
+
+@pytest.mark.parametrize(("content", "status"), REFUSED.values(), ids=REFUSED)
 def test_headers_that_are_refused_are_not_read(
     server: Running, fed: bytearray, content: bytes, status: int
 ) -> None:

@@ -1,8 +1,8 @@
 """Statistics and slots as JSON: names, shape, who sees what, and an engine that is stuck."""
 
 import json
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from functools import partial
@@ -10,9 +10,9 @@ from typing import Any
 
 from jitney.backends.fake.backend import FakeSettings
 from jitney.config import Key
-from jitney.core.batch import Batch, Outcome
 from jitney.engine.stats import Stats
 from tests.e2e.server.harness import WAIT_S, Running, World, check_error, wait_until
+from tests.e2e.server.pace import Gated
 
 Start = Callable[[World], Running]
 
@@ -134,52 +134,30 @@ def both_run(server: Running, name: str) -> bool:
     return [row["is_processing"] for row in rows].count(True) == 2
 
 
-class Gated:
-    """A backend that stands still when told so."""
-
-    def __init__(self, backend: Any) -> None:  # Any: a backend
-        self._backend = backend
-        self.may_run, self.entered = threading.Event(), threading.Event()
-
-    def __getattr__(self, name: str) -> Any:  # Any: whatever the backend has
-        return getattr(self._backend, name)
-
-    def execute(self, batch: Batch) -> Outcome:
-        self.entered.set()
-        assert self.may_run.wait(WAIT_S), "nobody let it run"
-        outcome: Outcome = self._backend.execute(batch)
-        return outcome
-
-
 def test_a_stuck_engine_is_not_waited_for(start: Start) -> None:
     """Guards whoever polls: the wait for a look is bounded, and an old one says how old it is."""
-    made: list[Gated] = []
-
-    def wrap(backend: Any) -> Gated:  # Any: a backend
-        made.append(Gated(backend))
-        return made[0]
-
-    server = start(World(wrap=wrap))
-    caller = threading.Thread(target=server.complete, daemon=True)
-    caller.start()
-    try:
-        assert made[0].entered.wait(WAIT_S), "no pass was begun"
+    server = start(World(wrap=Gated))
+    server.backend.may_run.clear()
+    with one_that_waits(server):
         assert check_error(server.get("/slots"), 503)["code"] == "no_answer"
         assert server.get("/stats").json()["live_requests"] == 1, "statistics wait for nobody"
-    finally:
-        made[0].may_run.set()
-        caller.join(WAIT_S)
     assert len(slots(server)) == 8
-    made[0].may_run.clear()
-    made[0].entered.clear()
-    caller = threading.Thread(target=server.complete, daemon=True)
-    caller.start()
-    try:
-        assert made[0].entered.wait(WAIT_S), "no pass was begun"
+    server.backend.may_run.clear()
+    with one_that_waits(server):
         wait_until(lambda: seen_ms(server) > 500, "an old look was told as a new one")
-    finally:
-        made[0].may_run.set()
-        caller.join(WAIT_S)
+
+
+@contextmanager
+def one_that_waits(server: Running) -> Iterator[None]:
+    """A call whose forward pass stands still until the block is left."""
+    server.backend.waits.clear()
+    with ThreadPoolExecutor() as pool:
+        pool.submit(server.complete)
+        try:
+            assert server.backend.waits.wait(WAIT_S), "no pass was begun"
+            yield
+        finally:
+            server.backend.may_run.set()
 
 
 def seen_ms(server: Running) -> int:

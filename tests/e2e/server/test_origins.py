@@ -84,7 +84,11 @@ def test_reading_is_left_to_the_browser(server: Running) -> None:
     """Guards links: a GET changes nothing, and the browser hides its answer from other pages."""
     answer = server.get("/v1/models", **EVIL)
     assert answer.status_code == 200
-    assert "access-control-allow-origin" not in answer.headers
+    with server.client() as client:
+        preflight = {**EVIL, "access-control-request-method": "POST"}
+        asked = client.options("/v1/chat/completions", headers=preflight)
+    for each in (answer, asked):
+        assert "access-control-allow-origin" not in each.headers
 
 
 @pytest.mark.parametrize("allowed", ["https://good.example", "*"])

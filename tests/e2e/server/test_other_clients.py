@@ -7,44 +7,6 @@ import pytest
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import Running, World, check_error
 
-SAME: dict[str, Any] = {
-    "metadata": {"purpose": "a test"},
-    "store": True,
-    "prompt_cache_key": "session-1",
-    "safety_identifier": "somebody",
-}
-
-
-@pytest.mark.parametrize("name", SAME)
-def test_a_field_without_effect_changes_no_answer(server: Running, name: str) -> None:
-    """Guards clients that send such fields always, and the promise that they change nothing."""
-    plain = server.chat(temperature=0).json()["choices"]
-    assert server.chat(temperature=0, **{name: SAME[name]}).json()["choices"] == plain
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("metadata", {str(at): "x" for at in range(17)}),
-        ("metadata", {"k" * 65: "x"}),
-        ("metadata", {"k": "x" * 513}),
-        ("metadata", {"k": 5}),
-        ("metadata", {"k": {"deep": "x"}}),
-        ("metadata", "x"),
-        ("store", "yes"),
-        ("store", 1),
-        ("prompt_cache_key", "x" * 257),
-        ("safety_identifier", "x" * 257),
-        ("reasoning_effort", "<|end|>"),
-        ("reasoning_effort", True),
-        ("cache_prompt", 1),
-    ],
-)
-def test_what_has_no_effect_has_bounds(server: Running, name: str, value: Any) -> None:
-    """Guards memory: whatever is accepted, even for nothing, is small and of one type."""
-    error = check_error(server.chat(**{name: value}), 400)
-    assert error["param"].startswith(name)
-
 
 def test_no_limit_of_tokens_is_all_the_room_there_is(server: Running) -> None:
     """Guards llama-server's clients, to which -1 is no limit; other numbers below 1 are refused."""
@@ -158,29 +120,6 @@ def test_parts_of_a_message_are_lines(server: Running) -> None:
         for content in (parts, "What is\nthe best book")
     ]
     assert counts[0] == counts[1]
-
-
-@pytest.mark.parametrize(
-    ("path", "fields", "words"),
-    [
-        ("/v1/completions", {"n_predict": 5}, "max_tokens"),
-        ("/v1/chat/completions", {"n_predict": 5}, "max_tokens"),
-        ("/v1/chat/completions", {"grammar": 'root ::= "a"'}, "structured_outputs"),
-        ("/v1/completions", {"json_schema": {}}, "structured_outputs"),
-        ("/v1/completions", {"guided_regex": "a"}, "structured_outputs"),
-        ("/v1/completions", {"messages": []}, "/v1/chat/completions"),
-        ("/v1/chat/completions", {"prompt": "a"}, "messages"),
-        ("/tokenize", {"content": "a"}, "prompt"),
-        ("/tokenize", {"prompt": "a", "add_special": True}, "add_special_tokens"),
-    ],
-)
-def test_the_name_of_another_server_is_answered_with_ours(
-    server: Running, path: str, fields: dict[str, Any], words: str
-) -> None:
-    """Guards whoever comes from another server: the sentence says what to send here."""
-    error = check_error(server.post(path, fields), 400, list(fields)[-1])
-    assert error["code"] == "unsupported_parameter"
-    assert words in error["message"]
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,7 @@
-"""`jitney serve` as a process: what it ends with when its engine gives up, and its open files."""
+"""`jitney serve` as a process: its port while it loads, its open files, and how it gives up."""
 
 import contextlib
 import os
-import re
 import resource
 import socket
 import subprocess
@@ -10,28 +9,95 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import httpx
 import pytest
 
 from tests.e2e.server.harness import WAIT_S, events, read_all, wait_until
+from tests.e2e.server.processes import BROKEN, ServedProcess, served
 
-SERVE = ("serve", "--backend", "fake", "--port", "0")
-BROKEN = """
+LOADING = """
 import sys
-from jitney.backends.fake.backend import FakeBackend
-from jitney.cli.main import main
-from jitney.core import limits
-from jitney.engine import in_flight
+from jitney.cli import serve
+from jitney.cli.main import run
 
-def fail(*given):
-    raise MemoryError("no memory is left")
+def slow(settings, assemble=serve.assemble):
+    print("it loads", flush=True)
+    sys.stdin.readline()
+    return assemble(settings)
 
-limits.GIVE_UP_S, in_flight.PAUSE_S = 0.0, 0.001
-FakeBackend.execute = FakeBackend.reset = fail
-sys.exit(main(sys.argv[1:]))
+def seen(*given, bind=serve.bind):
+    listener = bind(*given)
+    print(listener.getsockname()[1], flush=True)
+    return listener
+
+serve.assemble, serve.bind = slow, seen
+run()
 """
-"""A server whose backend fails, and cannot be started again."""
+"""A server that says its port, and loads its model until it is given a line."""
+
+
+@dataclass(frozen=True)
+class Loading:
+    """A server that is about to serve."""
+
+    process: "subprocess.Popen[str]"
+    port: int
+
+    def let_in(self) -> None:
+        """Let it load."""
+        stream = self.process.stdin
+        assert stream is not None
+        stream.write("\n")
+        stream.flush()
+
+
+@contextlib.contextmanager
+def loading(port: int = 0) -> Iterator[Loading]:
+    """A server that has its port and loads its model."""
+    command = [sys.executable, "-c", LOADING, "serve", "--backend", "fake", "--port", str(port)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            made = Loading(process, int(_line(process.stdout)))
+            assert _line(process.stdout) == "it loads\n"
+            yield made
+        finally:
+            process.kill()
+
+
+def _line(stream: IO[str] | None) -> str:
+    assert stream is not None
+    return stream.readline()
+
+
+def test_a_second_server_learns_that_the_port_is_taken_before_it_loads() -> None:
+    """Guards minutes of loading: the first one has the port from the start, served or not."""
+    with loading() as first:
+        command = [sys.executable, "-c", LOADING, "serve", "--backend", "fake"]
+        second = subprocess.run(
+            [*command, "--port", str(first.port)],
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    assert second.returncode == 2
+    assert "it loads" not in second.stdout
+    assert second.stderr == (
+        f"jitney: 127.0.0.1 port {first.port} cannot be listened on: Address already in use; "
+        "give another --port.\n"
+    )
+
+
+def test_whoever_comes_while_the_model_is_loaded_is_answered_afterwards() -> None:
+    """Guards those who start a server and its clients together."""
+    with loading() as server, socket.create_connection(("127.0.0.1", server.port)) as early:
+        early.sendall(b"GET /ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        server.let_in()
+        assert read_all(early).endswith(b'{"status":"ok"}')
 
 
 IMPATIENT = """
@@ -52,44 +118,12 @@ PATIENT = IMPATIENT.replace("limits.KEEP_ALIVE_S = 3\n", "")
 IDLE_COUNT = 2000
 
 
-@dataclass(frozen=True)
-class Process:
-    """A server in a process of its own."""
-
-    popen: "subprocess.Popen[str]"
-    address: str
-    log: Path
-
-    @property
-    def port(self) -> int:
-        return int(self.address.rsplit(":", 1)[1])
-
-
-@contextlib.contextmanager
-def served(tmp_path: Path, *command: str) -> Iterator[Process]:
-    """What this command starts, from the moment that it says where it is."""
-    log = tmp_path / "log"
-    with (
-        log.open("w") as errors,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
-    ):
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            found = re.search(r"http://\S+", line)
-            assert found is not None, line + log.read_text()
-            yield Process(process, found[0], log)
-        finally:
-            process.kill()
-
-
 @pytest.mark.parametrize("streams", [False, True])
 def test_a_server_whose_engine_gave_up_tells_its_callers_and_leaves(
     tmp_path: Path, streams: bool
 ) -> None:
     """Guards restarts: a process that stays and serves nothing is never started again."""
-    command = (sys.executable, "-c", BROKEN, *SERVE, "--no-backend-process")
-    with served(tmp_path, *command) as server:
+    with served(tmp_path, program=(sys.executable, "-c", BROKEN)) as server:
         body = {"prompt": "a", "max_tokens": 4, "stream": streams}
         reply = httpx.post(f"{server.address}/v1/completions", json=body, timeout=WAIT_S)
         told = events(reply.text)[-1] if reply.status_code == 200 else reply.json()
@@ -103,16 +137,15 @@ def test_a_server_whose_engine_gave_up_tells_its_callers_and_leaves(
 
 
 def limited(limit: str) -> tuple[str, ...]:
-    """`jitney serve` under a limit on open files, as a shell sets it."""
-    program = (sys.executable, "-c", PATIENT, *SERVE)
-    return "sh", "-c", f'ulimit {limit} && exec "$@"', "sh", *program
+    """`jitney` under a limit on open files, as a shell sets it."""
+    return "sh", "-c", f'ulimit {limit} && exec "$@"', "sh", sys.executable, "-c", PATIENT
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs the limits of Linux")
 def test_a_server_raises_its_own_limit_on_open_files(tmp_path: Path) -> None:
     """Guards connections: the usual limit of a shell must not end them before our own does."""
-    with served(tmp_path, *limited("-Sn 64")) as server, contextlib.ExitStack() as stack:
-        connections = [stack.enter_context(_connect(server.port)) for _ in range(200)]
+    with served(tmp_path, program=limited("-Sn 64")) as server, contextlib.ExitStack() as stack:
+        connections = [stack.enter_context(server.connect()) for _ in range(200)]
         for connection in connections:
             connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         for connection in connections:
@@ -124,13 +157,13 @@ def test_a_server_raises_its_own_limit_on_open_files(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="needs the limits of Linux")
 def test_connections_are_bounded_by_the_files_that_are_allowed(tmp_path: Path) -> None:
     """Guards a server with few files: one too many is told so, and no file is wanted in vain."""
-    with served(tmp_path, *limited("-n 100")) as server:
+    with served(tmp_path, program=limited("-n 100")) as server:
         told = "At most 50 connections"
         wait_until(lambda: told in server.log.read_text(), "it does not say how many")
         with contextlib.ExitStack() as stack:
             for _ in range(50):
-                stack.enter_context(_connect(server.port))
-            with _connect(server.port) as late:
+                stack.enter_context(server.connect())
+            with server.connect() as late:
                 assert b"too_many_connections" in read_all(late)
         wait_until(lambda: _is_well(server), "it does not recover")
         metrics = httpx.get(f"{server.address}/metrics", timeout=WAIT_S).text
@@ -142,11 +175,11 @@ def test_connections_are_bounded_by_the_files_that_are_allowed(tmp_path: Path) -
 def test_row_45_thousands_of_idle_connections(tmp_path: Path) -> None:
     """Guards connections: as many as a crowd keeps open are served, and closed when they rest."""
     with (
-        served(tmp_path, sys.executable, "-c", IMPATIENT, *SERVE) as server,
+        served(tmp_path, program=(sys.executable, "-c", IMPATIENT)) as server,
         _many_files(IDLE_COUNT + 200),
         contextlib.ExitStack() as stack,
     ):
-        idle = [stack.enter_context(_connect(server.port)) for _ in range(IDLE_COUNT)]
+        idle = [stack.enter_context(server.connect()) for _ in range(IDLE_COUNT)]
         for connection in idle:
             connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         for connection in idle:
@@ -181,11 +214,7 @@ def _open_sockets(pid: int) -> int:
     return count
 
 
-def _connect(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), timeout=WAIT_S)
-
-
-def _is_well(server: Process) -> bool:
+def _is_well(server: ServedProcess) -> bool:
     with contextlib.suppress(httpx.HTTPError):
         return httpx.get(f"{server.address}/health", timeout=WAIT_S).status_code == 200
     return False

@@ -67,10 +67,10 @@ def test_the_prompts_of_a_call_are_let_in_together_or_not_at_all(start: Start) -
     server = rated(start, tokens_per_minute=100)
     assert ask(server, max_tokens=20).status_code == 200
     check_error(ask(server, ["a"] * 8, max_tokens=20), 429)
-    assert server.service.engine.stats().total_requests == 1
+    assert server.stats.total_requests == 1
     assert "1000 at most" in check_error(ask(server, max_tokens=1000), 400, "max_tokens")["message"]
     assert "max_tokens" in check_error(ask(server, "a", max_tokens=500, n=2), 400)["message"]
-    assert server.service.engine.stats().total_requests == 1
+    assert server.stats.total_requests == 1
 
 
 @pytest.mark.parametrize("streams", [False, True])
@@ -138,8 +138,8 @@ def test_one_key_does_not_fill_the_queue_or_the_places(start: Start) -> None:
         connection.sendall(
             request_bytes("/v1/completions", body, f"Authorization: Bearer {SECRET}")
         )
-    wait_until(lambda: server.service.engine.stats().active_slots == 3, "none has started")
-    wait_until(lambda: server.service.engine.stats().refused_requests >= 1, "all were taken")
+    wait_until(lambda: server.stats.active_slots == 3, "none has started")
+    wait_until(lambda: server.stats.refused_requests >= 1, "all were taken")
     refused = ask(server, "a", n=16, max_tokens=4000)
     assert "its share of the queue is 32" in check_error(refused, 429)["message"]
     assert int(refused.headers["retry-after"]) >= 1

@@ -5,9 +5,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -26,6 +24,7 @@ from tests.e2e.server.harness import (
     running,
     wait_until,
 )
+from tests.e2e.server.pace import BackendFront
 
 LARGE = request_bytes(
     "/v1/completions",
@@ -43,35 +42,19 @@ def world(read_timeout: float) -> World:
     return World(settings=settings, unsent_bytes_max=16_384)
 
 
-@contextlib.contextmanager
-def silent(server: Running, sent: bytes) -> Iterator[socket.socket]:
-    """A client that sends this, reads nothing and has little room for what comes."""
-    with socket.socket() as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.connect((server.host, server.port))
-        connection.sendall(sent)
-        yield connection
-
-
-class Tiring:
+class Tiring(BackendFront):
     """A backend that is quick for a while, so that much is unread, and then waits for its readers:
     a machine that is busy elsewhere may look at them late."""
 
     quick_count = 1000
 
-    def __init__(self, backend: Any) -> None:  # Any: a backend
-        self._backend = backend
-        self._count = 0
-
-    def __getattr__(self, name: str) -> Any:  # Any: whatever the backend has
-        return getattr(self._backend, name)
+    count = 0
 
     def execute(self, batch: Batch) -> Outcome:
-        self._count += 1
-        if self._count > self.quick_count:
+        self.count += 1
+        if self.count > self.quick_count:
             threading.Event().wait(0.05)
-        outcome: Outcome = self._backend.execute(batch)
-        return outcome
+        return super().execute(batch)
 
 
 def is_cut(connection: socket.socket) -> bool:
@@ -88,7 +71,7 @@ def is_stuck(server: Running) -> bool:
     looks = 20
     for _ in range(looks):
         time.sleep(0.01)
-        if server.load != 1 or server.service.engine.stats().live_requests:
+        if server.load != 1 or server.stats.live_requests:
             return False
     return True
 
@@ -98,7 +81,7 @@ def test_answers_that_nobody_takes_are_given_up(start: Start, count: int) -> Non
     """Guards places and memory: an answer that is no stream has a limit too, and so has the rest
     of one that is complete."""
     server = start(world(read_timeout=0.5))
-    with silent(server, LARGE * count) as connection:
+    with server.silent(LARGE * count) as connection:
         wait_until(lambda: is_cut(connection), "it was kept")
     server.check_idle()
 
@@ -111,7 +94,7 @@ def test_a_stream_that_nobody_reads_ends_before_it_holds_much(
     monkeypatch.setattr(limits, "UNREAD_S_MAX", 0.0)
     server = start(replace(world(read_timeout=3600.0), wrap=Tiring))
     body = {"prompt": "a", "max_tokens": 4000, "logprobs": 5, "ignore_eos": True, "stream": True}
-    with silent(server, request_bytes("/v1/completions", body)) as connection:
+    with server.silent(request_bytes("/v1/completions", body)) as connection:
         engine = server.service.engine
         wait_until(lambda: engine.stats().cancelled_requests == 1, "it goes on")
         assert engine.stats().completion_tokens < 2500
@@ -130,7 +113,7 @@ def test_nobody_waits_for_them_after_a_second_signal(
     monkeypatch.setattr(lifecycle, "LAST_RESPONSES_S_MAX", 3600.0)
     # The server ends before its client leaves.
     with contextlib.ExitStack() as clients, running(world(read_timeout=3600.0)) as server:
-        clients.enter_context(silent(server, LARGE * 20))
+        clients.enter_context(server.silent(LARGE * 20))
         wait_until(lambda: is_stuck(server), "its answers were taken")
         server.lifecycle.stop()
         if is_late:
@@ -142,7 +125,7 @@ def test_nobody_waits_for_long_after_one_signal(monkeypatch: pytest.MonkeyPatch)
     """Guards the same where nobody hurries: they are cut when their time is over."""
     monkeypatch.setattr(lifecycle, "LAST_RESPONSES_S_MAX", 1.0)
     with contextlib.ExitStack() as clients, running(world(read_timeout=3600.0)) as server:
-        connection = clients.enter_context(silent(server, LARGE * 20))
+        connection = clients.enter_context(server.silent(LARGE * 20))
         wait_until(lambda: is_stuck(server), "its answers were taken")
         server.lifecycle.stop()
         wait_until(lambda: is_cut(connection), "it was kept")

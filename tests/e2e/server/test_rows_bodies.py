@@ -177,10 +177,21 @@ def test_row_7_missing_messages(server: Running) -> None:
     assert error["code"] == "missing_required_parameter"
 
 
-@pytest.mark.parametrize("prompt", ["", [], [[]], ["a", ""], None])
-def test_row_8_empty_prompts(server: Running, prompt: Any) -> None:
-    """Guards the engine: a sequence has at least one token. This model adds none by itself."""
-    check_error(server.complete(prompt), 400, "prompt")
+PROMPTS: dict[int, list[Any]] = {
+    # This model adds no token by itself, and a sequence has at least one.
+    8: ["", [], [[]], ["a", ""], None],
+    9: [[-1], [10**7], [2**31], [1.5], [True], [1, "a"], [[1], "a"], [["a"]], {"a": 1}, 5],
+    10: [["a"] * 10_000, [[1]] * 10_000, ["a"] * 129],
+}
+
+
+@pytest.mark.parametrize(
+    ("row", "prompt"), [(row, prompt) for row, prompts in PROMPTS.items() for prompt in prompts]
+)
+def test_rows_8_to_10_prompts_that_are_none(server: Running, row: int, prompt: Any) -> None:
+    """Guards the engine and native code: tokens that there are, and a bounded amount of work."""
+    error = check_error(server.complete(prompt), 400)
+    assert error["param"] == "prompt", (row, error)
 
 
 def test_row_8_a_model_that_adds_a_first_token_takes_an_empty_text(start: Start) -> None:
@@ -188,20 +199,6 @@ def test_row_8_a_model_that_adds_a_first_token_takes_an_empty_text(start: Start)
     server = start(World(wrap=Beginning))
     assert server.complete("").json()["usage"]["prompt_tokens"] == 1
     check_error(server.complete([]), 400, "prompt")
-
-
-@pytest.mark.parametrize(
-    "prompt", [[-1], [10**7], [2**31], [1.5], [True], [1, "a"], [[1], "a"], [["a"]], {"a": 1}, 5]
-)
-def test_row_9_tokens_that_are_none(server: Running, prompt: Any) -> None:
-    """Guards native code against numbers that are no token."""
-    check_error(server.complete(prompt), 400, "prompt")
-
-
-@pytest.mark.parametrize("prompt", [["a"] * 10_000, [[1]] * 10_000, ["a"] * 129])
-def test_row_10_too_many_prompts(server: Running, prompt: Any) -> None:
-    """Guards against fan-out: one call is a bounded amount of work."""
-    check_error(server.complete(prompt), 400, "prompt")
 
 
 @pytest.mark.parametrize(

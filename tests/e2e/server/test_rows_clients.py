@@ -5,9 +5,10 @@ import logging
 import os
 import socket
 import struct
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +16,6 @@ import pytest
 from jitney.backends.fake.backend import FakeSettings
 from jitney.config import ServeSettings
 from jitney.core import limits as core_limits
-from jitney.core.batch import Batch, Outcome
 from jitney.engine.answer import Delta
 from jitney.server import limits
 from jitney.server.http.protocol import GuardedProtocol
@@ -32,10 +32,9 @@ from tests.e2e.server.harness import (
     request_bytes,
     wait_until,
 )
-from tests.e2e.server.pace import Pace
+from tests.e2e.server.pace import SLOW, Gated, Pace
 from tests.e2e.server.processes import memory_bytes
 
-SLOW = FakeSettings(slots=8, eos_period=0, kv_tokens=65_536, tick_s=0.02, sleeps=True)
 LONG = {"prompt": "a", "max_tokens": 4000}
 
 
@@ -95,20 +94,16 @@ def test_row_44_readers_that_stop(start: Start) -> None:
     before, taken = memory_bytes(os.getpid()), 0
     with contextlib.ExitStack() as stack:
         for _ in range(count):
-            connection = stack.enter_context(socket.socket())
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            connection.connect((server.host, server.port))
-            connection.sendall(request_bytes("/v1/completions", body))
+            stack.enter_context(server.silent(request_bytes("/v1/completions", body)))
         # The first may be cut before the last one comes.
-        stats = server.service.engine.stats
-        wait_until(lambda: stats().total_requests == 1 + count, "the streams did not start")
+        wait_until(lambda: server.stats.total_requests == 1 + count, "the streams did not start")
 
         def are_cut() -> bool:
             nonlocal taken
             reply = server.complete("others", temperature=0)
             assert reply.json()["choices"][0]["text"] == expected
             taken = max(taken, memory_bytes(os.getpid()) - before)
-            return server.service.engine.stats().cancelled_requests == count
+            return server.stats.cancelled_requests == count
 
         wait_until(are_cut, "readers that stopped were not cut")
         server.check_idle()
@@ -133,10 +128,7 @@ def test_a_reader_that_stops_and_reads_on_misses_nothing(
     asked = {"max_tokens": 1000, "ignore_eos": True, "temperature": 0}
     expected = server.complete("a", **asked).json()["choices"][0]["text"]
     body = {"prompt": "a", "stream": True, "logprobs": 5, **asked}
-    with socket.socket() as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.connect((server.host, server.port))
-        connection.sendall(request_bytes("/v1/completions", body))
+    with server.silent(request_bytes("/v1/completions", body)) as connection:
         wait_until(lambda: False in ways, "nothing was ever awaited")
         text = read_all(connection).partition(b"\r\n\r\n")[2]
     *chunks, done = events(dechunked(text).decode())
@@ -163,10 +155,7 @@ def test_what_a_reader_left_unread_is_not_made_for_nobody(
     server = start(World(backend=replace(SLOW, tick_s=0.002), unsent_bytes_max=16_384))
     body = {"prompt": "a", "stream": True, "logprobs": 5, "max_tokens": 1000, "ignore_eos": True}
     body["n"] = 4
-    with socket.socket() as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.connect((server.host, server.port))
-        connection.sendall(request_bytes("/v1/completions", body))
+    with server.silent(request_bytes("/v1/completions", body)):
         wait_until(lambda: is_behind(server, made), "everything was read")
         wait_until(lambda: is_stuck(server, made), "everything is written out")
         before = len(made)
@@ -176,7 +165,7 @@ def test_what_a_reader_left_unread_is_not_made_for_nobody(
 
 def is_behind(server: Running, made: list[bool]) -> bool:
     """Whether many more tokens are there than were written out."""
-    stats = server.service.engine.stats()
+    stats = server.stats
     return stats.completion_tokens > len(made) + 500
 
 
@@ -208,9 +197,8 @@ def test_row_45_idle_connections(start: Start, monkeypatch: pytest.MonkeyPatch) 
     server = start(World(backend=SLOW))
     get = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
     with contextlib.ExitStack() as stack:
-        busy = stack.enter_context(server.connect())
         body = {"prompt": "a", "max_tokens": 50, "stream": True, "ignore_eos": True}
-        busy.sendall(request_bytes("/v1/completions", body))
+        busy = stack.enter_context(server.send(body))
         idle = [stack.enter_context(server.connect()) for _ in range(300)]
         for connection in idle:
             connection.sendall(get)
@@ -236,54 +224,24 @@ def is_kept(server: Running, get: bytes) -> bool:
     return False
 
 
-class Held:
-    """A backend that waits before each batch while it is told to, and counts them."""
-
-    def __init__(self, backend: Any) -> None:
-        self._backend = backend
-        self.may_go = threading.Event()
-        self.may_go.set()
-        self.waits = threading.Event()
-        self.batch_count = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._backend, name)
-
-    def execute(self, batch: Batch) -> Outcome:
-        self.batch_count += 1
-        if not self.may_go.is_set():
-            self.waits.set()
-            assert self.may_go.wait(WAIT_S), "nobody let it go"
-        outcome: Outcome = self._backend.execute(batch)
-        return outcome
-
-
 def test_row_45_more_than_may_wait(start: Start) -> None:
     """Guards the queue: past its bound everyone is told when to come back."""
     pace = Pace()
     server = start(World(wrap=pace.wrap, sequences=1, queue=2))
-    answers: list[int] = []
-    retries: list[str] = []
-
-    def ask() -> None:
-        reply = server.post("/v1/completions", {"prompt": "a", "max_tokens": 1000})
-        answers.append(reply.status_code)
-        if reply.status_code == 429:
-            assert check_error(reply, 429)["code"] == "rate_limit_exceeded"
-            retries.append(reply.headers["retry-after"])
-            assert int(reply.headers["retry-after-ms"]) > 0
-
-    threads = [threading.Thread(target=ask) for _ in range(12)]
-    threads[0].start()
-    wait_until(lambda: server.service.engine.stats().active_slots == 1, "nobody runs")
-    for thread in threads[1:]:
-        thread.start()
-    wait_until(lambda: len(retries) == 9, "more wait than may")
-    pace.may_hurry.set()
-    for thread in threads:
-        thread.join(WAIT_S)
-    assert sorted(answers) == [200] * 3 + [429] * 9
-    assert all(int(each) >= 1 for each in retries)
+    ask = partial(server.complete, max_tokens=1000)
+    with ThreadPoolExecutor(12) as pool:
+        asking = [pool.submit(ask)]
+        wait_until(lambda: server.stats.active_slots == 1, "nobody runs")
+        asking += [pool.submit(ask) for _ in range(11)]
+        wait_until(lambda: sum(each.done() for each in asking) == 9, "more wait than may")
+        pace.may_hurry.set()
+    replies = [each.result() for each in asking]
+    refused = [each for each in replies if each.status_code != 200]
+    assert len(refused) == 9
+    for reply in refused:
+        assert check_error(reply, 429)["code"] == "rate_limit_exceeded"
+        assert int(reply.headers["retry-after"]) >= 1
+        assert int(reply.headers["retry-after-ms"]) > 0
     server.check_idle()
 
 
@@ -293,18 +251,11 @@ def test_row_51_clients_that_leave(
     start: Start, caplog: pytest.LogCaptureFixture, streams: bool, way: str
 ) -> None:
     """Guards slots: however a client leaves, its slot is free within two ticks, and quietly."""
-    made: list[Held] = []
-
-    def wrap(backend: Any) -> Held:
-        made.append(Held(backend))
-        return made[0]
-
-    server = start(World(backend=SLOW, wrap=wrap))
-    connection = server.connect()
-    connection.sendall(request_bytes("/v1/completions", {**LONG, "stream": streams}, close=False))
-    wait_until(lambda: server.service.engine.stats().completion_tokens > 2, "it did not start")
-    made[0].may_go.clear()
-    assert made[0].waits.wait(WAIT_S), "no batch came"
+    server = start(World(backend=SLOW, wrap=Gated))
+    connection = server.send({**LONG, "stream": streams}, close=False)
+    wait_until(lambda: server.stats.completion_tokens > 2, "it did not start")
+    server.backend.may_run.clear()
+    assert server.backend.waits.wait(WAIT_S), "no batch came"
     if way == "half":
         connection.shutdown(socket.SHUT_WR)
     elif way == "reset":
@@ -315,12 +266,12 @@ def test_row_51_clients_that_leave(
     # The event loop, which answers these, has met the end of the connection on the way.
     for _ in range(3):
         assert server.get("/health").status_code == 200
-    count = made[0].batch_count
-    made[0].may_go.set()
+    count = server.backend.batch_count
+    server.backend.may_run.set()
     wait_until(server.is_idle, "the request went on for nobody")
-    assert server.service.engine.stats().cancelled_requests == 1
+    assert server.stats.cancelled_requests == 1
     # The one that waited, and at most one more.
-    assert made[0].batch_count <= count + 1
+    assert server.backend.batch_count <= count + 1
     assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
     if way == "half":
         read_all(connection)

@@ -13,8 +13,7 @@ import pytest
 
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import WAIT_S, Running, World, bait, check_error
-from tests.e2e.server.processes import backend_of, memory_bytes
-from tests.e2e.server.test_service import served
+from tests.e2e.server.processes import backend_of, memory_bytes, served
 
 GROWTH_BYTES_MAX = 64 * 2**20
 CACHED_MAX = 30
@@ -103,10 +102,10 @@ def test_rows_28_and_29_memory_of_what_is_made_to_hurt(tmp_path: Path) -> None:
     hostile = [{"grammar": grammar} for grammar, _ in GRAMMARS.values()]
     hostile += [{"json": schema} for schema, _ in SCHEMAS.values()]
     with (
-        served(tmp_path) as (process, address),
-        httpx.Client(base_url=address, timeout=WAIT_S) as client,
+        served(tmp_path) as server,
+        httpx.Client(base_url=server.address, timeout=WAIT_S) as client,
     ):
-        worker = backend_of(process.pid)
+        worker = backend_of(server.popen.pid)
 
         def ask(constraint: dict[str, Any]) -> int:
             body = {"prompt": "a", "max_tokens": 8, "structured_outputs": constraint}
@@ -114,11 +113,11 @@ def test_rows_28_and_29_memory_of_what_is_made_to_hurt(tmp_path: Path) -> None:
 
         # The first constraint of all builds tables that stay.
         assert ask({"grammar": 'root ::= "a"'}) == 200
-        before = memory_bytes(process.pid) + memory_bytes(worker)
+        before = memory_bytes(server.popen.pid) + memory_bytes(worker)
         for constraint in hostile * 2:
             assert ask(constraint) in (200, 400)
-        assert backend_of(process.pid) == worker, "the backend died of it"
-        grown = memory_bytes(process.pid) + memory_bytes(worker) - before
+        assert backend_of(server.popen.pid) == worker, "the backend died of it"
+        grown = memory_bytes(server.popen.pid) + memory_bytes(worker) - before
         assert grown < GROWTH_BYTES_MAX
         assert client.get("/health").json() == {"status": "ok"}
 

@@ -26,12 +26,6 @@ KEYS = (
 )
 
 
-@pytest.fixture
-def pace() -> Pace:
-    """Lets a stream go on until its test is done with it."""
-    return Pace()
-
-
 def keyed() -> tuple[Key, ...]:
     return (
         Key(name="first", secret="first-secret-of-tests", priority_max=Priority.HIGH),
@@ -78,6 +72,32 @@ class Stream:
         self.is_done = True
 
 
+class Calls:
+    """A server, and streams that go on until the test is done with them."""
+
+    def __init__(self, start: Start) -> None:
+        self._start = start
+        self.pace = Pace()
+        self.streams: list[Stream] = []
+
+    def serve(self, **fields: Any) -> Running:
+        return self._start(World(wrap=self.pace.wrap, **fields))
+
+    def begin(self, *fields: Any, **options: Any) -> Stream:
+        self.streams.append(Stream(*fields, **options))
+        return self.streams[-1]
+
+
+@pytest.fixture
+def calls(start: Start) -> Iterator[Calls]:
+    """Calls, each of which ends well when the test is over."""
+    made = Calls(start)
+    yield made
+    made.pace.may_hurry.set()
+    for stream in made.streams:
+        stream.join()
+
+
 def _chunks(reply: httpx.Response) -> Iterator[Any]:
     for line in lines_of(reply):
         data = line.removeprefix("data: ")
@@ -97,14 +117,14 @@ def _is_reprioritised(engine: ServedEngine, count: int) -> bool:
     return engine.stats().counters["reprioritised"] == count
 
 
-def test_a_stream_stands_still_while_it_is_paused(start: Start, pace: Pace) -> None:
+def test_a_stream_stands_still_while_it_is_paused(calls: Calls) -> None:
     """Guards pause and resume: the text is that of an undisturbed call, and health is ok."""
-    server = start(World(wrap=pace.wrap))
-    alone = Stream(server)
-    pace.may_hurry.set()
+    server = calls.serve()
+    alone = calls.begin(server)
+    calls.pace.may_hurry.set()
     alone.join()
-    pace.may_hurry.clear()
-    paused = Stream(server)
+    calls.pace.may_hurry.clear()
+    paused = calls.begin(server)
     assert post(server, f"{paused.id}/pause").json()["status"] == "pausing"
     engine = server.service.engine
     wait_until(lambda: engine.snapshot().paused_count == 1, "it was not paused")
@@ -113,7 +133,7 @@ def test_a_stream_stands_still_while_it_is_paused(start: Start, pace: Pace) -> N
     waiting = server.get("/page/state").json()["queue"]
     assert [each["reason"] for each in waiting] == ["its caller paused it"]
     assert post(server, f"{paused.id}/resume").json()["status"] == "resuming"
-    pace.may_hurry.set()
+    calls.pace.may_hurry.set()
     paused.join()
     assert paused.text == alone.text
     story = server.get(f"/page/requests/{paused.id}").json()
@@ -121,9 +141,9 @@ def test_a_stream_stands_still_while_it_is_paused(start: Start, pace: Pace) -> N
     server.check_idle()
 
 
-def test_who_leaves_while_paused_frees_the_place(start: Start, pace: Pace) -> None:
+def test_who_leaves_while_paused_frees_the_place(calls: Calls) -> None:
     """Guards the queue: a paused call whose client is gone is nobody's."""
-    server = start(World(wrap=pace.wrap))
+    server = calls.serve()
     with server.client() as client, client.stream("POST", "/v1/completions", json=LONG) as reply:
         chunks = _chunks(reply)
         post(server, f"{next(chunks)['id']}/pause")
@@ -131,10 +151,10 @@ def test_who_leaves_while_paused_frees_the_place(start: Start, pace: Pace) -> No
     server.check_idle()
 
 
-def test_a_call_is_put_into_another_class(start: Start, pace: Pace) -> None:
+def test_a_call_is_put_into_another_class(calls: Calls) -> None:
     """Guards the direction of numbers: over HTTP the lower is served first, as vLLM has it."""
-    server = start(World(wrap=pace.wrap, policy=Policy.PRIORITY))
-    stream = Stream(server)
+    server = calls.serve(policy=Policy.PRIORITY)
+    stream = calls.begin(server)
     engine = server.service.engine
     for count, (given, told) in enumerate(((-1, "high"), ("low", "low"), (-7, "critical")), 1):
         assert post(server, f"{stream.id}/priority", priority=given).json()["status"] == told
@@ -143,140 +163,119 @@ def test_a_call_is_put_into_another_class(start: Start, pace: Pace) -> None:
     check_error(post(server, f"{stream.id}/priority", priority="urgent"), 400, "priority")
     check_error(post(server, f"{stream.id}/priority"), 400)
     assert _is_reprioritised(engine, 3)
-    pace.may_hurry.set()
-    stream.join()
 
 
 @pytest.mark.parametrize("what", ["pause", "resume", "priority"])
-def test_only_ones_own_live_calls_are_found(start: Start, pace: Pace, what: str) -> None:
+def test_only_ones_own_live_calls_are_found(calls: Calls, what: str) -> None:
     """Guards callers against each other: another key's call does not exist."""
-    server = start(World(wrap=pace.wrap, keys=keyed(), policy=Policy.PRIORITY))
+    server = calls.serve(keys=keyed(), policy=Policy.PRIORITY)
     first, other = KEYS
-    stream = Stream(server, first)
+    stream = calls.begin(server, first)
     given = "low" if what == "priority" else None
     assert check_error(post(server, f"{stream.id}/{what}", other, priority=given), 404)
     assert check_error(post(server, f"nobody/{what}", first, priority=given), 404)
     assert check_error(post(server, f"{stream.id}/{what}", priority=given), 401)
     assert post(server, f"{stream.id}/{what}", first, priority=given).status_code == 200
     post(server, f"{stream.id}/resume", first)
-    pace.may_hurry.set()
+    calls.pace.may_hurry.set()
     stream.join()
     assert check_error(post(server, f"{stream.id}/{what}", first, priority=given), 404)
 
 
-def test_what_would_have_no_effect_is_refused(start: Start, pace: Pace) -> None:
+def test_what_would_have_no_effect_is_refused(calls: Calls) -> None:
     """Guards whoever raises a class and believes it helps: first come, first served."""
-    server = start(World(wrap=pace.wrap))
-    stream = Stream(server)
+    server = calls.serve()
+    stream = calls.begin(server)
     error = check_error(post(server, f"{stream.id}/priority", priority="high"), 400, "priority")
     assert "no effect" in error["message"]
-    pace.may_hurry.set()
-    stream.join()
 
 
-def test_only_so_many_are_paused_and_steering_counts_against_the_rate(
-    start: Start, pace: Pace
-) -> None:
+def test_only_so_many_are_paused_and_steering_counts_against_the_rate(calls: Calls) -> None:
     """Guards everybody else against callers who pause all they have, or do nothing but steer."""
     key = Key(name="first", secret="first-secret-of-tests", requests_per_minute=4)
-    server = start(World(wrap=pace.wrap, queue=4, keys=(key,), clock=StillClock()))
-    one, two = Stream(server, KEYS[0]), Stream(server, KEYS[0])
+    server = calls.serve(queue=4, keys=(key,), clock=StillClock())
+    one, two = calls.begin(server, KEYS[0]), calls.begin(server, KEYS[0])
     post(server, f"{one.id}/pause", KEYS[0])
     wait_until(lambda: server.service.engine.snapshot().paused_count == 1, "it was not paused")
     error = check_error(post(server, f"{two.id}/pause", KEYS[0]), 429)
     assert error["code"] == "too_many_paused"
     assert check_error(post(server, f"{two.id}/pause", KEYS[0]), 429)["code"] != "too_many_paused"
-    pace.may_hurry.set()
-    two.join()
     engine = server.service.engine
     assert isinstance(engine, Engine)
     engine.drain()
-    one.join()
 
 
 def paused_counts(server: Running) -> tuple[int, int]:
     """How many were paused so far, and how many pauses ended since."""
-    counters = server.service.engine.stats().counters
+    counters = server.stats.counters
     return counters["paused"], counters["resumed"]
 
 
-def test_a_pause_beyond_the_share_of_a_key_is_refused(start: Start, pace: Pace) -> None:
+def test_a_pause_beyond_the_share_of_a_key_is_refused(calls: Calls) -> None:
     """Guards whoever pauses: of eleven pauses that were called done, eight were."""
-    server = start(World(wrap=pace.wrap, queue=16, keys=keyed()))
-    streams = [Stream(server, KEYS[0]) for _ in range(3)]
+    server = calls.serve(queue=16, keys=keyed())
+    streams = [calls.begin(server, KEYS[0]) for _ in range(3)]
     for stream in streams[:2]:
         assert post(server, f"{stream.id}/pause", KEYS[0]).json()["status"] == "pausing"
     error = check_error(post(server, f"{streams[2].id}/pause", KEYS[0]), 429)
     assert error["code"] == "too_many_paused"
     assert post(server, f"{streams[0].id}/pause", KEYS[0]).status_code == 200
-    other = Stream(server, KEYS[1])
+    other = calls.begin(server, KEYS[1])
     assert post(server, f"{other.id}/pause", KEYS[1]).status_code == 200
     assert paused_counts(server) == (3, 0)
     for stream, key in (*((each, KEYS[0]) for each in streams), (other, KEYS[1])):
         post(server, f"{stream.id}/resume", key)
-    pace.may_hurry.set()
-    for stream in (*streams, other):
-        stream.join()
 
 
-def test_of_two_pauses_at_once_the_one_without_room_is_refused(start: Start, pace: Pace) -> None:
+def test_of_two_pauses_at_once_the_one_without_room_is_refused(calls: Calls) -> None:
     """Guards the answer against being given before the engine has decided."""
-    server = start(World(wrap=pace.wrap, queue=4))
-    one, two = Stream(server), Stream(server)
+    server = calls.serve(queue=4)
+    one, two = calls.begin(server), calls.begin(server)
     with ThreadPoolExecutor() as pool:
         answers = list(pool.map(lambda each: post(server, f"{each.id}/pause"), (one, two)))
     assert sorted(each.status_code for each in answers) == [200, 429]
     assert paused_counts(server) == (1, 0)
     for stream in (one, two):
         post(server, f"{stream.id}/resume")
-    pace.may_hurry.set()
-    one.join()
-    two.join()
 
 
-def test_a_call_of_which_a_part_has_no_room_goes_on_as_a_whole(start: Start, pace: Pace) -> None:
+def test_a_call_of_which_a_part_has_no_room_goes_on_as_a_whole(calls: Calls) -> None:
     """Guards a call of several prompts: who is told that it is not paused is not half paused."""
-    server = start(World(wrap=pace.wrap, queue=4))
-    stream = Stream(server, prompts=("a", "b"))
+    server = calls.serve(queue=4)
+    stream = calls.begin(server, prompts=("a", "b"))
     check_error(post(server, f"{stream.id}/pause"), 429)
     wait_until(lambda: paused_counts(server) == (1, 1), "a part of it is paused")
-    pace.may_hurry.set()
-    stream.join()
 
 
-def test_a_shutdown_lets_the_paused_go_on_and_pauses_nobody(start: Start, pace: Pace) -> None:
+def test_a_shutdown_lets_the_paused_go_on_and_pauses_nobody(calls: Calls) -> None:
     """Guards a shutdown: it would wait for what is paused until its time is over, and cut it."""
-    server = start(World(wrap=pace.wrap))
-    paused, running = Stream(server), Stream(server)
+    server = calls.serve()
+    paused, running = calls.begin(server), calls.begin(server)
     post(server, f"{paused.id}/pause")
     wait_until(lambda: server.service.engine.snapshot().paused_count == 1, "it was not paused")
     server.service.drain()
     check_error(post(server, f"{running.id}/pause"), 503)
-    pace.may_hurry.set()
+    calls.pace.may_hurry.set()
     for stream in (paused, running):
         stream.join()
         assert len(stream.text) > 0
 
 
-def test_a_call_is_found_by_its_own_id_and_by_that_of_its_slot(start: Start, pace: Pace) -> None:
+def test_a_call_is_found_by_its_own_id_and_by_that_of_its_slot(calls: Calls) -> None:
     """Guards who waits and has no reply yet, and who looks at /slots."""
-    server = start(World(wrap=pace.wrap))
-    stream = Stream(server, own_id="mine")
+    server = calls.serve()
+    stream = calls.begin(server, own_id="mine")
     assert stream.id == "cmpl-mine"
     (row,) = [each for each in server.get("/slots").json() if each["is_processing"]]
     for name in ("mine", "cmpl-mine", row["id_task"]):
         assert post(server, f"{name}/resume").status_code == 200, name
-    pace.may_hurry.set()
-    stream.join()
 
 
-def test_a_key_stays_below_its_highest_class(start: Start, pace: Pace) -> None:
+def test_a_key_stays_below_its_highest_class(calls: Calls) -> None:
     """Guards `max_priority` of a key against a detour."""
-    server = start(World(wrap=pace.wrap, keys=keyed(), policy=Policy.PRIORITY))
-    stream = Stream(server, KEYS[0])
+    server = calls.serve(keys=keyed(), policy=Policy.PRIORITY)
+    stream = calls.begin(server, KEYS[0])
     error = check_error(
         post(server, f"{stream.id}/priority", KEYS[0], priority="critical"), 400, "priority"
     )
     assert "high at most" in error["message"]
-    pace.may_hurry.set()
-    stream.join()

@@ -22,7 +22,7 @@ import pytest
 
 from tests.e2e.server.harness import WAIT_S, events, lines_of, wait_until
 from tests.e2e.server.pace import SLOW_PROGRAM
-from tests.e2e.server.processes import backend_of, children, is_alive
+from tests.e2e.server.processes import BROKEN, OURS, backend_of, children, is_alive
 
 ROUND = 100
 ROUNDS_MAX = 40
@@ -38,22 +38,6 @@ run()
 """A server that keeps less of its log, so that a test fills it sooner."""
 PATIENT = NARROW.replace("run()", "limits.LOG_END_S_MAX = 60.0\nrun()")
 """The same; at its end it waits for a reader that may have to wait for its own turn."""
-BROKEN = """
-import sys
-from jitney.backends.fake.backend import FakeBackend
-from jitney.cli.main import run
-from jitney.core import limits
-from jitney.engine import in_flight
-
-def fail(*given):
-    raise MemoryError("no memory is left")
-
-limits.GIVE_UP_S, in_flight.PAUSE_S = 0.0, 0.001
-FakeBackend.execute = FakeBackend.reset = fail
-sys.argv.append("--no-backend-process")
-run()
-"""
-"""A server whose backend fails, and cannot be started again."""
 IN_TERMINAL = """
 import fcntl, os, signal, sys, termios
 os.setsid()
@@ -165,7 +149,6 @@ def full_disk() -> Iterator[int]:
         yield file.fileno()
 
 
-OURS = (sys.executable, "-m", "jitney")
 CLOSED = ("sh", "-c", 'exec "$@" >&- 2>&-', "sh", *OURS)
 
 

@@ -10,7 +10,7 @@ from jitney.core.events import FinishReason
 from jitney.core.request import RequestId
 from jitney.engine.answer import Delta
 from jitney.errors import BackendFailed, DeadlineExceeded, EngineStopped, JitneyError, QueueFull
-from jitney.server.http.error_response import refusal_for
+from jitney.server.error_object import refusal_for
 from jitney.server.responses import frame
 from jitney_cluster import attempts
 from jitney_cluster.cluster_request import ClusterRequest

@@ -1,6 +1,7 @@
 """Tests of the floor below HTTP: bodies are answered, streamed and refused without a socket."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,9 +14,9 @@ from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.engine.engine import Engine
 from jitney.engine.request_factory import RequestFactory
 from jitney.errors import ContextLengthExceeded, DeadlineExceeded, Draining
+from jitney.server.admission.calls import Call
 from jitney.server.admission.keys import Caller
 from jitney.server.answer_call import Generation, answer, prepare
-from jitney.server.call import Call
 from jitney.server.openai.bodies import CompletionBody
 from jitney.server.openai.chat_body import ChatBody
 from jitney.server.openai.check_body import check_fields
@@ -67,7 +68,7 @@ def test_a_stream_adds_up_to_the_whole_reply(service: Service, fields: dict[str,
     """Guards every protocol above: both ways to read a reply have the same texts."""
 
     async def run() -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        whole = await answer(service, body(fields), call())
+        whole = json.loads(await answer(service, body(fields), call()))
         generation = await prepare(service, body(fields, stream=True), call())
         return whole, await streamed(generation)
 

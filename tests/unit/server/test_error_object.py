@@ -8,11 +8,11 @@ from jitney import errors
 from jitney.server.error_object import (
     CODES,
     TABLE,
+    refusal_for,
     refusal_of,
     retry_headers,
     sentence,
 )
-from jitney.server.http.error_response import refusal_for
 
 
 def all_errors() -> list[type[errors.JitneyError]]:

@@ -110,49 +110,37 @@ class Caller:
         if self.requests is not None:
             _refuse_until(self.requests.take(), "requests")
 
-    def count_completions(self, count: int) -> None:
-        """Count all completions of a call; `enter` has counted the first.
+    def reserve(self, completion_count: int, token_count: int) -> None:
+        """Count all completions of a call, and reserve the most tokens that they may use.
 
-        Raises Refusal with status 429, and InvalidRequest for what can never be accepted.
+        `enter` has counted the first completion; a refused call counts as one. Raises Refusal with
+        status 429, and InvalidRequest for what can never be accepted.
         """
-        bucket = self.requests
-        if bucket is None or count == 1:
-            return
-        if count > bucket.amount_max:
+        more, requests, tokens = completion_count - 1, self.requests, self.tokens
+        if requests is not None and completion_count > requests.amount_max:
             raise InvalidRequest(
-                f"The call asks for {count} completions. This key's rate is {bucket.per_min:g} per "
-                f"minute, and one call may take {bucket.amount_max:g} at most; "
-                "lower n, or send fewer prompts.",
+                f"The call asks for {completion_count} completions. This key's rate is "
+                f"{requests.per_min:g} per minute, and one call may take {requests.amount_max:g} "
+                "at most; lower n, or send fewer prompts.",
                 "n",
             )
-        bucket.give_back(1)
-        wait_s = bucket.take(count)
-        if wait_s > 0:
-            # A refused call counts as one request.
-            bucket.take()
-        _refuse_until(wait_s, "requests")
-
-    def uncount_completions(self, count: int) -> None:
-        """The call was refused after all: it counts as one request."""
-        if self.requests is not None and count > 1:
-            self.requests.give_back(count - 1)
-
-    def reserve_tokens(self, count: int) -> None:
-        """Reserve the most tokens that a call may use.
-
-        Raises Refusal with status 429, and InvalidRequest for what can never be accepted.
-        """
-        bucket = self.tokens
-        if bucket is None:
-            return
-        if count > bucket.amount_max:
+        if tokens is not None and token_count > tokens.amount_max:
             raise InvalidRequest(
-                f"The request may take {count} tokens, its prompt included. This key's rate is "
-                f"{bucket.per_min:g} per minute, and one request may take "
-                f"{bucket.amount_max:g} at most; give a lower max_tokens.",
+                f"The request may take {token_count} tokens, its prompt included. This key's rate "
+                f"is {tokens.per_min:g} per minute, and one request may take "
+                f"{tokens.amount_max:g} at most; give a lower max_tokens.",
                 "max_tokens",
             )
-        _refuse_until(bucket.take(count), "tokens")
+        if requests is not None and more:
+            requests.give_back(1)
+            wait_s = requests.take(completion_count)
+            if wait_s > 0:
+                requests.take()
+            _refuse_until(wait_s, "requests")
+        wait_s = 0.0 if tokens is None else tokens.take(token_count)
+        if wait_s > 0 and requests is not None:
+            requests.give_back(more)
+        _refuse_until(wait_s, "tokens")
 
     def give_back_tokens(self, count: int) -> None:
         """Give back reserved tokens that were not used. Any thread."""

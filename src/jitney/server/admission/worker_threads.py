@@ -1,21 +1,86 @@
 """Slow work for callers, such as tokenising, in a few threads: `WorkerThreads`. Event loop.
 
-`jitney.server.admission.fair_queue` decides whose work is next. If the caller leaves before the
-turn of its work, the work never begins. Work that has begun can read `Call.is_wanted`.
+`FairQueue` decides whose work is next. A caller is a key; without keys all callers are one. Each
+caller has one line for small work and one for large work. The lines take turns, and each line is
+served in the order of arrival. If the caller leaves before the turn of its work, the work never
+begins. Work that has begun can read `Call.is_wanted`.
 """
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
-from jitney.errors import NoRoom
+from jitney.errors import Draining, NoRoom
 from jitney.server import limits
-from jitney.server.admission.fair_queue import FairQueue, Line
 
-Made = TypeVar("Made")
+WorkT = TypeVar("WorkT")
+ResultT = TypeVar("ResultT")
+Line = tuple[str, bool]
+"""A caller, and whether its large work waits here."""
+
+
+class FairQueue(Generic[WorkT]):
+    """Work that waits, and how much of each line is being done."""
+
+    def __init__(self, threads: int, share: int) -> None:
+        assert 1 <= share <= threads, (share, threads)
+        self._threads = threads
+        self._share = share
+        self._large_max = max(threads - 1, 1)
+        self._large_share = 1 if share < threads else self._large_max
+        # In the order of their turns: a line that had its turn goes to the end.
+        self._waiting: dict[Line, deque[WorkT]] = {}
+        self._begun: dict[Line, int] = {}
+
+    @property
+    def waiting(self) -> list[WorkT]:
+        """Work that has not begun."""
+        return [each for line in self._waiting.values() for each in line]
+
+    def add(self, line: Line, work: WorkT) -> None:
+        """Put work at the end of its line."""
+        self._waiting.setdefault(line, deque()).append(work)
+
+    def remove(self, line: Line, work: WorkT) -> None:
+        """Take work out of its line, unless it has begun."""
+        if work in self._waiting.get(line, ()):
+            self._waiting[line].remove(work)
+            self._tidy(line)
+
+    def begin(self) -> WorkT | None:
+        """Begin the next piece of work; None when no thread is free for any."""
+        if sum(self._begun.values()) >= self._threads:
+            return None
+        for line, waiting in self._waiting.items():
+            if self._may_begin(line):
+                work = waiting.popleft()
+                self._begun[line] = self._begun.get(line, 0) + 1
+                self._waiting[line] = self._waiting.pop(line)
+                self._tidy(line)
+                return work
+        return None
+
+    def end(self, line: Line) -> None:
+        """One piece of the line's work is done."""
+        assert self._begun[line] > 0, line
+        self._begun[line] -= 1
+        if not self._begun[line]:
+            del self._begun[line]
+
+    def _may_begin(self, line: Line) -> bool:
+        caller, is_large = line
+        its_own = sum(self._begun.get((caller, each), 0) for each in (False, True))
+        large = sum(count for (_, each), count in self._begun.items() if each)
+        is_full = large >= self._large_max or self._begun.get(line, 0) >= self._large_share
+        return its_own < self._share and not (is_large and is_full)
+
+    def _tidy(self, line: Line) -> None:
+        if not self._waiting[line]:
+            del self._waiting[line]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,6 +90,11 @@ class _Work:
     line: Line
     make: Callable[[], Any]  # Any: whatever it makes
     result: "asyncio.Future[Any]"
+
+    def fail(self, error: BaseException) -> None:
+        """The caller gets this error, if it still waits."""
+        if not self.result.done():
+            self.result.set_exception(error)
 
 
 class WorkerThreads:
@@ -44,7 +114,7 @@ class WorkerThreads:
         self._rests = rests
         self._is_closed = False
 
-    def submit(self, line: Line, make: Callable[[], Made]) -> "asyncio.Future[Made]":
+    def submit(self, line: Line, make: Callable[[], ResultT]) -> "asyncio.Future[ResultT]":
         """Put work into the queue. Cancel the future before its turn, and it never begins."""
         work = _Work(line, make, asyncio.get_running_loop().create_future())
         self._queue.add(line, work)
@@ -53,10 +123,10 @@ class WorkerThreads:
         return work.result
 
     def close(self) -> None:
-        """Begin nothing more, and cancel what waits."""
+        """Begin nothing more. Those who wait get the error Draining."""
         self._is_closed = True
         for work in self._queue.waiting:
-            work.result.cancel()
+            work.fail(_shut_down())
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _forget_cancelled(self, work: _Work) -> None:
@@ -82,21 +152,17 @@ class WorkerThreads:
         try:
             self._threads.submit(work.make).add_done_callback(done)
         except RuntimeError:
-            if self._is_closed:
-                work.result.cancel()
-            else:
-                work.result.set_exception(NoRoom("The system gave no thread for it."))
+            no_thread = NoRoom("The system gave no thread for it.")
+            work.fail(_shut_down() if self._is_closed else no_thread)
             return False
         return True
 
     def _end(self, work: _Work, making: "Future[Any]", begun_at: float) -> None:
-        if not work.result.done():
-            if making.cancelled():
-                work.result.cancel()
-            elif (error := making.exception()) is not None:
-                work.result.set_exception(error)
-            else:
-                work.result.set_result(making.result())
+        error = _shut_down() if making.cancelled() else making.exception()
+        if error is not None:
+            work.fail(error)
+        elif not work.result.done():
+            work.result.set_result(making.result())
         if self._rests:
             loop = work.result.get_loop()
             loop.call_later(loop.time() - begun_at, self._go_on, work.line)
@@ -106,3 +172,7 @@ class WorkerThreads:
     def _go_on(self, line: Line) -> None:
         self._queue.end(line)
         self._begin()
+
+
+def _shut_down() -> Draining:
+    return Draining("The server was shut down.")

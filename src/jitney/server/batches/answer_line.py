@@ -26,7 +26,7 @@ from jitney.errors import (
     NoRoom,
     QueueFull,
 )
-from jitney.server import limits as server_limits
+from jitney.server.admission.calls import Call
 from jitney.server.admission.keys import Caller
 from jitney.server.answer_call import prepare, run_work
 from jitney.server.batches import limits
@@ -34,13 +34,11 @@ from jitney.server.batches.batch_bodies import BatchLine
 from jitney.server.batches.batch_input import InputChanged
 from jitney.server.batches.lines import parse_line
 from jitney.server.batches.rows import LineResult, StoredBatch, StoredLine, answered_line
-from jitney.server.call import Call
-from jitney.server.error_object import Refusal
-from jitney.server.http.error_response import refusal_for
-from jitney.server.http.json_slices import encode_json
+from jitney.server.error_object import Refusal, refusal_for
 from jitney.server.openai.bodies import CompletionBody
 from jitney.server.openai.chat_body import ChatBody
 from jitney.server.openai.check_body import check_fields
+from jitney.server.openai.replies import dump_json
 from jitney.server.openai.translate import check_model
 from jitney.server.service import Service
 
@@ -99,9 +97,7 @@ class LineAnswerer:
         if not has_live_calls:
             self.in_flight_max *= AHEAD
         self.line_bytes_max = service.body_limit + limits.LINE_ENVELOPE_BYTES
-        self.values_max = max(
-            server_limits.VALUES_MAX, service.body_limit // server_limits.VALUE_BYTES_USUAL
-        )
+        self.values_max = service.values_max
 
     @property
     def is_open(self) -> bool:
@@ -158,11 +154,7 @@ class LineAnswerer:
         body = await run_work(self._service, call, check)
         async with self._reading.taken(is_alone=is_suspect):
             generation = await prepare(self._service, body, call)
-        reply = await generation.whole()
-        if generation.is_large:
-            encoded = await asyncio.to_thread(encode_json, reply)
-        else:
-            encoded = encode_json(reply)
+        encoded = await generation.whole()
         return encoded, _sum(generation.usages())
 
     def _checked_body(self, line: StoredLine, content: bytes) -> ChatBody | CompletionBody:
@@ -195,7 +187,7 @@ class LineAnswerer:
 def refused(error: Exception, batch: StoredBatch, line: StoredLine, request_id: str) -> LineResult:
     """The result of a line that ended with an error."""
     refusal = refusal_for(error, request_id)
-    body = encode_json(refusal.body)
+    body = dump_json(refusal.body).encode()
     return _result(batch, line, request_id, refusal.status, body, NO_TOKENS)
 
 

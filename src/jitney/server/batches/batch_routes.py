@@ -17,6 +17,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from jitney.errors import ConfigError, Draining
+from jitney.server.admission.calls import Call
 from jitney.server.batches import limits
 from jitney.server.batches.batch_bodies import BatchBody
 from jitney.server.batches.batches import Batches
@@ -32,7 +33,6 @@ from jitney.server.batches.rows import (
 )
 from jitney.server.batches.store import BatchStore
 from jitney.server.batches.uploads import Uploads
-from jitney.server.call import Call
 from jitney.server.error_object import NO_RETRY, Refusal, retry_headers
 from jitney.server.openai.check_body import check_body
 from jitney.server.service import Service

@@ -12,8 +12,7 @@ from jitney.server.batches import limits
 from jitney.server.batches.batch_bodies import BatchLine
 from jitney.server.batches.rows import StoredLine, refused_line
 from jitney.server.error_object import Refusal
-from jitney.server.openai.check_body import check_fields
-from jitney.server.openai.parse import parse_object
+from jitney.server.openai.check_body import check_fields, parse_object
 
 _BOM = b"\xef\xbb\xbf"
 """Some editors put it at the beginning of a file."""

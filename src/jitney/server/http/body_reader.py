@@ -1,30 +1,63 @@
-"""Reads bodies of requests: type, size, time. Event loop.
+"""Reads bodies of requests, and notices that a client has left. Event loop.
 
-It refuses as early as possible: a body that is too long is not read to its end, and nothing of it
-is kept. A call counts as served once its body is complete.
+`BodyReader` refuses as early as possible: a body that is too long is not read to its end, and
+nothing of it is kept. A call counts as served once its body is complete. `unless_left` waits for
+work that ends when the client leaves.
 
-Tests: tests/e2e/server/test_slow_bodies.py and test_large_bodies.py.
+Tests: tests/unit/server/http/test_body_reader.py and tests/e2e/server/test_bodies.py.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from starlette.requests import Request
+from starlette.types import Receive
 
 from jitney.errors import Draining
 from jitney.server import limits
+from jitney.server.admission.calls import Call
 from jitney.server.admission.worker_threads import WorkerThreads
-from jitney.server.call import Call
 from jitney.server.error_object import ClientLeft, Refusal
-from jitney.server.http.disconnect import unless_left
 
-Body = TypeVar("Body")
+ResultT = TypeVar("ResultT")
 
 _CLOSE = {"connection": "close"}
+
+
+async def wait_disconnect(
+    receive: Receive,
+    idle_s: float | None = None,
+    when_idle: Callable[[], Awaitable[None]] | None = None,
+) -> None:
+    """Wait until the client closes the connection. Meanwhile, every `idle_s`, call `when_idle`."""
+    while True:
+        try:
+            async with asyncio.timeout(idle_s):
+                if (await receive())["type"] == "http.disconnect":
+                    return
+        except TimeoutError:
+            assert when_idle is not None, "A timeout without when_idle"
+            await when_idle()
+
+
+async def unless_left(work: Awaitable[ResultT], receive: Receive) -> ResultT:
+    """Return the result of the work, unless the client leaves first. Raises ClientLeft."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.create_task(wait_disconnect(receive))
+    try:
+        either: set[asyncio.Future[Any]] = {working, leaving}  # Any: a result, or nothing
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientLeft
+        return working.result()
+    finally:
+        # Work that a thread has begun goes on; work that waits never begins.
+        working.cancel()
+        leaving.cancel()
 
 
 @dataclass(slots=True, eq=False)
@@ -57,7 +90,7 @@ class BodyReader:
         """How many are on their way in."""
         return len(self._arrivals)
 
-    async def read(self, request: Request, check: Callable[[bytes], Body]) -> Body:
+    async def read(self, request: Request, check: Callable[[bytes], ResultT]) -> ResultT:
         """Read the body of a request, and return what `check` makes of the bytes.
 
         Raises Refusal, ClientLeft, Draining and QueueFull.

@@ -16,9 +16,8 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from jitney.server.error_object import Refusal
-from jitney.server.http.accepting import Acceptor
+from jitney.server.http.connections import Acceptor, Rounds
 from jitney.server.http.protocol import GuardedProtocol
-from jitney.server.http.rounds import Rounds
 
 _log = logging.getLogger("jitney.server")
 

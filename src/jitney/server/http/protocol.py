@@ -39,8 +39,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from jitney.server import limits
 from jitney.server.error_object import ClientLeft, Refusal, retry_headers
-from jitney.server.http.open_files import connections_max
-from jitney.server.http.rounds import Rounds
+from jitney.server.http.connections import Rounds, connections_max
 from jitney.server.http.strict import StrictConnection
 
 _log = logging.getLogger("jitney.server")

@@ -18,7 +18,7 @@ from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.engine.engine import EngineState
 from jitney.engine.served_engine import ServedEngine
 from jitney.server import limits as server_limits
-from jitney.server.http.open_files import connections_max
+from jitney.server.http.connections import connections_max
 from jitney.server.observe.metric_table import (
     distributions,
     levels,

@@ -1,18 +1,40 @@
-"""From the messages of a body to segments of a prompt, through the model's chat template.
+"""What a chat gives to the model: the prompt through its chat template, and how it calls tools.
 
-A template that does not know tools is given them as text in the system message, in Hermes' form.
-Off the event loop. Raises a RequestError that names the wrong field.
+How a model writes calls follows from its chat template: Hermes and Qwen (`<tool_call>`), Mistral
+(`[TOOL_CALLS]`) or Llama 3 (JSON, perhaps after `<|python_tag|>`). `enforced` makes a constraint
+that allows only calls. A template that does not know tools is given them as text in the system
+message, in Hermes' form. Off the event loop. Raises a RequestError that names the wrong field.
 """
 
 import json
 from collections.abc import Mapping
 from typing import Any
 
-from jitney.core.backend import Segment
+from jitney.core.backend import Segment, Vocabulary
+from jitney.core.limits import CONSTRAINT_CHARACTERS_MAX
+from jitney.core.params import StructuredOutputsParams
 from jitney.errors import InvalidRequest, ModelError
-from jitney.server.openai.chat_body import ChatBody, ChatMessage, TokenizeBody, Tool
-from jitney.server.openai.tools import HERMES, NO_PARAMETERS
+from jitney.sampling.closed_schema import closed_schema
+from jitney.server.openai.chat_body import ChatBody, ChatMessage, NamedChoice, TokenizeBody, Tool
+from jitney.server.openai.tool_calls import CallFormat, Calling
 from jitney.server.service import Service
+from jitney.text.chat_template import ChatTemplate
+
+HERMES = CallFormat(name="hermes", opening="<tool_call>", closing="</tool_call>")
+MISTRAL = CallFormat(name="mistral", opening="[TOOL_CALLS]", is_list=True, id_length=9)
+LLAMA = CallFormat(
+    name="llama3", opening="<|python_tag|>", arguments_key="parameters", is_bare=True
+)
+CALLS_MAX = 16
+"""Calls that one answer is allowed when calls are enforced."""
+
+NO_PARAMETERS: dict[str, Any] = {
+    "type": "object",
+    "properties": {},
+    "additionalProperties": False,
+}
+_SPACING = {"whitespace_flexible": False, "key_separator": ": ", "item_separator": ", "}
+"""As models are trained to write calls. With free space, a model may write only space."""
 
 _INTRODUCTION = """\
 You can call these functions, described by JSON schemas:
@@ -136,3 +158,121 @@ def _as_text(message: Mapping[str, Any]) -> dict[str, Any]:
     )
     text = f"{content}\n{calls}" if content and calls else content or calls
     return {"role": message["role"], "content": text}
+
+
+def format_of(template: ChatTemplate) -> CallFormat:
+    """How the model behind this template writes calls."""
+    source = template.source
+    if MISTRAL.opening in source:
+        return MISTRAL
+    if HERMES.opening in source:
+        return HERMES
+    if LLAMA.opening in source or ('"parameters"' in source and template.knows_tools):
+        return LLAMA
+    return HERMES
+
+
+def read_calling(body: ChatBody, template: ChatTemplate, vocabulary: Vocabulary) -> Calling | None:
+    """How the body uses tools; None if no tool may be called. Raises InvalidRequest."""
+    tools = body.tools or []
+    choice = body.tool_choice
+    names = [tool.function.name for tool in tools]
+    if len(set(names)) < len(names):
+        raise InvalidRequest("tools has two functions of one name.", "tools")
+    if not tools:
+        if choice in (None, "none", "auto"):
+            return None
+        raise InvalidRequest("tool_choice asks for a call, and there are no tools.", "tool_choice")
+    if choice == "none":
+        return None
+    if isinstance(choice, NamedChoice):
+        if choice.function.name not in names:
+            raise InvalidRequest(
+                f"tool_choice names {choice.function.name}, which is not among the tools.",
+                "tool_choice",
+            )
+        names = [choice.function.name]
+    form = format_of(template)
+    is_control = _is_control(form.opening, vocabulary)
+    is_enforced = choice == "required" or isinstance(choice, NamedChoice)
+    return Calling(
+        form=form,
+        names=tuple(names),
+        parallel=body.parallel_tool_calls is not False and not isinstance(choice, NamedChoice),
+        is_enforced=is_enforced,
+        starts_inside=is_enforced and (form.is_list or form.is_bare or is_control),
+        shows_control=is_control and not is_enforced,
+    )
+
+
+def enforced(calling: Calling, tools: list[Tool]) -> StructuredOutputsParams:
+    """A constraint that allows only calls."""
+    form = calling.form
+    called = [tool for tool in tools if tool.function.name in calling.names]
+    definitions = {_definition(at): _rebased(tool, at) for at, tool in enumerate(called)}
+    calls = [_call_schema(form, tool, at) for at, tool in enumerate(called)]
+    schema: dict[str, Any] = calls[0] if len(calls) == 1 else {"anyOf": calls}
+    if form.is_list:
+        count_max = CALLS_MAX if calling.parallel else 1
+        return StructuredOutputsParams(
+            json={
+                "type": "array",
+                "items": schema,
+                "minItems": 1,
+                "maxItems": count_max,
+                "$defs": definitions,
+            }
+        )
+    schema = {**schema, "$defs": definitions}
+    if calling.starts_inside:
+        return StructuredOutputsParams(json=schema)
+    written = json.dumps({**schema, "x-guidance": _SPACING})
+    closed = _marked(calling, closed_schema(written))
+    # Use the closed schema only if it is short enough.
+    is_short = len(closed) <= CONSTRAINT_CHARACTERS_MAX
+    return StructuredOutputsParams(grammar=closed if is_short else _marked(calling, written))
+
+
+def _marked(calling: Calling, schema: str) -> str:
+    """A grammar of calls between their marks."""
+    form = calling.form
+    repeated = f'("\\n" call){{0,{CALLS_MAX - 1}}}' if calling.parallel else ""
+    opening, closing = json.dumps(form.opening + "\n"), json.dumps("\n" + form.closing)
+    return f"start: call {repeated}\ncall: {opening} payload {closing}\npayload: %json {schema}\n"
+
+
+def _definition(at: int) -> str:
+    return f"tool{at}"
+
+
+def _rebased(tool: Tool, at: int) -> Any:  # Any: a JSON schema
+    """The schema of a tool's arguments, with pointers for its new place."""
+    root = f"#/$defs/{_definition(at)}"
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, list):
+            return [moved(each) for each in value]
+        if not isinstance(value, dict):
+            return value
+        copied = {name: moved(each) for name, each in value.items()}
+        pointer = copied.get("$ref")
+        if isinstance(pointer, str) and pointer.startswith("#"):
+            copied["$ref"] = root + pointer[1:]
+        return copied
+
+    return moved(tool.function.parameters or NO_PARAMETERS)
+
+
+def _call_schema(form: CallFormat, tool: Tool, at: int) -> dict[str, Any]:
+    parameters = {"$ref": f"#/$defs/{_definition(at)}"}
+    return {
+        "type": "object",
+        "properties": {"name": {"const": tool.function.name}, form.arguments_key: parameters},
+        "required": ["name", form.arguments_key],
+        "additionalProperties": False,
+    }
+
+
+def _is_control(mark: str, vocabulary: Vocabulary) -> bool:
+    name = mark.encode()
+    return any(vocabulary.pieces[token] == name for token in vocabulary.control)

@@ -12,7 +12,7 @@ import secrets
 import string
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 _SPACE = " \n\r\t"
 _LETTERS = string.ascii_letters + string.digits
@@ -21,6 +21,9 @@ _DEPTH_STEPS = {"{": 1, "[": 1, "}": -1, "]": -1}
 ResultT = TypeVar("ResultT")
 Reading = Generator[None, None, ResultT]
 """Reads text that arrives in parts: each `yield` waits for more of it."""
+
+ChatDelta = dict[str, Any]  # Any: a JSON value
+"""What text adds to a message, in OpenAI's form: content, or a part of a call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,25 +63,6 @@ class Calling:
         if self.form.id_length is not None:
             return "".join(secrets.choice(_LETTERS) for _ in range(self.form.id_length))
         return f"call_{secrets.token_hex(12)}"
-
-
-@dataclass(frozen=True, slots=True)
-class ContentDelta:
-    """Text that is not a call."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class CallDelta:
-    """The beginning of a call (with `name`), or more of its arguments."""
-
-    index: int
-    name: str | None
-    arguments: str
-
-
-ChatDelta = ContentDelta | CallDelta
 
 
 class CallParser:
@@ -197,7 +181,7 @@ class CallParser:
                 is_open = False
         self._emit_arguments()
         if self._in_call and not self._has_arguments:
-            self._deltas.append(CallDelta(self.call_count - 1, None, "{}"))
+            self._emit_part({"arguments": "{}"})
 
     def _take_string(self, written: str) -> bool:
         """Take a key, the name, or arguments in a string. False if this is not a call."""
@@ -210,9 +194,10 @@ class CallParser:
         elif self._key == "name" and not self._in_call:
             if text not in self._calling.names:
                 return False
-            self._deltas.append(CallDelta(self.call_count, text, ""))
             self._in_call = True
             self.call_count += 1
+            function = {"name": text, "arguments": ""}
+            self._emit_part(function, id=self._calling.new_id(), type="function")
         elif self._key in self._arguments_keys and not self._has_arguments:
             # Some models write the arguments as JSON in a string, as the API has them.
             self._has_arguments = True
@@ -275,12 +260,17 @@ class CallParser:
 
     def _emit_arguments(self) -> None:
         if self._in_call and (text := "".join(self._arguments)):
-            self._deltas.append(CallDelta(self.call_count - 1, None, text))
+            self._emit_part({"arguments": text})
             self._arguments = []
+
+    def _emit_part(self, function: dict[str, str], **head: str) -> None:
+        """Emit a part of the last call; its first part has a head."""
+        part = {"index": self.call_count - 1, **head, "function": function}
+        self._deltas.append({"tool_calls": [part]})
 
     def _emit(self, text: str) -> None:
         if text and not self._calling.is_enforced:
-            self._deltas.append(ContentDelta(text))
+            self._deltas.append({"content": text})
 
     def _taken(self) -> list[ChatDelta]:
         deltas, self._deltas = self._deltas, []

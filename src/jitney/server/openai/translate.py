@@ -16,18 +16,13 @@ from jitney.core.limits import CONSTRAINT_COMPILE_S_MAX
 from jitney.core.params import SamplingParams, StructuredOutputsParams
 from jitney.core.request import Priority, RequestId, Share, read_priority
 from jitney.engine.request_factory import GivenUp, RequestOptions, Wanted
-from jitney.errors import (
-    InvalidRequest,
-    ModelError,
-    RequestError,
-)
+from jitney.errors import InvalidRequest, ModelError, RequestError
 from jitney.server import limits
-from jitney.server.call import Call
+from jitney.server.admission.calls import Call
 from jitney.server.error_object import Refusal
-from jitney.server.openai import tools
 from jitney.server.openai.bodies import NO_LIMIT, PASSED_ON, CompletionBody, SamplingFields
 from jitney.server.openai.chat_body import ChatBody, ObjectFormat, SchemaFormat, Tool
-from jitney.server.openai.conversation import chat_segments, switches_of
+from jitney.server.openai.conversation import chat_segments, enforced, read_calling, switches_of
 from jitney.server.openai.replies import (
     ChatChoices,
     CompletionChoices,
@@ -94,7 +89,7 @@ def _prepare_chat(service: Service, body: ChatBody, call: Call) -> Reply:
         raise InvalidRequest(
             "max_tokens and max_completion_tokens are one thing; give one of them.", "max_tokens"
         )
-    calling = tools.read_calling(body, service.template, service.vocabulary)
+    calling = read_calling(body, service.template, service.vocabulary)
     if calling is None or not calling.is_enforced:
         _check_tools(service, body.tools or [], call.still_wanted)
     renamed: dict[str | None, str] = {
@@ -249,7 +244,7 @@ def _form_field(body: ChatBody, calling: Calling | None) -> str:
 
 def _chat_structured(body: ChatBody, calling: Calling | None) -> StructuredOutputsParams | None:
     if calling is not None and calling.is_enforced:
-        return tools.enforced(calling, body.tools or [])
+        return enforced(calling, body.tools or [])
     match body.response_format:
         case SchemaFormat(json_schema=named) if named.schema_ is not None:
             return StructuredOutputsParams(json=named.schema_)

@@ -24,7 +24,7 @@ from starlette.types import Receive, Scope, Send
 
 from jitney.core.request import RequestId
 from jitney.server import limits
-from jitney.server.call import Call
+from jitney.server.admission.calls import Call
 from jitney.server.error_object import Refusal, retry_headers
 from jitney.server.http.shared_value import SharedValue
 from jitney.server.observe.chrome_trace import trace_slices

@@ -76,16 +76,16 @@ def test_concurrent_requests_cannot_overrun_a_token_rate() -> None:
     let_in = 0
     for _ in range(100):
         with contextlib.suppress(Refusal):
-            caller.reserve_tokens(4000)
+            caller.reserve(1, 4000)
             let_in += 1
     assert let_in == 1
     with pytest.raises(Refusal, match="tokens per minute") as refused:
         caller.enter()
     assert refused.value.headers["retry-after"] == "181"
     caller.give_back_tokens(3900)
-    caller.reserve_tokens(900)
+    caller.reserve(1, 900)
     with pytest.raises(InvalidRequest, match="10000 at most"):
-        caller.reserve_tokens(10_001)
+        caller.reserve(1, 10_001)
 
 
 def test_a_rate_below_one_lets_one_through() -> None:
@@ -142,18 +142,16 @@ def test_every_completion_of_a_call_is_counted() -> None:
         (Key(name="a", secret="secret-a", requests_per_minute=60),), clock, ENGINE
     ).caller(b"Bearer secret-a")
     caller.enter()
-    caller.count_completions(1)
+    caller.reserve(1, 0)
     caller.enter()
-    caller.count_completions(48)
+    caller.reserve(48, 0)
     caller.enter()
     with pytest.raises(Refusal) as refused:
-        caller.count_completions(16)
+        caller.reserve(16, 0)
     # Of 60 there were 11 left: what was refused counts as one.
     assert refused.value.headers["retry-after"] == "5"
     caller.enter()
-    caller.count_completions(9)
-    caller.uncount_completions(9)
-    caller.count_completions(10)
+    caller.reserve(10, 0)
     with pytest.raises(Refusal):
         caller.enter()
 
@@ -165,13 +163,13 @@ def test_a_call_for_more_than_a_minutes_worth_is_let_in_once_the_bucket_is_full(
         (Key(name="a", secret="secret-a", requests_per_minute=60),), clock, ENGINE
     ).caller(b"Bearer secret-a")
     caller.enter()
-    caller.count_completions(120)
+    caller.reserve(120, 0)
     with pytest.raises(Refusal):
         caller.enter()
     clock.at += 120
     caller.enter()
     with pytest.raises(InvalidRequest, match=r"601 completions.*600 at most"):
-        caller.count_completions(601)
+        caller.reserve(601, 0)
 
 
 def test_one_of_several_keys_has_a_share() -> None:

@@ -1,4 +1,4 @@
-"""Tests of `workers`: whose work begins, and how long it holds a thread."""
+"""Tests of `jitney.server.admission.worker_threads`: whose work is next, and who does it."""
 
 import asyncio
 import threading
@@ -6,12 +6,111 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from jitney.errors import Draining
 from jitney.server import limits
-from jitney.server.admission.fair_queue import FairQueue
-from jitney.server.admission.worker_threads import WorkerThreads
+from jitney.server.admission.worker_threads import FairQueue, WorkerThreads
+
+WORKERS = 4
+A, B = ("a", False), ("b", False)
+
+
+def begun(queue: FairQueue[str], count: int) -> list[str]:
+    """So many pieces of work one after the other, each done before the next begins."""
+    found = []
+    for _ in range(count):
+        work = queue.begin()
+        assert work is not None
+        queue.end((work[0], False))
+        found.append(work)
+    return found
+
+
+def test_a_small_one_of_another_caller_waits_for_one_turn() -> None:
+    """Guards everybody else: a hundred pieces of work of one caller are one turn each."""
+    queue: FairQueue[str] = FairQueue(1, 1)
+    for number in range(100):
+        queue.add(A, f"a{number}")
+    queue.add(B, "b0")
+    assert begun(queue, 4) == ["a0", "b0", "a1", "a2"]
+    assert len(queue.waiting) == 97
+
+
+def test_one_caller_leaves_a_worker_for_the_others() -> None:
+    """Guards the first moment: what comes while one caller has much work begins at once."""
+    queue: FairQueue[str] = FairQueue(WORKERS, WORKERS - 1)
+    for number in range(10):
+        queue.add(A, f"a{number}")
+    assert [queue.begin() for _ in range(WORKERS)] == ["a0", "a1", "a2", None]
+    queue.add(B, "b0")
+    assert queue.begin() == "b0"
+    queue.add(B, "b1")
+    assert queue.begin() is None, "every worker is taken"
+    queue.end(A)
+    assert queue.begin() == "a3", "it is the turn of a: b had one"
+    queue.end(A)
+    assert queue.begin() == "b1"
+
+
+def test_a_lone_caller_may_have_every_worker() -> None:
+    """Guards servers without keys, where everyone is one caller."""
+    queue: FairQueue[str] = FairQueue(WORKERS, WORKERS)
+    for number in range(WORKERS + 1):
+        queue.add(("", False), f"{number}")
+    assert [queue.begin() for _ in range(WORKERS + 1)] == ["0", "1", "2", "3", None]
+
+
+def test_what_is_withdrawn_is_never_begun() -> None:
+    """Guards the work of those who left, and the memory of those who were here."""
+    queue: FairQueue[str] = FairQueue(1, 1)
+    for number in range(3):
+        queue.add(A, f"a{number}")
+    queue.remove(A, "a1")
+    assert begun(queue, 2) == ["a0", "a2"]
+    queue.remove(A, "a2")
+    queue.remove(B, "a2")
+    assert queue.begin() is None
+    assert (queue._waiting, queue._begun) == ({}, {})
+
+
+def test_large_work_leaves_a_worker_for_small_work() -> None:
+    """Guards servers without keys: four large texts do not make a greeting wait for them."""
+    queue: FairQueue[str] = FairQueue(WORKERS, WORKERS)
+    for number in range(WORKERS):
+        queue.add(("", True), f"large {number}")
+    assert [queue.begin() for _ in range(WORKERS)] == ["large 0", "large 1", "large 2", None]
+    for number in range(2):
+        queue.add(("", False), f"small {number}")
+    assert queue.begin() == "small 0"
+    assert queue.begin() is None
+    queue.end(("", True))
+    assert queue.begin() == "large 3", "the small ones had a turn"
+    queue.end(("", False))
+    assert queue.begin() == "small 1"
+
+
+def test_the_share_of_a_caller_counts_large_and_small_ones() -> None:
+    """Guards another caller's worker against one who brings some of each."""
+    queue: FairQueue[str] = FairQueue(WORKERS, WORKERS - 1)
+    for number in range(WORKERS):
+        queue.add(("a", True), f"large {number}")
+        queue.add(A, f"small {number}")
+    begun_now = [queue.begin() for _ in range(WORKERS)]
+    assert begun_now == ["large 0", "small 0", "small 1", None]
+
+
+def test_a_large_work_waits_for_one_of_another_caller() -> None:
+    """Guards a schema that is compiled already: three of another caller were compiled before it."""
+    queue: FairQueue[str] = FairQueue(WORKERS, WORKERS - 1)
+    for number in range(3):
+        queue.add(("a", True), f"a{number}")
+    assert [queue.begin() for _ in range(2)] == ["a0", None]
+    queue.add(("b", True), "b0")
+    assert [queue.begin() for _ in range(2)] == ["b0", None]
+    queue.end(("a", True))
+    assert queue.begin() == "a1"
+
 
 WAIT_S = 100.0
-A, B = ("a", False), ("b", False)
 
 
 @pytest.fixture
@@ -95,8 +194,8 @@ def test_a_thread_is_held_until_its_work_ends_though_nobody_waits(
     asyncio.run(run())
 
 
-def test_closing_cancels_whoever_waits(workers: WorkerThreads, gate: threading.Event) -> None:
-    """Guards the end of a server: nobody waits for a turn that never comes."""
+def test_closing_tells_whoever_waits(workers: WorkerThreads, gate: threading.Event) -> None:
+    """Guards the end of a server: nobody waits for a turn that never comes, or gets no error."""
 
     async def run() -> None:
         tasks = [workers.submit(A, lambda: gate.wait(WAIT_S)) for _ in range(9)]
@@ -104,9 +203,9 @@ def test_closing_cancels_whoever_waits(workers: WorkerThreads, gate: threading.E
         workers.close()
         gate.set()
         results = await asyncio.gather(*tasks, return_exceptions=True)
-        cancelled = [each for each in results if isinstance(each, asyncio.CancelledError)]
-        assert len(cancelled) >= 9 - limits.WORKER_THREADS
-        with pytest.raises(asyncio.CancelledError):
+        refused = [each for each in results if isinstance(each, Draining)]
+        assert len(refused) >= 9 - limits.WORKER_THREADS
+        with pytest.raises(Draining):
             await workers.submit(A, lambda: None)
 
     asyncio.run(run())

@@ -12,8 +12,8 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.server import ServerState
 
+from jitney.server.http.connections import Rounds
 from jitney.server.http.protocol import GuardedProtocol
-from jitney.server.http.rounds import Rounds
 
 LIMIT_S = 30.0
 

@@ -11,8 +11,8 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from jitney.server import limits
+from jitney.server.http.connections import Rounds
 from jitney.server.http.protocol import ConnectionState, GuardedProtocol
-from jitney.server.http.rounds import Rounds
 
 POST = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
 CHUNKED = b"POST /now HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"

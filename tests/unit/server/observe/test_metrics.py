@@ -18,7 +18,7 @@ from jitney.engine.engine import Engine
 from jitney.engine.stats import Statistics
 from jitney.errors import ContextLengthExceeded
 from jitney.server import limits
-from jitney.server.http.open_files import connections_max
+from jitney.server.http.connections import connections_max
 from jitney.server.observe.metric_table import replica_levels, replica_sums
 from jitney.server.observe.metrics import LIMIT_LABELS
 from jitney.server.observe.monitor import Monitor

@@ -1,15 +1,182 @@
-"""Tests of `jitney.server.openai.conversation`: how models are told of tools."""
+"""Tests of `jitney.server.openai.conversation`: how models are told of tools, and call them."""
 
 import json
+from typing import Any
 
 import pytest
 
+from jitney.core.backend import Vocabulary
+from jitney.core.limits import CONSTRAINT_CHARACTERS_MAX
 from jitney.errors import InvalidRequest
-from jitney.server.openai.chat_body import ChatMessage, Tool
-from jitney.server.openai.conversation import as_text, message_values, offered_values
+from jitney.sampling.closed_schema import closed_schema
+from jitney.sampling.constraint import ConstraintCompiler
+from jitney.server.openai.chat_body import ChatBody, ChatMessage, Tool
+from jitney.server.openai.conversation import (
+    HERMES,
+    LLAMA,
+    MISTRAL,
+    as_text,
+    enforced,
+    format_of,
+    message_values,
+    offered_values,
+    read_calling,
+)
+from jitney.server.openai.tool_calls import Calling
+from jitney.text.chat_template import ChatTemplate
+from jitney.tokenizers.byte_tokenizer import byte_vocabulary, encode
 
+VOCABULARY = byte_vocabulary()
 PARAMETERS = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 TOOLS = [
+    {"type": "function", "function": {"name": "f", "parameters": PARAMETERS}},
+    {"type": "function", "function": {"name": "g", "description": "Does g."}},
+]
+
+
+def template(source: str = "{{ messages[0].content }}") -> ChatTemplate:
+    return ChatTemplate(source, VOCABULARY)
+
+
+def body(**fields: Any) -> ChatBody:
+    given = {"messages": [{"role": "user", "content": "x"}], "tools": TOOLS, **fields}
+    return ChatBody.model_validate(given)
+
+
+def calling(vocabulary: Vocabulary = VOCABULARY, source: str = "", **fields: Any) -> Calling:
+    made = read_calling(body(**fields), template(source), vocabulary)
+    assert made is not None
+    return made
+
+
+@pytest.mark.parametrize(
+    ("source", "form"),
+    [
+        ("{% if tools %}<tool_call>{% endif %}", HERMES),
+        ("[TOOL_CALLS]{{ tools }}", MISTRAL),
+        ("<|python_tag|>{{ tools }}", LLAMA),
+        ('{{ tools }}{"name": x, "parameters": y}', LLAMA),
+        ("{{ messages }}", HERMES),
+    ],
+)
+def test_the_format_follows_from_the_template(source: str, form: object) -> None:
+    """Guards the choice of parser."""
+    plain = source if "{" in source and '"name"' not in source else "{# " + source + " #}"
+    assert format_of(template(plain)) is form
+
+
+def test_what_a_choice_means() -> None:
+    """Guards `tool_choice` in each of its forms."""
+    assert calling().is_enforced is False
+    assert calling(tool_choice="required").is_enforced is True
+    named = calling(tool_choice={"type": "function", "function": {"name": "g"}})
+    assert (named.is_enforced, named.names, named.parallel) == (True, ("g",), False)
+    assert read_calling(body(tool_choice="none"), template(), VOCABULARY) is None
+    assert read_calling(body(tools=None), template(), VOCABULARY) is None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tools": None, "tool_choice": "required"},
+        {"tool_choice": {"type": "function", "function": {"name": "h"}}},
+        {"tools": [TOOLS[0], TOOLS[0]]},
+    ],
+)
+def test_choices_that_cannot_be(fields: dict[str, Any]) -> None:
+    """Guards against constraints that nothing satisfies."""
+    with pytest.raises(InvalidRequest):
+        read_calling(body(**fields), template(), VOCABULARY)
+
+
+def accepts(text: str, made: Calling) -> bool:
+    constraint = enforced(made, body().tools or []).constraint()
+    compiler = ConstraintCompiler(VOCABULARY, lambda each: encode(each, special=False))
+    matcher = compiler.compile(constraint)
+    for token in text.encode():
+        if not matcher.mask()[token]:
+            return False
+        matcher.advance_to([*getattr(matcher, "seen", []), token])
+        matcher.seen = [*getattr(matcher, "seen", []), token]  # type: ignore[attr-defined]
+    return bool(matcher.mask()[VOCABULARY.eos_tokens[0]])
+
+
+@pytest.mark.parametrize(
+    ("made", "good", "bad"),
+    [
+        (
+            calling(tool_choice="required"),
+            '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>',
+            '<tool_call>\n{"name": "f", "arguments": {"a": "x"}}\n</tool_call>',
+        ),
+        (
+            calling(tool_choice="required"),
+            '<tool_call>\n{"name": "g", "arguments": {}}\n</tool_call>\n'
+            '<tool_call>\n{"name": "g", "arguments": {}}\n</tool_call>',
+            "Hello.",
+        ),
+        (
+            calling(source="{# [TOOL_CALLS] #}", tool_choice="required"),
+            '[{"name": "f", "arguments": {"a": 1}}]',
+            "[]",
+        ),
+        (
+            calling(source="{# <|python_tag|> #}", tool_choice="required"),
+            '{"name": "f", "parameters": {"a": 1}}',
+            '{"name": "h", "parameters": {}}',
+        ),
+    ],
+)
+def test_enforced_calls_are_calls(made: Calling, good: str, bad: str) -> None:
+    """Guards the constraint of each format: calls pass, and nothing else."""
+    assert accepts(good, made)
+    assert not accepts(bad, made)
+
+
+@pytest.mark.parametrize(
+    ("source", "form"),
+    [
+        ("", '<tool_call>\n{"name": "f", "arguments": {"a": 1%s}}\n</tool_call>'),
+        ("{# [TOOL_CALLS] #}", '[{"name": "f", "arguments": {"a": 1%s}}]'),
+        ("{# <|python_tag|> #}", '{"name": "f", "parameters": {"a": 1%s}}'),
+    ],
+)
+def test_enforced_arguments_are_those_that_the_tool_names(source: str, form: str) -> None:
+    """Guards against invented arguments, in every form: one of them is a grammar, not a schema."""
+    made = calling(source=source, tool_choice="required")
+    assert accepts(form % "", made)
+    assert not accepts(form % ', "z": 1', made)
+
+
+def test_closing_does_not_make_tools_too_long() -> None:
+    """Guards tools that just fit: closed, their text is longer than a constraint may be."""
+    items: list[Any] = [{"properties": {}}] * (CONSTRAINT_CHARACTERS_MAX // 24)
+    parameters = {"type": "array", "prefixItems": items}
+    given = body(tools=[{"type": "function", "function": {"name": "f", "parameters": parameters}}])
+    made = read_calling(
+        given.model_copy(update={"tool_choice": "required"}), template(), VOCABULARY
+    )
+    assert made is not None
+    text = enforced(made, given.tools or []).constraint().text
+    assert len(text) <= CONSTRAINT_CHARACTERS_MAX < len(closed_schema(json.dumps(parameters)))
+
+
+def test_a_mark_that_is_a_control_token() -> None:
+    """Guards models whose mark is no text: it is shown under auto, and left out when enforced."""
+    marked = Vocabulary(
+        pieces=(*VOCABULARY.pieces, b"[TOOL_CALLS]"),
+        control=VOCABULARY.control | {len(VOCABULARY.pieces)},
+        eos_tokens=VOCABULARY.eos_tokens,
+    )
+    free = calling(marked, "{# [TOOL_CALLS] #}")
+    assert (free.shows_control, free.starts_inside) == (True, False)
+    forced = calling(marked, "{# [TOOL_CALLS] #}", tool_choice="required")
+    assert (forced.shows_control, forced.starts_inside) == (False, True)
+    assert len(free.new_id()) == 9
+    assert calling().new_id().startswith("call_")
+
+
+OFFERED = [
     Tool.model_validate({"type": "function", "function": {"name": "f", "parameters": PARAMETERS}}),
     Tool.model_validate({"type": "function", "function": {"name": "g", "description": "Does g."}}),
 ]
@@ -26,14 +193,14 @@ def test_a_template_without_tools_gets_text() -> None:
     ]
     values = [message_values(ChatMessage.model_validate(each), 0) for each in history]
     assert values[2]["tool_calls"][0]["function"]["arguments"] == {"a": 1}
-    told = as_text(values, offered_values(TOOLS))
+    told = as_text(values, offered_values(OFFERED))
     assert [each["role"] for each in told] == ["system", "user", "assistant", "user"]
     assert told[0]["content"].startswith("Be brief.\n\n")
     listed = told[0]["content"].split("<tools>\n")[1].split("\n</tools>")[0].splitlines()
     assert [json.loads(line)["function"]["name"] for line in listed] == ["f", "g"]
     assert json.loads(told[2]["content"].split("\n")[1]) == {"name": "f", "arguments": {"a": 1}}
     assert "42" in told[3]["content"]
-    assert as_text(values[1:2], offered_values(TOOLS))[0]["role"] == "system"
+    assert as_text(values[1:2], offered_values(OFFERED))[0]["role"] == "system"
 
 
 def test_arguments_in_the_history_are_objects() -> None:

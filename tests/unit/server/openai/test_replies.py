@@ -1,6 +1,13 @@
-"""What every reply begins with."""
+"""Tests of `jitney.server.openai.replies`: what every reply begins with, and how it is encoded."""
 
-from jitney.server.openai.replies import fingerprint
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jitney.server.openai import replies
+from jitney.server.openai.replies import dump_json, dump_slices, fingerprint
 from jitney.tokenizers.byte_tokenizer import byte_vocabulary
 
 
@@ -11,3 +18,42 @@ def test_the_fingerprint_tells_whether_texts_are_equal() -> None:
     assert equal == fingerprint("m", vocabulary, batch_invariant=True)
     assert equal != fingerprint("m", vocabulary, batch_invariant=False)
     assert equal != fingerprint("n", vocabulary, batch_invariant=True)
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda part: st.lists(part, max_size=80) | st.dictionaries(st.text(), part, max_size=6),
+)
+
+
+@given(JSON)
+def test_it_is_what_is_written_in_one_go(value: object) -> None:
+    """Guards replies: how they are encoded is nobody's business."""
+    usual = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    try:
+        expected = usual.encode()
+    except UnicodeEncodeError:
+        return
+    assert dump_json(value).encode() == dump_slices(value).encode() == expected
+
+
+def test_no_piece_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards everybody else: nobody runs while a piece is encoded."""
+    position = {"token": "a", "top_logprobs": [{"token": "b", "logprob": -1.0}] * 20}
+    reply = {"choices": [{"logprobs": {"content": [position] * 3000}}] * 16}
+    longest = 0
+    usual = replies.dump_json
+
+    def measured(value: object) -> str:
+        nonlocal longest
+        text = usual(value)
+        longest = max(longest, len(text))
+        return text
+
+    monkeypatch.setattr(replies, "dump_json", measured)
+    assert dump_slices(reply) == json.dumps(reply, separators=(",", ":"))
+    assert longest < 40_000

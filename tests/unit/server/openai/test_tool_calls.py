@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jitney.server.openai.tool_calls import CallDelta, CallFormat, Calling, CallParser, ContentDelta
-from jitney.server.openai.tools import HERMES, LLAMA, MISTRAL
+from jitney.server.openai.conversation import HERMES, LLAMA, MISTRAL
+from jitney.server.openai.tool_calls import CallFormat, Calling, CallParser
 
 Read = tuple[str, list[tuple[str, str]]]
 
@@ -30,14 +30,13 @@ def read(
     parser = CallParser(calling)
     pieces = [piece for part in parts for piece in parser.push(part)]
     pieces += parser.finish()
-    content = "".join(piece.text for piece in pieces if isinstance(piece, ContentDelta))
+    content = "".join(piece.get("content", "") for piece in pieces)
     calls: list[list[str]] = []
-    for piece in pieces:
-        if isinstance(piece, CallDelta):
-            if piece.name is not None:
-                assert piece.index == len(calls)
-                calls.append([piece.name, ""])
-            calls[piece.index][1] += piece.arguments
+    for part in (part for piece in pieces for part in piece.get("tool_calls", ())):
+        if "id" in part:
+            assert part["index"] == len(calls)
+            calls.append([part["function"]["name"], ""])
+        calls[part["index"]][1] += part["function"]["arguments"]
     assert parser.call_count == len(calls), "what was told as a call is counted as one"
     return content, [(name, arguments) for name, arguments in calls]
 
@@ -176,7 +175,8 @@ def test_arguments_are_passed_on_while_they_are_written() -> None:
     """Guards the use of streaming calls at all."""
     parser = CallParser(Calling(form=HERMES, names=("f",)))
     parser.push('<tool_call>{"name": "f", "arguments": {"a": "lo')
-    assert parser.push("ng te") == [CallDelta(0, None, "ng te")]
+    part = {"index": 0, "function": {"arguments": "ng te"}}
+    assert parser.push("ng te") == [{"tool_calls": [part]}]
 
 
 @pytest.mark.parametrize(

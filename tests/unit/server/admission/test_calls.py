@@ -1,4 +1,4 @@
-"""Tests of `admission`: what a call takes up, and that it gives all of it back."""
+"""Tests of `jitney.server.admission.calls`: what a call takes up, and that it gives it back."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.engine.engine import Engine
 from jitney.errors import Draining, QueueFull
 from jitney.server import limits
-from jitney.server.admission.call_places import CallPlaces
+from jitney.server.admission.calls import CallPlaces
 from jitney.server.admission.keys import Caller
 from jitney.server.error_object import Refusal
 

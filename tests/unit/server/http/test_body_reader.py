@@ -1,13 +1,12 @@
-"""Tests of `disconnect`: work goes on while its client is there, and no longer."""
+"""Tests of `jitney.server.http.body_reader`: work goes on while its client is there, no longer."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 
 from starlette.types import Message
 
-from jitney.errors import Draining
 from jitney.server.error_object import ClientLeft
-from jitney.server.http.disconnect import unless_left, wait_disconnect
+from jitney.server.http.body_reader import unless_left, wait_disconnect
 
 LIMIT_S = 100.0
 LEFT: Message = {"type": "http.disconnect"}
@@ -57,11 +56,6 @@ def test_what_is_made_is_given() -> None:
 def test_work_for_nobody_is_cancelled() -> None:
     """Guards the threads: what waits for its turn is not begun."""
     assert outcome(nothing, MORE, LEFT) == (ClientLeft, True)
-
-
-def test_work_that_a_shutdown_cancelled_says_so() -> None:
-    """Guards callers who wait when the server ends: they get an error, not a closed connection."""
-    assert outcome(lambda work: work.cancel()) == (Draining, True)
 
 
 def test_a_client_that_is_silent_is_pinged_until_it_leaves() -> None:

@@ -1,4 +1,4 @@
-"""Tests of `jitney.server.http.chunked_body`: bodies in parts, however they are cut."""
+"""Tests of `jitney.server.http.strict`: bodies in parts, however they are cut."""
 
 from itertools import pairwise
 
@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jitney.server import limits
-from jitney.server.http.chunked_body import BadChunk, ChunkedBody
+from jitney.server.error_object import Refusal
+from jitney.server.http.strict import ChunkedBody
 
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 EXTENSIONS = st.sampled_from([b"", b";a", b" ; a=b", b';a="b c"'])
@@ -66,7 +67,7 @@ def test_what_is_read_is_what_h11_reads(words: list[bytes]) -> None:
     content, chunks = b"".join(words), ChunkedBody()
     try:
         body, _ = read(chunks, [content])
-    except BadChunk:
+    except Refusal:
         return
     if chunks.is_over:
         assert read_by_h11(content) == body
@@ -102,14 +103,14 @@ def test_what_is_read_is_what_h11_reads(words: list[bytes]) -> None:
 def test_what_is_no_chunk_is_refused(content: bytes) -> None:
     """Guards the end of a request: what has two meanings has none, however it is cut."""
     for pieces in ([content], [content[at : at + 1] for at in range(len(content))]):
-        with pytest.raises(BadChunk):
+        with pytest.raises(Refusal):
             read(ChunkedBody(), pieces)
 
 
 @pytest.mark.parametrize(("size", "told"), [(b"F" * 17, "too large"), (b"1g", "not a number")])
 def test_a_size_is_told_apart_from_what_is_none(size: bytes, told: str) -> None:
     """Guards the sentence: many digits are a number, and too large a one."""
-    with pytest.raises(BadChunk, match=told):
+    with pytest.raises(Refusal, match=told):
         ChunkedBody().take(bytearray(size + b"\r\n"))
 
 
