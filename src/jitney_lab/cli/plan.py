@@ -5,7 +5,6 @@ Progress goes to standard error; tables and the last line, which is JSON, to sta
 Tests: tests/e2e/test_plan.py and tests/unit/lab/plan.
 """
 
-import math
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -20,9 +19,10 @@ from jitney.loading.compose import scheduler_settings
 from jitney.loading.model_source import located
 from jitney_lab.bench.report import Result, setup_of
 from jitney_lab.bench.timing import read_goodput
-from jitney_lab.bench.workload import RandomLengths, Workload, mixed
-from jitney_lab.cli.plan_checks import SIMULATED, check_numbers, check_used, unused_settings
-from jitney_lab.cli.plan_output import check_output, finish, simulators, status
+from jitney_lab.bench.workload import Workload, mixed, random_lengths
+from jitney_lab.cli.bench_result import finish, seed_of
+from jitney_lab.cli.plan_checks import SIMULATED, check_numbers, check_unused_settings, check_used
+from jitney_lab.cli.plan_output import check_output, simulators, status
 from jitney_lab.cli.plan_verb import BURSTINESS, PEAK, SHARE, TPOT_MS, TTFT_MS, PlanOptions
 from jitney_lab.plan.calibrate import calibrate
 from jitney_lab.plan.day import HOUR_S, HOURS, DayCase, hours_of, simulate_day, sinusoid
@@ -106,18 +106,17 @@ def call(options: PlanOptions, resolved: Resolved) -> None:
         else:
             found = recommended(question, recommend(question, pool))
     result = result_of(found, question, load)
-    finish(result, command.seed, options.output, _setup(command, question))
+    setup = _setup(command, question)
+    finish(result, command.seed, options.output, setup, plots="jitney_lab.plan.pictures")
 
 
 def _read(options: PlanOptions, resolved: Resolved) -> _PlanCommand:
     check_numbers(options)
     check_used(options)
-    unused = unused_settings(options, resolved)
-    if unused is not None:
-        say(unused)
+    check_unused_settings(options, resolved)
     limits = read_goodput(options.goodput or (f"ttft:{TTFT_MS}", f"tpot:{TPOT_MS}"))
     changes = [read_change(text) for text in options.what_if]
-    seed = resolved.settings.seed or 0
+    seed = seed_of(resolved)
     recording, has_times = None, False
     if options.trace is not None:
         recording = read_recording(options.trace, seed=seed, say=say)
@@ -149,12 +148,13 @@ def _traffic(options: PlanOptions, recording: Workload | None, seed: int) -> Tra
         return drawn_from(recording, burstiness)
     if options.input_len is None and options.output_len is None:
         return Traffic("mixed", mixed(KINDS, seed=seed).jobs, burstiness)
-    lengths = RandomLengths(
-        input_len=options.input_len or INPUT_LEN,
-        output_len=options.output_len or OUTPUT_LEN,
+    drawn = random_lengths(
+        KINDS,
+        options.input_len or INPUT_LEN,
+        options.output_len or OUTPUT_LEN,
         range_ratio=options.range_ratio or 0.0,
+        seed=seed,
     )
-    drawn = lengths.workload(KINDS, per_s=math.inf, burstiness=1.0, seed=seed)
     return Traffic("random", drawn.jobs, burstiness)
 
 

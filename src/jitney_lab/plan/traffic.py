@@ -230,14 +230,7 @@ def busiest(workload: Workload) -> Busiest:
 
 def _numbered(kinds: Sequence[Job], times: Sequence[float]) -> tuple[Job, ...]:
     return tuple(
-        Job(
-            number=number,
-            at_s=at_s,
-            prompt_count=kind.prompt_count,
-            completion_count=kind.completion_count,
-            prefix_count=kind.prefix_count,
-            prefix_group=kind.prefix_group,
-        )
+        replace(kind, number=number, at_s=at_s)
         for number, (kind, at_s) in enumerate(zip(kinds, times, strict=True))
     )
 

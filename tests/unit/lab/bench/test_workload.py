@@ -12,11 +12,11 @@ from jitney_lab.bench import workload
 from jitney_lab.bench.workload import (
     WORDS,
     Job,
-    RandomLengths,
     arrival_times,
     equal,
     fixed,
     mixed,
+    random_lengths,
     read_trace,
     twenty_clients,
 )
@@ -90,8 +90,7 @@ def test_shapes_of_the_known_workloads() -> None:
 
 
 def test_random_lengths_stay_in_their_range() -> None:
-    lengths = RandomLengths(input_len=100, output_len=10, range_ratio=0.5)
-    load = lengths.workload(200, per_s=math.inf, burstiness=1.0, seed=1)
+    load = random_lengths(200, 100, 10, range_ratio=0.5, seed=1)
     assert all(50 <= job.prompt_count <= 150 for job in load.jobs)
     assert all(5 <= job.completion_count <= 15 for job in load.jobs)
     assert len({job.prompt_count for job in load.jobs}) > 20
