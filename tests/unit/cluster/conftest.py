@@ -151,7 +151,7 @@ class LocalDispatch:
             raise ReplicaLost(str(error)) from error
 
     async def describe(self) -> Description:
-        return decode_description(next(iter(self.replicas.values())).describe())
+        return decode_description(await next(iter(self.replicas.values())).describe())
 
     async def encode(self, texts: Sequence[Segment]) -> list[int]:
         return await next(iter(self.replicas.values())).encode(texts)
@@ -171,12 +171,14 @@ class Cluster:
     def __init__(self, count: int, settings: Settings = SETTINGS) -> None:
         self.dispatch = LocalDispatch()
         self._settings = settings
-        first, *_ = [self.dispatch.add(settings) for _ in range(count)]
-        description = decode_description(self.dispatch.replicas[first].describe())
-        self.fleet = ReplicaFleet(self.dispatch, description, replica_count=count)
-        self.dispatch.fleet = self.fleet
+        self._count = count
 
     async def __aenter__(self) -> "Cluster":
+        for _ in range(self._count):
+            self.add()
+        description = await self.dispatch.describe()
+        self.fleet = ReplicaFleet(self.dispatch, description, replica_count=self._count)
+        self.dispatch.fleet = self.fleet
         await self.fleet.open()
         return self
 

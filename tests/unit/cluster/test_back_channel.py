@@ -15,7 +15,7 @@ from jitney_cluster.replica_messages import (
     OrderAccepted,
     ReplicaHello,
     ReplicaMessage,
-    encode_messages,
+    encode_frame,
 )
 from tests.unit.cluster.conftest import until
 
@@ -49,7 +49,7 @@ async def opened() -> AsyncIterator[Ingress]:
 
 
 def framed(*messages: ReplicaMessage) -> bytes:
-    frame = encode_messages(list(messages))
+    frame = encode_frame(list(messages))
     return struct.pack(">I", len(frame)) + frame
 
 

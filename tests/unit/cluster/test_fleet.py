@@ -191,7 +191,7 @@ async def test_a_pause_is_answered_by_the_replica(
     settings = Settings(backend="fake", max_num_seqs=4, max_model_len=512, max_num_queued_reqs=4)
     async with make_cluster(1, settings) as cluster:
         handles = [cluster.fleet.send(make_request(**SLOW)) for _ in range(2)]
-        early = asyncio.wrap_future(cluster.fleet.control.pause(handles[0].id))
+        early = asyncio.wrap_future(cluster.fleet.pause(handles[0].id))
         assert await early is PauseOutcome.NOT_NOW
         await made(cluster, 5)
         while any(each.replica is None for each in cluster.fleet._live.values()):  # noqa: ASYNC110
@@ -201,7 +201,7 @@ async def test_a_pause_is_answered_by_the_replica(
         for handle in handles:
             handle.cancel()
             await handle.result_async()
-        ended = asyncio.wrap_future(cluster.fleet.control.pause(handles[0].id))
+        ended = asyncio.wrap_future(cluster.fleet.pause(handles[0].id))
         assert await ended is PauseOutcome.ENDED
 
 

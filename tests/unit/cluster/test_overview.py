@@ -67,7 +67,7 @@ async def test_rates_are_those_of_the_last_seconds() -> None:
     (view,) = seen.overview.views()
     assert view.tokens_per_s == 0.0, "it has made none since"
     assert view.completion_tokens == 5200
-    assert len(seen.overview._known.there["a"].marks) <= RATE_S / 0.5 + 2
+    assert len(seen.overview._connected["a"].marks) <= RATE_S / 0.5 + 2
 
 
 async def test_a_fleet_that_works_without_a_pause_is_not_stalled() -> None:
@@ -277,4 +277,4 @@ async def test_however_many_replicas_come_and_go_their_sum_stays() -> None:
         seen.state(f"r{number}", FILLED, **SUMS)
         seen.overview.lose(f"r{number}")
     assert seen.overview.totals().batches == 3 * count
-    assert len(seen.overview._known.lost) == LOST_NAMES_MAX
+    assert len(seen.overview._sums) == LOST_NAMES_MAX + 1, "and one for the others"
