@@ -59,8 +59,7 @@ class Job:
     prompt_count: int
     completion_count: int
     prefix_count: int = 0
-    """How many of its first tokens it shares with the others of its group."""
-    prefix_group: int = 0
+    """How many of its first tokens it shares with the others that share some."""
 
     def tokens(self, seed: int, vocabulary: Sequence[int]) -> tuple[int, ...]:
         """Its prompt as token ids, of those that are text."""
@@ -71,7 +70,7 @@ class Job:
         return " ".join(self._draw(seed, WORDS))
 
     def _draw(self, seed: int, choices: Sequence[Choice]) -> list[Choice]:
-        prefix = random.Random(f"{seed} prefix {self.prefix_group}")
+        prefix = random.Random(f"{seed} prefix 0")
         own = random.Random(f"{seed} job {self.number}")
         shared = prefix.choices(choices, k=self.prefix_count)
         return shared + own.choices(choices, k=self.prompt_count - self.prefix_count)
@@ -94,11 +93,6 @@ class Workload:
     def token_count(self) -> int:
         """The tokens of all prompts and answers together."""
         return sum(each.prompt_count + each.completion_count for each in self.jobs)
-
-    @property
-    def length_max(self) -> int:
-        """The tokens of the longest sequence."""
-        return max(each.prompt_count + each.completion_count for each in self.jobs)
 
     def scaled(self, factor: float) -> "Workload":
         """The same jobs, arriving `factor` times as fast."""

@@ -25,6 +25,9 @@ _NO_TOKEN = Sample()
 _FILLING = 0
 """The token of prompts and completions. Only the first one of a prompt is its own."""
 
+_SHARED = -1
+"""The token of what prompts share."""
+
 INGRESS = "plan"
 """The name under which the router knows itself."""
 
@@ -56,7 +59,6 @@ class Configuration:
 class Live:
     """A request that has not ended."""
 
-    job: Job
     request: Request
     times: RequestTimes
     number: int = 0
@@ -70,12 +72,11 @@ def make_request(job: Job, prompt_max: int = PROMPT_MAX) -> Request:
     """
     if job.prompt_count > prompt_max:
         job = replace(job, prompt_count=prompt_max, prefix_count=0)
-    group = (-1 - job.prefix_group,)
     own = (job.number + 1,) if job.prompt_count > job.prefix_count else ()
     filling = (_FILLING,) * (job.prompt_count - job.prefix_count - len(own))
     return Request(
         id=RequestId(str(job.number)),
-        prompt=group * job.prefix_count + own + filling,
+        prompt=(_SHARED,) * job.prefix_count + own + filling,
         params=_params(job.completion_count),
         seed=0,
     )

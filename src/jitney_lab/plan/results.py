@@ -11,11 +11,10 @@ from jitney.core.scheduler_settings import Policy, SchedulerSettings
 from jitney_lab.bench.report import Result
 from jitney_lab.bench.steal import SHARE_TOLD
 from jitney_lab.plan.day import DayFigures, Estimate
-from jitney_lab.plan.figures import METRICS, Figures
 from jitney_lab.plan.planned_load import PlannedLoad, load_note, number_text
 from jitney_lab.plan.recommend import GAIN, Fleet, Recommendation
 from jitney_lab.plan.replica import CELL, REPLICAS_MAX, replicas_text
-from jitney_lab.plan.search import PlanQuestion
+from jitney_lab.plan.search import METRICS, Figures, PlanQuestion
 from jitney_lab.plan.tick_cost import DOUBTED, Cost
 
 CHOSEN = ("max_num_seqs", "max_num_batched_tokens", "prefill_chunk", "mix", "policy")

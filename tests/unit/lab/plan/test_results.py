@@ -10,7 +10,6 @@ import pytest
 from jitney.core.scheduler_settings import Policy
 from jitney_lab.bench.report import Result
 from jitney_lab.bench.timing import RequestTimes
-from jitney_lab.plan.figures import Figures, figures_of
 from jitney_lab.plan.planned_load import GIVEN, PlannedLoad
 from jitney_lab.plan.recommend import CurvePoint, Fleet, Recommendation
 from jitney_lab.plan.results import (
@@ -21,7 +20,7 @@ from jitney_lab.plan.results import (
     replayed,
     result_of,
 )
-from jitney_lab.plan.search import Capacity
+from jitney_lab.plan.search import Capacity, Figures, figures_of
 from tests.plan_for_tests import LENGTHS, QUESTION, make_cost
 
 NONE = figures_of([], 0.0, {}, 0.0)
