@@ -24,7 +24,7 @@ from jitney_cluster.overview import LOST_NAMES_MAX, LOST_S, RATE_S, FleetOvervie
 from jitney_cluster.replica_engine import SLOTS_MAX, STRETCHES_MAX, bounded
 from jitney_cluster.replica_messages import ReplicaState
 from tests.snapshots_for_tests import FILLED, IDLE
-from tests.unit.cluster.conftest import HandClock, MakeCluster, MakeRequest, until
+from tests.unit.cluster.conftest import HandClock, make_cluster, make_request, until
 
 SETTINGS = SchedulerSettings(model_len_max=512, max_num_seqs=8)
 TRAITS = Traits(name="t", slots_max=4, kv_tokens=1000, model_len_max=512, batch_invariant=True)
@@ -158,9 +158,7 @@ def test_what_is_shown_is_bounded() -> None:
     assert len(shown.stretches) == STRETCHES_MAX
 
 
-async def test_replicas_show_their_slots_when_asked(
-    make_cluster: MakeCluster, make_request: MakeRequest
-) -> None:
+async def test_replicas_show_their_slots_when_asked() -> None:
     """Guards the whole way: over the connection, from each engine to the views of the fleet."""
     async with make_cluster(2) as cluster:
         fleet = cluster.fleet

@@ -1,6 +1,7 @@
 """Decode rates from ticks made by hand, and what is shown of them."""
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -10,35 +11,13 @@ from jitney.records import TickRecord
 from jitney_lab.bench.in_process import EngineRun
 from jitney_lab.bench.scaling import GAIN_COLUMNS, _tick_s, fit, measure, saturation
 from jitney_lab.bench.timing import RequestTimes
+from tests.plan_for_tests import tick as plan_tick
 
 FAKE = Settings(backend="fake", max_num_seqs=4)
 
 
-def tick(
-    number: int,
-    *,
-    at: float,
-    tick_ms: float = 1.0,
-    batch_size: int = 1,
-    prefill_tokens: int = 0,
-    queue_depth: int = 0,
-) -> TickRecord:
-    return TickRecord(
-        at=at,
-        number=number,
-        batch_size=batch_size,
-        decode_tokens=batch_size,
-        prefill_tokens=prefill_tokens,
-        active_slots=batch_size,
-        queue_depth=queue_depth,
-        kv_used=0,
-        kv_cached=0,
-        sampled_tokens=batch_size,
-        preempted_count=0,
-        forward_ms=tick_ms,
-        decode_ms=tick_ms,
-        tick_ms=tick_ms,
-    )
+def tick(number: int, *, at: float, tick_ms: float = 1.0, **values: int) -> TickRecord:
+    return replace(plan_tick(at, tick_ms), number=number, **({"batch_size": 1} | values))
 
 
 def test_a_tick_lasts_from_the_end_of_the_one_before_it() -> None:
