@@ -130,10 +130,9 @@ def _rows(figures: Mapping[str, object]) -> list[tuple[str, str]]:
             titles[f"{word}_{metric}_ms"] = title
     if not figures["unsent"]:
         del titles["unsent"]
-    return [
-        (title, _shown(figures[key])) for key, title in titles.items() if figures[key] is not None
-    ]
+    known = {title: figures[key] for key, title in titles.items() if figures[key] is not None}
+    return [(title, _number_text(value)) for title, value in known.items()]
 
 
-def _shown(value: object) -> str:
+def _number_text(value: object) -> str:
     return f"{value:,.2f}" if isinstance(value, float) else f"{value:,}"

@@ -66,7 +66,6 @@ def summary(
     requests: Sequence[RequestTimes],
     duration_s: float,
     *,
-    percentiles: Sequence[float] = PERCENTILES,
     goodput: Mapping[str, float] | None = None,
 ) -> dict[str, object]:
     """Counts, rates and latencies of a run.
@@ -92,7 +91,7 @@ def summary(
     result["request_goodput"] = within / duration_s if goodput else None
     for metric in METRICS:
         values = [value * 1e3 for each in good for value in values_of(each, metric)]
-        result |= statistics_of(metric, values, percentiles)
+        result |= statistics_of(metric, values)
     return result
 
 
@@ -132,11 +131,9 @@ def read_goodput(
     return limits
 
 
-def statistics_of(
-    metric: str, values: Sequence[float], percentiles: Sequence[float]
-) -> dict[str, object]:
+def statistics_of(metric: str, values: Sequence[float]) -> dict[str, object]:
     """Mean, median, deviation and percentiles of one metric; each is None without values."""
-    shares = {"median": 50.0} | {f"p{share:g}": share for share in percentiles}
+    shares = {"median": 50.0} | {f"p{share:g}": share for share in PERCENTILES}
     if not values:
         return {f"{word}_{metric}_ms": None for word in ("mean", "std", *shares)}
     found = dict(zip(shares, np.percentile(values, list(shares.values())).tolist(), strict=True))

@@ -33,10 +33,10 @@ from jitney_lab.plan.replica import refusal_of
 from jitney_lab.plan.results import (
     Replay,
     day_result,
-    recommended,
-    replayed,
+    plan_result,
     result_of,
     settings_json,
+    what_if_result,
 )
 from jitney_lab.plan.search import (
     LOWEST,
@@ -53,8 +53,8 @@ from jitney_lab.plan.traffic import (
     drawn_from,
     is_timed,
     rate_of,
+    rates_of,
     read_recording,
-    recorded_of,
     why_untimed,
 )
 from jitney_lab.plan.what_if import Change, named, read_change
@@ -104,7 +104,7 @@ def call(options: PlanOptions, resolved: Resolved) -> None:
         elif options.day:
             found = _day(command, question, pool)
         else:
-            found = recommended(question, recommend(question, pool))
+            found = plan_result(question, recommend(question, pool))
     result = result_of(found, question, load)
     setup = _setup(command, question)
     finish(result, command.seed, options.output, setup, plots="jitney_lab.plan.pictures")
@@ -215,7 +215,7 @@ def _load(command: _PlanCommand, question: PlanQuestion, pool: Pool) -> PlannedL
     options = command.options
     recorded = None
     if command.recording is not None and command.is_timed:
-        recorded = recorded_of(command.recording)
+        recorded = rates_of(command.recording)
     replays = options.day or bool(command.changes)
     chosen = chosen_rate(options.request_rate, recorded, replays=replays)
     if chosen is None:
@@ -224,28 +224,28 @@ def _load(command: _PlanCommand, question: PlanQuestion, pool: Pool) -> PlannedL
         idle_per_s = LOWEST * found.most_per_s or 1.0
         chosen = (found.per_s, CAPACITY) if found.per_s else (idle_per_s, IDLE)
     names = ("input_len", "output_len", "range_ratio")
-    given: dict[str, object] = {name: getattr(options, name) for name in names}
-    given["trace"] = None if options.trace is None else options.trace.name
+    values: dict[str, object] = {name: getattr(options, name) for name in names}
+    values["trace"] = None if options.trace is None else options.trace.name
     per_s, rate_from = chosen
     return PlannedLoad(
-        traffic=command.traffic, per_s=per_s, rate_from=rate_from, recorded=recorded, options=given
+        traffic=command.traffic, per_s=per_s, rate_from=rate_from, recorded=recorded, options=values
     )
 
 
 def _setup(command: _PlanCommand, question: PlanQuestion) -> dict[str, object]:
     """What the result was found with, beside the load and the cost."""
     found = setup_of(command.resolved)
-    given = found["settings"]
-    assert isinstance(given, dict), given
+    values = found["settings"]
+    assert isinstance(values, dict), values
     if command.options.cost is not None:
         # Those of the measurement are not known.
         del found["threads"]
-        given = {name: value for name, value in given.items() if name in SIMULATED}
+        values = {name: value for name, value in values.items() if name in SIMULATED}
     return {
         **found,
         "model": question.cost.model,
         "backend": question.cost.traits.name,
-        "settings": given,
+        "settings": values,
         "scheduler": settings_json(question.settings),
     }
 
@@ -276,7 +276,7 @@ def _what_if(command: _PlanCommand, question: PlanQuestion, pool: Pool) -> Resul
         Replay(name, case.replicas, figures, None if per_s is None else question.per_s > per_s)
         for name, case, figures, per_s in zip(names, cases, found, most, strict=True)
     ]
-    return replayed(question, rows, [case.settings.policy for case in cases])
+    return what_if_result(question, rows, [case.settings.policy for case in cases])
 
 
 def _day(command: _PlanCommand, question: PlanQuestion, pool: Pool) -> Result:
@@ -299,6 +299,6 @@ def _day(command: _PlanCommand, question: PlanQuestion, pool: Pool) -> Result:
 
 def _changed(resolved: Resolved, change: Change) -> Settings:
     """The settings with a change. Raises ConfigError."""
-    given = {name: "none" if value is None else value for name, value in resolved.given().items()}
+    values = {name: "none" if value is None else value for name, value in resolved.given().items()}
     with named(change):
-        return resolve({**given, **change.words}, None, {}, given_as="argument").settings
+        return resolve({**values, **change.words}, None, {}, given_as="argument").settings

@@ -86,7 +86,7 @@ def figures_of(
 ) -> Figures:
     """Sum up a run."""
     # Where every request is refused at once, no time goes by, and no rate is above 0.
-    found = summary(requests, duration_s or math.inf, percentiles=(50.0, 95.0))
+    found = summary(requests, duration_s or math.inf)
     known = {name: found[key] for name, (key, _) in METRICS.items()}
     errors = Counter(each.error for each in requests if each.error is not None)
     within = sum(each.error is None and is_within(each, limits) for each in requests)
