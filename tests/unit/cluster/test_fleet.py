@@ -17,7 +17,7 @@ from jitney_cluster.dispatch import ReplicaLost
 from jitney_cluster.replica_messages import Order, OrderAccepted, OrderStarted
 from tests.unit.cluster.conftest import make_cluster, make_request
 
-SLOW = {"max_tokens": 200}
+SLOW: dict[str, Any] = {"max_tokens": 200}
 
 
 async def texts_of(cluster: Any, requests: list[Request]) -> list[str]:

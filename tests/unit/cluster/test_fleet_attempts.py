@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from jitney_cluster.fleet import ReplicaFleet
 from jitney_cluster.replica_messages import OrderDelta, OrderEnded, OrderStarted, ReplicaMessage
 from tests.unit.cluster.conftest import make_cluster, make_request
 
-SLOW = {"max_tokens": 200}
+SLOW: dict[str, Any] = {"max_tokens": 200}
 
 
 Change = Callable[[ReplicaFleet, str, ReplicaMessage], ReplicaMessage | None]

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ from jitney_cluster.routing import HEAD_TOKENS, Head, head_of
 from tests.unit.cluster.conftest import make_request, until
 
 SETTINGS = Settings(backend="fake", max_num_seqs=4, max_model_len=512)
-SLOW = {"max_tokens": 400}
+SLOW: dict[str, Any] = {"max_tokens": 400}
 
 
 class Pair:

@@ -27,7 +27,7 @@ from jitney_cluster.request_events import PROGRESS_S, RequestEvents
 from tests.snapshots_for_tests import IDLE
 from tests.unit.cluster.conftest import HandClock, make_cluster, make_request
 
-SLOW = {"max_tokens": 300}
+SLOW: dict[str, Any] = {"max_tokens": 300}
 
 
 class Observed:

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -16,8 +17,9 @@ from tests.plan_for_tests import tick as plan_tick
 FAKE = Settings(backend="fake", max_num_seqs=4)
 
 
-def tick(number: int, *, at: float, tick_ms: float = 1.0, **values: int) -> TickRecord:
-    return replace(plan_tick(at, tick_ms), number=number, **({"batch_size": 1} | values))
+def tick(number: int, *, at: float, tick_ms: float = 1.0, **values: Any) -> TickRecord:
+    values = {"batch_size": 1, **values}
+    return replace(plan_tick(at, tick_ms), number=number, **values)
 
 
 def test_a_tick_lasts_from_the_end_of_the_one_before_it() -> None:
