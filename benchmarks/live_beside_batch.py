@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import numpy as np
 from openai import OpenAI
 
 from benchmarks.http import paced
@@ -28,8 +29,8 @@ from benchmarks.http.served import Served, served
 from jitney_lab.bench.drive import drive
 from jitney_lab.bench.http_target import CHAT, HttpTarget, served_model
 from jitney_lab.bench.steal import StealWatch
-from jitney_lab.bench.timing import RequestTimes, percentile
-from jitney_lab.bench.workload import RandomLengths, Workload, fixed
+from jitney_lab.bench.timing import RequestTimes
+from jitney_lab.bench.workload import Workload, fixed, random_lengths
 
 GOAL = 1.3
 FAKE_TICK_MS = 10.0
@@ -81,9 +82,9 @@ def run_of(times: Sequence[RequestTimes], lines_per_s: float = 0.0) -> LiveRun:
     return LiveRun(
         count=len(times),
         failed=len(times) - len(good),
-        p50_ms=percentile(first, 50.0) if first else 0.0,
-        p95_ms=percentile(first, 95.0) if first else 0.0,
-        gap_p95_ms=percentile(gaps, 95.0) if gaps else 0.0,
+        p50_ms=float(np.percentile(first, 50.0)) if first else 0.0,
+        p95_ms=float(np.percentile(first, 95.0)) if first else 0.0,
+        gap_p95_ms=float(np.percentile(gaps, 95.0)) if gaps else 0.0,
         lines_per_s=lines_per_s,
     )
 
@@ -146,10 +147,14 @@ class LiveBesideBatch:
 
     def _poisson(self, seed: int) -> Workload:
         options = self._options
-        lengths = RandomLengths(
-            input_len=options.prompt, output_len=options.tokens, range_ratio=0.5
+        return random_lengths(
+            options.streams,
+            options.prompt,
+            options.tokens,
+            per_s=self._rate,
+            range_ratio=0.5,
+            seed=seed,
         )
-        return lengths.workload(options.streams, per_s=self._rate, burstiness=1.0, seed=seed)
 
     def _live(self, workload: Workload) -> list[RequestTimes]:
         """Send the chats; each time with other texts."""

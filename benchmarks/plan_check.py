@@ -30,9 +30,9 @@ from jitney_lab.bench.report import Result, document, written_to
 from jitney_lab.bench.steal import CalmParts, with_steal
 from jitney_lab.bench.workload import Workload, mixed
 from jitney_lab.plan.calibrate import calibrate
-from jitney_lab.plan.figures import Figures, figures_of
 from jitney_lab.plan.replica import Configuration
 from jitney_lab.plan.results import finite
+from jitney_lab.plan.search import Figures, figures_of
 from jitney_lab.plan.simulate import simulate
 from jitney_lab.plan.tick_cost import Cost, read_cost, write_cost
 

@@ -230,7 +230,7 @@ class Comparison:
     def _ours(self, stack: ExitStack, count: int) -> dict[str, Rate]:
         """Jitney as a server and in process, both with the user's settings."""
         target = stack.enter_context(engine_target(for_bench(self._settings, **sizes_at(count))))
-        self._eos_tokens = target.eos_tokens
+        self._eos_tokens = target.engine.backend.vocabulary.eos_tokens
         self._backends[str(count)] = target.traits.name
         # The embedded model has no name: it runs as it does by default.
         model = None if self._settings.model is None else self._model

@@ -11,7 +11,6 @@
     replica_count      how many replicas a load needs
     overview           all replicas, as one ingress last saw them
     fleet              the engines as one: what the server uses in place of an engine
-    fleet_control      cancel, pause and priority of a request of a fleet
     own_ray            a Ray that is started here, closed to everybody else
     replica_port       a port that Serve opens, kept on loopback
     on_ray             replicas on Ray Serve

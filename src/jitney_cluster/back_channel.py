@@ -23,7 +23,7 @@ from jitney_cluster.replica_messages import (
     ReplicaHello,
     ReplicaMessage,
     decode_messages,
-    encode_messages,
+    encode_frame,
 )
 
 FRAME_BYTES_MAX = 2**26
@@ -195,7 +195,7 @@ class IngressConnection:
         if not messages:
             return
         if self.is_open:
-            frame = encode_messages(messages)
+            frame = encode_frame(messages)
             self._writer.write(_LENGTH.pack(len(frame)) + frame)
         elif not self._watcher.done():
             self._writer.transport.abort()

@@ -14,12 +14,14 @@ replicas cancel them. Other ingresses do not notice.
 """
 
 import asyncio
+import contextlib
 import logging
 import secrets
 from concurrent.futures import Future
 from dataclasses import replace
 
-from jitney.core.request import Request
+from jitney.core.request import Priority, Request, RequestId
+from jitney.core.rules.pauses import PauseOutcome
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.snapshot import Detail, Snapshot
 from jitney.engine.answer import Answer
@@ -35,8 +37,7 @@ from jitney.records import Observer
 from jitney_cluster.attempts import Attempts
 from jitney_cluster.back_channel import BackChannel
 from jitney_cluster.cluster_request import ClusterRequest
-from jitney_cluster.dispatch import ENCODE_S_MAX, Dispatch, FleetBackend
-from jitney_cluster.fleet_control import FleetControl
+from jitney_cluster.dispatch import ENCODE_S_MAX, Dispatch, FleetBackend, ReplicaLost, forget_error
 from jitney_cluster.overview import FleetOverview
 from jitney_cluster.replica_messages import (
     Address,
@@ -64,6 +65,7 @@ class ReplicaFleet:
     ) -> None:
         self._clock = clock or SystemClock()
         self._loop = asyncio.get_running_loop()
+        self._dispatch = dispatch
         self.ingress = secrets.token_hex(8)
         self.backend = FleetBackend(dispatch, description, self._loop)
         self.settings = _settings_of_all(description.scheduler_settings(), replica_count)
@@ -74,7 +76,6 @@ class ReplicaFleet:
         )
         self._events = RequestEvents(self._overview.statistics, self._observers, self._clock)
         self._live: dict[str, ClusterRequest] = {}
-        self.control = FleetControl(dispatch, self._live, self._loop)
         self._attempts = Attempts(
             dispatch,
             self._overview,
@@ -136,7 +137,25 @@ class ReplicaFleet:
             request, mailbox, self.settings, arrived_at, now, stores_logprobs=not streams
         )
         self._loop.call_soon_threadsafe(self._begin, live)
-        return Handle(request, mailbox, self.control, lambda answer: answer)
+        return Handle(request, mailbox, self, lambda answer: answer)
+
+    def cancel(self, request_id: RequestId, mailbox: Mailbox | None = None) -> None:
+        """Cancel a request, wherever it runs. Any thread; unknown ids are ignored."""
+        self._loop.call_soon_threadsafe(self._cancel, request_id, mailbox)
+
+    def pause(self, request_id: RequestId, mailbox: Mailbox | None = None) -> Future[PauseOutcome]:
+        """Pause a request where it runs. A move to another replica ends the pause. Any thread."""
+        return asyncio.run_coroutine_threadsafe(self._pause(request_id), self._loop)
+
+    def resume(self, request_id: RequestId, mailbox: Mailbox | None = None) -> None:
+        """Let a paused request go on. Any thread."""
+        self._loop.call_soon_threadsafe(self._steer, request_id, "resume")
+
+    def reprioritise(
+        self, request_id: RequestId, priority: Priority, mailbox: Mailbox | None = None
+    ) -> None:
+        """Change the class of a request, here and where it runs. Any thread."""
+        self._loop.call_soon_threadsafe(self._reprioritise, request_id, priority)
 
     def observe(self, observer: Observer) -> None:
         """Give this observer every record."""
@@ -203,6 +222,33 @@ class ReplicaFleet:
             self._events.fail(live, BackendFailed(f"The cluster failed unexpectedly ({error})."))
         finally:
             self._live.pop(live.request.id, None)
+
+    def _cancel(self, request_id: RequestId, mailbox: Mailbox | None) -> None:
+        live = self._live.get(request_id)
+        if live is not None and mailbox in (None, live.mailbox):
+            live.task.cancel()
+
+    async def _pause(self, request_id: RequestId) -> PauseOutcome:
+        live = self._live.get(request_id)
+        if live is None:
+            return PauseOutcome.ENDED
+        outcome = None
+        if live.replica is not None:
+            with contextlib.suppress(ReplicaLost):
+                outcome = await self._dispatch.steer(live.replica, request_id, "pause", 0)
+        return outcome or PauseOutcome.NOT_NOW
+
+    def _reprioritise(self, request_id: RequestId, priority: Priority) -> None:
+        live = self._live.get(request_id)
+        if live is not None:
+            live.request = replace(live.request, priority=priority)
+            self._steer(request_id, "priority", int(priority))
+
+    def _steer(self, request_id: RequestId, action: str, priority: int = 0) -> None:
+        live = self._live.get(request_id)
+        if live is not None and live.replica is not None:
+            steering = self._dispatch.steer(live.replica, request_id, action, priority)
+            self._loop.create_task(steering).add_done_callback(forget_error)
 
     def _take(self, replica: str, message: ReplicaMessage) -> None:
         """A replica has sent a message."""

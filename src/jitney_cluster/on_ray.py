@@ -11,9 +11,9 @@ import asyncio
 import logging
 import random
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, fields
-from typing import Any, TypeVar  # Any: Ray has no types for handles and statistics
+from typing import Any  # Any: Ray has no types for handles and statistics
 
 import ray
 from ray import serve
@@ -41,9 +41,6 @@ from jitney_cluster.replica_engine import ReplicaEngine
 from jitney_cluster.replica_messages import Address, Description, Order, decode_description
 from jitney_cluster.replica_port import keep_on_loopback
 from jitney_cluster.routing import RouteTable
-
-Argument = TypeVar("Argument")
-Output = TypeVar("Output")
 
 APPLICATION = "jitney"
 DEPLOYMENT = "Replica"
@@ -85,32 +82,20 @@ class RayReplica:
         del model_key
         await self._here().run(order)
 
-    async def connect(self, address: Address, connected: tuple[str, ...], model_key: str) -> None:
-        """Connect to an ingress. Fails where another model is loaded. `connected` is for the
-        router."""
-        del connected
-        self._here().check_model(model_key)
-        await self._here().connect(address)
+    async def call(self, method: str, *arguments: Any, model_key: str, **routing: Any) -> Any:
+        """The result of a method of the engine, or an answer that no other replica would better.
 
-    async def encode(self, texts: Sequence[Segment], model_key: str) -> list[int] | SentError:
-        """Tokens of texts, or why there are none. Fails where another model is loaded."""
-        return await self._answer(self._here().encode, texts, model_key)
-
-    async def prepare(self, constraint: Constraint, model_key: str) -> SentError | None:
-        """Compile a constraint; the mistake in it, if there is one."""
-        return await self._answer(self._here().prepare, constraint, model_key)
-
-    async def describe(self, model_key: str) -> bytes:
-        """What is loaded here. Fails where another model is."""
-        self._here().check_model(model_key)
-        return self._here().describe()
-
-    async def steer(
-        self, request_id: str, action: str, priority: int, target: str
-    ) -> PauseOutcome | None:
-        """Pause, resume or reprioritise a request; the outcome of a pause."""
-        del target
-        return await self._here().steer(request_id, action, priority)
+        Fails if another replica has to be asked: also where another model is loaded. `routing` is
+        for the router.
+        """
+        del routing
+        engine = self._here()
+        engine.check()
+        engine.check_model(model_key)
+        try:
+            return await getattr(engine, method)(*arguments)
+        except ANSWERS as error:
+            return SentError.of(error, "replica")
 
     async def record_routing_stats(self) -> dict[str, Any]:
         """The state for the router. Serve asks for it every REPORT_S."""
@@ -126,18 +111,6 @@ class RayReplica:
 
     def __del__(self) -> None:
         self._assembly.close(0.0)
-
-    async def _answer(
-        self, work: Callable[[Argument], Awaitable[Output]], argument: Argument, model_key: str
-    ) -> Output | SentError:
-        """The result of some work, or an answer that no other replica would better. Fails if
-        another replica has to be asked."""
-        self._here().check()
-        self._here().check_model(model_key)
-        try:
-            return await work(argument)
-        except ANSWERS as error:
-            return SentError.of(error, "replica")
 
     def _here(self) -> ReplicaEngine:
         if self._engine is None:
@@ -226,29 +199,29 @@ class RayDispatch:
 
     async def run(self, order: Order) -> None:
         """Have an order run to its end. Raises ReplicaLost."""
-        await self._call(self._handle.run, order=order)
+        await self._result(self._handle.run.remote(order=order, model_key=self._model_key))
 
     async def connect(self, address: Address, connected: tuple[str, ...]) -> None:
         """Have a replica connect that is not among the `connected`, if there is one.
 
         Raises ReplicaLost.
         """
-        await self._call(self._handle.connect, address, connected=connected)
+        await self._call("connect", address, connected=connected)
 
     async def encode(self, texts: Sequence[Segment]) -> list[int]:
         """Have texts tokenised by any replica. Raises InputCrashed."""
-        return list(await self._call_any(self._handle.encode, list(texts)))
+        return list(await self._call_any("encode", list(texts)))
 
     async def prepare(self, constraint: Constraint) -> None:
         """Have a constraint compiled by any replica. Raises a RequestError and InputCrashed."""
-        await self._call_any(self._handle.prepare, constraint)
+        await self._call_any("prepare", constraint)
 
     async def describe(self) -> Description:
         """What the replicas have loaded. Asks until one says it: bounded by its caller."""
         while True:
             try:
                 async with asyncio.timeout(DESCRIBED_S_MAX):
-                    return decode_description(await self._call(self._handle.describe))
+                    return decode_description(await self._call("describe"))
             except (ReplicaLost, TimeoutError):
                 await asyncio.sleep(AGAIN_S)
 
@@ -256,11 +229,12 @@ class RayDispatch:
         self, replica: str, request_id: str, action: str, priority: int
     ) -> PauseOutcome | None:
         """Pause, resume or reprioritise a request on its replica; the outcome of a pause."""
-        steer = self._handle.steer.remote(request_id, action, priority, target=replica)
-        outcome: PauseOutcome | None = await self._result(steer)
+        outcome: PauseOutcome | None = await self._call(
+            "steer", request_id, action, priority, target=replica
+        )
         return outcome
 
-    async def _call_any(self, method: Any, argument: object) -> Any:
+    async def _call_any(self, method: str, argument: object) -> Any:
         """Call replicas until one answers: what is asked changes nothing. Raises that answer if it
         is an error, and InputCrashed when FAILURES_MAX replicas have died of it."""
         deaths = 0
@@ -276,9 +250,12 @@ class RayDispatch:
                 return answer
         raise InputCrashed("Every replica that read this was lost.", deaths=deaths)
 
-    async def _call(self, method: Any, *arguments: Any, **routing: Any) -> Any:
+    async def _call(self, method: str, *arguments: Any, **routing: Any) -> Any:
         """Call a replica that has the model."""
-        return await self._result(method.remote(*arguments, **routing, model_key=self._model_key))
+        key = self._model_key
+        return await self._result(
+            self._handle.call.remote(method, *arguments, model_key=key, **routing)
+        )
 
     async def _result(self, response: Any) -> Any:
         """The result of a call. When this is cancelled, so is the call. Raises ReplicaLost."""

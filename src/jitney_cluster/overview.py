@@ -9,9 +9,9 @@ thread reads.
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
 from jitney.core.backend import Traits
@@ -19,7 +19,7 @@ from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.snapshot import Detail, Snapshot
 from jitney.engine.clock import Clock
 from jitney.engine.replica_view import ReplicaView
-from jitney.engine.stats import Statistics
+from jitney.engine.stats import Statistics, rate
 from jitney_cluster.replica_messages import ReplicaState
 
 Sums = dict[str, float]
@@ -38,25 +38,19 @@ LOST_NAMES_MAX = 64
 """So many lost replicas are known by name, because they may come back with the sums of their whole
 life. Of older ones only the sum of their sums stays."""
 
+_FORGOTTEN = ""
+"""The name of what these have done together."""
+
 _LEVELS = tuple(each.name for each in fields(Snapshot) if each.type in ("int", int))
 """Fields of a snapshot that are added up."""
 
 _ENGINE_SUMS = (
-    "completion_tokens",
-    "prefill_tokens",
-    "decode_tokens",
-    "evicted",
-    "backend_losses",
-    "batches",
-    "entries",
+    *("completion_tokens", "prefill_tokens", "decode_tokens", "evicted", "backend_losses"),
+    *("batches", "entries", "prefill_s", "decode_s"),
 )
 """Sums that only the engines know. Requests are counted by the fleet: each once."""
 
-_SENT_SUMS = tuple(
-    each.name
-    for each in fields(Statistics)
-    if each.type in ("int", "float", int, float) and each.name not in ("started_at", "progress_at")
-)
+_SENT_SUMS = (*_ENGINE_SUMS, "started_prompt_tokens", "cached_tokens")
 _EVENT, _PREEMPTED = "event ", "preempted "
 """Before the names of a scheduler's own counters, and of reasons to preempt."""
 
@@ -68,28 +62,16 @@ def sums_of(totals: Statistics) -> Sums:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """A replica that is there."""
+class _ReplicaLevels:
+    """A replica that is connected, as it was last seen."""
 
     view: ReplicaView
-    sums: Sums
-    """With its scheduler's own counters."""
     is_ready: bool
     marks: tuple[tuple[float, int, float], ...]
     """Moments of the last RATE_S and one before, oldest first: when, and its completion tokens and
     prefill tokens then."""
     progress_at: float
     """When it last made progress, or had nothing to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """All that was reported. Replaced as a whole, so that any thread sees every sum once."""
-
-    there: dict[str, _Seen] = field(default_factory=dict)
-    lost: dict[str, Sums] = field(default_factory=dict)
-    """The last sums of replicas that are gone, oldest first."""
-    forgotten: Sums = field(default_factory=dict)
 
 
 class FleetOverview:
@@ -112,7 +94,11 @@ class FleetOverview:
         nothing = dict.fromkeys(_LEVELS, 0)
         levels = nothing | {"slot_count": settings.max_num_seqs, "kv_tokens": traits.kv_tokens}
         self._empty = Snapshot(**levels, fit=None, counters={})
-        self._known = _Known()
+        self._connected: dict[str, _ReplicaLevels] = {}
+        self._sums: dict[str, Sums] = {}
+        """The last sums of each replica, with its scheduler's own counters, also of those that are
+        gone: oldest first. This and the levels are replaced as a whole, so that any thread sees
+        every sum once."""
         self._lost_at: dict[str, float] = {}
         self._missing: set[str] = set()
         """Replicas that were asked and have not answered."""
@@ -124,7 +110,7 @@ class FleetOverview:
     @property
     def is_ready(self) -> bool:
         """Whether a replica is there whose backend lives. Any thread."""
-        return any(each.is_ready for each in self._known.there.values())
+        return any(each.is_ready for each in self._connected.values())
 
     def lost(self) -> tuple[str, ...]:
         """Replicas that were lost lately and have not come back.
@@ -138,11 +124,10 @@ class FleetOverview:
 
     def take(self, name: str, state: ReplicaState) -> None:
         """A replica has sent its state."""
-        now, known = self._clock.now(), self._known
-        seen = _next(name, known.there.get(name), state, now)
+        now = self._clock.now()
+        self._connected = {**self._connected, name: self._next_levels(name, state, now)}
         # If it was only silent, its sums are in its state again.
-        lost = _without(known.lost, name)
-        self._known = replace(known, there={**known.there, name: seen}, lost=lost)
+        self._sums = {**self._sums, name: _sums_in(state)}
         self._lost_at.pop(name, None)
         self.statistics.note(self.snapshot(), now)
         if state.detail is not None:
@@ -150,14 +135,15 @@ class FleetOverview:
 
     def lose(self, name: str) -> None:
         """A replica is gone."""
-        known = self._known
         self._lost_at[name] = self._clock.now()
-        if name in known.there:
-            lost = {**known.lost, name: known.there[name].sums}
-            forgotten = known.forgotten
+        if name in self._connected:
+            self._connected = _without(self._connected, name)
+            sums = {**_without(self._sums, name), name: self._sums[name]}
+            lost = [each for each in sums if each not in self._connected and each != _FORGOTTEN]
             if len(lost) > LOST_NAMES_MAX:
-                forgotten = _added(forgotten, lost.pop(next(iter(lost))))
-            self._known = _Known(_without(known.there, name), lost, forgotten)
+                oldest = sums.pop(lost[0])
+                sums[_FORGOTTEN] = _added([sums.get(_FORGOTTEN, {}), oldest])
+            self._sums = sums
         self._note_answer(name)
 
     def look(self, characters_max: int) -> Future[Detail]:
@@ -166,11 +152,11 @@ class FleetOverview:
 
     def views(self) -> tuple[ReplicaView, ...]:
         """The replicas that are there, by name. Any thread."""
-        return tuple(each.view for _, each in sorted(self._known.there.items()))
+        return tuple(each.view for _, each in sorted(self._connected.items()))
 
     def snapshot(self) -> Snapshot:
         """The levels of all replicas together. Any thread."""
-        snapshots = [each.view.snapshot for each in self._known.there.values()]
+        snapshots = [each.view.snapshot for each in self._connected.values()]
         if not snapshots:
             return self._empty
         counters: Counter[str] = Counter()
@@ -181,23 +167,19 @@ class FleetOverview:
 
     def totals(self) -> Statistics:
         """The sums of requests, as counted here, with those of all engines. Any thread."""
-        known = self._known
-        sums = known.forgotten
-        for each in (*known.lost.values(), *(seen.sums for seen in known.there.values())):
-            sums = _added(sums, each)
+        sums = _added(self._sums.values())
         totals = self.statistics.copied()
         # A scheduler's own counters are sums, unlike the rest of a snapshot.
         totals.snapshot = replace(self.snapshot(), counters=_named(sums, _EVENT))
         totals.preempted |= _named(sums, _PREEMPTED)
         for name in _ENGINE_SUMS:
-            setattr(totals, name, int(sums.get(name, 0)))  # all are sent as floats
-        totals.prefill_s = sums.get("prefill_s", 0.0)
-        totals.decode_s = sums.get("decode_s", 0.0)
+            number = type(getattr(totals, name))  # all are sent as floats
+            setattr(totals, name, number(sums.get(name, 0)))
         return totals
 
     def stalled_s(self) -> float:
         """How long none of the replicas that have work has made progress. Any thread."""
-        due = [each for each in self._known.there.values() if each.view.snapshot.is_work_due]
+        due = [each for each in self._connected.values() if each.view.snapshot.is_work_due]
         last_at = max((each.progress_at for each in due), default=None)
         return 0.0 if last_at is None else max(0.0, self._clock.now() - last_at)
 
@@ -221,35 +203,37 @@ class FleetOverview:
         if not self._missing:
             self._has_all.set()
 
+    def _next_levels(self, name: str, state: ReplicaState, now: float) -> _ReplicaLevels:
+        """A replica after it has sent its state."""
+        before, sums = self._connected.get(name), state.sums
+        completion_tokens = int(sums.get("completion_tokens", 0))
+        mark = now, completion_tokens, sums.get("prefill_tokens", 0.0)
+        marks = (mark,) if before is None else (*before.marks, mark)
+        # One older mark stays, so that the window is whole.
+        while len(marks) > 1 and marks[1][0] <= now - RATE_S:
+            marks = marks[1:]
+        first_at, first_completion_tokens, first_prefill_tokens = marks[0]
+        detail = None if before is None else before.view.detail
+        view = ReplicaView(
+            name=name,
+            snapshot=state.snapshot,
+            prompt_tokens=int(sums.get("started_prompt_tokens", 0)),
+            cached_tokens=int(sums.get("cached_tokens", 0)),
+            completion_tokens=completion_tokens,
+            tokens_per_s=rate(mark[1] - first_completion_tokens, now - first_at),
+            prefill_tokens_per_s=rate(mark[2] - first_prefill_tokens, now - first_at),
+            detail=detail if state.detail is None else _as_of(state.detail, now),
+        )
+        progress_at = now
+        if before is not None and before.view.snapshot.is_work_due:
+            has_moved = sums.get("batches") != self._sums[name].get("batches")
+            progress_at = now if has_moved else before.progress_at
+        return _ReplicaLevels(view, state.is_ready, marks, progress_at)
 
-def _next(name: str, before: _Seen | None, state: ReplicaState, now: float) -> _Seen:
-    """A replica after it has sent its state."""
-    counters = {_EVENT + each: float(n) for each, n in state.snapshot.counters.items()}
-    sums = state.sums | counters
-    completion_tokens = int(sums.get("completion_tokens", 0))
-    mark = now, completion_tokens, sums.get("prefill_tokens", 0.0)
-    marks = (mark,) if before is None else (*before.marks, mark)
-    # One older mark stays, so that the window is whole.
-    while len(marks) > 1 and marks[1][0] <= now - RATE_S:
-        marks = marks[1:]
-    first_at, first_completion_tokens, first_prefill_tokens = marks[0]
-    seconds = now - first_at
-    detail = None if before is None else before.view.detail
-    view = ReplicaView(
-        name=name,
-        snapshot=state.snapshot,
-        prompt_tokens=int(sums.get("started_prompt_tokens", 0)),
-        cached_tokens=int(sums.get("cached_tokens", 0)),
-        completion_tokens=completion_tokens,
-        tokens_per_s=(mark[1] - first_completion_tokens) / seconds if seconds > 0 else 0.0,
-        prefill_tokens_per_s=(mark[2] - first_prefill_tokens) / seconds if seconds > 0 else 0.0,
-        detail=detail if state.detail is None else _as_of(state.detail, now),
-    )
-    progress_at = now
-    if before is not None and before.view.snapshot.is_work_due:
-        has_moved = sums.get("batches") != before.sums.get("batches")
-        progress_at = now if has_moved else before.progress_at
-    return _Seen(view, sums, state.is_ready, marks, progress_at)
+
+def _sums_in(state: ReplicaState) -> Sums:
+    """The sums of a replica, with its scheduler's own counters."""
+    return state.sums | {_EVENT + name: float(n) for name, n in state.snapshot.counters.items()}
 
 
 def _as_of(detail: Detail, now: float) -> Detail:
@@ -270,5 +254,8 @@ def _without(named: dict[str, Value], name: str) -> dict[str, Value]:
     return {other: each for other, each in named.items() if other != name}
 
 
-def _added(sums: Sums, others: Sums) -> Sums:
-    return {**sums, **{name: sums.get(name, 0.0) + each for name, each in others.items()}}
+def _added(parts: Iterable[Sums]) -> Sums:
+    total: Sums = {}
+    for sums in parts:
+        total |= {name: total.get(name, 0.0) + each for name, each in sums.items()}
+    return total

@@ -83,10 +83,10 @@ class RowAnswers:
         *,
         config: str | Path | None = None,
         seed: int = 0,
-        **given: Any,  # Any: a sampling parameter or a setting, checked by its reader
+        **options: Any,  # Any: a sampling parameter or a setting, checked by its reader
     ) -> None:
-        """Load the model. `given` are sampling parameters, and settings as `LLM` takes them."""
-        sampling = {name: given.pop(name) for name in PARAMETERS if name in given}
+        """Load the model. `options` are sampling parameters, and settings as `LLM` takes them."""
+        sampling = {name: options.pop(name) for name in PARAMETERS if name in options}
         refused = [name for name in REFUSED_PARAMETERS if name in sampling]
         if refused:
             raise InvalidRequest(
@@ -95,7 +95,7 @@ class RowAnswers:
                 refused[0],
             )
         self._params = SamplingParams(seed=seed, **sampling)
-        self._llm = LLM(model, config=config, **given)
+        self._llm = LLM(model, config=config, **options)
 
     async def __call__(self, batch: Mapping[str, Column]) -> dict[str, Column]:
         """`answer` for Ray Data, which runs several calls at once because this is a coroutine."""

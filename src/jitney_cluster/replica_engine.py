@@ -46,7 +46,7 @@ from jitney_cluster.replica_messages import (
     ReplicaMessage,
     ReplicaState,
     decode_request,
-    encode_description,
+    encode_frame,
 )
 from jitney_cluster.routing import ENDS_PER_S_MIN, HEAD_STRIDES, ReplicaReport
 
@@ -189,7 +189,7 @@ class ReplicaEngine:
             live.handle.reprioritise(priority)
         return None
 
-    def describe(self) -> bytes:
+    async def describe(self) -> bytes:
         """What is loaded here."""
         backend, settings = self._engine.backend, self._engine.settings
         values = {name: getattr(settings, name) for name in type(settings).__slots__}
@@ -197,7 +197,7 @@ class ReplicaEngine:
             # A policy of the user's own stays where it runs.
             values["policy"] = Policy.FIFO
         name = self._assembly.model_name
-        return encode_description(
+        return encode_frame(
             Description(name, self.model_key, backend.traits, backend.vocabulary, values)
         )
 

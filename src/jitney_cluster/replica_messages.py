@@ -103,42 +103,38 @@ class ReplicaHello(_TaggedMessage, frozen=True):
     replica: str
 
 
-class OrderAccepted(_TaggedMessage, frozen=True):
+class OrderMessage(_TaggedMessage, frozen=True):
+    """What a replica sends about one request."""
+
+    request_id: str
+    attempt: int
+
+
+class OrderAccepted(OrderMessage, frozen=True):
     """The engine has taken the request."""
 
-    request_id: str
-    attempt: int
 
-
-class OrderStarted(_TaggedMessage, frozen=True):
+class OrderStarted(OrderMessage, frozen=True):
     """The request has its first slot there."""
 
-    request_id: str
-    attempt: int
     cached_count: int
 
 
-class OrderCatchingUp(_TaggedMessage, frozen=True):
+class OrderCatchingUp(OrderMessage, frozen=True):
     """Whether the request still computes what was computed elsewhere before, and goes on to."""
 
-    request_id: str
-    attempt: int
     is_catching_up: bool
 
 
-class OrderDelta(_TaggedMessage, frozen=True):
+class OrderDelta(OrderMessage, frozen=True):
     """New text of the request."""
 
-    request_id: str
-    attempt: int
     delta: Delta
 
 
-class OrderEnded(_TaggedMessage, frozen=True):
+class OrderEnded(OrderMessage, frozen=True):
     """The request has ended there: it was answered, or it failed."""
 
-    request_id: str
-    attempt: int
     completions: tuple[Completion, ...] = ()
     """Without texts, tokens and logprobs, which went out before."""
     prompt_logprobs: tuple[TokenLogprob, ...] | None = None
@@ -170,10 +166,15 @@ class ReplicaState(_TaggedMessage, frozen=True):
     """Which request holds which slot, if an ingress asks for it. Times are the replica's."""
 
 
-OrderMessage = OrderAccepted | OrderStarted | OrderCatchingUp | OrderDelta | OrderEnded
-"""What a replica sends about one request."""
-
-ReplicaMessage = ReplicaHello | OrderMessage | ReplicaState
+ReplicaMessage = (
+    ReplicaHello
+    | ReplicaState
+    | OrderAccepted
+    | OrderStarted
+    | OrderCatchingUp
+    | OrderDelta
+    | OrderEnded
+)
 """What a replica sends to an ingress."""
 
 
@@ -217,11 +218,6 @@ def decode_request(data: bytes) -> Request:
     return request
 
 
-def encode_description(description: Description) -> bytes:
-    """A description as bytes."""
-    return _ENCODER.encode(description)
-
-
 def decode_description(frame: bytes) -> Description:
     """A description. Raises MalformedFrame."""
     if len(frame) > DESCRIPTION_BYTES_MAX:
@@ -229,9 +225,9 @@ def decode_description(frame: bytes) -> Description:
     return _decode(_DESCRIPTION, frame)
 
 
-def encode_messages(messages: list[ReplicaMessage]) -> bytes:
-    """Messages of a replica as one frame."""
-    return _ENCODER.encode(messages)
+def encode_frame(content: Description | list[ReplicaMessage]) -> bytes:
+    """A description, or messages of a replica, as one frame."""
+    return _ENCODER.encode(content)
 
 
 def decode_messages(frame: bytes) -> list[ReplicaMessage]:

@@ -101,7 +101,7 @@ class ReplicaReport:
 
 
 @dataclass(slots=True)
-class _Sent:
+class _SentOrder:
     """A request that was sent to a replica and has not ended."""
 
     number: int
@@ -123,8 +123,8 @@ class _RoutedReplica:
     report: ReplicaReport | None = None
     base_s: float = 0.0
     """Whatever is asked for, its first token is not expected before that."""
-    _sent: dict[str, _Sent] = field(default_factory=dict)
-    _sent_by_number: dict[int, _Sent] = field(default_factory=dict)
+    _sent: dict[str, _SentOrder] = field(default_factory=dict)
+    _sent_by_number: dict[int, _SentOrder] = field(default_factory=dict)
     _ended_early: dict[str, None] = field(default_factory=dict)
     """Ids that were not known when they ended."""
     _ended_count: int = 0
@@ -161,7 +161,7 @@ class _RoutedReplica:
         if request_id in self._ended_early:
             del self._ended_early[request_id]
             return
-        sent = _Sent(number, head.prompt_count - self.cached_count(head), head)
+        sent = _SentOrder(number, head.prompt_count - self.cached_count(head), head)
         self._forget(request_id)
         self._sent[request_id] = self._sent_by_number[number] = sent
         self._own_tokens += sent.prefill_count
@@ -208,7 +208,7 @@ class _RoutedReplica:
         # Without memory one of the running requests has to end first.
         return expected_s + self._short_s if own_count > self._room else expected_s
 
-    def _forget(self, request_id: str) -> _Sent | None:
+    def _forget(self, request_id: str) -> _SentOrder | None:
         sent = self._sent.pop(request_id, None)
         if sent is not None:
             self._sent_by_number.pop(sent.number, None)
@@ -217,7 +217,7 @@ class _RoutedReplica:
             self._count(sent, -1)
         return sent
 
-    def _count(self, sent: _Sent, by: int) -> None:
+    def _count(self, sent: _SentOrder, by: int) -> None:
         """Add what the report does not know, or take it off."""
         if sent.number <= self._seen:
             return

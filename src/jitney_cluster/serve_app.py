@@ -75,12 +75,12 @@ class HttpOnly:
 
 def app(args: dict[str, Any]) -> Any:
     """The application for these settings. Raises ConfigError."""
-    given = dict(args)
-    file = given.pop("config", None)
+    values = dict(args)
+    file = values.pop("config", None)
     ingress_count = read_named(
-        whole_number(1, INGRESSES_MAX), "ingresses", given.pop("ingresses", 1), ""
+        whole_number(1, INGRESSES_MAX), "ingresses", values.pop("ingresses", 1), ""
     )
-    resolved = resolve(given, None if file is None else Path(file), environment(), given_as="key")
+    resolved = resolve(values, None if file is None else Path(file), environment(), given_as="key")
     settings, serving = for_serving(resolved), _for_ray(resolved.serving, ingress_count)
     bounds = replica_bounds(serving)
     replicas = replica_deployment(settings, bounds, drain_s=serving.shutdown_timeout)

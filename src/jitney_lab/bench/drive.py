@@ -4,7 +4,7 @@ Runs on an event loop. What a job is sent to is the caller's: an engine in this 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 
 from jitney_lab.bench.timing import RequestTimes
 from jitney_lab.bench.workload import Job, Workload
@@ -31,13 +31,8 @@ async def drive(
         results.append(times)
         ended(times)
 
-    if workload.clients is not None:
-        jobs = iter(workload.jobs)
-        async with asyncio.TaskGroup() as group:
-            for _ in range(workload.clients):
-                group.create_task(_client(jobs, run))
-        return results
-    room = asyncio.Semaphore(max_concurrency or len(workload.jobs))
+    # Clients that ask again and again are a bound, because all of their jobs are due at the start.
+    room = asyncio.Semaphore(workload.clients or max_concurrency or len(workload.jobs))
     loop = asyncio.get_running_loop()
     started_at = loop.time()
     async with asyncio.TaskGroup() as group:
@@ -48,8 +43,3 @@ async def drive(
             await room.acquire()
             group.create_task(run(job)).add_done_callback(lambda task: room.release())
     return results
-
-
-async def _client(jobs: Iterator[Job], run: Callable[[Job], Awaitable[None]]) -> None:
-    for job in jobs:
-        await run(job)

@@ -45,7 +45,7 @@ BODY_BYTES_MAX = 4096
 REFUSED_FIELD = (400, 422)
 """What servers answer to a field that they do not know."""
 
-SHOWN_KEY = "[key]"
+KEY_MARK = "[key]"
 FAILURES = (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError)
 """What a request to a wrong or strange server raises; that of a decoder is a ValueError."""
 
@@ -128,11 +128,11 @@ class HttpTarget:
                 else:
                     await read_answer(response, times, job.completion_count)
         except BadAnswer as error:
-            times.error = _shown(str(error), self.api_key)
+            times.error = _safe_text(str(error), self.api_key)
         except FAILURES as error:
             times.is_sent = not is_out_of_files(error)
             reason = f"{type(error).__name__}: {error}" if times.is_sent else NO_MORE_FILES
-            times.error = _shown(reason, self.api_key)
+            times.error = _safe_text(reason, self.api_key)
         times.ended_at = time.monotonic()
         if times.error is None and not times.token_times:
             times.error = "the answer has no text"
@@ -163,7 +163,7 @@ class HttpTarget:
         """What the server said, with a hint where a flag of ours can help."""
         found = (await _beginning(response, BODY_BYTES_MAX)).decode("utf-8", "replace")
         status = response.status_code
-        sentence = f"status {status}: {_shown(found, self.api_key)}"
+        sentence = f"status {status}: {_safe_text(found, self.api_key)}"
         if self.ignores_eos and "ignore_eos" in found and status in REFUSED_FIELD:
             return sentence + EOS_HINT
         needs_key = self.api_key is None and status in NEEDS_KEY
@@ -221,20 +221,21 @@ def served_model(base_url: str, api_key: str | None) -> str:
     try:
         status, body = asyncio.run(_read_models(url, api_key))
         if not httpx.codes.is_success(status):
-            words = _shown(body.decode("utf-8", "replace"), api_key)
+            words = _safe_text(body.decode("utf-8", "replace"), api_key)
             needs_key = status in NEEDS_KEY and api_key is None
             hint = KEY_HINT if needs_key else "; is --base-url right? Or name one with --model"
             raise SetupError(f"{url} gave no model (status {status}: {words}){hint}.")
         models = msgspec.json.decode(body, type=ModelList).data
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        reason = _shown(str(error), api_key)
+        reason = _safe_text(str(error), api_key)
         raise SetupError(
             f"{url} gave no model ({reason}); is a server running there? Or name one with --model."
         ) from None
     except (ValueError, RecursionError) as error:
+        reason = _safe_text(str(error), api_key)
         raise SetupError(
-            f"{url} gave no list of models ({_shown(str(error), api_key)}); is --base-url right? "
-            "Or name a model with --model."
+            f"{url} gave no list of models ({reason}); is --base-url right? Or name a model with "
+            "--model."
         ) from None
     if not models:
         raise SetupError(f"{url} lists no model; name one with --model.")
@@ -262,13 +263,13 @@ async def _read_models(url: str, api_key: str | None) -> tuple[int, bytes]:
     return response.status_code, body
 
 
-def _shown(text: str, api_key: str | None) -> str:
+def _safe_text(text: str, api_key: str | None) -> str:
     """The words of a server in one short line that can do no harm, without our key.
 
     Some servers repeat the key that they refuse.
     """
     line = " ".join(printable(text).split())
-    return (line.replace(api_key, SHOWN_KEY) if api_key else line)[:REASON_CHARACTERS_MAX]
+    return (line.replace(api_key, KEY_MARK) if api_key else line)[:REASON_CHARACTERS_MAX]
 
 
 def _headers(api_key: str | None) -> dict[str, str]:

@@ -112,7 +112,7 @@ class EngineTarget:
     """One engine that takes workloads, one after the other."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+        self.engine = engine
         self._ticks: list[TickRecord] = []
         self._times: dict[RequestId, RequestTimes] = {}
         self._count = 0
@@ -127,12 +127,7 @@ class EngineTarget:
     @property
     def traits(self) -> Traits:
         """The numbers of its backend."""
-        return self._engine.backend.traits
-
-    @property
-    def eos_tokens(self) -> tuple[int, ...]:
-        """The tokens that end a completion of this model."""
-        return self._engine.backend.vocabulary.eos_tokens
+        return self.engine.backend.traits
 
     def run(
         self, workload: Workload, *, last_job: int | None = None, gathers: bool = False
@@ -149,7 +144,7 @@ class EngineTarget:
             times = await self._ask(job, workload.seed)
             if job.number == last_job:
                 for request_id in self._times:
-                    self._engine.cancel(request_id)
+                    self.engine.cancel(request_id)
             return times
 
         asyncio.run(drive(workload, ask))
@@ -160,7 +155,7 @@ class EngineTarget:
                 if member.samples and member.request_id in self._times:
                     self._times[member.request_id].token_times.append(tick.at)
         requests = list(self._times.values())
-        return EngineRun(requests, ticks, duration_s, self._engine.settings.max_num_seqs)
+        return EngineRun(requests, ticks, duration_s, self.engine.settings.max_num_seqs)
 
     async def _ask(self, job: Job, seed: int) -> RequestTimes:
         self._count += 1
@@ -173,9 +168,9 @@ class EngineTarget:
         times = RequestTimes(sent_at=time.monotonic(), prompt_count=job.prompt_count)
         self._times[request.id] = times
         try:
-            handle = self._engine.send(request, streams=False)
+            handle = self.engine.send(request, streams=False)
             if len(self._times) == self._together:
-                self._engine.stop_gathering()
+                self.engine.stop_gathering()
             answer = await handle.result_async()
             times.completion_count = answer.usage.completion_count
         except JitneyError as error:

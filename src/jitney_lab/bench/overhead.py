@@ -44,7 +44,7 @@ SETS = frozenset(UNLIMITED) | {"max_num_seqs", "mix", "backend_process"}
 """The settings that are not the user's here."""
 
 
-class _Timed:
+class _CallTimer:
     """Passes everything on to `inner`, and adds up the seconds of some of its calls."""
 
     def __init__(self, inner: object, names: Mapping[str, str], seconds: dict[str, float]) -> None:
@@ -109,8 +109,8 @@ def _parts(settings: Settings, size: int, seed: int) -> dict[str, float]:
         seconds = dict.fromkeys(("plan", "apply", "pass"), 0.0)
         core = Scheduler(limits, backend.traits, backend.vocabulary.eos_tokens)
         tick = Tick(
-            cast(Scheduler, _Timed(core, {"plan": "plan", "apply": "apply"}, seconds)),
-            cast(Backend, _Timed(backend, {"execute": "pass"}, seconds)),
+            cast(Scheduler, _CallTimer(core, {"plan": "plan", "apply": "apply"}, seconds)),
+            cast(Backend, _CallTimer(backend, {"execute": "pass"}, seconds)),
             SystemClock(),
             Observers(),
         )

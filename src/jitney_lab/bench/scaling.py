@@ -6,14 +6,16 @@ of that size, with all that a tick does beside the forward pass.
 """
 
 import itertools
+import math
 import statistics
-from dataclasses import asdict
+from collections.abc import Mapping
 from functools import partial
+
+import numpy as np
 
 from jitney.config import Settings
 from jitney.errors import SetupError
 from jitney.records import TickRecord
-from jitney_lab.bench.fit import fit, saturation
 from jitney_lab.bench.in_process import JOINING, UNLIMITED, EngineRun, engine_target, for_bench
 from jitney_lab.bench.report import Result, spread
 from jitney_lab.bench.steal import CalmParts
@@ -27,6 +29,9 @@ PROMPT_COUNT = 32
 COMPLETION_COUNT = 64
 WINDOW_MS = 60_000.0
 """Longer than any pause between two sends. It ends when all of a batch were sent."""
+
+SATURATED = 1.1
+"""A batch twice as large that is less than this much faster is not worth its latency."""
 
 COLUMNS = ("sequences", "tick ms", "T(B) ms", "tokens/s")
 GAIN_COLUMNS = ("times one", "claimed once")
@@ -54,13 +59,13 @@ def measure(
                 tick_s[size].append(_tick_s(run, size))
     medians = {size: statistics.median(values) for size, values in tick_s.items()}
     rates = {size: size / seconds for size, seconds in medians.items()}
-    fitted = fit(medians)
+    line = fit(medians)
     stops = saturation(rates)
     rows = tuple(
         (
             str(size),
             spread([1e3 * value for value in tick_s[size]]),
-            f"{1e3 * fitted.seconds(size):.2f}",
+            f"{1e3 * (line['fixed_s'] + size * line['sequence_s']):.2f}",
             f"{rates[size]:,.0f}",
             *_gains(size, rates),
         )
@@ -68,8 +73,8 @@ def measure(
     )
     found = "still rises" if stops is None else f"saturates at about {stops}"
     note = (
-        f"T(B) = {1e3 * fitted.fixed_s:.2f} ms + B * {1e3 * fitted.sequence_s:.3f} ms, mean error "
-        f"{100 * fitted.error:.0f} %; throughput {found}."
+        f"T(B) = {1e3 * line['fixed_s']:.2f} ms + B * {1e3 * line['sequence_s']:.3f} ms, mean "
+        f"error {100 * line['error']:.0f} %; throughput {found}."
     )
     return Result(
         name="scaling",
@@ -88,11 +93,39 @@ def measure(
             },
             "tick_s": {str(size): values for size, values in tick_s.items()},
             "tokens_per_s": {str(size): rate for size, rate in rates.items()},
-            "fit": asdict(fitted),
+            "fit": line,
             "saturates_at": stops,
             "claimed": {str(size): gain for size, gain in SEED_GAINS.items() if 1 in rates},
         },
     )
+
+
+def fit(seconds: Mapping[int, float]) -> dict[str, float]:
+    """T(B) = fixed_s + B * sequence_s by least squares of relative errors, and their mean.
+
+    At least two sizes are needed.
+    """
+    sizes, times = list(seconds), np.array(list(seconds.values()))
+    sequence_s, fixed_s = np.polyfit(sizes, times, 1, w=1.0 / times)
+    errors = np.abs(fixed_s + np.array(sizes) * sequence_s - times) / times
+    return {
+        "fixed_s": float(fixed_s),
+        "sequence_s": float(sequence_s),
+        "error": float(np.mean(errors)),
+    }
+
+
+def saturation(rates: Mapping[int, float]) -> int | None:
+    """The smallest size after which doubling gains little; None if the rates still rise.
+
+    Neighbouring sizes may be any step apart: the gain of a step is taken as that of so many
+    doublings.
+    """
+    for size, larger in itertools.pairwise(sorted(rates)):
+        doublings = math.log2(larger / size)
+        if (rates[larger] / rates[size]) ** (1 / doublings) < SATURATED:
+            return size
+    return None
 
 
 def _gains(size: int, rates: dict[int, float]) -> tuple[str, ...]:

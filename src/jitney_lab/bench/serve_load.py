@@ -9,6 +9,8 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 
+import numpy as np
+
 from jitney.errors import SetupError
 from jitney_lab.bench.drive import drive
 from jitney_lab.bench.http_target import HttpTarget
@@ -18,7 +20,6 @@ from jitney_lab.bench.timing import (
     PERCENTILES,
     RequestTimes,
     peak_rate,
-    percentile,
     summary,
     values_of,
 )
@@ -117,8 +118,8 @@ def result_of(
 def _curve(requests: list[RequestTimes], metric: str) -> list[float] | None:
     """For the plot: the values at 0, 1, ... 100 percent of the good requests."""
     good = (each for each in requests if each.error is None)
-    values = sorted(1e3 * value for each in good for value in values_of(each, metric))
-    return [round(percentile(values, share), 3) for share in range(101)] if values else None
+    values = [1e3 * value for each in good for value in values_of(each, metric)]
+    return np.percentile(values, range(101)).round(3).tolist() if values else None
 
 
 def _rows(figures: Mapping[str, object]) -> list[tuple[str, str]]:
@@ -129,10 +130,9 @@ def _rows(figures: Mapping[str, object]) -> list[tuple[str, str]]:
             titles[f"{word}_{metric}_ms"] = title
     if not figures["unsent"]:
         del titles["unsent"]
-    return [
-        (title, _shown(figures[key])) for key, title in titles.items() if figures[key] is not None
-    ]
+    known = {title: figures[key] for key, title in titles.items() if figures[key] is not None}
+    return [(title, _number_text(value)) for title, value in known.items()]
 
 
-def _shown(value: object) -> str:
+def _number_text(value: object) -> str:
     return f"{value:,.2f}" if isinstance(value, float) else f"{value:,}"

@@ -13,14 +13,14 @@ from typing import TypeVar
 from jitney_lab.bench.report import Result
 from jitney_lab.bench.workload import Say
 
-Measured = TypeVar("Measured")
+FiguresT = TypeVar("FiguresT")
 
 STAT = Path("/proc/stat")
 STOLEN_COLUMN = 7
 """After user, nice, system, idle, waiting, and two kinds of interrupts. What follows is counted
 under user and nice already."""
 
-SHARE_TOLD = 0.05
+SHARE_NOTED = 0.05
 TRIES_MAX = 3
 AGAIN_S = 20.0
 AGAIN_SHARE = 0.25
@@ -80,10 +80,10 @@ class CalmParts:
         say."""
         return self._stolen_s / self._whole_s if self._whole_s else None
 
-    def measure(self, part: Callable[[], Measured]) -> Measured:
+    def measure(self, part: Callable[[], FiguresT]) -> FiguresT:
         """What `part` measures. While others take too much it is tried again, TRIES_MAX times in
         all if there is time, and the calmest counts: the choice does not look at the figures."""
-        tries: list[tuple[float, float, Measured]] = []
+        tries: list[tuple[float, float, FiguresT]] = []
         while True:
             watch, started_at = StealWatch(self._stat), time.monotonic()
             measured = part()
@@ -92,7 +92,7 @@ class CalmParts:
                 return measured
             self._again_s += -seconds if tries else AGAIN_SHARE * seconds
             tries.append((share, seconds, measured))
-            if share < SHARE_TOLD:
+            if share < SHARE_NOTED:
                 break
             if len(tries) == TRIES_MAX or self._again_s < seconds:
                 break
@@ -111,7 +111,7 @@ def with_steal(result: Result, share: float | None) -> Result:
     notes = result.notes
     own = result.figures.get("stolen_share")
     share = own if isinstance(own, float) else share
-    if share is not None and share >= SHARE_TOLD:
+    if share is not None and share >= SHARE_NOTED:
         notes += (
             f"Other machines on the same host took {100 * share:.0f} % of the processors' time "
             "meanwhile, so these figures are too low and uneven; measure again at another time.",

@@ -5,9 +5,10 @@ Times are seconds on one clock. Results are in milliseconds where the names say 
 
 import itertools
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from jitney.errors import ConfigError
 
@@ -65,7 +66,6 @@ def summary(
     requests: Sequence[RequestTimes],
     duration_s: float,
     *,
-    percentiles: Sequence[float] = PERCENTILES,
     goodput: Mapping[str, float] | None = None,
 ) -> dict[str, object]:
     """Counts, rates and latencies of a run.
@@ -91,7 +91,7 @@ def summary(
     result["request_goodput"] = within / duration_s if goodput else None
     for metric in METRICS:
         values = [value * 1e3 for each in good for value in values_of(each, metric)]
-        result |= statistics_of(metric, values, percentiles)
+        result |= statistics_of(metric, values)
     return result
 
 
@@ -131,27 +131,14 @@ def read_goodput(
     return limits
 
 
-def statistics_of(
-    metric: str, values: Sequence[float], percentiles: Sequence[float]
-) -> dict[str, object]:
+def statistics_of(metric: str, values: Sequence[float]) -> dict[str, object]:
     """Mean, median, deviation and percentiles of one metric; each is None without values."""
-    ordered = sorted(values)
-    result: dict[str, object] = {
-        f"mean_{metric}_ms": statistics.fmean(ordered) if ordered else None,
-        f"median_{metric}_ms": percentile(ordered, 50.0) if ordered else None,
-        f"std_{metric}_ms": statistics.pstdev(ordered) if ordered else None,
-    }
-    for share in percentiles:
-        result[f"p{share:g}_{metric}_ms"] = percentile(ordered, share) if ordered else None
-    return result
-
-
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """The value at this percentage of sorted values, between neighbours where it falls there."""
-    place = (len(ordered) - 1) * share / 100.0
-    below = int(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+    shares = {"median": 50.0} | {f"p{share:g}": share for share in PERCENTILES}
+    if not values:
+        return {f"{word}_{metric}_ms": None for word in ("mean", "std", *shares)}
+    found = dict(zip(shares, np.percentile(values, list(shares.values())).tolist(), strict=True))
+    found |= {"mean": float(np.mean(values)), "std": float(np.std(values))}
+    return {f"{word}_{metric}_ms": value for word, value in found.items()}
 
 
 def peak_rate(requests: Sequence[RequestTimes]) -> float:
@@ -165,15 +152,14 @@ def peak_rate(requests: Sequence[RequestTimes]) -> float:
     if not good:
         return 0.0
     began_at = min(each.sent_at for each in good)
-    duration_s = max(each.ended_at for each in good) - began_at
-    parts = [0.0] * max(1, math.ceil(duration_s))
-    for each in good:
-        chunk = each.completion_count / len(each.token_times)
-        for at in each.token_times:
-            place = int(len(parts) * (at - began_at) / duration_s)
-            # The very end belongs to the last part.
-            parts[min(place, len(parts) - 1)] += chunk
-    return max(parts) * len(parts) / duration_s
+    ended_at = max(each.ended_at for each in good)
+    times = [at for each in good for at in each.token_times]
+    part_count = max(1, math.ceil(ended_at - began_at))
+    chunks = [
+        each.completion_count / len(each.token_times) for each in good for _ in each.token_times
+    ]
+    parts, _ = np.histogram(times, part_count, (began_at, ended_at), weights=chunks)
+    return float(max(parts)) * part_count / (ended_at - began_at)
 
 
 def most_at_once(requests: Sequence[RequestTimes]) -> int:
@@ -181,8 +167,4 @@ def most_at_once(requests: Sequence[RequestTimes]) -> int:
     changes = sorted(
         change for each in requests for change in ((each.sent_at, 1), (each.ended_at, -1))
     )
-    running = most = 0
-    for _, change in changes:
-        running += change
-        most = max(most, running)
-    return most
+    return max(itertools.accumulate(change for _, change in changes), default=0)

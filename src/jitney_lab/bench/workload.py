@@ -59,8 +59,7 @@ class Job:
     prompt_count: int
     completion_count: int
     prefix_count: int = 0
-    """How many of its first tokens it shares with the others of its group."""
-    prefix_group: int = 0
+    """How many of its first tokens it shares with the others that share some."""
 
     def tokens(self, seed: int, vocabulary: Sequence[int]) -> tuple[int, ...]:
         """Its prompt as token ids, of those that are text."""
@@ -71,7 +70,7 @@ class Job:
         return " ".join(self._draw(seed, WORDS))
 
     def _draw(self, seed: int, choices: Sequence[Choice]) -> list[Choice]:
-        prefix = random.Random(f"{seed} prefix {self.prefix_group}")
+        prefix = random.Random(f"{seed} prefix 0")
         own = random.Random(f"{seed} job {self.number}")
         shared = prefix.choices(choices, k=self.prefix_count)
         return shared + own.choices(choices, k=self.prompt_count - self.prefix_count)
@@ -95,32 +94,39 @@ class Workload:
         """The tokens of all prompts and answers together."""
         return sum(each.prompt_count + each.completion_count for each in self.jobs)
 
-    @property
-    def length_max(self) -> int:
-        """The tokens of the longest sequence."""
-        return max(each.prompt_count + each.completion_count for each in self.jobs)
-
     def scaled(self, factor: float) -> "Workload":
         """The same jobs, arriving `factor` times as fast."""
         jobs = tuple(replace(each, at_s=each.at_s / factor) for each in self.jobs)
         return replace(self, jobs=jobs)
 
 
+def make_workload(
+    name: str,
+    seed: int,
+    lengths: Sequence[tuple[int, int]],
+    *,
+    per_s: float | None = None,
+    clients: int | None = None,
+) -> Workload:
+    """Jobs with these lengths of prompts and answers: a Poisson stream, or all at once."""
+    times = arrival_times(len(lengths), per_s or math.inf, burstiness=1.0, seed=seed)
+    jobs = tuple(
+        Job(number=number, at_s=at_s, prompt_count=prompt, completion_count=completion)
+        for number, (at_s, (prompt, completion)) in enumerate(zip(times, lengths, strict=True))
+    )
+    return Workload(name=name, seed=seed, jobs=jobs, clients=clients)
+
+
 def mixed(
     count: int, *, seed: int, per_s: float | None = None, clients: int | None = None
 ) -> Workload:
     """Answers of very different length: what static batches are bad at."""
-    lengths = random.Random(f"{seed} mixed")
-    return _workload(
-        "mixed",
-        seed,
-        [
-            (lengths.choice((16, 24, 48, 96)), lengths.choice((3, 3, 10, 30, 30, 60)))
-            for _ in range(count)
-        ],
-        per_s,
-        clients,
-    )
+    source = random.Random(f"{seed} mixed")
+    lengths = [
+        (source.choice((16, 24, 48, 96)), source.choice((3, 3, 10, 30, 30, 60)))
+        for _ in range(count)
+    ]
+    return make_workload("mixed", seed, lengths, per_s=per_s, clients=clients)
 
 
 def equal(count: int, *, seed: int) -> Workload:
@@ -129,21 +135,41 @@ def equal(count: int, *, seed: int) -> Workload:
     If `count` is a multiple of the slots, full groups follow each other and waste nothing. In a
     closed loop a group would have to wait for the last client of the group before it.
     """
-    return _workload("equal", seed, [(32, 32)] * count, None, None)
+    return make_workload("equal", seed, [(32, 32)] * count)
 
 
 def twenty_clients(*, seed: int) -> Workload:
     """Twenty clients that want 50 to 200 tokens each, as in the seed documents."""
-    lengths = random.Random(f"{seed} twenty")
-    pairs = [(32, lengths.randint(50, 200)) for _ in range(20)]
-    return _workload("twenty", seed, pairs, None, 20)
+    source = random.Random(f"{seed} twenty")
+    lengths = [(32, source.randint(50, 200)) for _ in range(20)]
+    return make_workload("twenty", seed, lengths, clients=20)
 
 
 def fixed(
     count: int, prompt_count: int, completion_count: int, *, seed: int, clients: int
 ) -> Workload:
     """All jobs alike, with so many clients."""
-    return _workload("fixed", seed, [(prompt_count, completion_count)] * count, None, clients)
+    return make_workload("fixed", seed, [(prompt_count, completion_count)] * count, clients=clients)
+
+
+def random_lengths(
+    count: int,
+    input_len: int,
+    output_len: int,
+    *,
+    seed: int,
+    per_s: float | None = None,
+    range_ratio: float = 0.0,
+) -> Workload:
+    """Jobs with these lengths, each up to `range_ratio` shorter or longer."""
+    source = random.Random(f"{seed} lengths")
+
+    def draw(length: int) -> int:
+        low = max(1, math.floor(length * (1 - range_ratio)))
+        return source.randint(low, math.ceil(length * (1 + range_ratio)))
+
+    lengths = [(draw(input_len), draw(output_len)) for _ in range(count)]
+    return make_workload("random", seed, lengths, per_s=per_s)
 
 
 def arrival_times(count: int, per_s: float, *, burstiness: float, seed: int) -> list[float]:
@@ -158,35 +184,6 @@ def arrival_times(count: int, per_s: float, *, burstiness: float, seed: int) -> 
         if not math.isinf(per_s):
             at_s += source.gammavariate(burstiness, 1.0 / (per_s * burstiness))
     return times
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RandomLengths:
-    """Lengths of prompts and answers, each up to `range_ratio` shorter or longer."""
-
-    input_len: int
-    output_len: int
-    range_ratio: float = 0.0
-
-    def workload(self, count: int, *, per_s: float, burstiness: float, seed: int) -> Workload:
-        """So many jobs that arrive at this rate; an infinite rate is all at once."""
-        source = random.Random(f"{seed} lengths")
-        jobs = tuple(
-            Job(
-                number=number,
-                at_s=at_s,
-                prompt_count=self._draw(source, self.input_len),
-                completion_count=self._draw(source, self.output_len),
-            )
-            for number, at_s in enumerate(
-                arrival_times(count, per_s, burstiness=burstiness, seed=seed)
-            )
-        )
-        return Workload(name="random", seed=seed, jobs=jobs)
-
-    def _draw(self, source: random.Random, length: int) -> int:
-        low = max(1, math.floor(length * (1 - self.range_ratio)))
-        return source.randint(low, math.ceil(length * (1 + self.range_ratio)))
 
 
 def read_trace(
@@ -292,18 +289,3 @@ class TraceLine(msgspec.Struct):
             prompt_count=self.input_length,
             completion_count=self.output_length,
         )
-
-
-def _workload(
-    name: str,
-    seed: int,
-    lengths: Sequence[tuple[int, int]],
-    per_s: float | None,
-    clients: int | None,
-) -> Workload:
-    times = arrival_times(len(lengths), per_s or math.inf, burstiness=1.0, seed=seed)
-    jobs = tuple(
-        Job(number=number, at_s=at_s, prompt_count=prompt, completion_count=completion)
-        for number, (at_s, (prompt, completion)) in enumerate(zip(times, lengths, strict=True))
-    )
-    return Workload(name=name, seed=seed, jobs=jobs, clients=clients)

@@ -4,14 +4,13 @@ Tests: tests/unit/lab/cli/test_bench.py and tests/e2e/test_bench.py.
 """
 
 from dataclasses import replace
+from functools import partial
 
-from jitney.cli.failures import say
-from jitney.config import Resolved
+from jitney.config import Resolved, Settings
 from jitney.errors import ConfigError
-from jitney.loading.model_source import located
 from jitney_lab.bench import overhead, scaling, stalls, strategies
 from jitney_lab.bench.report import Result
-from jitney_lab.bench.workload import Workload
+from jitney_lab.bench.workload import Say, Workload
 from jitney_lab.cli.bench_result import (
     LENGTH_MAX,
     RATE_MAX,
@@ -21,7 +20,6 @@ from jitney_lab.cli.bench_result import (
     check_number,
     measure_and_finish,
     read_counts,
-    seed_of,
 )
 from jitney_lab.cli.bench_verbs import (
     OverheadOptions,
@@ -41,10 +39,8 @@ def run_strategies(options: StrategiesOptions, resolved: Resolved) -> None:
     check_number("--num-prompts", options.num_prompts, 1, ENGINE_PROMPTS_MAX)
     if options.request_rate is not None:
         check_number("--request-rate", options.request_rate, RATE_MIN, RATE_MAX)
-    seed = seed_of(resolved)
 
-    def measure() -> Result:
-        settings = located(resolved.settings)
+    def measure(settings: Settings, *, seed: int, say: Say) -> Result:
         slots = settings.max_num_seqs
         per_s = options.request_rate or strategies.fitting_rate(settings, seed, say)
         loads = loads_of(options, per_s, seed=seed, slots=slots)
@@ -69,46 +65,19 @@ def run_scaling(options: ScalingOptions, resolved: Resolved) -> None:
     sizes = read_counts("--sizes", options.sizes)
     if len(sizes) < 2:
         raise ConfigError(f"--sizes {options.sizes} is one size, and a line needs two; add one.")
-    measure_and_finish(
-        lambda: scaling.measure(
-            located(resolved.settings),
-            sizes=sizes,
-            runs=options.runs,
-            seed=seed_of(resolved),
-            say=say,
-        ),
-        resolved,
-        options.output,
-        scaling.SETS,
-    )
+    measure = partial(scaling.measure, sizes=sizes, runs=options.runs)
+    measure_and_finish(measure, resolved, options.output, scaling.SETS)
 
 
 def run_stalls(options: StallsOptions, resolved: Resolved) -> None:
     """Run `jitney bench stalls`."""
     check_number("--runs", options.runs, 1, RUNS_MAX)
     check_number("--input-len", options.input_len, 1, LENGTH_MAX)
-    measure_and_finish(
-        lambda: stalls.measure(
-            located(resolved.settings),
-            prompt_count=options.input_len,
-            runs=options.runs,
-            seed=seed_of(resolved),
-            say=say,
-        ),
-        resolved,
-        options.output,
-        stalls.SETS,
-    )
+    measure = partial(stalls.measure, prompt_count=options.input_len, runs=options.runs)
+    measure_and_finish(measure, resolved, options.output, stalls.SETS)
 
 
 def run_overhead(options: OverheadOptions, resolved: Resolved) -> None:
     """Run `jitney bench overhead`."""
-    sizes = read_counts("--sizes", options.sizes)
-    measure_and_finish(
-        lambda: overhead.measure(
-            located(resolved.settings), sizes=sizes, seed=seed_of(resolved), say=say
-        ),
-        resolved,
-        options.output,
-        overhead.SETS,
-    )
+    measure = partial(overhead.measure, sizes=read_counts("--sizes", options.sizes))
+    measure_and_finish(measure, resolved, options.output, overhead.SETS)

@@ -10,15 +10,18 @@ import importlib
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Protocol
 
 from jitney.cli.failures import say
-from jitney.config import Resolved
+from jitney.config import Resolved, Settings
 from jitney.errors import ConfigError
+from jitney.loading.model_source import located
 from jitney_lab.bench.report import Result, document, setup_of, show, write_json, written_to
 from jitney_lab.bench.steal import StealWatch, with_steal
+from jitney_lab.bench.workload import Say
 
 RUNS_MAX = 1000
 PROMPTS_MAX = 1_000_000
@@ -37,39 +40,59 @@ Draw = Callable[[Path], list[Path]]
 EXTRA = "pip install 'jitney[bench]'"
 
 
+class Measure(Protocol):
+    """Measures an engine with some settings. Raises SetupError."""
+
+    def __call__(self, settings: Settings, *, seed: int, say: Say) -> Result:
+        """The result."""
+        ...
+
+
 def measure_and_finish(
-    measure: Callable[[], Result],
-    resolved: Resolved,
-    folder: Path | None,
-    unused: Collection[str],
+    measure: Measure, resolved: Resolved, folder: Path | None, unused: Collection[str]
 ) -> None:
     """Measure on this machine with these settings, and give the result out. Raises SetupError.
 
-    `unused` are settings that the benchmark sets itself. A flag for one is refused. A file or the
-    environment may be there for other commands.
+    `unused` are settings that the benchmark sets itself.
     """
     ignored = [name for name in resolved.given() if name in unused]
+    reason = ", because this benchmark sets it itself"
+    refuse_flags(resolved, ignored, f"{reason}; leave it out.")
+    if ignored:
+        say(f"Not used{reason}: {sources_of(resolved, ignored)}.")
+    check_folder(folder)
+    watch, seed = StealWatch(), seed_of(resolved)
+    result = measure(located(resolved.settings), seed=seed, say=say)
+    result = with_steal(result, watch.share())
+    finish(result, seed, folder, setup_of(resolved, unused))
+
+
+def refuse_flags(resolved: Resolved, ignored: Iterable[str], reason: str) -> None:
+    """Refuse a flag for a setting that is ignored. Raises ConfigError.
+
+    A file or the environment may be there for other commands.
+    """
     for name in ignored:
         word, _, flag = resolved.sources[name].partition(" ")
         if word == "flag":
-            raise ConfigError(
-                f"{flag} would not be used, because this benchmark sets it itself; leave it out."
-            )
-    if ignored:
-        places = ", ".join(f"{name} ({resolved.sources[name]})" for name in ignored)
-        say(f"Not used, because this benchmark sets it itself: {places}.")
-    check_folder(folder)
-    watch = StealWatch()
-    result = with_steal(measure(), watch.share())
-    finish(result, seed_of(resolved), folder, setup_of(resolved, unused))
+            raise ConfigError(f"{flag} would not be used{reason}")
+
+
+def sources_of(resolved: Resolved, names: Iterable[str]) -> str:
+    """Settings, and where they were given."""
+    return ", ".join(f"{name} ({resolved.sources[name]})" for name in names)
 
 
 def finish(
-    result: Result, seed: int, folder: Path | None, setup: Mapping[str, object] | None = None
+    result: Result,
+    seed: int,
+    folder: Path | None,
+    setup: Mapping[str, object],
+    plots: str = "jitney_lab.bench.plots",
 ) -> None:
-    """Give out a result of `jitney bench`, with `setup`, what was measured."""
+    """Give out a result, with `setup`, what was measured; the module `plots` draws it."""
     content = document(result, seed, setup)
-    give_out(result, content, folder, draw_later("jitney_lab.bench.plots", content))
+    give_out(result, content, folder, draw_later(plots, content))
 
 
 def draw_later(module: str, content: dict[str, object]) -> Draw:

@@ -14,7 +14,7 @@ from jitney.errors import ConfigError
 from jitney_lab.bench import serve_load
 from jitney_lab.bench.http_target import HttpTarget, check_address, check_key, served_model
 from jitney_lab.bench.timing import METRICS, RequestTimes, read_goodput
-from jitney_lab.bench.workload import RandomLengths, Workload, read_trace
+from jitney_lab.bench.workload import Workload, random_lengths, read_trace
 from jitney_lab.cli.bench_result import (
     LENGTH_MAX,
     PROMPTS_MAX,
@@ -68,8 +68,7 @@ def workload_of(options: ServeLoadOptions) -> tuple[Workload, dict[str, object]]
         _check_size(
             count * (input_len + output_len), "lower --num-prompts, --input-len or --output-len"
         )
-        lengths = RandomLengths(input_len=input_len, output_len=output_len)
-        workload = lengths.workload(count, per_s=rate, burstiness=1.0, seed=options.seed)
+        workload = random_lengths(count, input_len, output_len, per_s=rate, seed=options.seed)
         load = {"input_len": input_len, "output_len": output_len}
     announce_arrivals(workload.jobs[-1].at_s)
     # JSON has no word for infinity; this is vLLM's. A rate that is None is that of the trace.

@@ -153,39 +153,29 @@ class ServeLoadOptions:
 SETTINGS = ("model", "backend", "seed")
 """The settings with a flag of their own; the others are given with --set."""
 
+
+def _engine_verb(name: str, options: type, *examples: str) -> Verb:
+    """A command that measures an engine of this process."""
+    return Verb(
+        path=("bench", name),
+        module="jitney_lab.cli.bench",
+        call=f"run_{name}",
+        options=options,
+        examples=examples,
+        settings=SETTINGS,
+    )
+
+
 BENCH_VERBS = (
-    Verb(
-        path=("bench", "strategies"),
-        module="jitney_lab.cli.bench",
-        call="run_strategies",
-        options=StrategiesOptions,
-        examples=("jitney bench strategies", "jitney bench strategies --runs 1 -o results"),
-        settings=SETTINGS,
+    _engine_verb(
+        "strategies",
+        StrategiesOptions,
+        "jitney bench strategies",
+        "jitney bench strategies --runs 1 -o results",
     ),
-    Verb(
-        path=("bench", "scaling"),
-        module="jitney_lab.cli.bench",
-        call="run_scaling",
-        options=ScalingOptions,
-        examples=("jitney bench scaling --sizes 1,4,16,64 -o results",),
-        settings=SETTINGS,
-    ),
-    Verb(
-        path=("bench", "stalls"),
-        module="jitney_lab.cli.bench",
-        call="run_stalls",
-        options=StallsOptions,
-        examples=("jitney bench stalls --input-len 1000 --runs 1",),
-        settings=SETTINGS,
-    ),
-    Verb(
-        path=("bench", "overhead"),
-        module="jitney_lab.cli.bench",
-        call="run_overhead",
-        options=OverheadOptions,
-        examples=("jitney bench overhead",),
-        settings=SETTINGS,
-    ),
+    _engine_verb("scaling", ScalingOptions, "jitney bench scaling --sizes 1,4,16,64 -o results"),
+    _engine_verb("stalls", StallsOptions, "jitney bench stalls --input-len 1000 --runs 1"),
+    _engine_verb("overhead", OverheadOptions, "jitney bench overhead"),
     Verb(
         path=("bench", "serve"),
         module="jitney_lab.cli.bench_serve",

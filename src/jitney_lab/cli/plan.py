@@ -5,7 +5,6 @@ Progress goes to standard error; tables and the last line, which is JSON, to sta
 Tests: tests/e2e/test_plan.py and tests/unit/lab/plan.
 """
 
-import math
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -20,9 +19,10 @@ from jitney.loading.compose import scheduler_settings
 from jitney.loading.model_source import located
 from jitney_lab.bench.report import Result, setup_of
 from jitney_lab.bench.timing import read_goodput
-from jitney_lab.bench.workload import RandomLengths, Workload, mixed
-from jitney_lab.cli.plan_checks import SIMULATED, check_numbers, check_used, unused_settings
-from jitney_lab.cli.plan_output import check_output, finish, simulators, status
+from jitney_lab.bench.workload import Workload, mixed, random_lengths
+from jitney_lab.cli.bench_result import finish, seed_of
+from jitney_lab.cli.plan_checks import SIMULATED, check_numbers, check_unused_settings, check_used
+from jitney_lab.cli.plan_output import check_output, simulators, status
 from jitney_lab.cli.plan_verb import BURSTINESS, PEAK, SHARE, TPOT_MS, TTFT_MS, PlanOptions
 from jitney_lab.plan.calibrate import calibrate
 from jitney_lab.plan.day import HOUR_S, HOURS, DayCase, hours_of, simulate_day, sinusoid
@@ -33,10 +33,10 @@ from jitney_lab.plan.replica import refusal_of
 from jitney_lab.plan.results import (
     Replay,
     day_result,
-    recommended,
-    replayed,
+    plan_result,
     result_of,
     settings_json,
+    what_if_result,
 )
 from jitney_lab.plan.search import (
     LOWEST,
@@ -53,8 +53,8 @@ from jitney_lab.plan.traffic import (
     drawn_from,
     is_timed,
     rate_of,
+    rates_of,
     read_recording,
-    recorded_of,
     why_untimed,
 )
 from jitney_lab.plan.what_if import Change, named, read_change
@@ -104,20 +104,19 @@ def call(options: PlanOptions, resolved: Resolved) -> None:
         elif options.day:
             found = _day(command, question, pool)
         else:
-            found = recommended(question, recommend(question, pool))
+            found = plan_result(question, recommend(question, pool))
     result = result_of(found, question, load)
-    finish(result, command.seed, options.output, _setup(command, question))
+    setup = _setup(command, question)
+    finish(result, command.seed, options.output, setup, plots="jitney_lab.plan.pictures")
 
 
 def _read(options: PlanOptions, resolved: Resolved) -> _PlanCommand:
     check_numbers(options)
     check_used(options)
-    unused = unused_settings(options, resolved)
-    if unused is not None:
-        say(unused)
+    check_unused_settings(options, resolved)
     limits = read_goodput(options.goodput or (f"ttft:{TTFT_MS}", f"tpot:{TPOT_MS}"))
     changes = [read_change(text) for text in options.what_if]
-    seed = resolved.settings.seed or 0
+    seed = seed_of(resolved)
     recording, has_times = None, False
     if options.trace is not None:
         recording = read_recording(options.trace, seed=seed, say=say)
@@ -149,12 +148,13 @@ def _traffic(options: PlanOptions, recording: Workload | None, seed: int) -> Tra
         return drawn_from(recording, burstiness)
     if options.input_len is None and options.output_len is None:
         return Traffic("mixed", mixed(KINDS, seed=seed).jobs, burstiness)
-    lengths = RandomLengths(
-        input_len=options.input_len or INPUT_LEN,
-        output_len=options.output_len or OUTPUT_LEN,
+    drawn = random_lengths(
+        KINDS,
+        options.input_len or INPUT_LEN,
+        options.output_len or OUTPUT_LEN,
         range_ratio=options.range_ratio or 0.0,
+        seed=seed,
     )
-    drawn = lengths.workload(KINDS, per_s=math.inf, burstiness=1.0, seed=seed)
     return Traffic("random", drawn.jobs, burstiness)
 
 
@@ -215,7 +215,7 @@ def _load(command: _PlanCommand, question: PlanQuestion, pool: Pool) -> PlannedL
     options = command.options
     recorded = None
     if command.recording is not None and command.is_timed:
-        recorded = recorded_of(command.recording)
+        recorded = rates_of(command.recording)
     replays = options.day or bool(command.changes)
     chosen = chosen_rate(options.request_rate, recorded, replays=replays)
     if chosen is None:
@@ -224,28 +224,28 @@ def _load(command: _PlanCommand, question: PlanQuestion, pool: Pool) -> PlannedL
         idle_per_s = LOWEST * found.most_per_s or 1.0
         chosen = (found.per_s, CAPACITY) if found.per_s else (idle_per_s, IDLE)
     names = ("input_len", "output_len", "range_ratio")
-    given: dict[str, object] = {name: getattr(options, name) for name in names}
-    given["trace"] = None if options.trace is None else options.trace.name
+    values: dict[str, object] = {name: getattr(options, name) for name in names}
+    values["trace"] = None if options.trace is None else options.trace.name
     per_s, rate_from = chosen
     return PlannedLoad(
-        traffic=command.traffic, per_s=per_s, rate_from=rate_from, recorded=recorded, options=given
+        traffic=command.traffic, per_s=per_s, rate_from=rate_from, recorded=recorded, options=values
     )
 
 
 def _setup(command: _PlanCommand, question: PlanQuestion) -> dict[str, object]:
     """What the result was found with, beside the load and the cost."""
     found = setup_of(command.resolved)
-    given = found["settings"]
-    assert isinstance(given, dict), given
+    values = found["settings"]
+    assert isinstance(values, dict), values
     if command.options.cost is not None:
         # Those of the measurement are not known.
         del found["threads"]
-        given = {name: value for name, value in given.items() if name in SIMULATED}
+        values = {name: value for name, value in values.items() if name in SIMULATED}
     return {
         **found,
         "model": question.cost.model,
         "backend": question.cost.traits.name,
-        "settings": given,
+        "settings": values,
         "scheduler": settings_json(question.settings),
     }
 
@@ -276,7 +276,7 @@ def _what_if(command: _PlanCommand, question: PlanQuestion, pool: Pool) -> Resul
         Replay(name, case.replicas, figures, None if per_s is None else question.per_s > per_s)
         for name, case, figures, per_s in zip(names, cases, found, most, strict=True)
     ]
-    return replayed(question, rows, [case.settings.policy for case in cases])
+    return what_if_result(question, rows, [case.settings.policy for case in cases])
 
 
 def _day(command: _PlanCommand, question: PlanQuestion, pool: Pool) -> Result:
@@ -299,6 +299,6 @@ def _day(command: _PlanCommand, question: PlanQuestion, pool: Pool) -> Result:
 
 def _changed(resolved: Resolved, change: Change) -> Settings:
     """The settings with a change. Raises ConfigError."""
-    given = {name: "none" if value is None else value for name, value in resolved.given().items()}
+    values = {name: "none" if value is None else value for name, value in resolved.given().items()}
     with named(change):
-        return resolve({**given, **change.words}, None, {}, given_as="argument").settings
+        return resolve({**values, **change.words}, None, {}, given_as="argument").settings

@@ -3,9 +3,11 @@
 Tests: tests/unit/lab/plan/test_checks.py.
 """
 
+from jitney.cli.failures import say
 from jitney.cli.flags import own_flags
 from jitney.config import Resolved
 from jitney.errors import ConfigError
+from jitney_lab.cli.bench_result import refuse_flags, sources_of
 from jitney_lab.cli.plan_verb import PlanOptions
 from jitney_lab.plan.replica import REPLICAS_MAX
 from jitney_lab.plan.what_if import NAMES, WHOLE_MAX
@@ -89,22 +91,17 @@ def check_used(options: PlanOptions, *, is_timed: bool = False) -> None:
             raise ConfigError(f"{spelled[name]} would not be used {reason}.")
 
 
-def unused_settings(options: PlanOptions, resolved: Resolved) -> str | None:
-    """A sentence about given settings that a cost from a file makes useless; None without any.
-
-    Raises ConfigError if one is a flag. A file or the environment may be there for other commands.
-    """
+def check_unused_settings(options: PlanOptions, resolved: Resolved) -> None:
+    """Say which settings a cost from a file makes useless. Raises ConfigError if one is a flag."""
     if options.cost is None:
-        return None
-    given = [name for name in resolved.given() if name not in SIMULATED]
-    for name in given:
-        word, _, flag = resolved.sources[name].partition(" ")
-        if word == "flag":
-            raise ConfigError(
-                f"{flag} would not be used with --cost, which was measured with its own model, "
-                "backend and memory; leave one of the two out."
-            )
-    places = ", ".join(f"{name} ({resolved.sources[name]})" for name in given if name != CACHE)
-    if not places:
-        return None
-    return f"Not used, because the cost of ticks comes from {options.cost}: {places}."
+        return
+    ignored = [name for name in resolved.given() if name not in SIMULATED]
+    refuse_flags(
+        resolved,
+        ignored,
+        " with --cost, which was measured with its own model, backend and memory; leave one of the "
+        "two out.",
+    )
+    sources = sources_of(resolved, (name for name in ignored if name != CACHE))
+    if sources:
+        say(f"Not used, because the cost of ticks comes from {options.cost}: {sources}.")

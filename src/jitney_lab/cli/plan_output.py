@@ -1,13 +1,11 @@
-"""What `jitney plan` shows, writes and draws, and what it says while it works. Main thread.
+"""What `jitney plan` says while it works, and whether it can write its results. Main thread.
 
 Tests: tests/e2e/test_plan.py and tests/unit/lab/plan/test_output.py.
 """
 
-import importlib
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from rich.console import Console
 
@@ -17,8 +15,7 @@ from jitney.cli.progress_bar import progress_bar
 from jitney.engine.clock import SystemClock
 from jitney.errors import ConfigError
 from jitney.models.files import disk_errors
-from jitney_lab.bench.report import Result, document
-from jitney_lab.cli.bench_result import check_folder, give_out
+from jitney_lab.cli.bench_result import check_folder
 from jitney_lab.cli.plan_verb import PlanOptions
 from jitney_lab.plan.pool import Pool, Progress
 
@@ -37,18 +34,6 @@ def check_output(options: PlanOptions) -> None:
             tempfile.TemporaryFile(dir=options.save_cost.parent),
         ):
             pass
-
-
-def finish(result: Result, seed: int, folder: Path | None, setup: Mapping[str, object]) -> None:
-    """Give out a result, as `bench_result.give_out` does."""
-    content = document(result, seed, setup)
-
-    def draw(into: Path) -> list[Path]:
-        # It takes a second to load, and only this needs it.
-        paths: list[Path] = importlib.import_module("jitney_lab.plan.pictures").draw(content, into)
-        return paths
-
-    give_out(result, content, folder, draw)
 
 
 @contextmanager

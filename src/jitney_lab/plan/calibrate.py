@@ -25,7 +25,7 @@ from jitney.loading.compose import name_of
 from jitney_lab.bench.in_process import JOINING, EngineTarget, engine_target, for_bench
 from jitney_lab.bench.report import machine
 from jitney_lab.bench.steal import StealWatch
-from jitney_lab.bench.workload import Job, Say, Workload, mixed
+from jitney_lab.bench.workload import Say, Workload, make_workload, mixed
 from jitney_lab.plan.fitting import DECODE_KNOTS, MeasuredTick, fit_cost, measured
 from jitney_lab.plan.tick_cost import Cost, traits_of
 
@@ -134,26 +134,34 @@ def _length_max(traits: Traits) -> int:
 def workloads(slots: int, budget: int, length_max: int, *, seed: int) -> list[Workload]:
     """What is measured, the most important first; sequences stay within `length_max` tokens."""
     spans = [span for span in SPANS if span <= budget and span < length_max]
-    found = [_load("prompts alone", seed, [(span, 1) for span in spans[:4]], 1)]
+    alone = [(span, 1) for span in spans]
+    found = [make_workload("prompts alone", seed, alone[:4], clients=1)]
     for place, pairs in enumerate(staircases(slots)):
-        found.append(_load(f"up to {len(pairs)} at once", seed + 1000 + place, pairs, len(pairs)))
+        found.append(
+            make_workload(
+                f"up to {len(pairs)} at once", seed + 1000 + place, pairs, clients=len(pairs)
+            )
+        )
     for size in (size for size in BESIDE if size < slots):
         # One client more asks for the prompts, one after the other, while the others generate.
         prompts = [
             (span, 1) for span in BESIDE_SPANS if span + size <= budget and span < length_max
         ]
         pairs = [(SHORT, 2 * len(prompts) + 2)] * size + prompts
-        found.append(_load(f"prompts beside {size}", seed + 2000 + size, pairs, size + 1))
+        found.append(
+            make_workload(f"prompts beside {size}", seed + 2000 + size, pairs, clients=size + 1)
+        )
     for lasting in (1, 2, 3):
         pairs = _scattered(slots, lasting)
-        found.append(_load(f"{lasting} of 5 slots", seed + 5000 + lasting, pairs, len(pairs)))
+        found.append(
+            make_workload(f"{lasting} of 5 slots", seed + 5000 + lasting, pairs, clients=len(pairs))
+        )
     size = min(LONG_SIZE, slots)
     pairs = [(min(LONG, length_max // 4), 2 * SIZE_TICKS)] * size
-    found.append(_load("long contexts", seed + 3000, pairs, size))
+    found.append(make_workload("long contexts", seed + 3000, pairs, clients=size))
     lengths = _shortened(mixed(2 * slots, seed=seed, clients=slots), length_max)
     found.append(replace(lengths, name="mixed lengths"))
-    rest = [(span, 1) for span in spans]
-    found.append(_load("more prompts alone", seed + 4000, rest, 1))
+    found.append(make_workload("more prompts alone", seed + 4000, alone, clients=1))
     return found
 
 
@@ -188,11 +196,3 @@ def _scattered(slots: int, lasting: int) -> list[tuple[int, int]]:
         (SHORT, SCATTERED_LONG if slot % 5 < lasting else SCATTERED_SHORT)
         for slot in range(min(slots, SCATTERED))
     ]
-
-
-def _load(name: str, seed: int, pairs: list[tuple[int, int]], clients: int) -> Workload:
-    jobs = tuple(
-        Job(number=number, prompt_count=prompt, completion_count=completion)
-        for number, (prompt, completion) in enumerate(pairs)
-    )
-    return Workload(name=name, seed=seed, jobs=jobs, clients=clients)

@@ -21,10 +21,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from jitney_lab.bench.workload import Workload
-from jitney_lab.plan.figures import Figures, figures_of
 from jitney_lab.plan.pool import Pool
 from jitney_lab.plan.replica import CELL
-from jitney_lab.plan.search import TAIL, WARM, LoadCase, PlanQuestion, count_for, sustained_per_s
+from jitney_lab.plan.search import (
+    TAIL,
+    WARM,
+    Figures,
+    LoadCase,
+    PlanQuestion,
+    count_for,
+    figures_of,
+    sustained_per_s,
+)
 from jitney_lab.plan.simulate import SimulatedRun, simulate
 
 HOURS = 24
@@ -53,17 +61,6 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HourFigures:
-    """One hour of all passes."""
-
-    per_s: float
-    """Requests that arrive."""
-    share: float
-    """The part of them that ended within the limits."""
-    p95_ms: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DayFigures:
     """What the fleet does in a day. Latencies are milliseconds."""
 
@@ -78,7 +75,9 @@ class DayFigures:
     ttft_p95_ms: Estimate
     overloaded: tuple[int, ...]
     """Hours in which more arrives than the fleet sustains."""
-    hours: tuple[HourFigures, ...]
+    hours: tuple[dict[str, float], ...]
+    """For each hour of all passes: the requests that arrive (`per_s`), the part of them that ended
+    within the limits (`share`), and `p95_ms`."""
 
 
 def sinusoid(peak: float) -> tuple[float, ...]:
@@ -123,7 +122,7 @@ def simulate_day(day: DayCase, pool: Pool) -> DayFigures:
         ttft_p95_ms=estimate([each.ttft_p95_ms for each in passes]),
         overloaded=tuple(hour for hour in hours if question.per_s * day.hours[hour] > most_per_s),
         hours=tuple(
-            HourFigures(per_s=question.per_s * rate, share=each.share, p95_ms=each.p95_ms)
+            {"per_s": question.per_s * rate, "share": each.share, "p95_ms": each.p95_ms}
             for rate, each in zip(day.hours, by_hour, strict=True)
         ),
     )

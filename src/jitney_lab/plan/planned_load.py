@@ -6,15 +6,15 @@ Its sentence stands among the notes of every result, and all of it in the JSON.
 from dataclasses import asdict, dataclass
 
 from jitney_lab.plan.day import HOUR_S
-from jitney_lab.plan.traffic import BUSIEST_S, Busiest, Recorded, Traffic
+from jitney_lab.plan.traffic import BUSIEST_S, BusiestPart, TraceRates, Traffic
 
-GIVEN = "request_rate"
+RATE_FLAG = "request_rate"
 BUSIEST = "busiest part of the trace"
 TRACE = "mean of the trace"
 CAPACITY = "what one replica sustains within the limits"
 IDLE = "nearly idle"
 REASONS = {
-    GIVEN: "as given",
+    RATE_FLAG: "as given",
     TRACE: "the mean of the trace",
     CAPACITY: "as many as one replica sustains within the limits; none was given",
     IDLE: "nearly nothing: none was given, and with the present settings no load is within the "
@@ -30,7 +30,7 @@ class PlannedLoad:
     traffic: Traffic
     per_s: float
     rate_from: str
-    recorded: Recorded | None = None
+    recorded: TraceRates | None = None
     """None without a trace, and with one without times."""
     options: dict[str, object]
     """The lengths, or the trace, as the user gave them."""
@@ -53,15 +53,15 @@ class PlannedLoad:
 
 
 def chosen_rate(
-    given_per_s: float | None, recorded: Recorded | None, *, replays: bool
+    flag_per_s: float | None, recorded: TraceRates | None, *, replays: bool
 ) -> tuple[float, str] | None:
     """The rate that the user gave, or that of the trace, and its source; None without both.
 
     A replay and a day have the ups and downs of the trace; a search has one rate. A fleet for the
     mean would have too few replicas whenever more than that arrives.
     """
-    if given_per_s is not None:
-        return given_per_s, GIVEN
+    if flag_per_s is not None:
+        return flag_per_s, RATE_FLAG
     if recorded is None:
         return None
     # A short trace has no busiest part.
@@ -102,6 +102,6 @@ def span_text(seconds: float) -> str:
     return f"{seconds:.3g} seconds"
 
 
-def _part_text(busiest: Busiest) -> str:
+def _part_text(busiest: BusiestPart) -> str:
     length = "minute" if busiest.span_s == BUSIEST_S else span_text(busiest.span_s)
     return f"busiest {length}"

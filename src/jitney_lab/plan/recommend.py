@@ -18,13 +18,13 @@ from itertools import pairwise
 from typing import Any  # Any: settings are of several types
 
 from jitney.core.scheduler_settings import Mix, Policy, SchedulerSettings, Strategy
-from jitney_lab.plan.figures import Figures
 from jitney_lab.plan.pool import Pool
 from jitney_lab.plan.replica import CELL, REPLICAS_MAX
 from jitney_lab.plan.search import (
     HIGHEST,
     SLOTS,
     Capacity,
+    Figures,
     LoadCase,
     PlanQuestion,
     find_capacity,

@@ -15,7 +15,7 @@ from jitney.core.request import Request, RequestId
 from jitney.core.scheduler import PlannedBatch, Scheduler
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.errors import JitneyError
-from jitney_cluster.routing import HEAD_STRIDES, HEADS_MAX, ReplicaReport
+from jitney_cluster.routing import HEAD_STRIDES, ReplicaReport
 from jitney_lab.bench.timing import RequestTimes
 from jitney_lab.bench.workload import Job
 from jitney_lab.plan.tick_cost import TickCost
@@ -24,6 +24,9 @@ _TOKEN = Sample(token=0)
 _NO_TOKEN = Sample()
 _FILLING = 0
 """The token of prompts and completions. Only the first one of a prompt is its own."""
+
+_SHARED = -1
+"""The token of what prompts share."""
 
 INGRESS = "plan"
 """The name under which the router knows itself."""
@@ -56,7 +59,6 @@ class Configuration:
 class Live:
     """A request that has not ended."""
 
-    job: Job
     request: Request
     times: RequestTimes
     number: int = 0
@@ -70,12 +72,11 @@ def make_request(job: Job, prompt_max: int = PROMPT_MAX) -> Request:
     """
     if job.prompt_count > prompt_max:
         job = replace(job, prompt_count=prompt_max, prefix_count=0)
-    group = (-1 - job.prefix_group,)
     own = (job.number + 1,) if job.prompt_count > job.prefix_count else ()
     filling = (_FILLING,) * (job.prompt_count - job.prefix_count - len(own))
     return Request(
         id=RequestId(str(job.number)),
-        prompt=group * job.prefix_count + own + filling,
+        prompt=(_SHARED,) * job.prefix_count + own + filling,
         params=_params(job.completion_count),
         seed=0,
     )
@@ -135,21 +136,10 @@ class SimulatedReplica:
 
     def report(self, now: float) -> ReplicaReport:
         """The state for the router, as `jitney_cluster.replica_engine` reports it."""
-        snapshot = self.scheduler.snapshot()
-        fit = snapshot.fit
         busy_s = self._busy_s + (now - self._busy_since if self._live else 0.0)
-        return ReplicaReport(
-            slot_count=snapshot.slot_count,
-            running_count=snapshot.running_count,
-            waiting_count=snapshot.waiting_count,
-            prefill_tokens=snapshot.waiting_tokens + snapshot.prefill_left,
-            kv_free=snapshot.kv_tokens - snapshot.kv_used + snapshot.kv_cached,
-            tick_s=0.0 if fit is None else fit.seconds(snapshot.running_count),
-            prefill_token_s=snapshot.prefill_token_s,
-            ends_per_s=self._ended_count / busy_s if busy_s else 0.0,
-            heads=frozenset(sorted(self.scheduler.heads(HEAD_STRIDES))[:HEADS_MAX]),
-            seen={INGRESS: self._seen},
-        )
+        ends_per_s = self._ended_count / busy_s if busy_s else 0.0
+        heads = self.scheduler.heads(HEAD_STRIDES)
+        return ReplicaReport.of(self.scheduler.snapshot(), ends_per_s, heads, {INGRESS: self._seen})
 
     def end_waits(self, now: float) -> None:
         """Let a group start that is not full: nobody will fill it."""

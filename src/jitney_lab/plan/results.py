@@ -9,13 +9,12 @@ from dataclasses import asdict, dataclass, fields, replace
 
 from jitney.core.scheduler_settings import Policy, SchedulerSettings
 from jitney_lab.bench.report import Result
-from jitney_lab.bench.steal import SHARE_TOLD
+from jitney_lab.bench.steal import SHARE_NOTED
 from jitney_lab.plan.day import DayFigures, Estimate
-from jitney_lab.plan.figures import METRICS, Figures
 from jitney_lab.plan.planned_load import PlannedLoad, load_note, number_text
 from jitney_lab.plan.recommend import GAIN, Fleet, Recommendation
 from jitney_lab.plan.replica import CELL, REPLICAS_MAX, replicas_text
-from jitney_lab.plan.search import PlanQuestion
+from jitney_lab.plan.search import METRICS, Figures, PlanQuestion
 from jitney_lab.plan.tick_cost import DOUBTED, Cost
 
 CHOSEN = ("max_num_seqs", "max_num_batched_tokens", "prefill_chunk", "mix", "policy")
@@ -61,7 +60,7 @@ def result_of(found: Result, question: PlanQuestion, load: PlannedLoad) -> Resul
     )
 
 
-def recommended(question: PlanQuestion, found: Recommendation) -> Result:
+def plan_result(question: PlanQuestion, found: Recommendation) -> Result:
     """What to set, beside what is set now."""
     pair = (found.present, found.best)
     rows: list[tuple[object, ...]] = [
@@ -107,7 +106,9 @@ class Replay:
     is_overloaded: bool | None = None
 
 
-def replayed(question: PlanQuestion, rows: Sequence[Replay], policies: Iterable[object]) -> Result:
+def what_if_result(
+    question: PlanQuestion, rows: Sequence[Replay], policies: Iterable[object]
+) -> Result:
     """One workload under several settings, side by side."""
     first = rows[0].figures
     notes = [_failures(each) for each in rows if each.figures.failed]
@@ -223,7 +224,7 @@ def _fleet_figures(fleet: Fleet) -> dict[str, object]:
 def cost_note(cost: Cost) -> str:
     """Which cost was used, and how good it is."""
     doubt = ""
-    if cost.stolen_share is not None and cost.stolen_share > SHARE_TOLD:
+    if cost.stolen_share is not None and cost.stolen_share > SHARE_NOTED:
         doubt = (
             f" Other machines on the same host took {100 * cost.stolen_share:.0f} % of the "
             "processors while it was measured: measure again at another time."

@@ -171,7 +171,7 @@ class _SimulatedFleet:
 
     def _arrive(self, job: Job, now: float) -> list[Live]:
         times = RequestTimes(sent_at=now, prompt_count=job.prompt_count)
-        live = Live(job, make_request(job, self._prompt_max), times)
+        live = Live(make_request(job, self._prompt_max), times)
         index = self._router.send(live, now)
         if index is None:
             return [live]

@@ -80,7 +80,7 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Busiest:
+class BusiestPart:
     """The part of a recording with the most requests. Times are seconds."""
 
     per_s: float
@@ -92,13 +92,13 @@ class Busiest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
+class TraceRates:
     """The rates of a recording with times, as it was."""
 
     count: int
     span_s: float
     mean_per_s: float
-    busiest: Busiest
+    busiest: BusiestPart
 
 
 def read_recording(path: Path, *, seed: int, say: Say) -> Workload:
@@ -202,9 +202,9 @@ def rate_of(workload: Workload) -> float:
     return len(workload.jobs) / span_s
 
 
-def recorded_of(workload: Workload) -> Recorded:
+def rates_of(workload: Workload) -> TraceRates:
     """The rates of a recording with times."""
-    return Recorded(
+    return TraceRates(
         count=len(workload.jobs),
         span_s=workload.jobs[-1].at_s - workload.jobs[0].at_s,
         mean_per_s=rate_of(workload),
@@ -212,32 +212,25 @@ def recorded_of(workload: Workload) -> Recorded:
     )
 
 
-def busiest(workload: Workload) -> Busiest:
+def busiest(workload: Workload) -> BusiestPart:
     """The busiest part of a recording with times."""
     times = [job.at_s for job in workload.jobs]
     per_s = rate_of(workload)
     span_s = max(BUSIEST_S, BUSIEST_COUNT / per_s)
     if span_s >= times[-1] - times[0]:
-        return Busiest(per_s=per_s, at_s=0.0, span_s=times[-1] - times[0], is_all=True)
+        return BusiestPart(per_s=per_s, at_s=0.0, span_s=times[-1] - times[0], is_all=True)
     most = first = at = 0
     for last, at_s in enumerate(times):
         while at_s - times[first] >= span_s:
             first += 1
         if last - first >= most:
             most, at = last - first + 1, first
-    return Busiest(per_s=most / span_s, at_s=times[at] - times[0], span_s=span_s, is_all=False)
+    return BusiestPart(per_s=most / span_s, at_s=times[at] - times[0], span_s=span_s, is_all=False)
 
 
 def _numbered(kinds: Sequence[Job], times: Sequence[float]) -> tuple[Job, ...]:
     return tuple(
-        Job(
-            number=number,
-            at_s=at_s,
-            prompt_count=kind.prompt_count,
-            completion_count=kind.completion_count,
-            prefix_count=kind.prefix_count,
-            prefix_group=kind.prefix_group,
-        )
+        replace(kind, number=number, at_s=at_s)
         for number, (kind, at_s) in enumerate(zip(kinds, times, strict=True))
     )
 

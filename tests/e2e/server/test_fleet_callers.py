@@ -38,7 +38,7 @@ def test_a_stream_that_is_cut_in_the_middle_says_so() -> None:
             lines = stream.iter_lines()
             first = next(lines)
             (request_id,) = fleet._live
-            fleet.control.cancel(RequestId(request_id))
+            fleet.cancel(RequestId(request_id))
             rest = [line for line in lines if line]
     assert json.loads(first.removeprefix("data: "))["choices"]
     assert "data: [DONE]" not in rest

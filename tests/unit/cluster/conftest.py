@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -29,8 +30,6 @@ from jitney_cluster.replica_messages import (
 )
 from jitney_cluster.routing import RouteTable
 
-MakeRequest = Callable[..., Request]
-MakeCluster = Callable[..., Any]  # Any: tests change what a Cluster does
 TICK_S = 0.002
 SETTINGS = Settings(backend="fake", max_num_seqs=4, max_model_len=512)
 
@@ -151,7 +150,7 @@ class LocalDispatch:
             raise ReplicaLost(str(error)) from error
 
     async def describe(self) -> Description:
-        return decode_description(next(iter(self.replicas.values())).describe())
+        return decode_description(await next(iter(self.replicas.values())).describe())
 
     async def encode(self, texts: Sequence[Segment]) -> list[int]:
         return await next(iter(self.replicas.values())).encode(texts)
@@ -171,12 +170,14 @@ class Cluster:
     def __init__(self, count: int, settings: Settings = SETTINGS) -> None:
         self.dispatch = LocalDispatch()
         self._settings = settings
-        first, *_ = [self.dispatch.add(settings) for _ in range(count)]
-        description = decode_description(self.dispatch.replicas[first].describe())
-        self.fleet = ReplicaFleet(self.dispatch, description, replica_count=count)
-        self.dispatch.fleet = self.fleet
+        self._count = count
+        for _ in range(count):
+            self.add()
 
     async def __aenter__(self) -> "Cluster":
+        description = await self.dispatch.describe()
+        self.fleet = ReplicaFleet(self.dispatch, description, replica_count=self._count)
+        self.dispatch.fleet = self.fleet
         await self.fleet.open()
         return self
 
@@ -190,30 +191,23 @@ class Cluster:
         return self.dispatch.add(self._settings)
 
 
-@pytest.fixture
-def make_request() -> Callable[..., Request]:
+_NUMBERS = itertools.count(1)
+
+
+def make_request(prompt: str = "a prompt", *, scope: str = "", **params: object) -> Request:
     """A request with a text as its prompt."""
-    count = 0
-
-    def make(prompt: str = "a prompt", *, scope: str = "", **params: object) -> Request:
-        nonlocal count
-        count += 1
-        values = {"temperature": 0.0, "max_tokens": 16, "ignore_eos": True} | params
-        return Request(
-            id=RequestId(f"q{count}"),
-            prompt=tuple(encode(prompt, special=False)),
-            params=SamplingParams(**values),  # type: ignore[arg-type]
-            seed=7,
-            scope=scope,
-        )
-
-    return make
+    values = {"temperature": 0.0, "max_tokens": 16, "ignore_eos": True} | params
+    return Request(
+        id=RequestId(f"q{next(_NUMBERS)}"),
+        prompt=tuple(encode(prompt, special=False)),
+        params=SamplingParams(**values),  # type: ignore[arg-type]
+        seed=7,
+        scope=scope,
+    )
 
 
-@pytest.fixture
-def make_cluster() -> Callable[..., Cluster]:
-    """A cluster with so many replicas. Made inside an event loop."""
-    return Cluster
+make_cluster: Callable[..., Any] = Cluster
+"""Any: tests change what a Cluster does."""
 
 
 async def until(is_so: Callable[[], object]) -> None:

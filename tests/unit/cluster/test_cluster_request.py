@@ -22,7 +22,7 @@ from jitney_cluster.cluster_request import (
 )
 from jitney_cluster.replica_messages import OrderEnded
 from jitney_cluster.routing import head_of
-from tests.unit.cluster.conftest import MakeRequest
+from tests.unit.cluster.conftest import make_request
 
 STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
 
@@ -80,7 +80,7 @@ def ran(live: ClusterRequest) -> Verdict:
     return live.lose(1.0)
 
 
-def test_a_request_that_made_nothing_is_sent_as_it_was(make_request: MakeRequest) -> None:
+def test_a_request_that_made_nothing_is_sent_as_it_was() -> None:
     request = replace(make_request(n=2), request_timeout_s=9.0)
     live = live_of(request)
     assert resumed(live, 5.5) == replace(request, request_timeout_s=3.5)
@@ -88,7 +88,7 @@ def test_a_request_that_made_nothing_is_sent_as_it_was(make_request: MakeRequest
     assert resumed(live_of(make_request()), 1000.0).request_timeout_s is None
 
 
-def test_it_goes_on_from_what_its_caller_has(make_request: MakeRequest) -> None:
+def test_it_goes_on_from_what_its_caller_has() -> None:
     """Guards invariant 5: nothing twice, and nothing left out."""
     request = replace(make_request(), queue_timeout_s=1.0, request_timeout_s=5.5)
     live = live_of(request)
@@ -108,7 +108,7 @@ def test_it_goes_on_from_what_its_caller_has(make_request: MakeRequest) -> None:
 @pytest.mark.parametrize("is_accepted", [False, True])
 @pytest.mark.parametrize("is_own", [False, True])
 def test_the_limit_for_waiting_does_not_begin_anew_at_a_replica(
-    make_request: MakeRequest, is_own: bool, is_accepted: bool
+    is_own: bool, is_accepted: bool
 ) -> None:
     """Guards `queue_timeout_s`: a request that waited at its ingress, or on a replica that was
     lost, had the whole limit again."""
@@ -124,7 +124,7 @@ def test_the_limit_for_waiting_does_not_begin_anew_at_a_replica(
         resumed(live, 6.0)
 
 
-def test_one_that_had_a_slot_does_not_wait_for_its_first(make_request: MakeRequest) -> None:
+def test_one_that_had_a_slot_does_not_wait_for_its_first() -> None:
     """Guards those that lost their replica before their first token: their wait was over."""
     live = live_of(make_request(), queue_timeout_s=5.0)
     live.is_accepted = True
@@ -134,7 +134,7 @@ def test_one_that_had_a_slot_does_not_wait_for_its_first(make_request: MakeReque
     assert resumed(live, 101.0).queue_timeout_s is None
 
 
-def test_a_deadline_that_has_passed_ends_it(make_request: MakeRequest) -> None:
+def test_a_deadline_that_has_passed_ends_it() -> None:
     for live in (
         live_of(replace(make_request(), request_timeout_s=2.0)),
         live_of(make_request(), request_timeout_s=2.0),
@@ -144,7 +144,7 @@ def test_a_deadline_that_has_passed_ends_it(make_request: MakeRequest) -> None:
             resumed(live, 2.0)
 
 
-def test_completions_that_ended_are_not_made_again(make_request: MakeRequest) -> None:
+def test_completions_that_ended_are_not_made_again() -> None:
     live = live_of(make_request(n=3))
     live.take(delta(1, 1, finish=LENGTH), 1.0)
     live.take(delta(2, 2, 3), 1.0)
@@ -153,7 +153,7 @@ def test_completions_that_ended_are_not_made_again(make_request: MakeRequest) ->
     assert resumed(live).resumed_tokens == {0: (), 2: (2, 3)}
 
 
-def test_an_end_without_a_token_is_a_beginning(make_request: MakeRequest) -> None:
+def test_an_end_without_a_token_is_a_beginning() -> None:
     """Guards completions that stop at once: the next engine does not make them again."""
     live = live_of(make_request(n=2))
     live.take(delta(0, finish=STOP), 1.0)
@@ -162,14 +162,14 @@ def test_an_end_without_a_token_is_a_beginning(make_request: MakeRequest) -> Non
     assert resumed(live).resumed == (None, ())
 
 
-def test_nothing_comes_after_the_end_of_a_completion(make_request: MakeRequest) -> None:
+def test_nothing_comes_after_the_end_of_a_completion() -> None:
     live = live_of(make_request())
     live.take(delta(0, 1, finish=LENGTH), 1.0)
     with pytest.raises(AssertionError, match="after the end"):
         live.take(delta(0, 2), 1.0)
 
 
-def test_losses_while_it_waits_do_not_count(make_request: MakeRequest) -> None:
+def test_losses_while_it_waits_do_not_count() -> None:
     """Guards the innocent: a request in a queue did not end that engine."""
     live = live_of(make_request())
     verdicts = {live.lose(1.0) for _ in range(3 * LOSSES_MAX)}
@@ -178,7 +178,7 @@ def test_losses_while_it_waits_do_not_count(make_request: MakeRequest) -> None:
     assert live.lose(1.0) is Verdict.GO_ON, "it did not run there"
 
 
-def test_losses_while_it_runs_make_it_a_suspect_and_end_it(make_request: MakeRequest) -> None:
+def test_losses_while_it_runs_make_it_a_suspect_and_end_it() -> None:
     """Guards everyone else: what kills each of its engines is not given another one."""
     live = live_of(make_request())
     verdicts = [ran(live) for _ in range(LOSSES_MAX)]
@@ -187,14 +187,14 @@ def test_losses_while_it_runs_make_it_a_suspect_and_end_it(make_request: MakeReq
     assert verdicts == [*innocent, *suspect, Verdict.FAIL]
 
 
-def test_a_suspect_stays_one_while_it_waits(make_request: MakeRequest) -> None:
+def test_a_suspect_stays_one_while_it_waits() -> None:
     live = live_of(make_request())
     for _ in range(SUSPECT_LOSSES):
         ran(live)
     assert live.lose(1.0) is Verdict.ALONE
 
 
-def test_a_token_shows_that_it_is_harmless(make_request: MakeRequest) -> None:
+def test_a_token_shows_that_it_is_harmless() -> None:
     """Guards long requests: they outlive many engines, if each makes something of them."""
     live = live_of(make_request())
     for token in range(LOSSES_MAX * 2):
@@ -205,7 +205,7 @@ def test_a_token_shows_that_it_is_harmless(make_request: MakeRequest) -> None:
         live.take(delta(0, token), 1.0)
 
 
-def test_a_delta_without_tokens_shows_nothing(make_request: MakeRequest) -> None:
+def test_a_delta_without_tokens_shows_nothing() -> None:
     live = live_of(make_request())
     for _ in range(LOSSES_MAX):
         live.take(delta(0), 1.0)
@@ -213,7 +213,7 @@ def test_a_delta_without_tokens_shows_nothing(make_request: MakeRequest) -> None
     assert verdict is Verdict.FAIL
 
 
-def test_no_request_is_moved_without_end(make_request: MakeRequest) -> None:
+def test_no_request_is_moved_without_end() -> None:
     """Guards invariant 8: a fleet whose engines all die ends its requests."""
     live = live_of(make_request())
     assert {live.lose(1.0) for _ in range(MOVES_MAX)} == {Verdict.GO_ON}
@@ -230,7 +230,7 @@ def test_no_request_is_moved_without_end(make_request: MakeRequest) -> None:
     ],
 )
 def test_usage_is_right_where_nobody_told_it(
-    make_request: MakeRequest, finish: FinishReason, stop_reason: str | int | None, count: int
+    finish: FinishReason, stop_reason: str | int | None, count: int
 ) -> None:
     """Guards bills: the end token was computed, though it is not among the tokens."""
     live = live_of(make_request("12345678", n=2))
@@ -244,7 +244,7 @@ def test_usage_is_right_where_nobody_told_it(
     assert second.usage.completion_count == 1
 
 
-def test_what_an_engine_tells_of_an_end_is_kept(make_request: MakeRequest) -> None:
+def test_what_an_engine_tells_of_an_end_is_kept() -> None:
     live = live_of(make_request(n=2))
     live.take(delta(0, 1, finish=LENGTH), 1.0)
     live.take_results(ended(0, LENGTH, 9))
@@ -254,7 +254,7 @@ def test_what_an_engine_tells_of_an_end_is_kept(make_request: MakeRequest) -> No
     assert (second.preempted_count, second.message) == (0, None)
 
 
-def test_a_completion_that_did_not_end_was_cancelled(make_request: MakeRequest) -> None:
+def test_a_completion_that_did_not_end_was_cancelled() -> None:
     live = live_of(make_request("12345678"))
     live.take(delta(0, 1, 2), 1.0)
     (completion,) = live.answer(2.0).completions
@@ -262,7 +262,7 @@ def test_a_completion_that_did_not_end_was_cancelled(make_request: MakeRequest) 
     assert completion.usage == Usage(prompt_count=8, completion_count=2, cached_count=0)
 
 
-def test_logprobs_are_kept_for_a_whole_answer_only(make_request: MakeRequest) -> None:
+def test_logprobs_are_kept_for_a_whole_answer_only() -> None:
     """Guards memory: those of a stream have gone out already."""
     for stores, count in ((True, 1), (True, None), (False, 1)):
         live = live_of(make_request(logprobs=count), stores_logprobs=stores)
@@ -277,7 +277,7 @@ def test_logprobs_are_kept_for_a_whole_answer_only(make_request: MakeRequest) ->
             assert (completion.logprobs, completion.cumulative_logprob) == (None, None)
 
 
-def test_times_are_those_of_the_caller(make_request: MakeRequest) -> None:
+def test_times_are_those_of_the_caller() -> None:
     """Guards figures over a loss: the first slot and the first token count, not the last ones."""
     live = live_of(make_request(n=2), 0.5)
     live.start(2.0)
@@ -293,12 +293,12 @@ def test_times_are_those_of_the_caller(make_request: MakeRequest) -> None:
     assert live.answer(20.0).total_s == 20.0
 
 
-def test_a_request_that_never_ran_has_no_time_in_the_queue(make_request: MakeRequest) -> None:
+def test_a_request_that_never_ran_has_no_time_in_the_queue() -> None:
     timing = live_of(make_request(), 0.5).answer(4.0).timing
     assert timing == Timing(queue_s=None, first_token_s=None, total_s=4.0, sent_s=0.5)
 
 
-def test_a_loss_while_it_catches_up_is_not_its_fault(make_request: MakeRequest) -> None:
+def test_a_loss_while_it_catches_up_is_not_its_fault() -> None:
     """Guards long answers: where each token is computed again, replicas may be lost meanwhile."""
     live = live_of(make_request())
     live.take(delta(0, 1, 2), 1.0)
@@ -314,7 +314,7 @@ def test_a_loss_while_it_catches_up_is_not_its_fault(make_request: MakeRequest) 
     assert verdicts == [Verdict.GO_ON, Verdict.ALONE, Verdict.FAIL]
 
 
-def test_times_between_tokens_go_on_over_a_move(make_request: MakeRequest) -> None:
+def test_times_between_tokens_go_on_over_a_move() -> None:
     """Guards the latencies of a cluster: each token but the first has its time, once, the end token
     too, and the wait for another engine is one of them."""
     live = live_of(make_request(n=2))

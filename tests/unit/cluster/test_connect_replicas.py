@@ -7,7 +7,7 @@ import pytest
 from jitney_cluster import dispatch as module
 from jitney_cluster.dispatch import ReplicaLost, connect_replicas
 from jitney_cluster.replica_messages import Address
-from tests.unit.cluster.conftest import LocalDispatch, MakeCluster, until
+from tests.unit.cluster.conftest import LocalDispatch, make_cluster, until
 
 NOWHERE = Address("", "127.0.0.1", 1, "")
 
@@ -18,7 +18,7 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "QUIET_S", 0.01)
 
 
-async def test_replicas_are_there_without_a_request(make_cluster: MakeCluster) -> None:
+async def test_replicas_are_there_without_a_request() -> None:
     """Guards the page of a new cluster, and that after a kill: it would show one replica of two."""
     async with make_cluster(2) as cluster:
         fleet = cluster.fleet

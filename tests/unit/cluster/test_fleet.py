@@ -15,9 +15,9 @@ from jitney.errors import BackendFailed, DeadlineExceeded, EngineStopped, Invali
 from jitney.records import Record, RequestAccepted, RequestDone, RequestFailed, RequestRefused
 from jitney_cluster.dispatch import ReplicaLost
 from jitney_cluster.replica_messages import Order, OrderAccepted, OrderStarted
-from tests.unit.cluster.conftest import MakeCluster, MakeRequest
+from tests.unit.cluster.conftest import make_cluster, make_request
 
-SLOW = {"max_tokens": 200}
+SLOW: dict[str, Any] = {"max_tokens": 200}
 
 
 async def texts_of(cluster: Any, requests: list[Request]) -> list[str]:
@@ -40,9 +40,7 @@ async def made(cluster: Any, count: int) -> None:
         await asyncio.sleep(0.001)
 
 
-async def test_requests_are_spread_and_answered(
-    make_cluster: MakeCluster, make_request: MakeRequest
-) -> None:
+async def test_requests_are_spread_and_answered() -> None:
     requests = [make_request(f"prompt {number}") for number in range(12)]
     async with make_cluster(1) as alone:
         expected = await texts_of(alone, requests)
@@ -51,9 +49,7 @@ async def test_requests_are_spread_and_answered(
         assert set(cluster.dispatch.sent) == set(cluster.dispatch.replicas)
 
 
-async def test_a_caller_cannot_tell_that_a_replica_died(
-    make_cluster: MakeCluster, make_request: MakeRequest
-) -> None:
+async def test_a_caller_cannot_tell_that_a_replica_died() -> None:
     """Guards invariants 1, 4 and 5 over a loss: nothing twice, nothing lost, usage right."""
     requests = [
         make_request(f"prompt {number}", temperature=float(number % 2), **SLOW)
@@ -78,9 +74,7 @@ async def test_a_caller_cannot_tell_that_a_replica_died(
         assert cluster.fleet.stats().live_requests == 0
 
 
-async def test_nothing_is_sent_to_a_lost_replica_that_ray_still_lists(
-    make_cluster: MakeCluster, make_request: MakeRequest
-) -> None:
+async def test_nothing_is_sent_to_a_lost_replica_that_ray_still_lists() -> None:
     """Guards the length of a pause: Ray misses a dead machine up to a minute later than we do."""
     requests = [make_request(f"prompt {number}", **SLOW) for number in range(8)]
     async with make_cluster(2) as cluster:
@@ -96,9 +90,7 @@ async def test_nothing_is_sent_to_a_lost_replica_that_ray_still_lists(
         assert lost not in moved
 
 
-async def test_an_order_that_a_silent_replica_did_not_take_goes_elsewhere(
-    make_cluster: MakeCluster, make_request: MakeRequest
-) -> None:
+async def test_an_order_that_a_silent_replica_did_not_take_goes_elsewhere() -> None:
     """Guards callers of a machine that hangs: Ray would let them wait for a minute."""
     async with make_cluster(2) as cluster:
         first, *others = (make_request(f"prompt {number}") for number in range(9))
@@ -113,9 +105,7 @@ async def test_an_order_that_a_silent_replica_did_not_take_goes_elsewhere(
         assert all(await reading)
 
 
-async def test_a_whole_answer_survives_too(
-    make_cluster: MakeCluster, make_request: MakeRequest
-) -> None:
+async def test_a_whole_answer_survives_too() -> None:
     """Guards calls without a stream: logprobs and several completions included."""
     request = make_request(n=3, temperature=1.0, logprobs=2, **SLOW)
     async with make_cluster(1) as alone:
@@ -132,9 +122,7 @@ async def test_a_whole_answer_survives_too(
     assert answer.usage.completion_count == expected.usage.completion_count
 
 
-async def test_a_request_that_kills_its_replicas_ends_alone(
-    make_cluster: MakeCluster, make_request: MakeRequest
-) -> None:
+async def test_a_request_that_kills_its_replicas_ends_alone() -> None:
     """Guards everyone else: it ends after three losses without a token, and they do not."""
     innocent = [make_request(f"prompt {number}", **SLOW) for number in range(6)]
     async with make_cluster(1) as alone:
@@ -150,9 +138,7 @@ async def test_a_request_that_kills_its_replicas_ends_alone(
         assert await reading == expected
 
 
-async def test_a_full_replica_sends_it_on_and_a_full_fleet_refuses(
-    make_cluster: MakeCluster, make_request: MakeRequest
-) -> None:
+async def test_a_full_replica_sends_it_on_and_a_full_fleet_refuses() -> None:
     """Guards admission over all: 429 only when every queue is full, with a time to try again."""
     settings = Settings(backend="fake", max_num_seqs=1, max_num_queued_reqs=1, max_model_len=512)
     async with make_cluster(2, settings) as cluster:
@@ -168,9 +154,7 @@ async def test_a_full_replica_sends_it_on_and_a_full_fleet_refuses(
         assert all(len(each.completions[0].tokens) == 200 for each in answered)
 
 
-async def test_a_cancel_reaches_the_replica(
-    make_cluster: MakeCluster, make_request: MakeRequest
-) -> None:
+async def test_a_cancel_reaches_the_replica() -> None:
     async with make_cluster(1) as cluster:
         request = make_request(**SLOW)
         handle = cluster.fleet.send(request)
@@ -184,14 +168,12 @@ async def test_a_cancel_reaches_the_replica(
         assert request.id not in cluster.fleet._live
 
 
-async def test_a_pause_is_answered_by_the_replica(
-    make_cluster: MakeCluster, make_request: MakeRequest
-) -> None:
+async def test_a_pause_is_answered_by_the_replica() -> None:
     """Guards who pauses: each replica has a bound of its own, and only it knows."""
     settings = Settings(backend="fake", max_num_seqs=4, max_model_len=512, max_num_queued_reqs=4)
     async with make_cluster(1, settings) as cluster:
         handles = [cluster.fleet.send(make_request(**SLOW)) for _ in range(2)]
-        early = asyncio.wrap_future(cluster.fleet.control.pause(handles[0].id))
+        early = asyncio.wrap_future(cluster.fleet.pause(handles[0].id))
         assert await early is PauseOutcome.NOT_NOW
         await made(cluster, 5)
         while any(each.replica is None for each in cluster.fleet._live.values()):  # noqa: ASYNC110
@@ -201,13 +183,11 @@ async def test_a_pause_is_answered_by_the_replica(
         for handle in handles:
             handle.cancel()
             await handle.result_async()
-        ended = asyncio.wrap_future(cluster.fleet.control.pause(handles[0].id))
+        ended = asyncio.wrap_future(cluster.fleet.pause(handles[0].id))
         assert await ended is PauseOutcome.ENDED
 
 
-async def test_a_deadline_holds_while_there_is_no_replica(
-    make_cluster: MakeCluster, make_request: MakeRequest
-) -> None:
+async def test_a_deadline_holds_while_there_is_no_replica() -> None:
     """Guards invariant 8: no wait is without end."""
     settings = Settings(backend="fake", max_num_seqs=4, max_model_len=512, request_timeout_s=0.2)
     async with make_cluster(1, settings) as cluster:
@@ -216,9 +196,7 @@ async def test_a_deadline_holds_while_there_is_no_replica(
             await cluster.fleet.send(make_request()).result_async()
 
 
-async def test_the_limit_for_waiting_holds_while_there_is_no_replica(
-    make_cluster: MakeCluster, make_request: MakeRequest
-) -> None:
+async def test_the_limit_for_waiting_holds_while_there_is_no_replica() -> None:
     """Guards `queue_timeout_s`: it began only when a replica had the request."""
     async with make_cluster(1) as cluster:
         await cluster.dispatch.kill("r1")
@@ -227,9 +205,7 @@ async def test_the_limit_for_waiting_holds_while_there_is_no_replica(
             await cluster.fleet.send(request).result_async()
 
 
-async def test_the_router_is_told_of_first_tokens(
-    make_cluster: MakeCluster, make_request: MakeRequest
-) -> None:
+async def test_the_router_is_told_of_first_tokens() -> None:
     """Guards routing under load: which prompts are computed only the ingress knows in time."""
     async with make_cluster(1) as cluster:
         for _ in range(3):
@@ -237,9 +213,7 @@ async def test_the_router_is_told_of_first_tokens(
         assert cluster.dispatch.begun == [("r1", 1), ("r1", 2)]
 
 
-async def test_a_mistake_comes_back_as_itself(
-    make_cluster: MakeCluster, make_request: MakeRequest
-) -> None:
+async def test_a_mistake_comes_back_as_itself() -> None:
     """Guards the error of a caller: it is not a loss, and is not tried elsewhere."""
     async with make_cluster(2) as cluster:
         records: list[Record] = []
@@ -251,7 +225,7 @@ async def test_a_mistake_comes_back_as_itself(
         assert [type(each) for each in records] == [RequestRefused]
 
 
-async def test_closing_ends_what_runs(make_cluster: MakeCluster, make_request: MakeRequest) -> None:
+async def test_closing_ends_what_runs() -> None:
     async with make_cluster(1) as cluster:
         records: list[Record] = []
         cluster.fleet.observe(records.append)
@@ -265,9 +239,7 @@ async def test_closing_ends_what_runs(make_cluster: MakeCluster, make_request: M
             cluster.fleet.send(make_request())
 
 
-async def test_a_request_goes_on_with_its_own_model_only(
-    make_cluster: MakeCluster, make_request: MakeRequest
-) -> None:
+async def test_a_request_goes_on_with_its_own_model_only() -> None:
     """Guards a rolling update: beside replicas of a new model, the old one finishes its texts."""
     requests = [make_request(f"prompt {number}", **SLOW) for number in range(4)]
     async with make_cluster(1) as alone:
@@ -285,7 +257,7 @@ async def test_a_request_goes_on_with_its_own_model_only(
 
 
 async def test_a_request_that_no_replica_takes_ends_with_the_reason(
-    make_cluster: MakeCluster, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Guards invariant 8: no wait for a replica is without end."""
     monkeypatch.setattr("jitney_cluster.cluster_request.PLACE_S_MAX", 0.3)
@@ -296,9 +268,7 @@ async def test_a_request_that_no_replica_takes_ends_with_the_reason(
             await cluster.fleet.send(make_request()).result_async()
 
 
-async def test_a_key_has_its_part_on_each_replica(
-    make_cluster: MakeCluster, make_request: MakeRequest
-) -> None:
+async def test_a_key_has_its_part_on_each_replica() -> None:
     """Guards fairness: over all replicas a key holds its share, and no more."""
     async with make_cluster(2) as cluster:
         share = Share(waiting_max=100, waiting_tokens_max=100_000, running_max=2)
@@ -313,9 +283,7 @@ async def test_a_key_has_its_part_on_each_replica(
         await reading
 
 
-async def test_a_moved_request_is_not_refused_by_a_full_queue(
-    make_cluster: MakeCluster, make_request: MakeRequest
-) -> None:
+async def test_a_moved_request_is_not_refused_by_a_full_queue() -> None:
     """Guards invariant 1: who was accepted is not sent away because its replica died."""
     full = Settings(
         backend="fake", max_num_seqs=2, max_num_queued_reqs=4, max_model_len=512, kv_tokens=4096
@@ -329,9 +297,7 @@ async def test_a_moved_request_is_not_refused_by_a_full_queue(
         assert [len(text) > 0 for text in await reading] == [True] * 8
 
 
-async def test_a_suspect_that_is_lost_before_it_starts_goes_on(
-    make_cluster: MakeCluster, make_request: MakeRequest
-) -> None:
+async def test_a_suspect_that_is_lost_before_it_starts_goes_on() -> None:
     """Guards the turn of suspects: one that is lost again gives it back, and takes it again."""
     async with make_cluster(1) as cluster:
         usual, fates = cluster.dispatch.run, ["runs", "runs", "never comes", "never comes"]

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -16,9 +17,9 @@ from jitney_cluster import attempts
 from jitney_cluster.cluster_request import ClusterRequest
 from jitney_cluster.fleet import ReplicaFleet
 from jitney_cluster.replica_messages import OrderDelta, OrderEnded, OrderStarted, ReplicaMessage
-from tests.unit.cluster.conftest import MakeCluster, MakeRequest
+from tests.unit.cluster.conftest import make_cluster, make_request
 
-SLOW = {"max_tokens": 200}
+SLOW: dict[str, Any] = {"max_tokens": 200}
 
 
 Change = Callable[[ReplicaFleet, str, ReplicaMessage], ReplicaMessage | None]
@@ -37,7 +38,7 @@ def change_messages(monkeypatch: pytest.MonkeyPatch, change: Change) -> None:
 
 
 async def test_one_that_had_ended_when_its_replica_was_lost_is_answered(
-    make_cluster: MakeCluster, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Guards the engines: an order to make nothing more stopped each one that got it."""
 
@@ -59,7 +60,7 @@ async def test_one_that_had_ended_when_its_replica_was_lost_is_answered(
 
 
 async def test_one_that_stops_engines_ends_as_one_that_kills_them(
-    make_cluster: MakeCluster, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Guards the fleet: a request on which engines fail goes round no more than thrice."""
 
@@ -79,9 +80,7 @@ async def test_one_that_stops_engines_ends_as_one_that_kills_them(
         assert len(cluster.dispatch.sent) == 3
 
 
-async def test_no_room_for_one_that_runs_is_its_own_end(
-    make_cluster: MakeCluster, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_room_for_one_that_runs_is_its_own_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards constraints that are too large for an engine: no other one is asked."""
 
     def find_no_room(
@@ -100,7 +99,7 @@ async def test_no_room_for_one_that_runs_is_its_own_end(
 
 
 async def test_a_suspect_that_makes_a_token_is_none_any_more(
-    make_cluster: MakeCluster, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Guards those who lost their replicas with the guilty one: they run side by side."""
     begin = ReplicaFleet._begin
@@ -128,11 +127,7 @@ async def test_a_suspect_that_makes_a_token_is_none_any_more(
 )
 @pytest.mark.parametrize("index", [0, 1])
 async def test_a_failure_is_one_though_its_replica_was_lost_before_it_told_why(
-    make_cluster: MakeCluster,
-    make_request: MakeRequest,
-    monkeypatch: pytest.MonkeyPatch,
-    end: tuple[FinishReason, type[JitneyError]],
-    index: int,
+    monkeypatch: pytest.MonkeyPatch, end: tuple[FinishReason, type[JitneyError]], index: int
 ) -> None:
     """Guards callers: what failed was answered as if it had ended well. The last delta of a
     completion may come in a frame of its own, and its replica be lost before the next.
@@ -172,7 +167,7 @@ async def test_a_failure_is_one_though_its_replica_was_lost_before_it_told_why(
 
 
 async def test_a_stream_whose_turn_as_a_suspect_does_not_come_ends_with_the_reason(
-    make_cluster: MakeCluster, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Guards a stream in its middle, when no status can be sent any more: its caller keeps what
     came, and the last event is the error, in a sentence that is true for it."""

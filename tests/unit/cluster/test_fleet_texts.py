@@ -8,10 +8,10 @@ import pytest
 from jitney.core.backend import Segment
 from jitney.core.params import SamplingParams, StructuredOutputsParams
 from jitney.engine.request_factory import GivenUp, RequestFactory
-from tests.unit.cluster.conftest import MakeCluster
+from tests.unit.cluster.conftest import make_cluster
 
 
-async def test_a_caller_whose_time_is_over_holds_no_thread(make_cluster: MakeCluster) -> None:
+async def test_a_caller_whose_time_is_over_holds_no_thread() -> None:
     """Guards the few threads that make requests: a stuck replica held one for a minute, long after
     the deadline of its request. Nor is the replica asked any longer."""
     async with make_cluster(1) as cluster:
@@ -46,7 +46,7 @@ async def test_a_caller_whose_time_is_over_holds_no_thread(make_cluster: MakeClu
             await asyncio.sleep(0.001)
 
 
-async def test_a_caller_that_waits_gets_its_tokens(make_cluster: MakeCluster) -> None:
+async def test_a_caller_that_waits_gets_its_tokens() -> None:
     """Guards slow replicas: to look whether a caller waits is not to give up."""
     async with make_cluster(1) as cluster:
         usual = cluster.dispatch.encode

@@ -72,12 +72,13 @@ class StuckThenFine:
 
     def __init__(self, described: bytes) -> None:
         self._described = described
-        self.describe = self
+        self.call = self
         self.calls: list[asyncio.Future[bytes]] = []
         self.keys: list[str] = []
 
-    def remote(self, *, model_key: str) -> "asyncio.Future[bytes]":
-        """As `handle.describe.remote`."""
+    def remote(self, method: str, *, model_key: str) -> "asyncio.Future[bytes]":
+        """As `handle.call.remote`."""
+        assert method == "describe"
         call: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.calls.append(call)
         self.keys.append(model_key)
@@ -94,7 +95,7 @@ async def test_a_stuck_replica_does_not_keep_an_ingress_from_starting(
     """Guards invariant 8: another replica is asked, and the call on the stuck one is cancelled."""
     monkeypatch.setattr(on_ray, "DESCRIBED_S_MAX", 0.01)
     replica = ReplicaEngine(assemble(Settings(backend="fake")), "r1")
-    handle = StuckThenFine(replica.describe())
+    handle = StuckThenFine(await replica.describe())
     description = await on_ray.RayDispatch(handle, replica.model_key).describe()
     assert description.model_key == replica.model_key
     assert handle.keys == [replica.model_key] * 3
@@ -108,10 +109,10 @@ class Scripted:
     def __init__(self, *answers: object) -> None:
         self._answers = list(answers)
         self.count = 0
-        self.encode = self.prepare = self
+        self.call = self
 
-    def remote(self, asked: object, *, model_key: str) -> "asyncio.Future[object]":
-        """As `handle.encode.remote`."""
+    def remote(self, method: str, _: object, *, model_key: str) -> "asyncio.Future[object]":
+        """As `handle.call.remote`."""
         self.count += 1
         call: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         answer = self._answers.pop(0)
@@ -163,10 +164,10 @@ async def test_a_replica_answers_that_its_backend_ended_with_a_text(tmp_path: Pa
         replica = on_ray.RayReplica(Settings(backend="fake", backend_process=True))
         replica._engine = ReplicaEngine(replica._assembly, "r1")
         key = replica._engine.model_key
-        answer = await replica.encode([(DEADLY, False)], key)
+        answer = await replica.call("encode", [(DEADLY, False)], model_key=key)
         assert isinstance(answer, SentError)
         assert isinstance(answer.error(), InputCrashed)
-        assert await replica.encode([("ab", False)], key) == [97, 98]
+        assert await replica.call("encode", [("ab", False)], model_key=key) == [97, 98]
         await replica._engine.close()
     assert deaths.count == 1
 

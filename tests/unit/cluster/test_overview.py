@@ -24,7 +24,7 @@ from jitney_cluster.overview import LOST_NAMES_MAX, LOST_S, RATE_S, FleetOvervie
 from jitney_cluster.replica_engine import SLOTS_MAX, STRETCHES_MAX, bounded
 from jitney_cluster.replica_messages import ReplicaState
 from tests.snapshots_for_tests import FILLED, IDLE
-from tests.unit.cluster.conftest import HandClock, MakeCluster, MakeRequest, until
+from tests.unit.cluster.conftest import HandClock, make_cluster, make_request, until
 
 SETTINGS = SchedulerSettings(model_len_max=512, max_num_seqs=8)
 TRAITS = Traits(name="t", slots_max=4, kv_tokens=1000, model_len_max=512, batch_invariant=True)
@@ -67,7 +67,7 @@ async def test_rates_are_those_of_the_last_seconds() -> None:
     (view,) = seen.overview.views()
     assert view.tokens_per_s == 0.0, "it has made none since"
     assert view.completion_tokens == 5200
-    assert len(seen.overview._known.there["a"].marks) <= RATE_S / 0.5 + 2
+    assert len(seen.overview._connected["a"].marks) <= RATE_S / 0.5 + 2
 
 
 async def test_a_fleet_that_works_without_a_pause_is_not_stalled() -> None:
@@ -158,9 +158,7 @@ def test_what_is_shown_is_bounded() -> None:
     assert len(shown.stretches) == STRETCHES_MAX
 
 
-async def test_replicas_show_their_slots_when_asked(
-    make_cluster: MakeCluster, make_request: MakeRequest
-) -> None:
+async def test_replicas_show_their_slots_when_asked() -> None:
     """Guards the whole way: over the connection, from each engine to the views of the fleet."""
     async with make_cluster(2) as cluster:
         fleet = cluster.fleet
@@ -277,4 +275,4 @@ async def test_however_many_replicas_come_and_go_their_sum_stays() -> None:
         seen.state(f"r{number}", FILLED, **SUMS)
         seen.overview.lose(f"r{number}")
     assert seen.overview.totals().batches == 3 * count
-    assert len(seen.overview._known.lost) == LOST_NAMES_MAX
+    assert len(seen.overview._sums) == LOST_NAMES_MAX + 1, "and one for the others"

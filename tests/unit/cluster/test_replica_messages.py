@@ -35,8 +35,7 @@ from jitney_cluster.replica_messages import (
     decode_description,
     decode_messages,
     decode_request,
-    encode_description,
-    encode_messages,
+    encode_frame,
     encode_request,
 )
 from tests.snapshots_for_tests import FILLED
@@ -243,13 +242,13 @@ MESSAGES: list[ReplicaMessage] = [
 
 
 def test_all_that_replicas_send_arrives_in_one_frame() -> None:
-    assert decode_messages(encode_messages(MESSAGES)) == MESSAGES
-    assert decode_messages(encode_messages([])) == []
+    assert decode_messages(encode_frame(MESSAGES)) == MESSAGES
+    assert decode_messages(encode_frame([])) == []
 
 
 def test_the_end_of_each_completion_arrives_without_what_went_out_before() -> None:
     """Guards the connection: a long answer would be sent twice, and its request a third time."""
-    (ended,) = decode_messages(encode_messages([OrderEnded.of("q", 1, ANSWER, None)]))
+    (ended,) = decode_messages(encode_frame([OrderEnded.of("q", 1, ANSWER, None)]))
     assert isinstance(ended, OrderEnded)
     assert (ended.failure, ended.prompt_logprobs) == (None, LOGPROBS)
     assert ended.completions == tuple(
@@ -279,7 +278,7 @@ def test_a_description_arrives() -> None:
         request_timeout_s=1.5,
     )
     sent = description_of(settings)
-    arrived = decode_description(encode_description(sent))
+    arrived = decode_description(encode_frame(sent))
     assert arrived.scheduler_settings() == settings
     assert arrived.scheduler_settings().policy is Policy.FAIR
     assert (arrived.traits, arrived.vocabulary) == (sent.traits, sent.vocabulary)
@@ -303,8 +302,8 @@ def test_settings_of_another_version_are_refused(wrong: dict[str, Any]) -> None:
 DECODERS: list[Callable[[bytes], object]] = [decode_request, decode_description, decode_messages]
 FRAMES = [
     encode_request(request_of()),
-    encode_description(description_of(SchedulerSettings(model_len_max=512))),
-    encode_messages(MESSAGES),
+    encode_frame(description_of(SchedulerSettings(model_len_max=512))),
+    encode_frame(MESSAGES),
 ]
 
 
@@ -374,7 +373,7 @@ KNOWN: list[errors.JitneyError] = [
 
 def error_of(error: Exception) -> errors.JitneyError:
     """The error as the ingress gets it."""
-    (ended,) = decode_messages(encode_messages([OrderEnded.of("q", 1, None, error)]))
+    (ended,) = decode_messages(encode_frame([OrderEnded.of("q", 1, None, error)]))
     assert isinstance(ended, OrderEnded)
     assert ended.failure is not None
     return ended.failure.error()

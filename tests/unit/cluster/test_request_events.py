@@ -25,9 +25,9 @@ from jitney.server.observe.recorder import Recorder
 from jitney_cluster.cluster_request import ClusterRequest
 from jitney_cluster.request_events import PROGRESS_S, RequestEvents
 from tests.snapshots_for_tests import IDLE
-from tests.unit.cluster.conftest import HandClock, MakeCluster, MakeRequest
+from tests.unit.cluster.conftest import HandClock, make_cluster, make_request
 
-SLOW = {"max_tokens": 300}
+SLOW: dict[str, Any] = {"max_tokens": 300}
 
 
 class Observed:
@@ -51,7 +51,7 @@ class Observed:
         return [each for each in self.records if isinstance(each, RequestMoved)]
 
 
-def test_a_move_is_told_when_another_replica_has_taken_it(make_request: MakeRequest) -> None:
+def test_a_move_is_told_when_another_replica_has_taken_it() -> None:
     """Guards the story over several losses: from where, to where, why, and how long it took."""
     observed = Observed(make_request())
     observed.accept("r1", 1.0)
@@ -68,9 +68,7 @@ def test_a_move_is_told_when_another_replica_has_taken_it(make_request: MakeRequ
     assert second.away_ms == 2000.0
 
 
-async def test_tokens_are_told_once_in_a_while(
-    make_cluster: MakeCluster, make_request: MakeRequest
-) -> None:
+async def test_tokens_are_told_once_in_a_while() -> None:
     """Guards the way of a token: observers do not see each one."""
     async with make_cluster(1) as cluster:
         records: list[Record] = []
@@ -82,7 +80,7 @@ async def test_tokens_are_told_once_in_a_while(
         assert told[0].generated_tokens >= 1
 
 
-def test_every_time_between_tokens_is_told(make_request: MakeRequest) -> None:
+def test_every_time_between_tokens_is_told() -> None:
     """Guards `inter_token_latency_seconds` of a cluster: it has no ticks to count them from."""
     observed = Observed(make_request())
     recorder = Recorder(512)
@@ -106,7 +104,7 @@ def test_every_time_between_tokens_is_told(make_request: MakeRequest) -> None:
     assert sum(recorder.histograms()["token_gap_seconds"].counts) == 4
 
 
-def test_times_between_tokens_are_told_of_a_request_that_fails(make_request: MakeRequest) -> None:
+def test_times_between_tokens_are_told_of_a_request_that_fails() -> None:
     """Guards the count: what its caller has seen was there, however it ended."""
     observed = Observed(make_request())
     observed.accept("r1", 1.0)
@@ -133,9 +131,7 @@ async def killed(cluster: Any, requests: list[Request]) -> None:
     await asyncio.gather(*(handle.result_async() for handle in handles))
 
 
-async def test_a_request_over_two_replicas_is_one_story(
-    make_cluster: MakeCluster, make_request: MakeRequest
-) -> None:
+async def test_a_request_over_two_replicas_is_one_story() -> None:
     """Guards the trace: one request, its moves as moments of it, and counts that agree."""
     async with make_cluster(2) as cluster:
         records: list[Record] = []
@@ -186,9 +182,7 @@ def total(text: str, name: str) -> float:
     return next(float(each.split()[1]) for each in lines if each.startswith(f"jitney:{name} "))
 
 
-async def test_metrics_are_by_replica_and_the_sum_keeps_what_is_gone(
-    make_cluster: MakeCluster, make_request: MakeRequest
-) -> None:
+async def test_metrics_are_by_replica_and_the_sum_keeps_what_is_gone() -> None:
     """Guards dashboards: series of dead replicas end, and no sum ever falls."""
     async with make_cluster(2) as cluster:
         metrics = Metrics(cluster.fleet, Recorder(512), "tiny")

@@ -161,23 +161,6 @@ def test_what_was_sent_corrects_a_report_that_is_old() -> None:
     assert table.expected_s("a", Head(10)) > 1 / IDLE.ends_per_s
 
 
-def test_what_a_report_counts_is_not_counted_twice() -> None:
-    table = table_of({"a": IDLE})
-    for number in range(1, 5):
-        table.sent("a", f"q{number}", number, Head(10))
-    seen = replace(IDLE, running_count=3, seen={US: 3})
-    table.report("a", seen)
-    for number in range(1, 4):
-        table.began("a", number)
-    corrected = table.expected_s("a", Head(10))
-    alone = table_of({"a": seen})
-    alone.sent("a", "q4", 4, Head(10))
-    assert corrected == alone.expected_s("a", Head(10))
-    table.began("a", 4)
-    table.report("a", replace(FULL, seen={US: 4}))
-    assert table.expected_s("a", Head(10)) == table_of({"a": FULL}).expected_s("a", Head(10))
-
-
 def test_what_a_report_saw_of_another_ingress_says_nothing_of_ours() -> None:
     table = table_of({"a": IDLE})
     table.sent("a", "q1", 1, Head(1000))
@@ -216,40 +199,6 @@ def test_prefill_of_others_counts_as_far_as_it_outlasts_the_report() -> None:
     assert later_s == pytest.approx(3)
 
 
-def test_what_ended_is_taken_off() -> None:
-    """Guards a full replica that became free: it is used before its next report."""
-    table = table_of({"a": IDLE})
-    idle_s = table.expected_s("a", Head(10))
-    for number in range(1, 5):
-        table.sent("a", f"q{number}", number, Head(10))
-    table.ended("a", "q1")
-    table.report("a", replace(IDLE, running_count=3, seen={US: 4}))
-    full = replace(FULL, seen={US: 4})
-    table.report("a", full)
-    full_s = table.expected_s("a", Head(10))
-    table.ended("a", "q2")
-    assert table.expected_s("a", Head(10)) < full_s
-    for _ in range(2):
-        table.ended("a", "q2")
-        table.ended("a", "q3")
-        table.ended("a", "q4")
-    free_s = table.expected_s("a", Head(10))
-    assert free_s == table_of({"a": replace(IDLE, running_count=1)}).expected_s("a", Head(10))
-    table.report("a", full)
-    assert table.expected_s("a", Head(10)) == free_s, "the same report again is not a new one"
-    table.report("a", IDLE)
-    assert table.expected_s("a", Head(10)) == idle_s
-
-
-def test_what_ended_before_it_was_seen_leaves_nothing() -> None:
-    table = table_of({"a": IDLE})
-    before = table.expected_s("a", Head(10))
-    table.sent("a", "q1", 1, Head(1000))
-    assert table.expected_s("a", Head(10)) > before
-    table.ended("a", "q1")
-    assert table.expected_s("a", Head(10)) == before
-
-
 def test_an_end_that_is_told_before_the_sending_leaves_nothing() -> None:
     """Guards replicas that refuse at once: each such order would repel others for ever."""
     table = table_of({"a": IDLE})
@@ -279,31 +228,6 @@ def test_the_avoided_are_not_chosen() -> None:
     assert table.choose(head, ("a", "c", "unknown")) == "b"
     assert table.choose(head, "abc") is None
     assert RouteTable(US).choose(head) is None
-
-
-def test_what_is_said_of_unknown_replicas_is_ignored() -> None:
-    """Guards the moment after a loss: reports and endings of the lost one still come."""
-    table = table_of({"a": IDLE})
-    before = table.expected_s("a", Head(10))
-    table.report("gone", IDLE)
-    table.sent("gone", "q1", 1, Head(10))
-    table.ended("gone", "q1")
-    table.ended("a", "never sent")
-    assert table.replicas == ["a"]
-    assert always(table, Head(10)) == "a"
-    assert table.expected_s("a", Head(10)) == before
-
-
-def test_a_replica_that_left_is_forgotten() -> None:
-    table = table_of({"a": IDLE, "b": FULL})
-    table.sent("b", "q1", 1, Head(1000))
-    table.keep(["b", "c"])
-    assert table.replicas == ["b", "c"]
-    kept_s = table.expected_s("b", Head(10))
-    assert kept_s > 1
-    table.keep(["c"])
-    table.keep(["b", "c"])
-    assert table.expected_s("b", Head(10)) < kept_s
 
 
 def test_a_new_replica_is_as_fast_as_the_fastest_known() -> None:

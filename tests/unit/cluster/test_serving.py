@@ -61,7 +61,7 @@ class ReadyDispatch(LocalDispatch):
     """A way to one replica, which is there when it is asked for."""
 
     async def describe(self) -> Description:
-        return decode_description(self.replicas[self.add()].describe())
+        return decode_description(await self.replicas[self.add()].describe())
 
 
 def test_a_fleet_sees_its_replicas_before_their_first_request() -> None:

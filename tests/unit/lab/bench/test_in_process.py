@@ -56,8 +56,8 @@ def test_a_window_ends_when_all_of_a_load_were_sent() -> None:
     """Guards sizes below the number of slots: they would wait for the rest of it."""
     window = {**JOINING, "max_wait_ms": 60_000.0, "max_num_seqs": 4}
     with engine_target(for_bench(Settings(backend="fake"), **window)) as target:
-        before = target._engine.snapshot().counters["windows_filled"]
+        before = target.engine.snapshot().counters["windows_filled"]
         run = target.run(fixed(2, 4, 1, seed=1, clients=2), gathers=True)
-        after = target._engine.snapshot().counters["windows_filled"]
+        after = target.engine.snapshot().counters["windows_filled"]
     assert run.ticks[0].batch_size == 2
     assert after - before == 1

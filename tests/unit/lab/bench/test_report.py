@@ -57,7 +57,7 @@ def test_the_json_line_comes_though_the_disk_is_full(
 ) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SetupError):
-        finish(RESULT, 0, tmp_path / "file")
+        finish(RESULT, 0, tmp_path / "file", {})
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["x"] == 1
 
 
@@ -124,4 +124,4 @@ def test_only_a_file_that_git_tracks_has_a_commit(tmp_path: Path) -> None:
 def test_a_result_is_json_that_every_reader_takes(tmp_path: Path) -> None:
     odd = Result(name="odd", title="t", columns=(), rows=(), figures={"x": math.inf})
     with pytest.raises(ValueError, match="not JSON compliant"):
-        finish(odd, 0, tmp_path)
+        finish(odd, 0, tmp_path, {})

@@ -1,6 +1,8 @@
 """Decode rates from ticks made by hand, and what is shown of them."""
 
 import time
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -8,37 +10,16 @@ from jitney.config import Settings
 from jitney.errors import SetupError
 from jitney.records import TickRecord
 from jitney_lab.bench.in_process import EngineRun
-from jitney_lab.bench.scaling import GAIN_COLUMNS, _tick_s, measure
+from jitney_lab.bench.scaling import GAIN_COLUMNS, _tick_s, fit, measure, saturation
 from jitney_lab.bench.timing import RequestTimes
+from tests.plan_for_tests import tick as plan_tick
 
 FAKE = Settings(backend="fake", max_num_seqs=4)
 
 
-def tick(
-    number: int,
-    *,
-    at: float,
-    tick_ms: float = 1.0,
-    batch_size: int = 1,
-    prefill_tokens: int = 0,
-    queue_depth: int = 0,
-) -> TickRecord:
-    return TickRecord(
-        at=at,
-        number=number,
-        batch_size=batch_size,
-        decode_tokens=batch_size,
-        prefill_tokens=prefill_tokens,
-        active_slots=batch_size,
-        queue_depth=queue_depth,
-        kv_used=0,
-        kv_cached=0,
-        sampled_tokens=batch_size,
-        preempted_count=0,
-        forward_ms=tick_ms,
-        decode_ms=tick_ms,
-        tick_ms=tick_ms,
-    )
+def tick(number: int, *, at: float, tick_ms: float = 1.0, **values: Any) -> TickRecord:
+    values = {"batch_size": 1, **values}
+    return replace(plan_tick(at, tick_ms), number=number, **values)
 
 
 def test_a_tick_lasts_from_the_end_of_the_one_before_it() -> None:
@@ -70,3 +51,27 @@ def test_without_one_sequence_nothing_is_a_multiple_of_it() -> None:
     assert not set(GAIN_COLUMNS) & set(result.columns)
     assert {len(row) for row in result.rows} == {len(result.columns)}
     assert result.figures["claimed"] == {}
+
+
+def test_a_line_is_found_again() -> None:
+    line = fit({size: 0.010 + 0.002 * size for size in (1, 2, 4, 8, 16)})
+    assert line["fixed_s"] == pytest.approx(0.010)
+    assert line["sequence_s"] == pytest.approx(0.002)
+    assert line["error"] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_the_error_says_how_far_it_is() -> None:
+    assert fit({1: 0.01, 2: 0.01, 4: 0.01, 8: 0.04})["error"] > 0.1
+
+
+def test_saturation_is_where_doubling_stops_helping() -> None:
+    assert saturation({1: 10.0, 2: 18.0, 4: 30.0, 8: 31.0}) == 4
+    assert saturation({1: 10.0, 2: 18.0, 4: 30.0}) is None
+
+
+def test_a_step_of_any_length_counts_as_so_many_doublings() -> None:
+    # 1.3 times for two doublings are 1.14 each; for four they are 1.07 each.
+    assert saturation({1: 10.0, 4: 13.0}) is None
+    assert saturation({1: 10.0, 16: 13.0}) == 1
+    # 1.08 times for half of a doubling.
+    assert saturation({8: 100.0, 11: 108.0}) is None

@@ -55,8 +55,8 @@ def run_at_once(name: str, load: Workload, monkeypatch: pytest.MonkeyPatch) -> E
         assert all_sent.wait(WAIT_S), "not all requests were sent in time"
 
     with engine_target(for_bench(FAKE, **CHANGES[name])) as target:
-        monkeypatch.setattr(target._engine, "stop_gathering", all_sent.set)
-        target._engine._inbox.send(hold)
+        monkeypatch.setattr(target.engine, "stop_gathering", all_sent.set)
+        target.engine._inbox.send(hold)
         run = target.run(load, gathers=True)
     assert run.failures == []
     return run

@@ -11,7 +11,6 @@ from jitney_lab.bench.timing import (
     is_within,
     most_at_once,
     peak_rate,
-    percentile,
     read_goodput,
     summary,
 )
@@ -39,7 +38,7 @@ def test_the_times_of_one_request() -> None:
 
 
 def test_the_summary_counts_and_divides() -> None:
-    found = summary([FIRST, SECOND, FAILED], 4.0, percentiles=(50.0,), goodput={"ttft": 600.0})
+    found = summary([FIRST, SECOND, FAILED], 4.0, goodput={"ttft": 600.0})
     assert found["completed"] == 2
     assert found["failed"] == 1
     assert found["total_input_tokens"] == 12
@@ -51,6 +50,7 @@ def test_the_summary_counts_and_divides() -> None:
     assert found["mean_ttft_ms"] == 750.0
     assert found["p50_e2el_ms"] == 1750.0
     assert found["median_itl_ms"] == 750.0
+    assert found["std_ttft_ms"] == 250.0
     assert found["mean_tpot_ms"] == 1000.0
 
 
@@ -98,11 +98,6 @@ def test_goodput_needs_every_limit() -> None:
     assert not is_within(FIRST, {"ttft": 1000.0, "e2el": 2999.0})
     # A request of one token has no time per token, which so cannot be too long.
     assert is_within(SECOND, {"tpot": 1.0})
-
-
-@pytest.mark.parametrize(("share", "value"), [(0.0, 1.0), (50.0, 2.5), (100.0, 4.0), (75.0, 3.25)])
-def test_percentiles_lie_between_neighbours(share: float, value: float) -> None:
-    assert percentile([1.0, 2.0, 3.0, 4.0], share) == value
 
 
 def test_one_that_ends_as_another_begins_is_not_beside_it() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from jitney.config import resolve
 from jitney.errors import ConfigError
-from jitney_lab.cli.plan_checks import check_numbers, check_used, unused_settings
+from jitney_lab.cli.plan_checks import check_numbers, check_unused_settings, check_used
 from jitney_lab.cli.plan_verb import PlanOptions
 
 TRACE = Path("monday.jsonl")
@@ -71,17 +71,21 @@ def test_a_setting_of_the_measurement_is_refused_beside_a_cost(
     flags: dict[str, object], told: str
 ) -> None:
     resolved = resolve(flags, None, {})
-    assert unused_settings(PlanOptions(), resolved) is None
+    check_unused_settings(PlanOptions(), resolved)
     with pytest.raises(ConfigError) as caught:
-        unused_settings(PlanOptions(cost=Path("cost.json")), resolved)
+        check_unused_settings(PlanOptions(cost=Path("cost.json")), resolved)
     assert str(caught.value).startswith(told)
 
 
-def test_a_setting_from_elsewhere_is_told_beside_a_cost() -> None:
+def test_a_setting_from_elsewhere_is_named_beside_a_cost(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """A file and the environment may be there for jitney serve."""
     options = PlanOptions(cost=Path("cost.json"))
     resolved = resolve({"max_num_seqs": "4"}, None, {"JITNEY_THREADS": "2", "JITNEY_SEED": "3"})
-    told = "Not used, because the cost of ticks comes from cost.json: threads (environment "
-    assert unused_settings(options, resolved) == f"{told}JITNEY_THREADS)."
-    assert unused_settings(options, resolve({"kv_tokens": "400"}, None, {})) is None
-    assert unused_settings(options, resolve({}, None, {"JITNEY_CACHE_DIR": "/x"})) is None
+    check_unused_settings(options, resolved)
+    sentence = "Not used, because the cost of ticks comes from cost.json: threads (environment "
+    assert capsys.readouterr().err == f"jitney: {sentence}JITNEY_THREADS).\n"
+    check_unused_settings(options, resolve({"kv_tokens": "400"}, None, {}))
+    check_unused_settings(options, resolve({}, None, {"JITNEY_CACHE_DIR": "/x"}))
+    assert capsys.readouterr().err == ""

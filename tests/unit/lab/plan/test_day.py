@@ -59,9 +59,9 @@ def test_a_day_has_estimates_with_errors(found: DayFigures) -> None:
 
 
 def test_every_hour_has_its_figures(found: DayFigures) -> None:
-    assert [each.per_s for each in found.hours] == [25.0, 75.0, 0.0]
-    assert all(0.0 < each.share <= 1.0 and each.p95_ms > 0.0 for each in found.hours[:2])
-    assert math.isnan(found.hours[2].p95_ms)
+    assert [each["per_s"] for each in found.hours] == [25.0, 75.0, 0.0]
+    assert all(0.0 < each["share"] <= 1.0 and each["p95_ms"] > 0.0 for each in found.hours[:2])
+    assert math.isnan(found.hours[2]["p95_ms"])
 
 
 @pytest.mark.parametrize("replicas", [1, 20])

@@ -1,17 +1,13 @@
-"""What the command writes: checked before, and the JSON line comes whatever happens."""
+"""What the command says while it works; whether it can write is checked before."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from jitney.errors import SetupError
-from jitney_lab.bench.report import Result
 from jitney_lab.cli import plan_output
-from jitney_lab.cli.plan_output import check_output, finish, progress_lines
+from jitney_lab.cli.plan_output import check_output, progress_lines
 from jitney_lab.cli.plan_verb import PlanOptions
-
-RESULT = Result(name="made", title="made", columns=("a",), rows=(("1",),), figures={"b": 2})
 
 
 def test_a_folder_is_tried_and_not_left_behind(tmp_path: Path) -> None:
@@ -28,18 +24,6 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(tmp_path: Pat
         check_output(PlanOptions(save_cost=tmp_path / "none" / "cost.json"))
     with pytest.raises(SetupError, match="is a folder; give a file"):
         check_output(PlanOptions(save_cost=tmp_path))
-
-
-def test_the_line_comes_though_drawing_fails(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """There is no picture of such a result."""
-    pytest.importorskip("matplotlib", reason="needs matplotlib")
-    finish(RESULT, 7, tmp_path, {})
-    printed = capsys.readouterr()
-    assert json.loads(printed.out.splitlines()[-1])["b"] == 2
-    assert "No plot was drawn: " in printed.err
-    assert json.loads((tmp_path / "made.json").read_text())["seed"] == 7
 
 
 def test_progress_is_said_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:

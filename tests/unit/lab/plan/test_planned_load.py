@@ -7,26 +7,26 @@ import pytest
 from jitney_lab.plan.planned_load import (
     BUSIEST,
     CAPACITY,
-    GIVEN,
     IDLE,
+    RATE_FLAG,
     TRACE,
     PlannedLoad,
     chosen_rate,
     load_note,
     span_text,
 )
-from jitney_lab.plan.traffic import Busiest, Recorded
+from jitney_lab.plan.traffic import BusiestPart, TraceRates
 from tests.plan_for_tests import LENGTHS
 
-RECORDED = Recorded(
+RECORDED = TraceRates(
     count=4000,
     span_s=7200.0,
     mean_per_s=4000 / 7200,
-    busiest=Busiest(per_s=5.0, at_s=600.0, span_s=60.0, is_all=False),
+    busiest=BusiestPart(per_s=5.0, at_s=600.0, span_s=60.0, is_all=False),
 )
 SHORT = replace(RECORDED, busiest=replace(RECORDED.busiest, is_all=True))
 LOAD = PlannedLoad(
-    traffic=LENGTHS, per_s=8.0, rate_from=GIVEN, options={"input_len": 3, "trace": None}
+    traffic=LENGTHS, per_s=8.0, rate_from=RATE_FLAG, options={"input_len": 3, "trace": None}
 )
 
 
@@ -35,7 +35,7 @@ def test_a_search_is_for_the_busiest_part_of_a_trace() -> None:
     assert chosen_rate(None, RECORDED, replays=False) == (5.0, BUSIEST)
     assert chosen_rate(None, RECORDED, replays=True) == (RECORDED.mean_per_s, TRACE)
     assert chosen_rate(None, SHORT, replays=False) == (RECORDED.mean_per_s, TRACE)
-    assert chosen_rate(3.0, RECORDED, replays=False) == (3.0, GIVEN)
+    assert chosen_rate(3.0, RECORDED, replays=False) == (3.0, RATE_FLAG)
     assert chosen_rate(None, None, replays=False) is None
 
 
@@ -51,15 +51,15 @@ def test_the_busiest_minute_is_said_beside_the_mean() -> None:
 @pytest.mark.parametrize(
     ("rate_from", "recorded", "words"),
     [
-        (GIVEN, None, "8 requests/s, as given."),
-        (GIVEN, RECORDED, "8 requests/s, as given. The trace has 4,000 requests"),
+        (RATE_FLAG, None, "8 requests/s, as given."),
+        (RATE_FLAG, RECORDED, "8 requests/s, as given. The trace has 4,000 requests"),
         (TRACE, RECORDED, "8 requests/s, the mean of the trace. The trace has 4,000"),
         (CAPACITY, None, "8 requests/s, as many as one replica sustains within the limits"),
         (IDLE, None, "8 requests/s, nearly nothing: none was given"),
     ],
 )
 def test_every_rate_says_where_it_comes_from(
-    rate_from: str, recorded: Recorded | None, words: str
+    rate_from: str, recorded: TraceRates | None, words: str
 ) -> None:
     load = replace(LOAD, rate_from=rate_from, recorded=recorded)
     assert load_note(load).startswith(f"Load: {words}")

@@ -19,7 +19,7 @@ from jitney_lab.plan.recommend import (
     recommend,
 )
 from jitney_lab.plan.replica import REPLICAS_MAX
-from jitney_lab.plan.results import recommended
+from jitney_lab.plan.results import plan_result
 from jitney_lab.plan.search import (
     HIGHEST,
     Capacity,
@@ -188,7 +188,7 @@ def test_impossible_limits_are_said_plainly() -> None:
     question = replace(SMALL, limits={"tpot": 5.0})
     found = searched(question)
     assert (found.best.replicas, found.curve) == (None, ())
-    notes = recommended(question, found).notes
+    notes = plan_result(question, found).notes
     assert any(each.startswith("No setting meets these limits") for each in notes)
 
 
@@ -198,7 +198,7 @@ def test_a_load_beyond_all_fleets_is_said() -> None:
     )
     found = searched(question)
     assert found.best.replicas == REPLICAS_MAX
-    notes = recommended(question, found).notes
+    notes = plan_result(question, found).notes
     assert any("needs more than 100,000 replicas" in each for each in notes)
 
 

@@ -10,22 +10,21 @@ import pytest
 from jitney.core.scheduler_settings import Policy
 from jitney_lab.bench.report import Result
 from jitney_lab.bench.timing import RequestTimes
-from jitney_lab.plan.figures import Figures, figures_of
-from jitney_lab.plan.planned_load import GIVEN, PlannedLoad
+from jitney_lab.plan.planned_load import RATE_FLAG, PlannedLoad
 from jitney_lab.plan.recommend import CurvePoint, Fleet, Recommendation
 from jitney_lab.plan.results import (
     SJF_NOTE,
     Replay,
     cost_note,
-    recommended,
-    replayed,
+    plan_result,
     result_of,
+    what_if_result,
 )
-from jitney_lab.plan.search import Capacity
+from jitney_lab.plan.search import Capacity, Figures, figures_of
 from tests.plan_for_tests import LENGTHS, QUESTION, make_cost
 
 NONE = figures_of([], 0.0, {}, 0.0)
-LOAD = PlannedLoad(traffic=LENGTHS, per_s=40.0, rate_from=GIVEN, options={"trace": None})
+LOAD = PlannedLoad(traffic=LENGTHS, per_s=40.0, rate_from=RATE_FLAG, options={"trace": None})
 FLEET = Fleet(
     settings=replace(QUESTION.settings, max_num_seqs=2),
     capacity=Capacity(most_per_s=30.0, per_s=20.0, figures=NONE),
@@ -47,11 +46,11 @@ def figures(p95_ms: float, failed: int = 0, failure: str | None = None) -> Figur
 
 
 def what_if(*rows: Replay) -> Result:
-    return result_of(replayed(QUESTION, rows, [Policy.FIFO]), QUESTION, LOAD)
+    return result_of(what_if_result(QUESTION, rows, [Policy.FIFO]), QUESTION, LOAD)
 
 
 def test_a_result_has_its_load_and_its_cost() -> None:
-    result = result_of(recommended(QUESTION, FOUND), QUESTION, LOAD)
+    result = result_of(plan_result(QUESTION, FOUND), QUESTION, LOAD)
     assert result.notes[0].startswith("Load: 40 requests/s, as given.")
     assert result.notes[1] == cost_note(QUESTION.cost)
     read: dict[str, Any] = json.loads(json.dumps(result.figures, allow_nan=False))
@@ -70,7 +69,7 @@ def test_the_flags_name_the_backend_of_the_cost(backend: str, *, is_named: bool)
     question = replace(QUESTION, backend=backend)
     same = replace(FOUND, best=FOUND.present)
     for each in (FOUND, same):
-        advice = next(note for note in recommended(question, each).notes if "Recommended" in note)
+        advice = next(note for note in plan_result(question, each).notes if "Recommended" in note)
         assert (" with --backend made " in advice) is is_named
         assert ("the present settings" in advice) is (each is same)
         assert ("--max-num-seqs 2" in advice) is (each is FOUND)
@@ -79,17 +78,17 @@ def test_the_flags_name_the_backend_of_the_cost(backend: str, *, is_named: bool)
 def test_sjf_is_reported_and_not_recommended() -> None:
     """A simulation knows the lengths of answers, and production does not."""
     for factor, is_noted in ((2.0, True), (1.0, False)):
-        result = recommended(QUESTION, replace(FOUND, sjf_per_s=factor * 20.0))
+        result = plan_result(QUESTION, replace(FOUND, sjf_per_s=factor * 20.0))
         noted = [each for each in result.notes if "--policy sjf" in each]
         assert len(noted) == is_noted
         assert all("so it is not recommended" in each for each in noted)
         assert result.figures["sjf_bears_per_s"] == factor * 20.0
-    assert SJF_NOTE in replayed(QUESTION, [Replay("a", 1, NONE)], [Policy.SJF]).notes
+    assert SJF_NOTE in what_if_result(QUESTION, [Replay("a", 1, NONE)], [Policy.SJF]).notes
 
 
 def test_a_fleet_at_the_edge_is_said() -> None:
     edge = replace(FOUND, best=replace(FLEET, figures=replace(NONE, share=0.9)))
-    assert any("take one replica more" in each for each in recommended(QUESTION, edge).notes)
+    assert any("take one replica more" in each for each in plan_result(QUESTION, edge).notes)
 
 
 @pytest.mark.parametrize(

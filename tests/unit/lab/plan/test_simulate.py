@@ -120,11 +120,9 @@ def test_the_scheduler_is_the_production_class() -> None:
 
 
 def test_prompts_share_exactly_their_prefix() -> None:
-    first = make_request(
-        Job(number=0, prompt_count=6, completion_count=1, prefix_count=4, prefix_group=2)
-    )
-    second = make_request(
-        Job(number=1, prompt_count=6, completion_count=1, prefix_count=4, prefix_group=2)
+    first, second = (
+        make_request(Job(number=number, prompt_count=6, completion_count=1, prefix_count=4))
+        for number in range(2)
     )
     assert first.prompt[:4] == second.prompt[:4]
     assert first.prompt[4] != second.prompt[4]
@@ -140,11 +138,11 @@ def test_a_shared_prefix_is_computed_once() -> None:
     assert found.requests[1].ttft_s == pytest.approx(0.005)
 
 
-@pytest.mark.parametrize(("group", "ttft_s"), [(0, 0.03), (1, 0.54)])
-def test_the_router_is_that_of_a_cluster(group: int, ttft_s: float) -> None:
+@pytest.mark.parametrize(("shared", "ttft_s"), [(512, 0.03), (0, 0.54)])
+def test_the_router_is_that_of_a_cluster(shared: int, ttft_s: float) -> None:
     """A prompt goes to the replica that has its beginning, though another one is as idle."""
     first = Job(number=0, prompt_count=540, completion_count=1, prefix_count=512)
-    second = replace(first, number=1, at_s=3.0, prefix_group=group)
+    second = replace(first, number=1, at_s=3.0, prefix_count=shared)
     found = run(first, second, replicas=4)
     assert found.requests[1].ttft_s == pytest.approx(ttft_s, abs=0.01)
 
