@@ -16,6 +16,8 @@ from tests.e2e.server.harness import WAIT_S
 PROC = Path("/proc")
 ASK_S_MAX = 30.0
 _ZOMBIE = "Z"
+_THREADS = 17
+"""Where the count of threads stands in a process's line, from its state on."""
 
 OURS = (sys.executable, "-m", "jitney")
 BROKEN = """
@@ -136,9 +138,11 @@ def _read(proc: Path, pid: int | None) -> Iterator[Process]:
     for folder in proc.glob("[0-9]*") if pid is None else [proc / str(pid)]:
         with contextlib.suppress(OSError):  # it has ended since
             # The name of a program may hold anything, parentheses as well.
-            state, parent, *_ = (folder / "stat").read_text().rsplit(")", 1)[1].split()
+            fields = (folder / "stat").read_text().rsplit(")", 1)[1].split()
+            # Its first thread may have ended before the others, which hold its files open.
+            is_zombie = fields[0] == _ZOMBIE and int(fields[_THREADS]) <= 1
             pages = int((folder / "statm").read_text().split()[1])
-            yield Process(int(folder.name), int(parent), state == _ZOMBIE, pages * page_bytes)
+            yield Process(int(folder.name), int(fields[1]), is_zombie, pages * page_bytes)
 
 
 def _ask(pid: int | None) -> Iterator[Process]:

@@ -5,10 +5,9 @@ import { make, seconds } from "./lists.js";
 const byId = (id) => document.getElementById(id);
 
 export class Chat {
-  // `call(path, options)` is fetch with the key; `model()` names the model.
-  constructor(call, model) {
+  // `call(path, options)` is fetch with the key.
+  constructor(call) {
     this.call = call;
-    this.model = model;
     // Each conversation has a new list, so an answer can see whether its own was cleared.
     this.messages = [];
     this.running = null;
@@ -153,7 +152,6 @@ export class Chat {
     const system = byId("p-system").value.trim();
     const messages = system ? [{ role: "system", content: system }, ...this.messages] : this.messages;
     return {
-      model: this.model(),
       messages,
       stream: true,
       stream_options: { include_usage: true },

@@ -17,7 +17,6 @@ const LEVELS = { draining: "warn", restarting: "warn" };
 const byId = (id) => document.getElementById(id);
 
 let key = sessionStorage.getItem("jitney-key") ?? "";
-let model = "";
 let ticks = [];
 let lastTick = 0;
 let requestsAt = 0;
@@ -69,7 +68,6 @@ function wake() {
 
 function show(state) {
   last = state;
-  model = state.model;
   setText(byId("model"), `${state.model} on ${state.backend}`);
   showHealth(...healthWords(state));
   byId("health").dataset.busy = String(state.counts.running > 0);
@@ -262,5 +260,5 @@ window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", dra
 
 setTheme(localStorage.getItem("jitney-theme") in THEMES ? localStorage.getItem("jitney-theme") : "auto");
 setTab("watch");
-new Chat(call, () => model);
+new Chat(call);
 wake();
