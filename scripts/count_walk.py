@@ -21,8 +21,8 @@ from types import FrameType
 from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.config import ServeSettings, Settings
 from jitney.engine.engine import Engine
-from jitney.engine.request_factory import RequestFactory
-from jitney.loading.compose import Assembly, make_seed_source, make_template, scheduler_settings
+from jitney.engine.request_factory import RequestFactory, seed_source
+from jitney.loading.compose import Assembly, make_template, scheduler_settings
 from jitney.server.application import Application
 from jitney.server.lifecycle import Lifecycle
 from jitney.text.chat_template import Renderer
@@ -99,7 +99,7 @@ def _assemble() -> Assembly:
     template = make_template(backend.vocabulary, limits.model_len_max, Renderer())
     engine = Engine(backend, limits)
     engine.start()
-    factory = RequestFactory(backend, limits.model_len_max, make_seed_source(0))
+    factory = RequestFactory(backend, limits.model_len_max, seed_source(0))
     return Assembly(settings, engine, factory, template, "fake")
 
 

@@ -19,10 +19,10 @@ from typing import TypeVar
 from jitney.backends.machine.cores import usable_cores
 from jitney.config import ServeSettings, Settings, environment
 from jitney.config.machine import add_to_environment
-from jitney.engine.request_factory import RequestFactory
+from jitney.engine.request_factory import RequestFactory, seed_source
 from jitney.errors import ConfigError, MissingDependency, NoRoom
 from jitney.loading import ready_model
-from jitney.loading.compose import make_seed_source, make_template, model_key
+from jitney.loading.compose import make_template, model_key
 from jitney.loading.model_source import located, takes_model
 from jitney.text.chat_template import ChatTemplate, Renderer
 from jitney_cluster.dispatch import Dispatch, connect_replicas
@@ -154,7 +154,7 @@ def assemble_fleet(
     renderer.spawn()
     return ClusterAssembly(
         fleet,
-        RequestFactory(fleet.backend, model_len_max, make_seed_source(settings.seed)),
+        RequestFactory(fleet.backend, model_len_max, seed_source(settings.seed)),
         make_template(fleet.backend.vocabulary, model_len_max, renderer),
         thread.model_name,
         thread,

@@ -154,7 +154,7 @@ class Admission:
             return False
         without = held_back | self._memory_full
         if registry.queue.shares.waiting_count(without):
-            self._counters.add("share_waits")
+            self._counters["share_waits"] += 1
         candidates, others_count = self._candidates(now, without)
         looked_at = 0
         for sequence in candidates:
@@ -169,7 +169,7 @@ class Admission:
                 continue
             match = registry.memory.find(sequence)
             if match.is_awaited:
-                self._counters.add("prefix_waits")
+                self._counters["prefix_waits"] += 1
                 continue
             shares, running = registry.memory_shares, registry.running
             if tenant is not None and not shares.has_room(sequence, match, running):
@@ -219,7 +219,7 @@ class Admission:
         if len(self.registry.running) >= self._settings.max_num_seqs:
             return self._preemption.make_room(sequence, now, needs_memory=False)
         if not self.has_memory(sequence, match):
-            self._counters.add("kv_full")
+            self._counters["kv_full"] += 1
             return self._preemption.make_room(sequence, now, needs_memory=True)
         return self.registry.start(sequence, match, now)
 
@@ -231,5 +231,5 @@ class Admission:
             if sequence.is_background or not other.is_background or other.is_in_flight:
                 return True
             self._preemption.displace(other, now, sequence)
-        self._counters.add("quarantined")
+        self._counters["quarantined"] += 1
         return False

@@ -87,7 +87,7 @@ class BatchChoice:
         # Background sequences are the last of them.
         if not running or not running[-1].is_background or not self._admission.is_live_awaited:
             return running
-        self._counters.add("sat_out")
+        self._counters["sat_out"] += 1
         is_live_here = self._registry.queue.live.count or not running[0].is_background
         assert is_live_here, "a live one is awaited"
         return [sequence for sequence in running if not sequence.is_background]

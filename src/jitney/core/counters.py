@@ -54,12 +54,7 @@ NAMES = (
 
 
 class Counters(dict[str, int]):
-    """Counts by name. An undeclared name is a KeyError."""
+    """Counts by name. Counting under an undeclared name is a KeyError."""
 
     def __init__(self) -> None:
         super().__init__(dict.fromkeys(NAMES, 0))
-
-    def add(self, name: str, count: int = 1) -> None:
-        """Count something that happened."""
-        assert count >= 0, (name, count)
-        self[name] += count

@@ -79,7 +79,7 @@ class Memory:
         match = self._index.longest(
             chain, sequence.known_count - 1, is_background=sequence.is_background
         )
-        self._counters.add("prefix_tokens_read", chain.read_count - read_count)
+        self._counters["prefix_tokens_read"] += chain.read_count - read_count
         saved = self._saved.get(sequence)
         return match if saved is None or match.length >= saved.token_count else NO_MATCH
 
@@ -127,7 +127,7 @@ class Memory:
             # No room for a copy: cut the prefix at a block's edge and use its slot.
             self._take_over(sequence, source, match.length - match.length % self._block)
         self.discard(sequence)
-        self._counters.add("copied_tokens", sequence.computed)
+        self._counters["copied_tokens"] += sequence.computed
         return True
 
     def grow(self, sequence: Sequence, length: int) -> bool:
@@ -264,7 +264,7 @@ class Memory:
         del self._saved[sequence]
         self.ledger.grow(slot, saved.token_count)
         self._own(sequence, slot, saved.token_count)
-        self._counters.add("restored")
+        self._counters["restored"] += 1
         return True
 
     def _give_copy(self, sequence: Sequence, match: Match) -> bool:
@@ -293,7 +293,7 @@ class Memory:
         self._index.trim(holding, 0)
         del self.holdings[holding.slot]
         self._own(sequence, holding.slot, length)
-        self._counters.add("taken_over")
+        self._counters["taken_over"] += 1
 
     def _own(self, sequence: Sequence, slot: int, computed: int) -> None:
         assert slot not in self.holdings, "a slot has one owner"
@@ -326,7 +326,7 @@ class Memory:
             if holding is not pinned:
                 del self._cached[slot]
                 self._release(holding)
-                self._counters.add("evicted")
+                self._counters["evicted"] += 1
                 return True
         return False
 

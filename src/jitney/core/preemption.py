@@ -43,7 +43,7 @@ class Preemption:
         assert span >= 1, span
         length = sequence.planned + span
         while not self._registry.memory.grow(sequence, length):
-            self._counters.add("kv_full")
+            self._counters["kv_full"] += 1
             victim = self._victim_for(sequence)
             if victim is None:
                 return False
@@ -134,9 +134,9 @@ class Preemption:
         sequence.history.preempted_count += reason is not PreemptReason.PAUSED
         assert sequence.slot is None, "its slot is free or a cached prefix"
         if reason.is_of_memory:
-            self._counters.add(f"preempted_{reason}")
+            self._counters[f"preempted_{reason}"] += 1
         elif reason is PreemptReason.DISPLACED:
-            self._counters.add("displaced")
+            self._counters["displaced"] += 1
         registry.events.append(
             PreemptEvent(sequence.request.id, sequence.index, now, reason, by.request.id)
         )

@@ -75,7 +75,7 @@ class Registry:
             sequence.order = self.last_order
             self.queue.add(sequence)
             self.deadlines.add(sequence, now)
-        self._counters.add("accepted", len(sequences))
+        self._counters["accepted"] += len(sequences)
 
     @property
     def count(self) -> int:
@@ -107,7 +107,7 @@ class Registry:
             history.started_at = now
             # A resumed one may find tokens that it made before, which are no prompt.
             history.cached_count = min(sequence.computed, len(sequence.request.prompt))
-            self._counters.add("admitted")
+            self._counters["admitted"] += 1
             event = StartEvent(sequence.request.id, sequence.index, now, history.cached_count)
             self.events.append(event)
         return True
@@ -128,13 +128,13 @@ class Registry:
         for sequence in list(self.running):
             sequence.forget_computed()
             self.wait_again(sequence)
-            self._counters.add("resumed_after_failure")
+            self._counters["resumed_after_failure"] += 1
         assert not self.running, "nothing runs without memory"
 
     def reprioritise(self, sequence: Sequence, priority: Priority) -> None:
         """Change the class of the sequence."""
         sequence.priority = priority
-        self._counters.add("reprioritised")
+        self._counters["reprioritised"] += 1
         if sequence.state is SequenceState.RUNNING:
             self.running.remove(sequence)
             self._insert_running(sequence)
@@ -164,7 +164,7 @@ class Registry:
         self.gate.left(sequence)
         if (fair := self.queue.lane_of(sequence).fair) is not None:
             fair.forget_absent()
-        self._counters.add(_ENDINGS[reason])
+        self._counters[_ENDINGS[reason]] += 1
         siblings = self.by_request[sequence.request.id]
         siblings.remove(sequence)
         if not siblings:

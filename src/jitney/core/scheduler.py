@@ -85,12 +85,12 @@ class Scheduler:
         """End the unfinished sequences of a request. An unknown or ended request is ignored."""
         sequences = list(self._registry.by_request.get(request_id, ()))
         if not sequences:
-            self.counters.add("cancelled_finished")
+            self.counters["cancelled_finished"] += 1
         for sequence in sequences:
             phase = "generating" if sequence.completion_count else "prefilling"
             if sequence.state is SequenceState.WAITING:
                 phase = "waiting"
-            self.counters.add(f"cancelled_{phase}")
+            self.counters[f"cancelled_{phase}"] += 1
             self._registry.end(sequence, FinishReason.CANCELLED, now)
         return self._registry.take_events()
 
@@ -133,7 +133,7 @@ class Scheduler:
         if self._registry.paused:
             self._registry.paused.end_due(now)
         for sequence in self._registry.deadlines.passed(now, self._registry.count):
-            self.counters.add(f"deadline_{sequence.state}")
+            self.counters[f"deadline_{sequence.state}"] += 1
             message = f"The request passed its deadline while {sequence.state}."
             self._registry.end(sequence, FinishReason.DEADLINE, now, message)
         return self._registry.take_events()
@@ -234,7 +234,7 @@ class Scheduler:
         failed. A sequence with several failures in a row is a suspect and is alone in its batch, so
         that the one that brings the backend down again and again ends alone (invariant 10).
         """
-        self.counters.add("backend_failures")
+        self.counters["backend_failures"] += 1
         self._returned_number = self._batch_number
         self._registry.lose_memory()
         assert self._registry.memory.ledger.used == 0, "the memory is lost"
@@ -244,7 +244,7 @@ class Scheduler:
             sequence.history.failed_count += 1
             sequence.history.failed_known = sequence.known_count
             if sequence.history.failed_count >= limits.FAILURES_MAX:
-                self.counters.add("struck_out")
+                self.counters["struck_out"] += 1
                 self._registry.end(sequence, FinishReason.FAILED, now, message)
         return self._registry.take_events()
 
@@ -343,7 +343,7 @@ class Scheduler:
         self.counters["computed_prompt_tokens"] += of_prompt
         self.counters["computed_completion_tokens"] += entry.length - of_prompt
         if sample.fault is not None or (entry.wants_token and sample.token is None):
-            self.counters.add("entry_faults")
+            self.counters["entry_faults"] += 1
             fault = sample.fault or Fault("The backend returned no token.")
             registry.end(sequence, FinishReason.FAILED, now, fault.message, fault_kind=fault.kind)
             return

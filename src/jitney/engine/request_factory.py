@@ -5,6 +5,8 @@ to tokenise a long text and to compile a constraint. Everything that needs the m
 checked here, before it reaches native code (invariant 9).
 """
 
+import random
+import secrets
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
@@ -196,3 +198,11 @@ def _slices(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
         part.append((text, is_special))
     if part:
         yield part
+
+
+def seed_source(seed: int | None) -> Callable[[], int]:
+    """Makes seeds for requests without one: at random, or from the setting `seed`."""
+    if seed is None:
+        return lambda: secrets.randbits(63)
+    source = random.Random(seed)
+    return lambda: source.getrandbits(63)

@@ -7,9 +7,6 @@ silence.
 Tests: tests/unit/api/test_llm_compose.py.
 """
 
-import random
-import secrets
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
 
@@ -19,7 +16,7 @@ from jitney.core.backend import Traits, Vocabulary
 from jitney.core.scheduler_settings import SchedulerSettings, Strategy
 from jitney.engine.engine import DRAIN_S, Engine
 from jitney.engine.observe import log_batch_composition
-from jitney.engine.request_factory import RequestFactory
+from jitney.engine.request_factory import RequestFactory, seed_source
 from jitney.errors import ConfigError
 from jitney.loading import load_backend
 from jitney.loading.model_source import located, takes_model
@@ -77,7 +74,7 @@ def assemble(settings: Settings) -> Assembly:
     if settings.log_batch_composition:
         engine.observe(log_batch_composition)
     engine.start()
-    request_factory = RequestFactory(backend, limits.model_len_max, make_seed_source(settings.seed))
+    request_factory = RequestFactory(backend, limits.model_len_max, seed_source(settings.seed))
     return Assembly(settings, engine, request_factory, template, model_name)
 
 
@@ -169,11 +166,3 @@ def _even_part(kv_tokens: int, max_num_seqs: int, block_tokens: int) -> int:
             "raise kv_tokens."
         )
     return part
-
-
-def make_seed_source(seed: int | None) -> Callable[[], int]:
-    """Makes seeds for requests without one: at random, or from the setting `seed`."""
-    if seed is None:
-        return lambda: secrets.randbits(63)
-    source = random.Random(seed)
-    return lambda: source.getrandbits(63)

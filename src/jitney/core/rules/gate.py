@@ -118,9 +118,9 @@ class Window(Gate):
         is_enough = newcomers.count >= min(self._size, max(newcomers.room, 1))
         self._is_open = starts_now or is_over or is_enough
         if not self._is_open:
-            self._counters.add("window_waits")
+            self._counters["window_waits"] += 1
         elif not is_over:
-            self._counters.add("windows_filled")
+            self._counters["windows_filled"] += 1
 
     def wake_at(self, newcomers: Newcomers) -> float | None:
         """The end of the window, while a newcomer waits for it."""
@@ -172,9 +172,9 @@ class Groups(Gate):
             assert self._room >= 1, "a group has members"
             self._size_next = size
         elif newcomers.count >= size:
-            self._counters.add("minimum_waits")
+            self._counters["minimum_waits"] += 1
         elif self._settings.wait_s is None:
-            self._counters.add("waits_until_full")
+            self._counters["waits_until_full"] += 1
 
     def joined(self, sequence: Sequence) -> None:
         """The sequence was admitted. A newcomer takes room."""
@@ -185,7 +185,7 @@ class Groups(Gate):
             self._room -= 1
             if self._size_next is not None:
                 self._size_last, self._size_next = self._size_next, None
-                self._counters.add("groups_departed")
+                self._counters["groups_departed"] += 1
 
     def close(self) -> None:
         """No other sequence can join: the room that is left stays empty."""

@@ -56,17 +56,17 @@ class Pauses(dict[Sequence, float]):
         if not new:
             return PauseOutcome.WAS_PAUSED
         if any(each.history.paused_s >= limits.PAUSE_S_MAX for each in new):
-            self._counters.add("pauses_refused")
+            self._counters["pauses_refused"] += 1
             return PauseOutcome.TOO_LONG
         has_room = len(self) + len(new) <= self._count_max
         if not has_room or not self._queue.shares.may_pause(new):
-            self._counters.add("pauses_refused")
+            self._counters["pauses_refused"] += 1
             return PauseOutcome.TOO_MANY
         for sequence in new:
             assert sequence.state is not SequenceState.FINISHED, "what has ended cannot pause"
             self[sequence] = now
             self._queue.shares.count(sequence, paused=1)
-            self._counters.add("paused")
+            self._counters["paused"] += 1
             if sequence.state is SequenceState.WAITING:
                 self.leave_queue(sequence)
         return PauseOutcome.PAUSED
@@ -77,7 +77,7 @@ class Pauses(dict[Sequence, float]):
         if begun_at is None:
             return
         sequence.history.paused_s += max(0.0, now - begun_at)
-        self._counters.add("resumed")
+        self._counters["resumed"] += 1
         self.forget(sequence)
         if sequence.state is SequenceState.WAITING:
             self._queue.add(sequence)
@@ -85,7 +85,7 @@ class Pauses(dict[Sequence, float]):
     def end_due(self, now: float) -> None:
         """Resume sequences whose pauses reached the limit."""
         for sequence in [each for each in self if self._end_of(each) <= now]:
-            self._counters.add("pauses_ended")
+            self._counters["pauses_ended"] += 1
             self.end(sequence, now)
 
     def end_all(self, now: float) -> None:

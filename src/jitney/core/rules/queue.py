@@ -287,7 +287,7 @@ def check_room(
     # An empty queue takes any request that fits the model, even above the bounds.
     if before.count == 0 or (count <= requests_max and token_count <= tokens_max):
         return
-    counters.add("queue_full")
+    counters["queue_full"] += 1
     raise QueueFull(
         f"{before.count} requests with {before.token_count} tokens are waiting already "
         f"(the limits are {requests_max} and {tokens_max}); try again in {retry_s:.1f} s.",

@@ -59,7 +59,7 @@ def _ask(
             raise ValueError("NaN is no rank")
     except BaseException as error:
         # Even SystemExit: a policy must not end the engine.
-        counters.add("policy_faults")
+        counters["policy_faults"] += 1
         if counters["policy_faults"] <= COMPLAINTS_MAX:
             complaints.append(
                 f"The policy {type(policy).__name__} gave request {sequence.request.id} no "

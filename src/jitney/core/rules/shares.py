@@ -65,7 +65,7 @@ class Shares:
         count = held.waiting_count + len(sequences)
         if count <= share.waiting_max and token_count <= share.waiting_tokens_max:
             return
-        counters.add("share_full")
+        counters["share_full"] += 1
         raise QueueFull(
             f"{held.waiting_count} requests of this caller with {held.waiting_tokens} tokens "
             f"are waiting already, and its share of the queue is {share.waiting_max} and "
