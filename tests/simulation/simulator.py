@@ -42,7 +42,7 @@ from tests.simulation.seen import (
 )
 from tests.simulation.trace import Trace
 from tests.simulation.watch import Watch
-from tests.simulation.workload import Arrival, CancelAt, draw_workload
+from tests.simulation.workload import POISON, Arrival, CancelAt, draw_workload
 from tests.simulation.world import FaultRates, World, draw_world
 
 SAFETY_TURNS_MAX = 1500
@@ -207,20 +207,26 @@ class Simulation:
             self._marks.add("drained")
             self._refuse(Draining)
         self._arrivals.clear()
-        tokens = sum(
-            reader.arrival.request.params.n
-            * (len(reader.arrival.request.prompt) + (reader.arrival.request.params.max_tokens or 0))
-            for reader in self._readers
-            if reader.mailbox.ending is None
-        )
         # Whoever steers or cancels wakes the loop, though nothing may come of it.
-        bound = LIVENESS_TURNS + LIVENESS_TURNS_PER_TOKEN * tokens
-        bound += len(self._steers) + len(self._cancels)
+        bound = self._liveness_turns() + len(self._steers) + len(self._cancels)
         end = self.turns + bound
         while self._tick.has_work and self._tick.stopped is None:
             if self.turns >= end:
                 raise Violation("waiting", f"without faults, work is left after {bound} turns")
             self._turn()
+
+    def _liveness_turns(self) -> int:
+        live = [each.arrival.request for each in self._readers if each.mailbox.ending is None]
+        tokens = [len(each.prompt) + (each.params.max_tokens or 0) for each in live]
+        whole = sum(each.params.n * count for each, count in zip(live, tokens, strict=True))
+        # Poison brings the backend down until its sequence is given up, and all who run begin anew.
+        poisoned = sum(each.params.n for each in live if POISON in each.prompt)
+        lost = self._world.settings.max_num_seqs * max(tokens, default=0)
+        return (
+            LIVENESS_TURNS
+            + LIVENESS_TURNS_PER_TOKEN * whole
+            + limits.FAILURES_MAX * poisoned * lost
+        )
 
     def _farewell(self) -> None:
         """A last request takes the last memory operations to the backend."""
