@@ -101,17 +101,16 @@ def run(seed: int, write: Callable[[str], None] | None = None) -> Report:
 
 
 def _failure_of(simulation: "Simulation") -> Failure | None:
-    failure = None
     try:
         simulation.run()
     except Violation as violation:
-        failure = Failure(violation.checker, violation.sentence, simulation.turns)
+        return Failure(violation.checker, violation.sentence, simulation.turns)
     except Exception as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         kind = "assertion" if isinstance(error, AssertionError) else "exception"
         place = f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno} in {frame.name}"
-        failure = Failure(kind, f"{type(error).__name__} at {place}: {error}", simulation.turns)
-    return failure
+        return Failure(kind, f"{type(error).__name__} at {place}: {error}", simulation.turns)
+    return None
 
 
 class Simulation:
@@ -124,15 +123,12 @@ class Simulation:
         self._started_at = self._clock.now()
         self._marks = Marks()
         self._trace = Trace(write) if write is not None else None
-        inner = FakeBackend(world.fake)
-        self._inner = inner
+        self._inner = inner = FakeBackend(world.fake)
         faults = Random(f"faults {world.seed}")
         kind = QueueingFaultyBackend if world.queues else FaultyBackend
         self._backend = kind(inner, world.faults, faults, self._clock, self._see, self._marks)
-        eos_tokens = inner.vocabulary.eos_tokens
-        self._watch = Watch(
-            world.settings, inner.traits, eos_tokens, self._see, hastes=world.hastes
-        )
+        eos = inner.vocabulary.eos_tokens
+        self._watch = Watch(world.settings, inner.traits, eos, self._see, hastes=world.hastes)
         self._oracle = Oracle(world.fake, world.settings.model_len_max)
         self._checkers = make_checkers(world, self._watch, inner.traits, self._oracle)
         self._tick = Tick(self._watch, self._backend, self._clock, Observers())
@@ -207,8 +203,7 @@ class Simulation:
             self._marks.add("drained")
             self._refuse(Draining)
         self._arrivals.clear()
-        # Whoever steers or cancels wakes the loop, though nothing may come of it.
-        bound = self._liveness_turns() + len(self._steers) + len(self._cancels)
+        bound = self._liveness_turns()
         end = self.turns + bound
         while self._tick.has_work and self._tick.stopped is None:
             if self.turns >= end:
@@ -220,13 +215,11 @@ class Simulation:
         tokens = [len(each.prompt) + (each.params.max_tokens or 0) for each in live]
         whole = sum(each.params.n * count for each, count in zip(live, tokens, strict=True))
         # Poison brings the backend down until its sequence is given up, and all who run begin anew.
-        poisoned = sum(each.params.n for each in live if POISON in each.prompt)
-        lost = self._world.settings.max_num_seqs * max(tokens, default=0)
-        return (
-            LIVENESS_TURNS
-            + LIVENESS_TURNS_PER_TOKEN * whole
-            + limits.FAILURES_MAX * poisoned * lost
-        )
+        crashes = limits.FAILURES_MAX * sum(each.params.n for each in live if POISON in each.prompt)
+        anew = crashes * self._world.settings.max_num_seqs * max(tokens, default=0)
+        # Whoever steers or cancels wakes the loop, though nothing may come of it.
+        woken = LIVENESS_TURNS + len(self._steers) + len(self._cancels)
+        return woken + LIVENESS_TURNS_PER_TOKEN * whole + anew
 
     def _farewell(self) -> None:
         """A last request takes the last memory operations to the backend."""
@@ -383,10 +376,7 @@ class Simulation:
         self._tick.cancel(cancel.request_id)
 
     def _read(self, reader: _Reader) -> None:
-        while not reader.is_done:
-            item = reader.mailbox.fetch()
-            if item is None:
-                return
+        while not reader.is_done and (item := reader.mailbox.fetch()) is not None:
             reader.is_done = isinstance(item, Ending)
             self._see(Fetched(reader.arrival.request, item, reader.arrival.streams))
 
