@@ -221,27 +221,6 @@ def test_a_flood_after_a_request_ends_the_connection(start: Start) -> None:
     server.check_idle()
 
 
-def test_bodies_are_bounded_all_together(start: Start) -> None:
-    """Guards memory: many bodies that are each fine may be too much at once."""
-    server = start(World(body_limit=100_000, bodies_bytes_max=140_000))
-    big = {"prompt": "a" * 90_000}
-    connection = server.connect()
-    connection.sendall(request_bytes("/v1/completions", big)[:-1])
-    wait_until(lambda: server.service.bodies.count == 1, "it did not arrive")
-    wait_until(
-        lambda: server.post("/v1/completions", big).status_code == 503, "everything is taken in"
-    )
-    refused = server.post("/v1/completions", big)
-    assert check_error(refused, 503)["code"] == "too_many_bytes"
-    assert int(refused.headers["retry-after"]) >= 1
-    assert server.complete().status_code == 200
-    connection.close()
-    wait_until(lambda: server.service.bodies.count == 0, "it is still held")
-    assert (
-        check_error(server.post("/v1/completions", big), 400)["code"] == "context_length_exceeded"
-    )
-
-
 def test_connections_are_bounded(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards memory and descriptors: one too many is told so, and those that are there stay."""
     monkeypatch.setattr(limits, "CONNECTIONS_MAX", 2)
