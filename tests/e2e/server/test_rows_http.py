@@ -93,7 +93,7 @@ def test_row_37_keys_that_do_not_open(locked: Running, header: str) -> None:
 
 def test_row_37_keys_that_open(locked: Running) -> None:
     """Guards those who may: the scheme in any case, and never a key in an address."""
-    for scheme in ("Bearer", "bearer", "BEARER"):
+    for scheme in ("Bearer", "bearer", "BEARER", "Bearer "):
         reply = locked.post("/v1/completions", BODY, authorization=f"{scheme} {SECRET}")
         assert reply.status_code == 200
     assert locked.get(f"/v1/models?api_key={SECRET}").status_code == 401
