@@ -23,7 +23,7 @@ from jitney.text.chat_template import ChatTemplate
 
 MODEL_LEN = 256
 CHAT = ChatBody.model_validate({"messages": [{"role": "user", "content": "Hello"}]})
-LONG = CompletionBody(prompt="x" * 2 * MODEL_LEN)
+LONG = CompletionBody.model_validate({"prompt": "x" * 2 * MODEL_LEN})
 pytestmark = pytest.mark.anyio
 
 
