@@ -27,14 +27,15 @@ run()
 """`jitney` whose fake backend takes its time, in whatever process it is."""
 
 
-SLOW = FakeSettings(slots=8, eos_period=0, kv_tokens=65_536, tick_s=0.02, sleeps=True)
+SLOW = FakeSettings(slots=32, eos_period=0, kv_tokens=65_536, tick_s=0.02, sleeps=True)
 
 
 class StillClock:
-    """It is always the moment when this was made, so that no rate is refilled while a test runs."""
+    """It is always the moment when this was made, or an earlier one, so that no rate is refilled
+    while a test runs."""
 
-    def __init__(self) -> None:
-        self._moment = SystemClock().now()
+    def __init__(self, behind_s: float = 0.0) -> None:
+        self._moment = SystemClock().now() - behind_s
 
     def now(self) -> float:
         return self._moment

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-import re
+import signal
 import socket
 import subprocess
 import sys
@@ -10,8 +10,11 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from tests.e2e.server.harness import WAIT_S
+import httpx
+
+from tests.e2e.server.harness import WAIT_S, wait_until
 
 PROC = Path("/proc")
 ASK_S_MAX = 30.0
@@ -43,34 +46,64 @@ class ServedProcess:
     """A server in a process of its own."""
 
     popen: "subprocess.Popen[str]"
-    address: str
+    port: int
     log: Path
+    client: httpx.Client
 
     @property
-    def port(self) -> int:
-        return int(self.address.rsplit(":", 1)[1])
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=WAIT_S)
 
+    def is_well(self) -> bool:
+        """Whether it serves; asked on a connection of its own."""
+        assert self.popen.poll() is None, f"it ended with {self.popen.returncode}"
+        with contextlib.suppress(httpx.HTTPError):
+            return httpx.get(f"{self.address}/health", timeout=WAIT_S).status_code == 200
+        return False
+
+    def end(self) -> None:
+        """Ask it to stop; it leaves with 0, and so does its backend."""
+        workers = children(self.popen.pid)
+        self.popen.send_signal(signal.SIGTERM)
+        assert self.popen.wait(WAIT_S) == 0
+        wait_until(lambda: not any(map(is_alive, workers)), "a child was left behind")
+
 
 @contextlib.contextmanager
-def served(tmp_path: Path, *flags: str, program: tuple[str, ...] = OURS) -> Iterator[ServedProcess]:
-    """`jitney serve` by this program, from the moment that it says where it is."""
-    command = [*program, "serve", "--backend", "fake", "--port", "0", *flags]
-    log = tmp_path / "log"
-    with (
-        log.open("w") as errors,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
-    ):
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            found = re.search(r"http://\S+", line)
-            assert found is not None, line + log.read_text()
-            yield ServedProcess(process, found[0], log)
-        finally:
-            process.kill()
+def served(
+    tmp_path: Path, *flags: str, program: tuple[str, ...] = OURS, **streams: int | None
+) -> Iterator[ServedProcess]:
+    """`jitney serve` by this program, from the moment that it says where it is; or that it answers,
+    if a test has its output."""
+    port, log = _free_port(), tmp_path / "log"
+    command = [*program, "serve", "--backend", "fake", "--port", str(port), *flags]
+    with log.open("w") as errors:
+        options: Any = {"stdout": subprocess.PIPE, "stderr": errors, **streams}
+        with (
+            # A small pipe is full sooner.
+            subprocess.Popen(command, text=True, pipesize=4096, **options) as process,
+            httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=WAIT_S) as client,
+        ):
+            made = ServedProcess(process, port, log, client)
+            try:
+                if process.stdout is not None:
+                    line = process.stdout.readline()
+                    assert f":{port}" in line, line + log.read_text()
+                else:
+                    wait_until(made.is_well, "it does not answer", limit_s=2 * WAIT_S)
+                yield made
+            finally:
+                process.kill()
+
+
+def _free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
 
 
 @dataclass(frozen=True)

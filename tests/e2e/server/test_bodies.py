@@ -88,23 +88,28 @@ def test_a_drain_does_not_wait_for_bodies(start: Start) -> None:
 
 
 def test_large_bodies_leave_room_for_ordinary_ones(start: Start) -> None:
-    """Guards everybody else against a few who fill up what may be held."""
+    """Guards memory: many bodies that are each fine may be too much at once. Guards everybody else
+    against a few who fill up what may be held."""
     server = start(World(body_limit=100_000, bodies_bytes_max=100_000))
-    large = request_bytes("/v1/completions", {"prompt": "a" * 90_000})
+    large = {"prompt": "a" * 90_000}
+
+    def is_refused() -> bool:
+        return server.post("/v1/completions", large).status_code == 503
+
     with contextlib.ExitStack() as stack:
         senders = [stack.enter_context(server.connect()) for _ in range(2)]
-        senders[0].sendall(large[:-1])
+        senders[0].sendall(request_bytes("/v1/completions", large)[:-1])
         wait_until(lambda: server.service.bodies.count == 1, "it did not arrive")
-        wait_until(
-            lambda: server.post("/v1/completions", {"prompt": "a" * 90_000}).status_code == 503,
-            "everything is taken in",
-        )
+        wait_until(is_refused, "everything is taken in")
         # What is left is less than the whole of this one, and it comes in all the same.
         senders[1].sendall(request_bytes("/v1/completions", {"prompt": "b" * 40_000})[:-1])
         wait_until(lambda: server.service.bodies.count == 2, "it did not arrive")
         assert server.complete("c" * 1000, max_tokens=1).status_code == 200
-        check_error(server.complete("c" * 80_000), 503)
+        refused = server.complete("c" * 80_000)
+        assert check_error(refused, 503)["code"] == "too_many_bytes"
+        assert int(refused.headers["retry-after"]) >= 1
     wait_until(lambda: server.service.bodies.count == 0, "they are waited for though they left")
+    assert not is_refused(), "what left is still held"
     server.check_idle()
 
 

@@ -30,6 +30,7 @@ def test_a_batch_that_does_not_return_keeps_nobody(
     try:
         reply = server.post("/v1/completions", {**LONG, "deadline_ms": 200, **fields})
         assert check_error(reply, 408)["code"] == "deadline_exceeded"
+        assert reply.headers["x-should-retry"] == "false"
         wait_until(lambda: server.load == 0, "its place is kept")
     finally:
         backend.may_run.set()

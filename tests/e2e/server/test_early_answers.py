@@ -99,17 +99,6 @@ def test_bytes_do_not_keep_a_connection_that_was_answered(
     locked.check_idle()
 
 
-@pytest.mark.parametrize("length", [1, 11_000_000])
-def test_a_rest_that_never_comes_is_not_waited_for(
-    start: Start, monkeypatch: pytest.MonkeyPatch, length: int
-) -> None:
-    """Guards connections where the rest is short, and where it is refused by its length."""
-    monkeypatch.setattr(limits, "LINGER_S_MAX", 0.2)
-    server = start(World())
-    head = b"POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % length
-    assert server.raw(head).startswith(b"HTTP/1.1 404 ")
-
-
 def test_an_early_answer_reaches_whoever_sends_first_and_reads_then(
     locked: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,16 +163,6 @@ def test_a_body_in_more_chunks_than_anyone_sends(locked: Running, reads: list[in
     assert b"too_many_chunks" in answer
     assert len(reads) < 1000
     locked.check_idle()
-
-
-def test_chunks_with_all_that_belongs_to_them(locked: Running) -> None:
-    """Guards honest chunks: extensions and trailers change nothing."""
-    content = json.dumps(BODY).encode()
-    chunks = b"".join(b'1;a="b"\r\n' + bytes([byte]) + b"\r\n" for byte in content)
-    for trailer in (b"", b"X: y\r\n"):
-        head = CHUNKED.replace(b"Host", b"Connection: close\r\nHost")
-        answer = locked.raw(head + chunks + b"0\r\n" + trailer + b"\r\n")
-        assert answer.startswith(b"HTTP/1.1 200 ")
 
 
 def test_chunks_are_read_in_many_rounds(locked: Running, monkeypatch: pytest.MonkeyPatch) -> None:

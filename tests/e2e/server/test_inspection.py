@@ -1,22 +1,19 @@
 """Statistics and slots as JSON: names, shape, who sees what, and an engine that is stuck."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from functools import partial
 from typing import Any
 
-from jitney.backends.fake.backend import FakeSettings
 from jitney.config import Key
 from jitney.engine.stats import Stats
+from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import WAIT_S, Running, World, check_error, wait_until
-from tests.e2e.server.pace import Gated
+from tests.e2e.server.pace import SLOW, Gated
 
-Start = Callable[[World], Running]
-
-SLOW = FakeSettings(slots=32, eos_period=0, kv_tokens=8192, tick_s=0.02, sleeps=True)
 KEYS = {name: f"secret-of-{name}" for name in ("one", "two")}
 BATCH_STATS = {
     "total_requests", "total_batches", "avg_batch_size", "avg_latency_ms", "avg_queue_time_ms",

@@ -92,20 +92,42 @@ def test_reading_is_left_to_the_browser(server: Running) -> None:
 
 
 @pytest.mark.parametrize("allowed", ["https://good.example", "*"])
-def test_an_allowed_origin_calls_and_deletes(start: Start, tmp_path: Path, allowed: str) -> None:
-    """Guards pages whose origin was allowed: they may delete the files that they uploaded."""
+def test_row_39_an_allowed_origin_calls_and_deletes(
+    start: Start, tmp_path: Path, allowed: str
+) -> None:
+    """Guards OpenAI's client in a browser: it sends headers of its own, and reads ours. Guards
+    pages whose origin was allowed: they may delete the files that they uploaded."""
     settings = ServeSettings(served_model_name=(MODEL,), cors_origin=(allowed,))
     server = start(World(settings=settings, jobs_dir=tmp_path / "jobs"))
     good = {"origin": "https://good.example", "sec-fetch-site": "cross-site"}
-    assert complete(server, good).headers["access-control-allow-origin"] == allowed
+    answer = complete(server, good)
+    assert answer.headers["access-control-allow-origin"] == allowed
+    for name in ("x-request-id", "retry-after-ms"):
+        assert name in answer.headers["access-control-expose-headers"]
     assert complete(server, EVIL).status_code == (200 if allowed == "*" else 403)
     with server.client() as client:
-        asked = client.options(
-            "/v1/files/x", headers={**good, "access-control-request-method": "DELETE"}
-        )
-        assert asked.status_code == 204, asked.text
-        assert "DELETE" in asked.headers["access-control-allow-methods"]
+
+        def preflight(path: str, method: str, origin: str = good["origin"]) -> httpx.Response:
+            headers = {
+                "origin": origin,
+                "access-control-request-method": method,
+                "access-control-request-headers": "authorization,content-type,x-stainless-os",
+            }
+            return client.options(path, headers=headers)
+
+        for path, method in (("/v1/chat/completions", "POST"), ("/v1/files/x", "DELETE")):
+            asked = preflight(path, method)
+            assert asked.status_code == 204, asked.text
+            assert asked.headers["access-control-allow-origin"] == allowed
+            assert method in asked.headers["access-control-allow-methods"]
+            assert "x-stainless-os" in asked.headers["access-control-allow-headers"]
+        check_error(preflight("/v1/models", "PUT"), 405)
+        if allowed != "*":
+            evil = preflight("/v1/models", "GET", EVIL["origin"])
+            assert "access-control-allow-origin" not in evil.headers
+            assert check_error(evil, 403)["code"] == "origin_not_allowed"
         check_error(client.delete("/v1/files/x", headers=good), 404)
+        assert client.options("/v1/models").status_code == 405
 
 
 def test_a_right_key_is_permission_enough(start: Start) -> None:

@@ -13,10 +13,12 @@ def test_no_limit_of_tokens_is_all_the_room_there_is(server: Running) -> None:
     prompt = "a" * 4000
     usage = server.complete(prompt, max_tokens=-1).json()["usage"]
     assert usage["total_tokens"] == 4096
-    for name in ("max_tokens", "max_completion_tokens"):
-        body = {"messages": [{"role": "user", "content": prompt}], name: -1}
-        usage = server.post("/v1/chat/completions", body).json()["usage"]
-        assert usage["total_tokens"] == 4096, name
+    # For a chat this is the default, too.
+    for limit in ({"max_tokens": -1}, {"max_completion_tokens": -1}, {}):
+        body = {"messages": [{"role": "user", "content": prompt}], **limit}
+        reply = server.post("/v1/chat/completions", body).json()
+        assert reply["usage"]["total_tokens"] == 4096, limit
+        assert reply["choices"][0]["finish_reason"] == "length"
     for value in (0, -2):
         error = check_error(server.complete(max_tokens=value), 400, "max_tokens")
         assert "-1" in error["message"]

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-import httpx
 import pytest
 
 from tests.e2e.server.harness import WAIT_S, events, read_all, wait_until
-from tests.e2e.server.processes import BROKEN, ServedProcess, served
+from tests.e2e.server.processes import BROKEN, served
 
 LOADING = """
 import sys
@@ -125,7 +124,7 @@ def test_a_server_whose_engine_gave_up_tells_its_callers_and_leaves(
     """Guards restarts: a process that stays and serves nothing is never started again."""
     with served(tmp_path, program=(sys.executable, "-c", BROKEN)) as server:
         body = {"prompt": "a", "max_tokens": 4, "stream": streams}
-        reply = httpx.post(f"{server.address}/v1/completions", json=body, timeout=WAIT_S)
+        reply = server.client.post("/v1/completions", json=body)
         told = events(reply.text)[-1] if reply.status_code == 200 else reply.json()
         assert told["error"]["code"] == "engine_stopped"
         assert server.popen.wait(WAIT_S) == 1
@@ -150,8 +149,8 @@ def test_a_server_raises_its_own_limit_on_open_files(tmp_path: Path) -> None:
             connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         for connection in connections:
             assert connection.recv(4096).startswith(b"HTTP/1.1 200 ")
-        told = httpx.get(f"{server.address}/metrics", timeout=WAIT_S).text
-        assert 'jitney:limit{limit="connections_max"} 8192' in told
+        metrics = server.client.get("/metrics").text
+        assert 'jitney:limit{limit="connections_max"} 8192' in metrics
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs the limits of Linux")
@@ -165,8 +164,8 @@ def test_connections_are_bounded_by_the_files_that_are_allowed(tmp_path: Path) -
                 stack.enter_context(server.connect())
             with server.connect() as late:
                 assert b"too_many_connections" in read_all(late)
-        wait_until(lambda: _is_well(server), "it does not recover")
-        metrics = httpx.get(f"{server.address}/metrics", timeout=WAIT_S).text
+        wait_until(server.is_well, "it does not recover")
+        metrics = server.client.get("/metrics").text
         assert 'jitney:limit{limit="connections_max"} 50' in metrics
     assert "Traceback" not in server.log.read_text()
 
@@ -185,7 +184,7 @@ def test_row_45_thousands_of_idle_connections(tmp_path: Path) -> None:
         for connection in idle:
             assert connection.recv(4096).startswith(b"HTTP/1.1 200 ")
         body = {"prompt": "a", "max_tokens": 4}
-        reply = httpx.post(f"{server.address}/v1/completions", json=body, timeout=WAIT_S)
+        reply = server.client.post("/v1/completions", json=body)
         assert reply.status_code == 200
         for connection in idle:
             assert b"HTTP/1.1" not in read_all(connection)
@@ -212,9 +211,3 @@ def _open_sockets(pid: int) -> int:
         with contextlib.suppress(OSError):  # it was closed since
             count += os.readlink(each).startswith("socket:")
     return count
-
-
-def _is_well(server: ServedProcess) -> bool:
-    with contextlib.suppress(httpx.HTTPError):
-        return httpx.get(f"{server.address}/health", timeout=WAIT_S).status_code == 200
-    return False

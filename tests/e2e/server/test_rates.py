@@ -7,22 +7,20 @@ from typing import Any
 import httpx
 import pytest
 
-from jitney.backends.fake.backend import FakeSettings
 from jitney.config import Key
 from jitney.server import limits
 from tests.e2e.server.conftest import Start
-from tests.e2e.server.harness import Running, World, check_error, request_bytes, wait_until
-from tests.e2e.server.pace import StillClock
+from tests.e2e.server.harness import Running, World, check_error, wait_until
+from tests.e2e.server.pace import SLOW, StillClock
 
-SLOW = FakeSettings(slots=32, eos_period=0, kv_tokens=65_536, tick_s=0.02, sleeps=True)
 SECRET = "a-secret-of-the-tests"
 HEADER = {"authorization": f"Bearer {SECRET}"}
 
 
-def rated(start: Start, tokens_per_minute: float, sequences: int = 32) -> Running:
-    """A server with one key, which has this rate."""
-    keys = (Key(name="a", secret=SECRET, tokens_per_minute=tokens_per_minute),)
-    return start(World(backend=SLOW, sequences=sequences, keys=keys, clock=StillClock()))
+def rated(start: Start, **rates: float) -> Running:
+    """A server whose fake model is slow, with one key, which has these rates."""
+    keys = (Key(name="a", secret=SECRET, **rates),)  # type: ignore[arg-type]
+    return start(World(backend=SLOW, sequences=32, keys=keys, clock=StillClock()))
 
 
 def ask(server: Running, prompt: Any = "a", **fields: Any) -> httpx.Response:
@@ -53,10 +51,8 @@ def test_what_was_set_aside_and_not_used_is_given_back(start: Start) -> None:
     """Guards callers who ask for much and use little: one of these is not worth two."""
     server = rated(start, tokens_per_minute=6000)
     for _ in range(3):
-        with server.connect() as connection:
-            body = {"prompt": "a", "max_tokens": 3900, "stream": True}
-            key = f"Authorization: Bearer {SECRET}"
-            connection.sendall(request_bytes("/v1/completions", body, key))
+        body = {"prompt": "a", "max_tokens": 3900, "stream": True}
+        with server.send(body, f"Authorization: Bearer {SECRET}") as connection:
             assert connection.recv(65_536).startswith(b"HTTP/1.1 200 ")
         wait_until(server.is_idle, "the request went on for nobody")
     assert ask(server, max_tokens=4).status_code == 200
@@ -76,7 +72,7 @@ def test_the_prompts_of_a_call_are_let_in_together_or_not_at_all(start: Start) -
 @pytest.mark.parametrize("streams", [False, True])
 def test_metrics_count_every_refusal_by_its_reason(start: Start, streams: bool) -> None:
     """Guards operators: the HTTP side refuses too, and its bounds are in force as well."""
-    server = rated(start, tokens_per_minute=1e6, sequences=1)
+    server = rated(start, tokens_per_minute=1e6)
     check_error(ask(server, max_tokens=-2, stream=streams), 400)
     check_error(ask(server, "a" * 5000, stream=streams), 400)
     server.get("/v1/models")
@@ -100,15 +96,9 @@ def test_metrics_count_every_refusal_by_its_reason(start: Start, streams: bool) 
     assert sample(server, 'jitney:http_refusals_total{error="Draining"}') == 1
 
 
-def keyed(start: Start, *keys: Key, sequences: int = 4, queue: int = 64) -> Running:
-    """A server whose fake model is slow, with these keys."""
-    clock = StillClock()
-    return start(World(backend=SLOW, sequences=sequences, queue=queue, keys=keys, clock=clock))
-
-
 def test_completions_are_what_the_rate_of_requests_counts(start: Start) -> None:
     """Guards the rate: prompts times n are as many requests, in however few calls they come."""
-    server = keyed(start, Key(name="a", secret=SECRET, requests_per_minute=20))
+    server = rated(start, requests_per_minute=20)
     assert ask(server, ["a"] * 4, n=4, max_tokens=1).status_code == 200
     refused = ask(server, "a", n=8, max_tokens=1)
     assert "requests per minute" in check_error(refused, 429)["message"]
@@ -116,28 +106,18 @@ def test_completions_are_what_the_rate_of_requests_counts(start: Start) -> None:
     # The refused one counts as one.
     assert ask(server, "a", n=3, max_tokens=1).status_code == 200
     check_error(ask(server, "a", max_tokens=1), 429)
-    assert "at most" in check_error(ask_as_new(start, n=16), 400, "n")["message"]
-
-
-def ask_as_new(start: Start, n: int) -> httpx.Response:
-    """A call of so many completions with a key of one request a minute."""
-    server = keyed(start, Key(name="a", secret=SECRET, requests_per_minute=1))
-    return ask(server, "a", n=n, max_tokens=1)
+    never = ask(rated(start, requests_per_minute=1), n=16, max_tokens=1)
+    assert "at most" in check_error(never, 400, "n")["message"]
 
 
 def test_one_key_does_not_fill_the_queue_or_the_places(start: Start) -> None:
     """Guards other keys: 64 sequences may wait here, of which one key may have half."""
-    server = keyed(
-        start, Key(name="a", secret=SECRET), Key(name="b", secret=SECRET + "b"), sequences=4
-    )
+    keys = (Key(name="a", secret=SECRET), Key(name="b", secret=SECRET + "b"))
+    server = start(World(backend=SLOW, sequences=4, keys=keys))
     too_many = check_error(ask(server, ["a"] * 4, n=16, max_tokens=4000), 400, "prompt")
     assert "for this key; send them in several calls" in too_many["message"]
-    flood = [server.connect() for _ in range(4)]
-    for connection in flood:
-        body = {"prompt": "a", "n": 16, "max_tokens": 4000}
-        connection.sendall(
-            request_bytes("/v1/completions", body, f"Authorization: Bearer {SECRET}")
-        )
+    body = {"prompt": "a", "n": 16, "max_tokens": 4000}
+    flood = [server.send(body, f"Authorization: Bearer {SECRET}") for _ in range(4)]
     wait_until(lambda: server.stats.active_slots == 3, "none has started")
     wait_until(lambda: server.stats.refused_requests >= 1, "all were taken")
     refused = ask(server, "a", n=16, max_tokens=4000)
@@ -147,8 +127,7 @@ def test_one_key_does_not_fill_the_queue_or_the_places(start: Start) -> None:
         "/v1/completions", {"prompt": "b", "max_tokens": 4}, authorization=f"Bearer {SECRET}b"
     )
     assert reply.status_code == 200
-    stats = server.service.engine.stats
-    wait_until(lambda: stats().active_slots == 3, "the flood runs on beside it")
+    wait_until(lambda: server.stats.active_slots == 3, "the flood runs on beside it")
     for connection in flood:
         connection.close()
     wait_until(server.is_idle, "something went on for nobody")

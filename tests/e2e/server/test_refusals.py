@@ -2,8 +2,6 @@
 
 import re
 import socket
-import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -28,6 +26,8 @@ LONG = {"prompt": "a", "max_tokens": 4000}
 SHORT = {"prompt": "a", "max_tokens": 1}
 SECRET = "a-secret-of-the-tests"
 KEY = f"Authorization: Bearer {SECRET}"
+AT_THE_DOOR_S = 100 * WAIT_S
+"""Far longer than any test runs."""
 
 
 def test_who_leaves_at_the_door_is_not_waited_for(start: Start) -> None:
@@ -79,25 +79,19 @@ def test_nothing_is_compiled_for_who_left(
 
 
 def test_time_at_the_door_is_part_of_the_story_and_of_the_latency(start: Start) -> None:
-    """Guards the figures of a request that was long in coming: they are those of its caller."""
-    server = start(World(wrap=Gated))
-    server.backend.may_read.clear()
-    with ThreadPoolExecutor() as pool:
-        asking = pool.submit(server.complete, max_tokens=1)
-        wait_until(lambda: server.load == 1, "it did not arrive")
-        time.sleep(0.2)
-        server.backend.may_read.set()
-    reply = asking.result()
-    assert float(reply.headers["x-jitney-first-token-ms"]) >= 200
-    assert float(reply.headers["x-jitney-total-ms"]) >= 200
-    told = server.get("/metrics").text
-    (first_s,) = re.findall(r"^jitney:first_token_seconds_sum\S* (\S+)$", told, re.MULTILINE)
-    (queued_s,) = re.findall(r"^jitney:queue_seconds_sum\S* (\S+)$", told, re.MULTILINE)
-    assert float(first_s) >= 0.2
-    assert float(first_s) - float(queued_s) >= 0.2, "the time at the door is no time in the queue"
+    """Guards the figures of a request that was long in coming: they are those of its caller. The
+    clock by which callers come stands, and the engine's is far ahead of it."""
+    server = start(World(clock=StillClock(behind_s=AT_THE_DOOR_S)))
+    reply = server.complete(max_tokens=1)
+    assert float(reply.headers["x-jitney-first-token-ms"]) >= AT_THE_DOOR_S * 1e3
+    assert float(reply.headers["x-jitney-total-ms"]) >= AT_THE_DOOR_S * 1e3
+    metrics = server.get("/metrics").text
+    (first_s,) = re.findall(r"^jitney:first_token_seconds_sum\S* (\S+)$", metrics, re.MULTILINE)
+    (queued_s,) = re.findall(r"^jitney:queue_seconds_sum\S* (\S+)$", metrics, re.MULTILINE)
+    assert float(queued_s) < AT_THE_DOOR_S <= float(first_s), "the door is not the queue"
     (story,) = server.get("/page/state?requests=true").json()["requests"]
     assert story["words"].startswith("Read and tokenised in ")
-    assert story["total_s"] >= 0.2
+    assert story["total_s"] >= AT_THE_DOOR_S
     assert story["phases"][0][0] == "reading"
 
 
@@ -191,7 +185,8 @@ def test_bytes_after_a_request_do_not_hide_that_its_client_left(
     wait_until(lambda: server.stats.active_slots == 1, "it did not start")
     if is_late:
         connection.sendall(stray)
-        time.sleep(0.05)
+    # The event loop, which answers this, has met the stray bytes on the way.
+    server.get("/health")
     assert server.load == 1
     connection.close()
     wait_until(server.is_idle, "the request went on for nobody")
@@ -224,27 +219,6 @@ def test_a_flood_after_a_request_ends_the_connection(start: Start) -> None:
     assert read_all(connection) == b""
     connection.close()
     server.check_idle()
-
-
-def test_bodies_are_bounded_all_together(start: Start) -> None:
-    """Guards memory: many bodies that are each fine may be too much at once."""
-    server = start(World(body_limit=100_000, bodies_bytes_max=140_000))
-    big = {"prompt": "a" * 90_000}
-    connection = server.connect()
-    connection.sendall(request_bytes("/v1/completions", big)[:-1])
-    wait_until(lambda: server.service.bodies.count == 1, "it did not arrive")
-    wait_until(
-        lambda: server.post("/v1/completions", big).status_code == 503, "everything is taken in"
-    )
-    refused = server.post("/v1/completions", big)
-    assert check_error(refused, 503)["code"] == "too_many_bytes"
-    assert int(refused.headers["retry-after"]) >= 1
-    assert server.complete().status_code == 200
-    connection.close()
-    wait_until(lambda: server.service.bodies.count == 0, "it is still held")
-    assert (
-        check_error(server.post("/v1/completions", big), 400)["code"] == "context_length_exceeded"
-    )
 
 
 def test_connections_are_bounded(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -191,39 +191,6 @@ def dechunked(body: bytes) -> bytes:
             return b"".join(pieces)
 
 
-def test_row_45_idle_connections(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Guards connections: kept for a moment after an answer, then closed; busy ones are not."""
-    monkeypatch.setattr(limits, "KEEP_ALIVE_S", 0.3)
-    server = start(World(backend=SLOW))
-    get = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
-    with contextlib.ExitStack() as stack:
-        body = {"prompt": "a", "max_tokens": 50, "stream": True, "ignore_eos": True}
-        busy = stack.enter_context(server.send(body))
-        idle = [stack.enter_context(server.connect()) for _ in range(300)]
-        for connection in idle:
-            connection.sendall(get)
-        for connection in idle:
-            assert read_all(connection).count(b"HTTP/1.1 200 ") == 1
-        # So short a moment may be over before this thread has its turn.
-        wait_until(lambda: is_kept(server, get), "no connection is kept")
-        assert b"data: [DONE]" in read_all(busy)
-
-
-def is_kept(server: Running, get: bytes) -> bool:
-    """Whether a second request is answered on the connection of the first."""
-    with contextlib.suppress(ConnectionError), server.connect() as connection:
-        connection.sendall(get)
-        first = b""
-        while not first.endswith(b"}"):
-            part = connection.recv(65_536)
-            assert part, "it was closed before it was answered"
-            first += part
-        assert first.startswith(b"HTTP/1.1 200 ")
-        connection.sendall(get)
-        return read_all(connection).startswith(b"HTTP/1.1 200 ")
-    return False
-
-
 def test_row_45_more_than_may_wait(start: Start) -> None:
     """Guards the queue: past its bound everyone is told when to come back."""
     pace = Pace()

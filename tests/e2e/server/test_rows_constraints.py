@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tests.e2e.server.conftest import Start
-from tests.e2e.server.harness import WAIT_S, Running, World, bait, check_error
+from tests.e2e.server.harness import Running, World, bait, check_error
 from tests.e2e.server.processes import backend_of, memory_bytes, served
 
 GROWTH_BYTES_MAX = 64 * 2**20
@@ -101,15 +101,12 @@ def test_rows_28_and_29_memory_of_what_is_made_to_hurt(tmp_path: Path) -> None:
     """Guards the machine: neither the server nor its backend grows by it, and neither dies."""
     hostile = [{"grammar": grammar} for grammar, _ in GRAMMARS.values()]
     hostile += [{"json": schema} for schema, _ in SCHEMAS.values()]
-    with (
-        served(tmp_path) as server,
-        httpx.Client(base_url=server.address, timeout=WAIT_S) as client,
-    ):
+    with served(tmp_path) as server:
         worker = backend_of(server.popen.pid)
 
         def ask(constraint: dict[str, Any]) -> int:
             body = {"prompt": "a", "max_tokens": 8, "structured_outputs": constraint}
-            return client.post("/v1/completions", json=body).status_code
+            return server.client.post("/v1/completions", json=body).status_code
 
         # The first constraint of all builds tables that stay.
         assert ask({"grammar": 'root ::= "a"'}) == 200
@@ -119,7 +116,7 @@ def test_rows_28_and_29_memory_of_what_is_made_to_hurt(tmp_path: Path) -> None:
         assert backend_of(server.popen.pid) == worker, "the backend died of it"
         grown = memory_bytes(server.popen.pid) + memory_bytes(worker) - before
         assert grown < GROWTH_BYTES_MAX
-        assert client.get("/health").json() == {"status": "ok"}
+        assert server.is_well()
 
 
 @pytest.mark.parametrize(

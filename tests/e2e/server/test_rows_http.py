@@ -5,7 +5,6 @@ import json
 import logging
 import re
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,7 +74,15 @@ def test_row_37_every_route_wants_a_key(locked: Running) -> None:
 
 @pytest.mark.parametrize(
     "header",
-    ["", "Bearer", "Bearer wrong", f"Basic {SECRET}", SECRET, f"Bearer {SECRET}x"],
+    [
+        "",
+        "Bearer",
+        "Bearer wrong",
+        f"Basic {SECRET}",
+        SECRET,
+        f"Bearer {SECRET}x",
+        "Bearer a-secret",
+    ],
 )
 def test_row_37_keys_that_do_not_open(locked: Running, header: str) -> None:
     """Guards the door."""
@@ -86,20 +93,11 @@ def test_row_37_keys_that_do_not_open(locked: Running, header: str) -> None:
 
 def test_row_37_keys_that_open(locked: Running) -> None:
     """Guards those who may: the scheme in any case, and never a key in an address."""
-    for scheme in ("Bearer", "bearer", "BEARER"):
+    for scheme in ("Bearer", "bearer", "BEARER", "Bearer "):
         reply = locked.post("/v1/completions", BODY, authorization=f"{scheme} {SECRET}")
         assert reply.status_code == 200
     assert locked.get(f"/v1/models?api_key={SECRET}").status_code == 401
     assert locked.get("/v1/models", authorization="Bearer " + "x" * 10_000).status_code == 401
-
-
-def test_row_37_a_key_of_a_megabyte(locked: Running) -> None:
-    """Guards memory: longer than headers may be, it is refused before it is compared."""
-    for path in ("/v1/models", "/health"):
-        head = f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {'x' * 10**6}\r\n\r\n"
-        answer = locked.raw(head.encode())
-        assert re.match(rb"HTTP/1.1 (400|431) ", answer), answer[:200]
-        assert b"connection: close" in answer.lower()
 
 
 @pytest.mark.parametrize(
@@ -137,39 +135,6 @@ def test_row_38_no_host(locked: Running) -> None:
     assert locked.raw(b"GET /health HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 400 ")
 
 
-@pytest.mark.parametrize("allowed", ["http://good.example", "*"])
-def test_row_39_any_header_of_an_allowed_origin(start: Start, allowed: str) -> None:
-    """Guards OpenAI's client in a browser: it sends headers of its own, and reads ours. Guards
-    browsers as well: no page may call until its origin was allowed. test_origins.py has those that
-    do not ask."""
-    settings = ServeSettings(served_model_name=(MODEL,), cors_origin=(allowed,))
-    headers = {
-        "origin": "http://good.example",
-        "access-control-request-method": "POST",
-        "access-control-request-headers": "authorization,content-type,x-stainless-os",
-    }
-    with start(World(settings=settings)).client() as client:
-        asked = client.options("/v1/chat/completions", headers=headers)
-        assert asked.status_code == 204
-        assert asked.headers["access-control-allow-origin"] == allowed
-        assert "x-stainless-os" in asked.headers["access-control-allow-headers"]
-        assert "POST" in asked.headers["access-control-allow-methods"]
-        refused = client.options(
-            "/v1/models", headers={**headers, "access-control-request-method": "PUT"}
-        )
-        check_error(refused, 405)
-        evil = client.options("/v1/models", headers={**headers, "origin": "http://evil.example"})
-        if allowed != "*":
-            assert "access-control-allow-origin" not in evil.headers
-            assert check_error(evil, 403)["code"] == "origin_not_allowed"
-        answered = client.get("/v1/models", headers={"origin": "http://good.example"})
-        assert answered.headers["access-control-allow-origin"] == allowed
-        exposed = answered.headers["access-control-expose-headers"]
-        assert "x-request-id" in exposed
-        assert "retry-after-ms" in exposed
-        assert client.options("/v1/models").status_code == 405
-
-
 def test_row_39_names_that_were_made_to_lead_here(start: Start) -> None:
     """Guards a server on one's own machine against pages whose name was pointed at it."""
     hosts = allowed_hosts(ServeSettings(allowed_host=("My.Box",)), ())
@@ -183,35 +148,18 @@ def test_row_39_names_that_were_made_to_lead_here(start: Start) -> None:
             assert check_error(refused, 421)["code"] == "unknown_host", host
 
 
-@pytest.mark.parametrize(
-    "head",
-    [
-        "GET /health HTTP/1.1\r\nHost: x\r\nX: " + "a" * 1_000_000 + "\r\n\r\n",
-        "GET /health HTTP/1.1\r\nHost: x\r\n" + "X: a\r\n" * 10_000 + "\r\n",
-        "GET /" + "a" * 100_000 + " HTTP/1.1\r\nHost: x\r\n\r\n",
-    ],
-    ids=["long", "many", "address"],
-)
-def test_row_40_headers_without_end(server: Running, head: str) -> None:
-    """Guards memory: told so, and closed."""
-    answer = server.raw(head.encode())
-    assert re.match(rb"HTTP/1.1 (400|414|431) ", answer), answer[:200]
-    assert b"connection: close" in answer.lower()
-
-
+BARE = ["5\nhello\n0\n\n", "5;x\n", "5\rhello", "0\n\n"]
+"""Chunks with a bare newline after a size. It was taken for half a line, and awaited for the time
+of a body."""
 SMUGGLED = [
     "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     "Content-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef",
-    "Content-Length: 5\r\nContent-Length: 5\r\n\r\nhello",
-    "Content-Length: 5, 5\r\n\r\nhello",
-    "Transfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n",
     "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    "X: a\r\n b\r\nContent-Length: 0\r\n\r\n",
     "Content-Length: -1\r\n\r\n",
     "Content-Length: abc\r\n\r\n",
+    "Content-Length: " + "9" * 5000 + "\r\n\r\n",
     "Transfer-Encoding: chunked\r\n\r\nzz\r\n",
-    "X: a\rb\r\nContent-Length: 0\r\n\r\n",
-    "X: a\0b\r\nContent-Length: 0\r\n\r\n",
+    *(f"Transfer-Encoding: chunked\r\n\r\n{chunks}" for chunks in BARE),
     "X: a\nContent-Length: 0\r\n\r\n",
     "Content-Length: 0\n\n",
     "Content-Length: 0\r\n\n",
@@ -220,7 +168,8 @@ SMUGGLED = [
 
 @pytest.mark.parametrize("rest", SMUGGLED)
 def test_row_41_requests_of_two_meanings(server: Running, rest: str) -> None:
-    """Guards proxies before us: where a request ends must be clear, or it ends the connection."""
+    """Guards proxies before us: where a request ends must be clear, or it ends the connection.
+    test_hostile_heads.py has those that are refused before h11 reads them."""
     head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
     answer = server.raw((head + rest).encode())
     assert answer.startswith(b"HTTP/1.1 400 "), answer[:200]
@@ -236,7 +185,8 @@ def test_row_41_a_bare_newline_is_seen_wherever_packets_end(server: Running, cut
         with server.connect() as connection:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.sendall(start + last[:cut])
-            time.sleep(0.01)
+            # The event loop, which answers this, has read the first piece on the way.
+            server.get("/health")
             # A refusal may come before the rest is sent.
             with contextlib.suppress(ConnectionError):
                 connection.sendall(last[cut:])

@@ -18,6 +18,7 @@ from jitney.core.request import Priority
 from jitney.server import lifecycle
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import (
+    JSON,
     MODEL,
     WAIT_S,
     Running,
@@ -28,7 +29,7 @@ from tests.e2e.server.harness import (
     wait_until,
 )
 from tests.e2e.server.pace import SLOW, SLOW_PROGRAM, Gated, Pace
-from tests.e2e.server.processes import backend_of, children, is_alive, served
+from tests.e2e.server.processes import backend_of, children, is_alive, served, wait_until_gone
 
 LONG = {"prompt": "a", "max_tokens": 4000}
 SECRET = "a-secret-of-the-tests"
@@ -36,31 +37,19 @@ TRIES = 5
 """What must happen in the middle of an answer is tried again where a busy machine came too late."""
 
 
-@pytest.mark.parametrize("streams", [False, True])
-def test_leaving_the_queue_frees_the_place(start: Start, streams: bool) -> None:
-    """Guards the queue: who left while waiting never runs, and nobody else is harmed."""
-    server = start(World(backend=SLOW, sequences=1))
-    running = server.send(LONG)
+@pytest.mark.parametrize(
+    ("sequences", "fields"), [(1, {}), (1, {"stream": True}), (8, {"request_id": "same"})]
+)
+def test_leaving_harms_nobody_else(start: Start, sequences: int, fields: dict[str, Any]) -> None:
+    """Guards the queue: who left while waiting never runs. Guards ids that callers choose: a second
+    one of the same name is a request of its own, and its end is not the other's."""
+    server = start(World(backend=SLOW, sequences=sequences))
+    first = server.send({**LONG, **fields})
     wait_until(lambda: server.stats.active_slots == 1, "it did not start")
-    waiting = server.send({**LONG, "stream": streams})
-    wait_until(lambda: server.stats.live_requests == 2, "it was not accepted")
-    waiting.close()
-    wait_until(lambda: server.stats.live_requests == 1, "it waits for nobody")
-    assert server.stats.active_slots == 1
-    running.close()
-    server.check_idle()
-
-
-def test_nobody_can_end_the_request_of_another_by_its_id(start: Start) -> None:
-    """Guards ids that callers choose: a second one of the same name is a request of its own."""
-    server = start(World(backend=SLOW))
-    body = {"prompt": "a", "max_tokens": 4000, "request_id": "same"}
-    first = server.send(body)
-    wait_until(lambda: server.stats.active_slots == 1, "it did not start")
-    second = server.send(body)
+    second = server.send({**LONG, **fields})
     wait_until(lambda: server.stats.live_requests == 2, "it was not accepted")
     second.close()
-    wait_until(lambda: server.stats.live_requests == 1, "it went on for nobody")
+    wait_until(lambda: server.stats.live_requests == 1, "it goes on for nobody")
     assert server.stats.active_slots == 1
     first.close()
     server.check_idle()
@@ -206,10 +195,7 @@ def test_what_outlives_the_drain_gets_one_error(
     assert "data: [DONE]" not in lines
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_the_command_serves_its_own_curl_line_and_leaves_nothing(
-    tmp_path: Path, count: int
-) -> None:
+def test_the_command_serves_its_own_curl_line_and_leaves_nothing(tmp_path: Path) -> None:
     """Guards `jitney serve` end to end: exit code 0 on SIGTERM, and no child is left."""
     with served(tmp_path) as server:
         assert server.popen.stdout is not None
@@ -217,22 +203,12 @@ def test_the_command_serves_its_own_curl_line_and_leaves_nothing(
         assert server.address in lines[0]
         found = re.search(r"try\s+curl (\S+) .*-d '(.*)'", lines[1])
         assert found is not None, lines
-        reply = httpx.post(
-            found[1], content=found[2], headers={"content-type": "application/json"}, timeout=WAIT_S
-        )
+        reply = server.client.post(found[1], content=found[2], headers=JSON)
         assert reply.json()["choices"][0]["message"]["role"] == "assistant"
-        stranger = httpx.get(
-            server.address + "/health", headers={"host": "evil.example"}, timeout=WAIT_S
-        )
+        stranger = server.client.get("/health", headers={"host": "evil.example"})
         assert stranger.status_code == 421
-        workers = children(server.popen.pid)
-        assert workers, "the backend has a process of its own"
-        for _ in range(count):
-            server.popen.send_signal(signal.SIGTERM)
-        assert server.popen.wait(WAIT_S) == 0
-        wait_until(
-            lambda: not any(is_alive(worker) for worker in workers), "a child was left behind"
-        )
+        assert children(server.popen.pid), "the backend has a process of its own"
+        server.end()
     assert "Traceback" not in server.log.read_text()
 
 
@@ -241,10 +217,7 @@ def test_a_second_signal_does_not_wait_for_a_stuck_backend(tmp_path: Path) -> No
     body = {"prompt": "a", "max_tokens": 3000, "ignore_eos": True, "stream": True}
     with served(tmp_path, program=(sys.executable, "-c", SLOW_PROGRAM)) as server:
         worker = backend_of(server.popen.pid)
-        with (
-            httpx.Client(base_url=server.address, timeout=WAIT_S) as client,
-            client.stream("POST", "/v1/completions", json=body) as stream,
-        ):
+        with server.client.stream("POST", "/v1/completions", json=body) as stream:
             lines = lines_of(stream)
             next(lines)
             os.kill(worker, signal.SIGSTOP)
@@ -268,22 +241,19 @@ def test_a_killed_backend_is_started_again_and_streams_go_on(tmp_path: Path) -> 
     """Guards callers against crashes of native code: the text is that of an undisturbed run."""
     body = {"prompt": "a", "max_tokens": 100, "temperature": 0, "ignore_eos": True}
     with served(tmp_path, program=(sys.executable, "-c", SLOW_PROGRAM)) as server:
-        with httpx.Client(base_url=server.address, timeout=WAIT_S) as client:
-            whole = client.post("/v1/completions", json=body).json()["choices"][0]["text"]
-            for lost_count in range(1, TRIES + 1):
-                worker = backend_of(server.popen.pid)
-                assert (
-                    streamed_text(client, body, partial(os.kill, worker, signal.SIGKILL)) == whole
-                )
-                if is_lost(client, lost_count):
-                    break
-                # The stream was over before its backend was gone.
-                wait_until(partial(is_lost, client, lost_count), "nobody noticed")
-            else:
-                pytest.fail("no stream was under way when its backend died")
-            assert client.get("/health").json() == {"status": "ok"}
-        server.popen.send_signal(signal.SIGTERM)
-        assert server.popen.wait(WAIT_S) == 0
+        client = server.client
+        whole = client.post("/v1/completions", json=body).json()["choices"][0]["text"]
+        for lost_count in range(1, TRIES + 1):
+            kill = partial(os.kill, backend_of(server.popen.pid), signal.SIGKILL)
+            assert streamed_text(client, body, kill) == whole
+            if is_lost(client, lost_count):
+                break
+            # The stream was over before its backend was gone.
+            wait_until(partial(is_lost, client, lost_count), "nobody noticed")
+        else:
+            pytest.fail("no stream was under way when its backend died")
+        assert client.get("/health").json() == {"status": "ok"}
+        server.end()
 
 
 def streamed_text(client: httpx.Client, body: dict[str, Any], on_ninth: Callable[[], None]) -> str:
@@ -306,18 +276,12 @@ def is_lost(client: httpx.Client, count: int) -> bool:
     return re.search(sought, told, re.MULTILINE) is not None
 
 
-def is_gone(pid: int) -> bool:
-    return not is_alive(pid)
-
-
 def test_a_backend_lost_while_idle_is_seen_and_started_again(tmp_path: Path) -> None:
     """Guards the first request after a quiet night: every request is tokenised by the backend, so
     that no batch would ever find it dead or stuck. Guards the forward pass, too: where threads have
     a niceness, that of HTTP stands back, since all threads of a pass wait for the slowest."""
-    with (
-        served(tmp_path) as server,
-        httpx.Client(base_url=server.address, timeout=WAIT_S) as client,
-    ):
+    with served(tmp_path) as server:
+        client = server.client
         for lost_count, number in enumerate((signal.SIGKILL, signal.SIGSTOP), start=1):
             worker = backend_of(server.popen.pid)
             if sys.platform == "linux":
@@ -327,7 +291,7 @@ def test_a_backend_lost_while_idle_is_seen_and_started_again(tmp_path: Path) -> 
                 assert http > model
             os.kill(worker, number)
             # Its end costs less to look at than the metrics; one that is stuck is ended.
-            wait_until(partial(is_gone, worker), "nobody ended it")
+            wait_until(partial(wait_until_gone, worker), "nobody ended it")
             wait_until(partial(is_lost, client, lost_count), "nobody noticed")
             reply = client.post("/v1/completions", json={"prompt": "a", "max_tokens": 3})
             assert reply.status_code == 200

@@ -54,6 +54,10 @@ class Stream:
         self._thread.start()
         assert self._has_id.wait(WAIT_S)
 
+    def post(self, what: str, priority: Any = None) -> httpx.Response:
+        """Steer it, as its own caller."""
+        return post(self._server, f"{self.id}/{what}", self._headers, priority)
+
     def join(self) -> None:
         self._thread.join(WAIT_S)
         assert self.is_done
@@ -125,14 +129,14 @@ def test_a_stream_stands_still_while_it_is_paused(calls: Calls) -> None:
     alone.join()
     calls.pace.may_hurry.clear()
     paused = calls.begin(server)
-    assert post(server, f"{paused.id}/pause").json()["status"] == "pausing"
+    assert paused.post("pause").json()["status"] == "pausing"
     engine = server.service.engine
     wait_until(lambda: engine.snapshot().paused_count == 1, "it was not paused")
     assert engine.snapshot().running_count == 0
     assert server.get("/health").json() == {"status": "ok"}
     waiting = server.get("/page/state").json()["queue"]
     assert [each["reason"] for each in waiting] == ["its caller paused it"]
-    assert post(server, f"{paused.id}/resume").json()["status"] == "resuming"
+    assert paused.post("resume").json()["status"] == "resuming"
     calls.pace.may_hurry.set()
     paused.join()
     assert paused.text == alone.text
@@ -157,11 +161,11 @@ def test_a_call_is_put_into_another_class(calls: Calls) -> None:
     stream = calls.begin(server)
     engine = server.service.engine
     for count, (given, told) in enumerate(((-1, "high"), ("low", "low"), (-7, "critical")), 1):
-        assert post(server, f"{stream.id}/priority", priority=given).json()["status"] == told
+        assert stream.post("priority", given).json()["status"] == told
         # Of two that come between two ticks, only the last would count.
         wait_until(partial(_is_reprioritised, engine, count), "it stayed in its class")
-    check_error(post(server, f"{stream.id}/priority", priority="urgent"), 400, "priority")
-    check_error(post(server, f"{stream.id}/priority"), 400)
+    check_error(stream.post("priority", "urgent"), 400, "priority")
+    check_error(stream.post("priority"), 400)
     assert _is_reprioritised(engine, 3)
 
 
@@ -175,18 +179,18 @@ def test_only_ones_own_live_calls_are_found(calls: Calls, what: str) -> None:
     assert check_error(post(server, f"{stream.id}/{what}", other, priority=given), 404)
     assert check_error(post(server, f"nobody/{what}", first, priority=given), 404)
     assert check_error(post(server, f"{stream.id}/{what}", priority=given), 401)
-    assert post(server, f"{stream.id}/{what}", first, priority=given).status_code == 200
-    post(server, f"{stream.id}/resume", first)
+    assert stream.post(what, given).status_code == 200
+    stream.post("resume")
     calls.pace.may_hurry.set()
     stream.join()
-    assert check_error(post(server, f"{stream.id}/{what}", first, priority=given), 404)
+    assert check_error(stream.post(what, given), 404)
 
 
 def test_what_would_have_no_effect_is_refused(calls: Calls) -> None:
     """Guards whoever raises a class and believes it helps: first come, first served."""
     server = calls.serve()
     stream = calls.begin(server)
-    error = check_error(post(server, f"{stream.id}/priority", priority="high"), 400, "priority")
+    error = check_error(stream.post("priority", "high"), 400, "priority")
     assert "no effect" in error["message"]
 
 
@@ -195,11 +199,11 @@ def test_only_so_many_are_paused_and_steering_counts_against_the_rate(calls: Cal
     key = Key(name="first", secret="first-secret-of-tests", requests_per_minute=4)
     server = calls.serve(queue=4, keys=(key,), clock=StillClock())
     one, two = calls.begin(server, KEYS[0]), calls.begin(server, KEYS[0])
-    post(server, f"{one.id}/pause", KEYS[0])
+    one.post("pause")
     wait_until(lambda: server.service.engine.snapshot().paused_count == 1, "it was not paused")
-    error = check_error(post(server, f"{two.id}/pause", KEYS[0]), 429)
+    error = check_error(two.post("pause"), 429)
     assert error["code"] == "too_many_paused"
-    assert check_error(post(server, f"{two.id}/pause", KEYS[0]), 429)["code"] != "too_many_paused"
+    assert check_error(two.post("pause"), 429)["code"] != "too_many_paused"
     engine = server.service.engine
     assert isinstance(engine, Engine)
     engine.drain()
@@ -216,15 +220,15 @@ def test_a_pause_beyond_the_share_of_a_key_is_refused(calls: Calls) -> None:
     server = calls.serve(queue=16, keys=keyed())
     streams = [calls.begin(server, KEYS[0]) for _ in range(3)]
     for stream in streams[:2]:
-        assert post(server, f"{stream.id}/pause", KEYS[0]).json()["status"] == "pausing"
-    error = check_error(post(server, f"{streams[2].id}/pause", KEYS[0]), 429)
+        assert stream.post("pause").json()["status"] == "pausing"
+    error = check_error(streams[2].post("pause"), 429)
     assert error["code"] == "too_many_paused"
-    assert post(server, f"{streams[0].id}/pause", KEYS[0]).status_code == 200
+    assert streams[0].post("pause").status_code == 200
     other = calls.begin(server, KEYS[1])
-    assert post(server, f"{other.id}/pause", KEYS[1]).status_code == 200
+    assert other.post("pause").status_code == 200
     assert paused_counts(server) == (3, 0)
-    for stream, key in (*((each, KEYS[0]) for each in streams), (other, KEYS[1])):
-        post(server, f"{stream.id}/resume", key)
+    for stream in (*streams, other):
+        stream.post("resume")
 
 
 def test_of_two_pauses_at_once_the_one_without_room_is_refused(calls: Calls) -> None:
@@ -232,18 +236,18 @@ def test_of_two_pauses_at_once_the_one_without_room_is_refused(calls: Calls) -> 
     server = calls.serve(queue=4)
     one, two = calls.begin(server), calls.begin(server)
     with ThreadPoolExecutor() as pool:
-        answers = list(pool.map(lambda each: post(server, f"{each.id}/pause"), (one, two)))
+        answers = list(pool.map(lambda each: each.post("pause"), (one, two)))
     assert sorted(each.status_code for each in answers) == [200, 429]
     assert paused_counts(server) == (1, 0)
     for stream in (one, two):
-        post(server, f"{stream.id}/resume")
+        stream.post("resume")
 
 
 def test_a_call_of_which_a_part_has_no_room_goes_on_as_a_whole(calls: Calls) -> None:
     """Guards a call of several prompts: who is told that it is not paused is not half paused."""
     server = calls.serve(queue=4)
     stream = calls.begin(server, prompts=("a", "b"))
-    check_error(post(server, f"{stream.id}/pause"), 429)
+    check_error(stream.post("pause"), 429)
     wait_until(lambda: paused_counts(server) == (1, 1), "a part of it is paused")
 
 
@@ -251,10 +255,10 @@ def test_a_shutdown_lets_the_paused_go_on_and_pauses_nobody(calls: Calls) -> Non
     """Guards a shutdown: it would wait for what is paused until its time is over, and cut it."""
     server = calls.serve()
     paused, running = calls.begin(server), calls.begin(server)
-    post(server, f"{paused.id}/pause")
+    paused.post("pause")
     wait_until(lambda: server.service.engine.snapshot().paused_count == 1, "it was not paused")
     server.service.drain()
-    check_error(post(server, f"{running.id}/pause"), 503)
+    check_error(running.post("pause"), 503)
     calls.pace.may_hurry.set()
     for stream in (paused, running):
         stream.join()
@@ -275,7 +279,5 @@ def test_a_key_stays_below_its_highest_class(calls: Calls) -> None:
     """Guards `max_priority` of a key against a detour."""
     server = calls.serve(keys=keyed(), policy=Policy.PRIORITY)
     stream = calls.begin(server, KEYS[0])
-    error = check_error(
-        post(server, f"{stream.id}/priority", KEYS[0], priority="critical"), 400, "priority"
-    )
+    error = check_error(stream.post("priority", "critical"), 400, "priority")
     assert "high at most" in error["message"]

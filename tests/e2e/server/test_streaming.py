@@ -347,15 +347,6 @@ def test_no_chunk_has_an_end_that_clients_do_not_know(start: Start, path: str) -
     assert {choice["finish_reason"] for choice in choices} == {None}
 
 
-def test_a_deadline_ends_a_request(start: Start) -> None:
-    """Guards `deadline_ms`: a status before the first byte, and no retry."""
-    server = start(World(backend=SLOW, sequences=1))
-    whole = server.complete(max_tokens=4000, deadline_ms=100)
-    assert check_error(whole, 408)["code"] == "deadline_exceeded"
-    assert whole.headers["x-should-retry"] == "false"
-    server.check_idle()
-
-
 def test_many_streams_at_once_are_each_their_own(server: Running) -> None:
     """Guards isolation: what fifty streams say is what each says alone."""
     prompts = [f"prompt number {at}" for at in range(50)]

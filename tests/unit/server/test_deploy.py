@@ -17,6 +17,11 @@ from jitney.server.lifecycle import LAST_RESPONSES_S_MAX
 from jitney.server.observe.monitor import Monitor
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
+PANELS = json.loads((DEPLOY / "grafana-dashboard.json").read_text(encoding="utf-8"))["panels"]
+RULES = yaml.safe_load((DEPLOY / "alerts.yaml").read_text(encoding="utf-8"))
+ALERTS = [rule for group in RULES["groups"] for rule in group["rules"]]
+UNIT = (DEPLOY / "jitney.service").read_text(encoding="utf-8")
+UNIT_SETTINGS = dict(re.findall(r"^(\w+)=(.*)$", UNIT, re.MULTILINE))
 NAME = re.compile(r"\bjitney:[a-z0-9_]+")
 WANTED = {
     "JitneyDown", "JitneyStuck", "JitneyQueueNearlyFull", "JitneyKvPressure", "JitneyErrorRate",
@@ -40,12 +45,8 @@ def text() -> str:
 
 def expressions() -> list[str]:
     """Every query of the dashboard and of the alerts."""
-    dashboard = json.loads((DEPLOY / "grafana-dashboard.json").read_text(encoding="utf-8"))
-    rules = yaml.safe_load((DEPLOY / "alerts.yaml").read_text(encoding="utf-8"))
-    return [
-        *(target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())),
-        *(rule["expr"] for group in rules["groups"] for rule in group["rules"]),
-    ]
+    queries = [target["expr"] for panel in PANELS for target in panel.get("targets", ())]
+    return queries + [alert["expr"] for alert in ALERTS]
 
 
 def test_every_metric_asked_for_is_exposed(text: str) -> None:
@@ -69,33 +70,22 @@ def test_every_limit_asked_for_is_exposed(text: str) -> None:
 
 def test_every_alert_says_what_is_wrong_and_how_bad_it_is() -> None:
     """Guards whoever is woken by one."""
-    rules = yaml.safe_load((DEPLOY / "alerts.yaml").read_text(encoding="utf-8"))
-    alerts = [rule for group in rules["groups"] for rule in group["rules"]]
-    assert {alert["alert"] for alert in alerts} >= WANTED
-    for alert in alerts:
+    assert {alert["alert"] for alert in ALERTS} >= WANTED
+    for alert in ALERTS:
         assert alert["labels"]["severity"] in ("critical", "warning"), alert["alert"]
         assert alert["annotations"]["summary"].endswith("."), alert["alert"]
 
 
 def test_the_unit_waits_for_the_whole_of_a_shutdown() -> None:
     """Guards the end of a drain: whoever is killed in it tells nobody, and sends no spans."""
-    unit = (DEPLOY / "jitney.service").read_text(encoding="utf-8")
-    found = re.search(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
-    assert found is not None
-    shutdown_s = ServeSettings().shutdown_timeout
-    assert int(found[1]) > shutdown_s + STOP_S + 2 * LAST_RESPONSES_S_MAX + SPANS_S
-
-
-def unit_settings() -> dict[str, str]:
-    """What the unit sets, by name."""
-    unit = (DEPLOY / "jitney.service").read_text(encoding="utf-8")
-    return dict(re.findall(r"^(\w+)=(.*)$", unit, re.MULTILINE))
+    whole_s = ServeSettings().shutdown_timeout + STOP_S + 2 * LAST_RESPONSES_S_MAX + SPANS_S
+    assert int(UNIT_SETTINGS["TimeoutStopSec"]) > whole_s
 
 
 def test_the_unit_bounds_what_the_service_may_take() -> None:
     """Guards the machine: without a bound a service that grows takes its neighbours with it, and
     one that is ended whole for its backend's memory loses every answer."""
-    found = unit_settings()
+    found = UNIT_SETTINGS
     high, most = (int(found[name].removesuffix("%")) for name in ("MemoryHigh", "MemoryMax"))
     assert 0 < high < most < 100
     assert found["OOMPolicy"] == "continue"
@@ -105,9 +95,8 @@ def test_the_unit_bounds_what_the_service_may_take() -> None:
 
 def test_panels_do_not_overlap() -> None:
     """Guards the dashboard's layout."""
-    dashboard = json.loads((DEPLOY / "grafana-dashboard.json").read_text(encoding="utf-8"))
     taken: set[tuple[int, int]] = set()
-    for panel in dashboard["panels"]:
+    for panel in PANELS:
         place = panel["gridPos"]
         cells = {
             (x, y)

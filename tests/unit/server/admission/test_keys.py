@@ -1,6 +1,5 @@
 """Tests of `jitney.server.admission.keys`: who may call, and how often."""
 
-import contextlib
 from dataclasses import dataclass
 
 import pytest
@@ -68,53 +67,11 @@ def test_the_wait_is_never_longer_than_what_callers_can_be_told() -> None:
         assert bucket.wait_s(bucket.amount_max) <= RETRY_AFTER_S_MAX * (1 + 1e-9)
 
 
-def test_concurrent_requests_cannot_overrun_a_token_rate() -> None:
-    """Guards the rate against a crowd, whose tokens are not known before the end."""
-    clock = HandClock()
-    ring = KeyRing((Key(name="a", secret="secret-a", tokens_per_minute=1000),), clock, ENGINE)
-    caller = ring.caller(b"Bearer secret-a")
-    let_in = 0
-    for _ in range(100):
-        with contextlib.suppress(Refusal):
-            caller.reserve(1, 4000)
-            let_in += 1
-    assert let_in == 1
-    with pytest.raises(Refusal, match="tokens per minute") as refused:
-        caller.enter()
-    assert refused.value.headers["retry-after"] == "181"
-    caller.give_back_tokens(3900)
-    caller.reserve(1, 900)
-    with pytest.raises(InvalidRequest, match="10000 at most"):
-        caller.reserve(1, 10_001)
-
-
 def test_a_rate_below_one_lets_one_through() -> None:
     """Guards slow rates: one in two minutes is not never."""
     bucket = Bucket(0.5, HandClock())
     assert bucket.take() == 0
     assert bucket.take() == pytest.approx(120.0)
-
-
-def test_a_key_is_found_by_its_secret_only() -> None:
-    """Guards the comparison: a part of a key, or one and a bit, opens nothing."""
-    ring = KeyRing(
-        (Key(name="a", secret="secret-a"), Key(name="b", secret="secret-b")), HandClock(), ENGINE
-    )
-    assert ring.caller(b"Bearer secret-b").name == "b"
-    assert ring.caller(b"bearer  secret-a ").name == "a"
-    for given in (b"", b"Bearer", b"Bearer secret", b"Bearer secret-aa", b"Basic secret-a"):
-        with pytest.raises(Refusal) as refused:
-            ring.caller(given)
-        assert refused.value.status == 401
-        assert "www-authenticate" in refused.value.headers
-
-
-def test_without_keys_everyone_is_let_in() -> None:
-    """Guards the default on one's own machine."""
-    ring = KeyRing((), HandClock(), ENGINE)
-    assert ring.is_open
-    assert ring.caller(b"").name == ""
-    ring.caller(b"Bearer whatever").enter()
 
 
 def test_each_key_has_its_own_rate() -> None:
@@ -135,33 +92,11 @@ def test_a_key_is_never_printed() -> None:
     assert Key(name="a", secret="hidden-secret", scope="s").cache_scope == "s"
 
 
-def test_every_completion_of_a_call_is_counted() -> None:
-    """Guards the rate: one call with many completions is as much work as many calls."""
-    clock = HandClock()
-    caller = KeyRing(
-        (Key(name="a", secret="secret-a", requests_per_minute=60),), clock, ENGINE
-    ).caller(b"Bearer secret-a")
-    caller.enter()
-    caller.reserve(1, 0)
-    caller.enter()
-    caller.reserve(48, 0)
-    caller.enter()
-    with pytest.raises(Refusal) as refused:
-        caller.reserve(16, 0)
-    # Of 60 there were 11 left: what was refused counts as one.
-    assert refused.value.headers["retry-after"] == "5"
-    caller.enter()
-    caller.reserve(10, 0)
-    with pytest.raises(Refusal):
-        caller.enter()
-
-
 def test_a_call_for_more_than_a_minutes_worth_is_let_in_once_the_bucket_is_full() -> None:
     """Guards large calls: that the call itself was counted first must not keep them out."""
     clock = HandClock()
-    caller = KeyRing(
-        (Key(name="a", secret="secret-a", requests_per_minute=60),), clock, ENGINE
-    ).caller(b"Bearer secret-a")
+    key = Key(name="a", secret="secret-a", requests_per_minute=60)
+    caller = KeyRing((key,), clock, ENGINE).caller(b"Bearer secret-a")
     caller.enter()
     caller.reserve(120, 0)
     with pytest.raises(Refusal):

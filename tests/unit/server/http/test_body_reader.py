@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import pytest
 from starlette.types import Message
 
 from jitney.server.error_object import ClientLeft
 from jitney.server.http.body_reader import unless_left, wait_disconnect
 
 LIMIT_S = 100.0
+pytestmark = pytest.mark.anyio
 LEFT: Message = {"type": "http.disconnect"}
 MORE: Message = {"type": "http.request", "body": b"x"}
 
@@ -26,39 +28,23 @@ def receiving(*messages: Message) -> Callable[[], Awaitable[Message]]:
     return receive
 
 
-def outcome(
-    prepare: Callable[["asyncio.Future[str]"], object],
-    *messages: Message,
-) -> tuple[object, bool]:
-    """What comes of work after `prepare`, an error too; and whether the work was cancelled."""
-
-    async def run() -> tuple[object, bool]:
-        work: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        prepare(work)
-        async with asyncio.timeout(LIMIT_S):
-            try:
-                return await unless_left(work, receiving(*messages)), work.cancelled()
-            except Exception as error:
-                return type(error), work.cancelled()
-
-    return asyncio.run(run())
-
-
-def nothing(work: object) -> None:
-    """It is never done."""
-
-
-def test_what_is_made_is_given() -> None:
+async def test_what_is_made_is_given() -> None:
     """Guards the ordinary call, whose client sends nothing more or a little."""
-    assert outcome(lambda work: work.set_result("made"), MORE) == ("made", False)
+    work: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    work.set_result("made")
+    assert await unless_left(work, receiving(MORE)) == "made"
 
 
-def test_work_for_nobody_is_cancelled() -> None:
+async def test_work_for_nobody_is_cancelled() -> None:
     """Guards the threads: what waits for its turn is not begun."""
-    assert outcome(nothing, MORE, LEFT) == (ClientLeft, True)
+    work: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    async with asyncio.timeout(LIMIT_S):
+        with pytest.raises(ClientLeft):
+            await unless_left(work, receiving(MORE, LEFT))
+    assert work.cancelled()
 
 
-def test_a_client_that_is_silent_is_pinged_until_it_leaves() -> None:
+async def test_a_client_that_is_silent_is_pinged_until_it_leaves() -> None:
     """Guards proxies that close what is silent, and the wait itself against their pings."""
     pings: list[bool] = []
     gone = asyncio.Event()
@@ -72,9 +58,6 @@ def test_a_client_that_is_silent_is_pinged_until_it_leaves() -> None:
         if len(pings) == 3:
             gone.set()
 
-    async def run() -> None:
-        async with asyncio.timeout(LIMIT_S):
-            await wait_disconnect(receive, 0.001, ping)
-
-    asyncio.run(run())
+    async with asyncio.timeout(LIMIT_S):
+        await wait_disconnect(receive, 0.001, ping)
     assert len(pings) >= 3

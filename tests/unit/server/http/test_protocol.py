@@ -1,46 +1,15 @@
 """When a connection is cut because its client does not read: a transport and a clock of our own."""
 
-import asyncio
 import contextlib
 import socket
 import sys
 import termios
-from typing import Any
 
 import pytest
-import uvicorn
-from fastapi import FastAPI
-from uvicorn.server import ServerState
 
-from jitney.server.http.connections import Rounds
-from jitney.server.http.protocol import GuardedProtocol
+from tests.unit.server.http.connection_for_tests import Connection
 
 LIMIT_S = 30.0
-
-
-class Transport(asyncio.Transport):
-    """Holds as many bytes as it is told."""
-
-    def __init__(self, connection: socket.socket | None = None) -> None:
-        super().__init__()
-        self._connection = connection
-        self.unsent_bytes = 0
-        self.was_aborted = False
-
-    def get_write_buffer_size(self) -> int:
-        return self.unsent_bytes
-
-    def abort(self) -> None:
-        self.was_aborted = True
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        pass
-
-    def is_closing(self) -> bool:
-        return self.was_aborted
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:  # Any: as asyncio has it
-        return self._connection if name == "socket" else default
 
 
 class Clock:
@@ -65,30 +34,30 @@ class Cycle:
     response_complete = False
 
 
-def made(transport: Transport, clock: Clock) -> GuardedProtocol:
-    """A connection."""
-    config = uvicorn.Config(FastAPI(), log_config=None, ws="none")
-    config.load()
-    protocol = GuardedProtocol(
-        config, ServerState(), {}, clock, rounds=Rounds(clock.call_soon), note=print
-    )
-    protocol.connection_made(transport)
-    return protocol
+class Watched(Connection):
+    """A connection whose client is looked at from time to time."""
+
+    def __init__(self, connection: socket.socket | None = None) -> None:
+        self.clock = Clock()
+        super().__init__(self.clock, connection=connection)
+
+    def look(self, unsent_bytes: int, pause_s: float = LIMIT_S / 3) -> None:
+        """Cut it if it takes nothing of this; then time passes."""
+        self.transport.unsent_bytes = unsent_bytes
+        self.protocol.cut_if_stalled(LIMIT_S)
+        self.clock.now += pause_s
 
 
 def is_cut(sizes: list[int], *, is_answering: bool = False, is_paused: bool = False) -> bool:
     """Whether a client is cut to whom so much is unsent at one look after the other."""
-    clock, transport = Clock(), Transport()
-    protocol = made(transport, clock)
+    made = Watched()
     if is_answering:
-        protocol.cycle = Cycle()  # type: ignore[assignment]
+        made.protocol.cycle = Cycle()  # type: ignore[assignment]
     if is_paused:
-        protocol.pause_writing()
+        made.protocol.pause_writing()
     for size in sizes:
-        transport.unsent_bytes = size
-        protocol.cut_if_stalled(LIMIT_S)
-        clock.now += LIMIT_S / 3
-    return transport.was_aborted
+        made.look(size)
+    return made.transport.is_closed
 
 
 @pytest.mark.parametrize(
@@ -120,9 +89,7 @@ def test_what_the_client_takes_of_the_system_counts() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         client = socket.create_connection(listener.getsockname())
         connection, _ = listener.accept()
-    clock, transport = Clock(), Transport(connection)
-    protocol = made(transport, clock)
-    transport.unsent_bytes = 9
+    made = Watched(connection)
     with client, connection:
         connection.setblocking(False)
         held_bytes = 0
@@ -130,14 +97,12 @@ def test_what_the_client_takes_of_the_system_counts() -> None:
             while True:
                 held_bytes += connection.send(bytes(65_536))
         for _ in range(3):
-            protocol.cut_if_stalled(LIMIT_S)
-            clock.now += LIMIT_S / 2
+            made.look(9, LIMIT_S / 2)
             client.recv(held_bytes // 4, socket.MSG_WAITALL)
-        assert not transport.was_aborted
+        assert not made.transport.is_closed
         for _ in range(4):
-            protocol.cut_if_stalled(LIMIT_S)
-            clock.now += LIMIT_S / 2
-        assert transport.was_aborted
+            made.look(9, LIMIT_S / 2)
+        assert made.transport.is_closed
 
 
 class Told(socket.socket):
@@ -163,29 +128,22 @@ def test_macos_is_asked_in_its_own_way(
     """Guards slow readers where Linux's question has no answer; untold, only ours counts."""
     with Told() as connection:
         connection.sizes = sizes
-        clock, transport = Clock(), Transport(connection)
-        protocol = made(transport, clock)
+        made = Watched(connection)
         monkeypatch.setattr(sys, "platform", "darwin")
-        transport.unsent_bytes = 9
         for _ in range(6):
-            protocol.cut_if_stalled(LIMIT_S)
-            clock.now += LIMIT_S / 3
-    assert transport.was_aborted is expected
+            made.look(9)
+    assert made.transport.is_closed is expected
 
 
 def test_a_system_that_does_not_tell_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards other systems: without an answer, what is ours decides alone."""
     ours, theirs = socket.socketpair()
     monkeypatch.setattr(termios, "TIOCOUTQ", 0)
-    clock, transport = Clock(), Transport(ours)
-    protocol = made(transport, clock)
+    made = Watched(ours)
     with ours, theirs:
         for size in (9, 9, 8, 8, 7, 7):
-            transport.unsent_bytes = size
-            protocol.cut_if_stalled(LIMIT_S)
-            clock.now += LIMIT_S / 2
-        assert not transport.was_aborted
+            made.look(size, LIMIT_S / 2)
+        assert not made.transport.is_closed
         for _ in range(3):
-            protocol.cut_if_stalled(LIMIT_S)
-            clock.now += LIMIT_S / 2
-        assert transport.was_aborted
+            made.look(7, LIMIT_S / 2)
+        assert made.transport.is_closed

@@ -3,6 +3,8 @@
 import asyncio
 import threading
 
+import pytest
+
 from jitney.server.http.shared_value import SharedValue
 
 WAIT_S = 100.0
@@ -26,25 +28,21 @@ class Maker:
         return number
 
 
-def test_a_crowd_shares_one_that_is_begun_after_all_of_them_asked() -> None:
+@pytest.mark.anyio
+async def test_a_crowd_shares_one_that_is_begun_after_all_of_them_asked() -> None:
     """Guards everyone else: forty scrapers at once were forty threads that each wanted the
     interpreter before the event loop did. And the crowd: what it gets is never too old."""
-
-    async def ask() -> tuple[list[int], Maker]:
-        maker = Maker()
-        shared = SharedValue(maker.make)
-        first = asyncio.create_task(shared.get())
-        async with asyncio.timeout(WAIT_S):
-            while maker.count == 0:  # noqa: ASYNC110, it is counted on another thread
-                await asyncio.sleep(0)
-            crowd = [asyncio.create_task(shared.get()) for _ in range(40)]
-            leaving = asyncio.create_task(shared.get())
+    maker = Maker()
+    shared = SharedValue(maker.make)
+    first = asyncio.create_task(shared.get())
+    async with asyncio.timeout(WAIT_S):
+        while maker.count == 0:  # noqa: ASYNC110, it is counted on another thread
             await asyncio.sleep(0)
-            leaving.cancel()
-            maker.may_end.set()
-            made = [await first, *(await asyncio.gather(*crowd)), await shared.get()]
-        return made, maker
-
-    made, maker = asyncio.run(ask())
+        crowd = [asyncio.create_task(shared.get()) for _ in range(40)]
+        leaving = asyncio.create_task(shared.get())
+        await asyncio.sleep(0)
+        leaving.cancel()
+        maker.may_end.set()
+        made = [await first, *(await asyncio.gather(*crowd)), await shared.get()]
     assert made == [1, *[2] * 40, 3]
     assert maker.at_once_most == 1

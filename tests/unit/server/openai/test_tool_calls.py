@@ -12,22 +12,8 @@ from jitney.server.openai.tool_calls import CallFormat, Calling, CallParser
 Read = tuple[str, list[tuple[str, str]]]
 
 
-def read(
-    parts: list[str],
-    form: CallFormat,
-    *,
-    parallel: bool = True,
-    inside: bool = False,
-    only_calls: bool = False,
-) -> Read:
-    calling = Calling(
-        form=form,
-        names=("f", "g"),
-        parallel=parallel,
-        starts_inside=inside,
-        is_enforced=only_calls,
-    )
-    parser = CallParser(calling)
+def read(parts: list[str], form: CallFormat, **choices: bool) -> Read:
+    parser = CallParser(Calling(form=form, names=("f", "g"), **choices))
     pieces = [piece for part in parts for piece in parser.push(part)]
     pieces += parser.finish()
     content = "".join(piece.get("content", "") for piece in pieces)
@@ -164,11 +150,11 @@ def test_one_call_where_only_one_is_wanted() -> None:
 
 def test_enforced_calls_have_no_mark() -> None:
     """Guards formats whose mark is a control token: the text is calls from its beginning."""
-    assert read(['[{"name": "f", ', '"arguments": {"a": 1}}]'], MISTRAL, inside=True) == (
+    assert read(['[{"name": "f", ', '"arguments": {"a": 1}}]'], MISTRAL, starts_inside=True) == (
         "",
         [("f", '{"a": 1}')],
     )
-    assert read(['{"name": "f"}'], LLAMA, inside=True) == ("", [("f", "{}")])
+    assert read(['{"name": "f"}'], LLAMA, starts_inside=True) == ("", [("f", "{}")])
 
 
 def test_arguments_are_passed_on_while_they_are_written() -> None:
@@ -199,4 +185,4 @@ def test_a_call_that_was_cut_off_is_no_content_where_only_calls_can_be(
 ) -> None:
     """Guards enforced calls: no markup is ever passed on as an answer, however it is cut."""
     for parts in ([text], list(text)):
-        assert read(parts, form, inside=inside, only_calls=True) == ("", calls)
+        assert read(parts, form, starts_inside=inside, is_enforced=True) == ("", calls)
