@@ -18,7 +18,7 @@ from tests.simulation.fleet.routers import ROUTERS
 from tests.simulation.fleet.simulator import FleetReport, run_fleet
 from tests.simulation.fleet.world import FleetWorld, draw_world
 
-BAR_WIDTH = 40
+STEPS = 40
 
 
 def main() -> int:
@@ -43,7 +43,7 @@ def main() -> int:
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)
     started_at, started_s = time.monotonic(), time.process_time()
-    report = run_fleet(world, _Bar(world.request_count, is_terminal=sys.stderr.isatty()))
+    report = run_fleet(world, _Progress(world.request_count))
     wall_s, processor_s = time.monotonic() - started_at, time.process_time() - started_s
     values = values_of(report) | {"wall_s": round(wall_s, 1), "processor_s": round(processor_s, 1)}
     for name, value in values.items():
@@ -108,26 +108,20 @@ def _world_of(asked: argparse.Namespace) -> FleetWorld:
     return world if asked.load is None else replace(world, per_s=asked.load)
 
 
-class _Bar:
-    """A bar on a terminal; elsewhere a line now and then."""
+class _Progress:
+    """Writes a line now and then."""
 
-    def __init__(self, count: int, *, is_terminal: bool) -> None:
+    def __init__(self, count: int) -> None:
         self._count = count
-        self._is_terminal = is_terminal
-        self._filled = 0
+        self._step = 0
         self._started_at = time.monotonic()
 
     def __call__(self, ended_count: int) -> None:
-        filled = BAR_WIDTH * ended_count // self._count
-        text = f"{ended_count:,} of {self._count:,}"
-        if self._is_terminal:
-            bar = "#" * filled + "." * (BAR_WIDTH - filled)
-            end = "\n" if ended_count >= self._count else ""
-            sys.stderr.write(f"\r{bar} {text}{end}")
-        elif filled > self._filled:
-            sys.stderr.write(f"{text} after {time.monotonic() - self._started_at:.0f} s\n")
-        self._filled = filled
-        sys.stderr.flush()
+        step = STEPS * ended_count // self._count
+        if step > self._step:
+            passed_s = time.monotonic() - self._started_at
+            sys.stderr.write(f"{ended_count:,} of {self._count:,} after {passed_s:.0f} s\n")
+        self._step = step
 
 
 def _write(text: str) -> None:
