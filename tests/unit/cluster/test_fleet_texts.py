@@ -8,7 +8,7 @@ import pytest
 from jitney.core.backend import Segment
 from jitney.core.params import SamplingParams, StructuredOutputsParams
 from jitney.engine.request_factory import GivenUp, RequestFactory
-from tests.unit.cluster.conftest import make_cluster
+from tests.unit.cluster.conftest import make_cluster, until
 
 
 async def test_a_caller_whose_time_is_over_holds_no_thread() -> None:
@@ -42,8 +42,7 @@ async def test_a_caller_whose_time_is_over_holds_no_thread() -> None:
         ended.clear()
         with pytest.raises(GivenUp):
             await asyncio.to_thread(factory.prepare, constraint, is_wanted)
-        while not ended:  # noqa: ASYNC110, a test polls
-            await asyncio.sleep(0.001)
+        await until(lambda: ended)
 
 
 async def test_a_caller_that_waits_gets_its_tokens() -> None:

@@ -2,8 +2,9 @@
 on a handle."""
 
 import asyncio
+import inspect
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any  # Any: what Ray's context holds
@@ -17,9 +18,10 @@ from jitney.errors import ConfigError, InputCrashed
 from jitney.loading.compose import assemble
 from jitney.sandbox.sent_error import SentError
 from jitney_cluster.replica_engine import ReplicaEngine
-from jitney_cluster.replica_messages import Address, Order
-from jitney_cluster.routing import Head, ReplicaReport
+from jitney_cluster.replica_messages import Address
+from jitney_cluster.routing import Head
 from tests.deadly_text import DEADLY, deadly_text
+from tests.unit.cluster.conftest import IDLE_REPORT, make_order
 
 on_ray = pytest.importorskip("jitney_cluster.on_ray", reason="Ray is not installed here")
 
@@ -29,30 +31,18 @@ LATE = {"slot_count": 10.0, "taken_count": 4.0, "wait_s": 3.0}
 def context(loads: dict[str, dict[str, float]], *, running: int, target: int) -> Any:
     """As Serve's controller makes it, with what these replicas have reported."""
     reported = {name: {each: load[name] for each, load in loads.items()} for name in LATE}
-    unused = dict.fromkeys(
-        (
-            "deployment_id",
-            "deployment_name",
-            "app_name",
-            "total_num_requests",
-            "total_queued_requests",
-            "raw_metrics",
-            "last_scale_up_time",
-            "last_scale_down_time",
-            "current_time",
-            "config",
-        )
-    )
-    return on_ray.AutoscalingContext(
-        **unused,
-        current_num_replicas=running,
-        target_num_replicas=target,
-        running_replicas=list(loads),
-        aggregated_metrics=reported if loads else None,
-        capacity_adjusted_min_replicas=1,
-        capacity_adjusted_max_replicas=8,
-        policy_state={},
-    )
+    # Ray has no defaults for what is not read here.
+    unused = inspect.signature(on_ray.AutoscalingContext).parameters
+    used = {
+        "current_num_replicas": running,
+        "target_num_replicas": target,
+        "running_replicas": list(loads),
+        "aggregated_metrics": reported if loads else None,
+        "capacity_adjusted_min_replicas": 1,
+        "capacity_adjusted_max_replicas": 8,
+        "policy_state": {},
+    }
+    return on_ray.AutoscalingContext(**{**dict.fromkeys(unused), **used})
 
 
 def test_a_replica_that_loads_its_model_is_waited_for() -> None:
@@ -214,17 +204,7 @@ class BareRouter(on_ray.FirstTokenRouter):  # type: ignore[misc, name-defined]
 
     async def place(self, number: int, *begun: tuple[str, int], count: int = 10) -> str:
         """Route an order, as Serve does, and return its replica."""
-        order = Order(
-            address=Address("us", "", 0, ""),
-            number=number,
-            attempt=1,
-            waited_s=0.0,
-            model_key="tiny",
-            request_id="q",
-            request=b"",
-            head=Head(count),
-            begun=begun,
-        )
+        order = make_order(Address("us", "", 0, ""), number, Head(count), begun=begun)
         metadata = SimpleNamespace(internal_request_id=f"q{number}")
         pending = SimpleNamespace(kwargs={"order": order}, metadata=metadata)
         ranks = await self.choose_replicas(list(self.here.values()), pending)
@@ -234,21 +214,7 @@ class BareRouter(on_ray.FirstTokenRouter):  # type: ignore[misc, name-defined]
 
 def stats_of(**values: Any) -> dict[str, Any]:
     """What a replica with one slot reports."""
-    report = ReplicaReport(
-        **{
-            "slot_count": 1,
-            "running_count": 0,
-            "waiting_count": 0,
-            "prefill_tokens": 0,
-            "kv_free": 10_000,
-            "tick_s": 0.01,
-            "prefill_token_s": 1e-3,
-            "ends_per_s": 1.0,
-            "heads": frozenset(),
-            **values,
-        }
-    )
-    return {"report": report}
+    return {"report": replace(IDLE_REPORT, **{"slot_count": 1, **values})}
 
 
 async def test_a_report_is_read_when_it_is_new() -> None:

@@ -165,13 +165,9 @@ async def test_replicas_show_their_slots_when_asked() -> None:
         prompt = "a system prompt that all of them share " * 3
         requests = [make_request(f"{prompt}{at}", max_tokens=300) for at in range(4)]
         handles = [fleet.send(request) for request in requests]
-        while len(fleet.replica_views()) < 2:  # noqa: ASYNC110, replicas tell it when they can
-            await asyncio.sleep(0.01)
+        await until(lambda: len(fleet.replica_views()) == 2)
         assert [each.detail for each in fleet.replica_views()] == [None, None]
-        while not all(  # noqa: ASYNC110, as above
-            live.token_count for live in fleet._live.values()
-        ):
-            await asyncio.sleep(0.01)
+        await until(lambda: all(live.token_count for live in fleet._live.values()))
         detail = await asyncio.wrap_future(fleet.look(30))
         assert detail.slots == ()
         views = {each.name: each.detail for each in fleet.replica_views()}

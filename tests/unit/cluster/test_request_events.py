@@ -1,7 +1,6 @@
 """What observers get of a request that moves: one story, one span, and counts by replica."""
 
 import asyncio
-from typing import Any
 
 from jitney.core.request import Request
 from jitney.core.scheduler_settings import SchedulerSettings
@@ -25,9 +24,7 @@ from jitney.server.observe.recorder import Recorder
 from jitney_cluster.cluster_request import ClusterRequest
 from jitney_cluster.request_events import PROGRESS_S, RequestEvents
 from tests.snapshots_for_tests import IDLE
-from tests.unit.cluster.conftest import HandClock, make_cluster, make_request
-
-SLOW: dict[str, Any] = {"max_tokens": 300}
+from tests.unit.cluster.conftest import SLOW, HandClock, make_cluster, make_request, until
 
 
 class Observed:
@@ -71,10 +68,8 @@ def test_a_move_is_told_when_another_replica_has_taken_it() -> None:
 async def test_tokens_are_told_once_in_a_while() -> None:
     """Guards the way of a token: observers do not see each one."""
     async with make_cluster(1) as cluster:
-        records: list[Record] = []
-        cluster.fleet.observe(records.append)
         answer = await cluster.fleet.send(make_request(**SLOW)).result_async()
-        told = [each for each in records if isinstance(each, RequestProgressed)]
+        told = cluster.recorded(RequestProgressed)
         assert told, "the first token is told"
         assert len(told) <= 2 + answer.total_s / PROGRESS_S
         assert told[0].generated_tokens >= 1
@@ -91,13 +86,8 @@ def test_every_time_between_tokens_is_told() -> None:
         if at >= observed.live.progress_due_at:
             observed.events.progress(observed.live, at)
     observed.events.end(observed.live, observed.live.answer(3.0))
-    assert [
-        each.token_gaps_s for each in observed.records if isinstance(each, RequestProgressed)
-    ] == [
-        (),
-        (0.25, 0.25),
-        (0.25, 0.25),
-    ]
+    told = [each for each in observed.records if isinstance(each, RequestProgressed)]
+    assert [each.token_gaps_s for each in told] == [(), (0.25, 0.25), (0.25, 0.25)]
     for record in observed.records:
         recorder.take(record)
     assert recorder.latencies()["gap"] == [0.25] * 4
@@ -118,34 +108,21 @@ def test_times_between_tokens_are_told_of_a_request_that_fails() -> None:
     assert isinstance(failed, RequestFailed)
 
 
-async def killed(cluster: Any, requests: list[Request]) -> None:
-    """Read all requests; when they have some tokens, the first replica dies."""
-    handles = [cluster.fleet.send(request) for request in requests]
-
-    def count() -> int:
-        return sum(each.token_count for each in cluster.fleet._live.values())
-
-    while count() < 40:  # noqa: ASYNC110, a test polls
-        await asyncio.sleep(0)
-    await cluster.dispatch.kill("r1")
-    await asyncio.gather(*(handle.result_async() for handle in handles))
-
-
 async def test_a_request_over_two_replicas_is_one_story() -> None:
     """Guards the trace: one request, its moves as moments of it, and counts that agree."""
     async with make_cluster(2) as cluster:
-        records: list[Record] = []
         recorder = Recorder(512)
-        first = [cluster.fleet.send(make_request(f"first {at}")) for at in range(4)]
-        await asyncio.gather(*(handle.result_async() for handle in first))
-        while len(cluster.fleet.replica_names()) < 2:  # noqa: ASYNC110, their first word
-            await asyncio.sleep(0.01)
-        cluster.fleet.observe(records.append)
+        await cluster.texts([make_request(f"first {at}") for at in range(4)])
+        await until(lambda: len(cluster.fleet.replica_names()) == 2)
+        cluster.records.clear()
         cluster.fleet.observe(recorder.take)
-        await killed(cluster, [make_request(f"prompt {at}", **SLOW) for at in range(6)])
-        moves = [each for each in records if isinstance(each, RequestMoved)]
-        gone = [each for each in records if isinstance(each, ReplicaGone)]
-        assert [each.replica for each in gone] == ["r1"]
+        requests = [make_request(f"prompt {at}", **SLOW) for at in range(6)]
+        reading = asyncio.create_task(cluster.texts(requests))
+        await cluster.made(40)
+        await cluster.dispatch.kill("r1")
+        await reading
+        moves = cluster.recorded(RequestMoved)
+        assert [each.replica for each in cluster.recorded(ReplicaGone)] == ["r1"]
         assert 0 < len(moves) < 6
         for move in moves:
             assert (move.from_replica, move.to_replica) == ("r1", "r2")
@@ -153,12 +130,12 @@ async def test_a_request_over_two_replicas_is_one_story() -> None:
             story = recorder.story(move.request_id)
             assert story is not None
             assert story.moves == [move]
-            assert (story.replica, story.completion_tokens) == ("r2", 300)
+            assert (story.replica, story.completion_tokens) == ("r2", 200)
             assert "moved" in [phase for _, phase in story.phases]
             words = explain(story, story.until(0.0))
             assert "moved once to another replica (its replica was lost; " in words
-            assert "generated 300 tokens" in words
-        started = [each for each in records if isinstance(each, RequestStarted)]
+            assert "generated 200 tokens" in words
+        started = cluster.recorded(RequestStarted)
         assert len(started) == 6, "each starts once"
         assert {each.replica for each in started} == {"r1", "r2"}
         assert recorder.moves() == moves[::-1]
@@ -189,9 +166,7 @@ async def test_metrics_are_by_replica_and_the_sum_keeps_what_is_gone() -> None:
         before = metrics.render().decode()
         assert labelled(before, "replica_up") == {}
         assert total(before, "requests_moved_total") == 0
-        handles = [cluster.fleet.send(make_request(f"prompt {at}")) for at in range(6)]
-        for handle in handles:
-            await handle.result_async()
+        await cluster.texts([make_request(f"prompt {at}") for at in range(6)])
         texts = ""
         while total(texts or before, "completion_tokens_total") < 6 * 16:
             await asyncio.sleep(0.05)  # replicas tell their sums now and then
@@ -204,8 +179,7 @@ async def test_metrics_are_by_replica_and_the_sum_keeps_what_is_gone() -> None:
         given = labelled(texts, "replica_prompt_tokens_total")
         assert sum(given.values()) == total(texts, "prompt_tokens_total")
         await cluster.dispatch.kill("r1")
-        while len(cluster.fleet.replica_names()) > 1:  # noqa: ASYNC110, its connection ends soon
-            await asyncio.sleep(0.005)
+        await until(lambda: len(cluster.fleet.replica_names()) == 1)
         after = metrics.render().decode()
         assert set(labelled(after, "replica_completion_tokens_total")) == {"r2"}
         assert labelled(after, "replica_up") == {"r2": 1.0}
