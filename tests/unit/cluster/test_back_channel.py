@@ -204,8 +204,9 @@ async def test_silence_is_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened() as ingress:
         connection = await IngressConnection.connect(ingress.address, "r1")
         ingress.ends.callback(connection.close)
-        await until(lambda: bool(ingress.lost))
         await until(lambda: not connection.is_open)
+        await until(lambda: bool(ingress.lost))
+        assert ingress.lost == ["r1"]
 
 
 async def test_whoever_says_no_hello_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
