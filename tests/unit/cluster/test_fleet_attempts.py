@@ -38,15 +38,13 @@ async def test_one_that_had_ended_when_its_replica_was_lost_is_answered(
 ) -> None:
     """Guards the engines: an order to make nothing more stopped each one that got it."""
 
-    def lose_at_the_end(
-        fleet: ReplicaFleet, replica: str, message: ReplicaMessage
-    ) -> ReplicaMessage | None:
+    def lose(fleet: ReplicaFleet, replica: str, message: ReplicaMessage) -> ReplicaMessage | None:
         if not isinstance(message, OrderEnded):
             return message
         fleet._lose(replica)
         return None
 
-    change_messages(monkeypatch, lose_at_the_end)
+    change_messages(monkeypatch, lose)
 
     async with make_cluster(2) as cluster:
         answer = await cluster.fleet.send(make_request(n=2)).result_async()
@@ -161,9 +159,7 @@ async def test_a_stream_whose_turn_as_a_suspect_does_not_come_ends_with_the_reas
     came, and the last event is the error, in a sentence that is true for it."""
     monkeypatch.setattr(attempts, "PLACE_S_MAX", 0.01)
 
-    def lose_after_one_token(
-        fleet: ReplicaFleet, replica: str, message: ReplicaMessage
-    ) -> ReplicaMessage | None:
+    def lose(fleet: ReplicaFleet, replica: str, message: ReplicaMessage) -> ReplicaMessage | None:
         if not isinstance(message, OrderDelta):
             return message
         first = Delta(index=0, text="a", tokens=message.delta.tokens[:1])
@@ -174,7 +170,7 @@ async def test_a_stream_whose_turn_as_a_suspect_does_not_come_ends_with_the_reas
         return None
 
     take = ReplicaFleet._take
-    change_messages(monkeypatch, lose_after_one_token)
+    change_messages(monkeypatch, lose)
 
     async with make_cluster(1) as cluster:
         await cluster.fleet._attempts.suspects.acquire(object(), None)

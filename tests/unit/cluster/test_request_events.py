@@ -2,6 +2,8 @@
 
 import asyncio
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from jitney.core.request import Request
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.engine.answer import Delta
@@ -144,19 +146,12 @@ async def test_a_request_over_two_replicas_is_one_story() -> None:
         assert (stats.moved_count, stats.replicas_gone_count) == (len(moves), 1)
 
 
-def labelled(text: str, name: str) -> dict[str, float]:
-    """The values of a metric by replica."""
-    found = {}
-    for line in text.splitlines():
-        if line.startswith(f"jitney:{name}{{"):
-            labels, value = line.removeprefix(f"jitney:{name}{{").rsplit("} ", 1)
-            found[labels.split('replica="')[1].split('"')[0]] = float(value)
-    return found
-
-
-def total(text: str, name: str) -> float:
-    lines = text.splitlines()
-    return next(float(each.split()[1]) for each in lines if each.startswith(f"jitney:{name} "))
+def by_replica(text: str, name: str) -> dict[str, float]:
+    """The values of a metric by replica; that of a metric of the whole fleet has no name."""
+    families = text_string_to_metric_families(text)
+    samples = [each for family in families for each in family.samples]
+    found = [each for each in samples if each.name == f"jitney:{name}"]
+    return {each.labels.get("replica", ""): each.value for each in found}
 
 
 async def test_metrics_are_by_replica_and_the_sum_keeps_what_is_gone() -> None:
@@ -164,24 +159,24 @@ async def test_metrics_are_by_replica_and_the_sum_keeps_what_is_gone() -> None:
     async with make_cluster(2) as cluster:
         metrics = Metrics(cluster.fleet, Recorder(512), "tiny")
         before = metrics.render().decode()
-        assert labelled(before, "replica_up") == {}
-        assert total(before, "requests_moved_total") == 0
+        assert by_replica(before, "replica_up") == {}
+        assert by_replica(before, "requests_moved_total")[""] == 0
         await cluster.texts([make_request(f"prompt {at}") for at in range(6)])
         texts = ""
-        while total(texts or before, "completion_tokens_total") < 6 * 16:
+        while by_replica(texts or before, "completion_tokens_total")[""] < 6 * 16:
             await asyncio.sleep(0.05)  # replicas tell their sums now and then
             texts = metrics.render().decode()
-        made = labelled(texts, "replica_completion_tokens_total")
+        made = by_replica(texts, "replica_completion_tokens_total")
         assert sum(made.values()) == 6 * 16
-        assert set(made) == {"r1", "r2"} == set(labelled(texts, "replica_requests_waiting"))
-        assert labelled(texts, "replica_up") == {"r1": 1.0, "r2": 1.0}
+        assert set(made) == {"r1", "r2"} == set(by_replica(texts, "replica_requests_waiting"))
+        assert by_replica(texts, "replica_up") == {"r1": 1.0, "r2": 1.0}
         assert 'jitney:replica_kv_tokens{replica="r1",state="cached"}' in texts
-        given = labelled(texts, "replica_prompt_tokens_total")
-        assert sum(given.values()) == total(texts, "prompt_tokens_total")
+        given = by_replica(texts, "replica_prompt_tokens_total")
+        assert sum(given.values()) == by_replica(texts, "prompt_tokens_total")[""]
         await cluster.dispatch.kill("r1")
         await until(lambda: len(cluster.fleet.replica_names()) == 1)
         after = metrics.render().decode()
-        assert set(labelled(after, "replica_completion_tokens_total")) == {"r2"}
-        assert labelled(after, "replica_up") == {"r2": 1.0}
-        assert total(after, "completion_tokens_total") == 6 * 16
-        assert total(after, "replicas_gone_total") == 1
+        assert set(by_replica(after, "replica_completion_tokens_total")) == {"r2"}
+        assert by_replica(after, "replica_up") == {"r2": 1.0}
+        assert by_replica(after, "completion_tokens_total")[""] == 6 * 16
+        assert by_replica(after, "replicas_gone_total")[""] == 1

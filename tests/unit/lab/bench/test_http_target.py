@@ -89,8 +89,7 @@ def test_a_failure_is_kept_with_its_reason(pieces: list[bytes], status: int, wor
 
 
 @pytest.mark.parametrize(
-    "end",
-    [DONE, b"data: [DONE]", event({"choices": [{"text": "", "finish_reason": "length"}]})],
+    "end", [DONE, b"data: [DONE]", event({"choices": [{"text": "", "finish_reason": "length"}]})]
 )
 def test_one_sign_of_the_end_is_enough(end: bytes) -> None:
     """Guards servers that leave out one of the two, or the last line end."""
