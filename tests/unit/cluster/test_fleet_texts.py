@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from jitney.core.backend import Segment
-from jitney.core.params import SamplingParams, StructuredOutputsParams
+from jitney.core.params import Constraint, ConstraintKind
 from jitney.engine.request_factory import GivenUp, RequestFactory
 from tests.unit.cluster.conftest import make_cluster, until
 
@@ -28,10 +28,7 @@ async def test_a_caller_whose_time_is_over_holds_no_thread() -> None:
 
         cluster.dispatch.encode = cluster.dispatch.prepare = stuck
         factory = RequestFactory(cluster.fleet.backend, 512, lambda: 1)
-        constraint = SamplingParams(
-            structured_outputs=StructuredOutputsParams(regex="a+")
-        ).constraint
-        assert constraint is not None
+        constraint = Constraint(ConstraintKind.REGEX, "a+")
 
         def is_wanted() -> bool:
             return not asked

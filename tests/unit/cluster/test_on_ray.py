@@ -57,25 +57,26 @@ def test_a_replica_that_loads_its_model_is_waited_for() -> None:
     assert on_ray.needed_replicas(context({}, running=0, target=3)) == (3, {}), "all are starting"
 
 
-class StuckThenFine:
-    """Stands for a handle of Serve: the first replica never answers, the second one is gone."""
+class Scripted:
+    """Stands for a handle of Serve: it answers each call with the next of these, and never with
+    None."""
 
-    def __init__(self, described: bytes) -> None:
-        self._described = described
+    def __init__(self, *answers: object) -> None:
+        self._answers = list(answers)
+        self.calls: list[asyncio.Future[Any]] = []
+        self.asked: list[tuple[str, str]] = []
         self.call = self
-        self.calls: list[asyncio.Future[bytes]] = []
-        self.keys: list[str] = []
 
-    def remote(self, method: str, *, model_key: str) -> "asyncio.Future[bytes]":
+    def remote(self, method: str, *_: object, model_key: str) -> "asyncio.Future[Any]":
         """As `handle.call.remote`."""
-        assert method == "describe"
-        call: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        call: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.calls.append(call)
-        self.keys.append(model_key)
-        if len(self.calls) == 2:
-            call.set_exception(on_ray.RayServeException("gone"))
-        elif len(self.calls) > 2:
-            call.set_result(self._described)
+        self.asked.append((method, model_key))
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            call.set_exception(answer)
+        elif answer is not None:
+            call.set_result(answer)
         return call
 
 
@@ -85,32 +86,12 @@ async def test_a_stuck_replica_does_not_keep_an_ingress_from_starting(
     """Guards invariant 8: another replica is asked, and the call on the stuck one is cancelled."""
     monkeypatch.setattr(on_ray, "DESCRIBED_S_MAX", 0.01)
     replica = ReplicaEngine(assemble(Settings(backend="fake")), "r1")
-    handle = StuckThenFine(await replica.describe())
+    handle = Scripted(None, on_ray.RayServeException("gone"), await replica.describe())
     description = await on_ray.RayDispatch(handle, replica.model_key).describe()
     assert description.model_key == replica.model_key
-    assert handle.keys == [replica.model_key] * 3
+    assert handle.asked == [("describe", replica.model_key)] * 3
     assert handle.calls[0].cancelled()
     await replica.close()
-
-
-class Scripted:
-    """Stands for a handle of Serve: it answers each call with the next of these."""
-
-    def __init__(self, *answers: object) -> None:
-        self._answers = list(answers)
-        self.count = 0
-        self.call = self
-
-    def remote(self, method: str, _: object, *, model_key: str) -> "asyncio.Future[object]":
-        """As `handle.call.remote`."""
-        self.count += 1
-        call: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        answer = self._answers.pop(0)
-        if isinstance(answer, Exception):
-            call.set_exception(answer)
-        else:
-            call.set_result(answer)
-        return call
 
 
 DIED = on_ray.ActorDiedError()
@@ -136,7 +117,7 @@ async def test_what_kills_backends_is_not_asked_of_every_replica(
         with pytest.raises(InputCrashed) as caught:
             await getattr(on_ray.RayDispatch(handle, "tiny"), ask)(asked)
         assert caught.value.deaths == deaths
-        assert handle.count == len(answers)
+        assert len(handle.calls) == len(answers)
 
 
 async def test_a_text_outlives_replicas_that_die_or_are_away(
