@@ -19,11 +19,9 @@ from jitney_lab.plan.traffic import (
     read_recording,
     why_untimed,
 )
+from tests.plan_for_tests import at_times, jobs
 
-KINDS = (
-    Job(number=0, prompt_count=10, completion_count=2),
-    Job(number=1, prompt_count=30, completion_count=6),
-)
+KINDS = jobs((10, 2), (30, 6))
 
 
 def row(ts: float, **args: object) -> dict[str, object]:
@@ -164,14 +162,6 @@ def test_a_recording_of_many_days_is_doubted(tmp_path: Path) -> None:
     assert read_recording(path, seed=0, say=said.append).jobs[-1].at_s == 86_400_000
     (told,) = said
     assert told.startswith(f"{path} goes over 1,000 days; if it should not")
-
-
-def at_times(*times: float) -> Workload:
-    jobs = tuple(
-        Job(number=number, at_s=at_s, prompt_count=3, completion_count=2)
-        for number, at_s in enumerate(times)
-    )
-    return Workload(name="made", seed=0, jobs=jobs)
 
 
 def test_the_busiest_minute_is_found() -> None:
