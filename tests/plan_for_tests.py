@@ -33,11 +33,7 @@ def make_cost(
     **terms: object,
 ) -> Cost:
     """Decodes take 10 ms and a token of a prompt 1 ms, unless others are given; nothing else."""
-    return msgspec.structs.replace(_cost(decodes, spans), **terms)
-
-
-def _cost(decodes: tuple[tuple[int, float], ...], spans: tuple[tuple[int, float], ...]) -> Cost:
-    return Cost(
+    cost = Cost(
         model="made",
         machine="none",
         measured_at="never",
@@ -54,6 +50,7 @@ def _cost(decodes: tuple[tuple[int, float], ...], spans: tuple[tuple[int, float]
         error=0.0,
         tick_count=1,
     )
+    return msgspec.structs.replace(cost, **terms)
 
 
 def make_configuration(replicas: int = 1, **settings: object) -> Configuration:

@@ -109,11 +109,12 @@ async def test_a_suspect_that_makes_a_token_is_none_any_more(
 
 
 @pytest.mark.parametrize(
-    "end", [(FinishReason.FAILED, BackendFailed), (FinishReason.DEADLINE, DeadlineExceeded)]
+    ("reason", "error"),
+    [(FinishReason.FAILED, BackendFailed), (FinishReason.DEADLINE, DeadlineExceeded)],
 )
 @pytest.mark.parametrize("index", [0, 1])
 async def test_a_failure_is_one_though_its_replica_was_lost_before_it_told_why(
-    monkeypatch: pytest.MonkeyPatch, end: tuple[FinishReason, type[JitneyError]], index: int
+    monkeypatch: pytest.MonkeyPatch, reason: FinishReason, error: type[JitneyError], index: int
 ) -> None:
     """Guards callers: what failed was answered as if it had ended well. The last delta of a
     completion may come in a frame of its own, and its replica be lost before the next.
@@ -121,8 +122,6 @@ async def test_a_failure_is_one_though_its_replica_was_lost_before_it_told_why(
     With the first completion the replica is lost while the second one runs, which goes on
     elsewhere and ends well.
     """
-
-    reason, error = end
 
     def fail(fleet: ReplicaFleet, replica: str, message: ReplicaMessage) -> ReplicaMessage | None:
         if isinstance(message, OrderEnded) and len(losses) == 0:
