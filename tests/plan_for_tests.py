@@ -1,11 +1,13 @@
 """A cost in round numbers, and ticks, for the tests of `jitney_lab.plan`."""
 
+from dataclasses import replace
+
 import msgspec
 
 from jitney.core.request import RequestId
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.records import Member, TickRecord
-from jitney_lab.bench.workload import Job
+from jitney_lab.bench.workload import Job, Workload
 from jitney_lab.plan.replica import Configuration
 from jitney_lab.plan.search import PlanQuestion
 from jitney_lab.plan.tick_cost import BackendTraits, Cost
@@ -31,11 +33,7 @@ def make_cost(
     **terms: object,
 ) -> Cost:
     """Decodes take 10 ms and a token of a prompt 1 ms, unless others are given; nothing else."""
-    return msgspec.structs.replace(_cost(decodes, spans), **terms)
-
-
-def _cost(decodes: tuple[tuple[int, float], ...], spans: tuple[tuple[int, float], ...]) -> Cost:
-    return Cost(
+    cost = Cost(
         model="made",
         machine="none",
         measured_at="never",
@@ -52,6 +50,7 @@ def _cost(decodes: tuple[tuple[int, float], ...], spans: tuple[tuple[int, float]
         error=0.0,
         tick_count=1,
     )
+    return msgspec.structs.replace(cost, **terms)
 
 
 def make_configuration(replicas: int = 1, **settings: object) -> Configuration:
@@ -88,16 +87,24 @@ def member(start: int, length: int, *, samples: bool) -> Member:
     return Member(RequestId("a"), 0, 0, start, length, samples)
 
 
+def jobs(*lengths: tuple[int, int]) -> tuple[Job, ...]:
+    """Requests with these lengths of prompt and answer."""
+    return tuple(
+        Job(number=number, prompt_count=prompt, completion_count=completion)
+        for number, (prompt, completion) in enumerate(lengths)
+    )
+
+
+def at_times(*times: float) -> Workload:
+    """Requests that arrive at these times."""
+    arriving = zip(jobs(*[(3, 2)] * len(times)), times, strict=True)
+    return Workload(name="made", seed=0, jobs=tuple(replace(job, at_s=at) for job, at in arriving))
+
+
 COST = make_cost(
     decodes=((1, 0.01), (4, 0.017), (8, 0.2)), spans=((1, 0.001), (100, 0.1)), host_s=0.001
 )
-LENGTHS = Traffic(
-    "made",
-    (
-        Job(number=0, prompt_count=20, completion_count=8),
-        Job(number=1, prompt_count=40, completion_count=12),
-    ),
-)
+LENGTHS = Traffic("made", jobs((20, 8), (40, 12)))
 QUESTION = PlanQuestion(
     cost=COST,
     traffic=LENGTHS,

@@ -41,34 +41,25 @@ def bench(capsys: Capture, *words: str | Path) -> tuple[dict[str, Any], str]:
     [
         (
             "strategies",
-            (
-                "--num-prompts",
-                "6",
-                "--runs",
-                "1",
-                "--set",
-                "max_num_seqs=3",
-                "--request-rate",
-                "50",
-            ),
+            "--num-prompts 6 --runs 1 --set max_num_seqs=3 --request-rate 50",
             {"num_prompts": 6, "request_rate": 50.0, "slots": 3},
         ),
         (
             "scaling",
-            ("--sizes", "1,2", "--runs", "1"),
+            "--sizes 1,2 --runs 1",
             {"slots": 2, "prompt_count": 32, "completion_count": 64},
         ),
-        ("overhead", ("--sizes", "1,2"), {"prompt_count": 32, "completion_count": 96}),
+        ("overhead", "--sizes 1,2", {"prompt_count": 32, "completion_count": 96}),
         (
             "stalls",
-            ("--input-len", "100", "--runs", "1", "--set", f"kv_tokens={KV_TOKENS}"),
+            f"--input-len 100 --runs 1 --set kv_tokens={KV_TOKENS}",
             {"streams": 8, "arrives_s": 0.01},
         ),
     ],
 )
 def test_it_prints_a_table_writes_json_and_draws(
     name: str,
-    words: tuple[str, ...],
+    words: str,
     load: dict[str, object],
     tmp_path: Path,
     capsys: Capture,
@@ -79,7 +70,7 @@ def test_it_prints_a_table_writes_json_and_draws(
     if name == "stalls":
         outlast_pauses(monkeypatch)
         monkeypatch.setattr(stalls, "measure", partial(stalls.measure, arrives_s=0.01))
-    found, said = bench(capsys, name, "--backend", "fake", *words, "-o", tmp_path / "out")
+    found, said = bench(capsys, name, "--backend", "fake", *words.split(), "-o", tmp_path / "out")
     assert {"machine", "versions", "commit", "seed", "at"} <= set(found)
     assert (found["benchmark"], found["model"], found["backend"]) == (name, "fake", "fake")
     assert found["load"] == load

@@ -63,25 +63,16 @@ def timed(tmp_path: Path) -> Path:
     return trace(tmp_path / "monday.jsonl", *rows)
 
 
-@pytest.fixture
-def untimed(tmp_path: Path) -> Path:
-    return trace(tmp_path / "lengths.jsonl", *40 * [{"input_length": 20, "output_length": 10}])
-
-
-def last_line(text: str) -> dict[str, Any]:
-    """The JSON line, without the words that only Python knows."""
+def result(call: tuple[int, str, str]) -> tuple[dict[str, Any], str, str]:
+    """The JSON line of a command that must succeed, and the two streams."""
 
     def refuse(word: str) -> float:
         raise AssertionError(f"{word} is not JSON")
 
-    read: dict[str, Any] = json.loads(text.splitlines()[-1], parse_constant=refuse)
-    return read
-
-
-def result(call: tuple[int, str, str]) -> dict[str, Any]:
     code, out, error = call
     assert code == 0, error
-    return last_line(out)
+    read: dict[str, Any] = json.loads(out.splitlines()[-1], parse_constant=refuse)
+    return read, out, error
 
 
 def test_it_measures_simulates_recommends_and_draws(
@@ -91,12 +82,10 @@ def test_it_measures_simulates_recommends_and_draws(
     saved = tmp_path / "cost.json"
     lengths = ("--input-len", "8", "--output-len", "4")
     words = ("--request-rate", "20", "--goodput", "ttft:500", "--save-cost", saved)
-    code, out, error = plan(*lengths, *words, "-o", tmp_path / "out")
-    assert code == 0, error
+    found, out, _ = result(plan(*lengths, *words, "-o", tmp_path / "out"))
     lines = out.splitlines()
     assert lines[0] == "\tpresent\trecommended"
     assert any(line.startswith("Recommended: ") for line in lines)
-    found = last_line(out)
     assert (found["benchmark"], found["rate"]) == ("plan", 20.0)
     assert found["recommended"]["replicas"] == 1
     assert found["limits_ms"] == {"ttft": 500.0}
@@ -118,11 +107,9 @@ def test_a_trace_is_replayed_under_other_settings(
     changes = ("max_num_seqs=1,policy=sjf", "replicas=2", "max_model_len=8")
     static = "strategy=static,wait_until_full=true,max_num_seqs=32"
     words = [word for change in (*changes, static) for word in ("--what-if", change)]
-    code, out, error = plan("--cost", cost, "--trace", timed, *words)
-    assert code == 0, error
+    found, out, _ = result(plan("--cost", cost, "--trace", timed, *words))
     names = [line.split("\t")[0] for line in out.splitlines()[1:6]]
     assert names == ["present", *changes, static]
-    found = last_line(out)
     assert (found["load"]["trace"], found["rate"]) == ("monday.jsonl", pytest.approx(40 / 1.95))
     assert found["settings"] == {"seed": 5, "max_num_seqs": 2}
     assert (found["model"], found["backend"], found["seed"]) == ("made", "made", 5)
@@ -138,13 +125,16 @@ def test_a_trace_is_replayed_under_other_settings(
 
 
 def test_a_trace_without_timestamps_needs_a_rate_and_arrives_at_it(
-    plan: Plan, cost: Path, untimed: Path
+    plan: Plan, cost: Path, tmp_path: Path
 ) -> None:
+    untimed = trace(tmp_path / "lengths", *40 * [{"input_length": 20, "output_length": 10}])
     words = ("--cost", cost, "--trace", untimed, "--what-if", "replicas=1000")
     code, out, error = plan(*words)
     assert (code, out) == (2, "")
     assert error.startswith(f"jitney: {untimed} does not say when its requests arrive; give ")
-    slow, fast = (result(plan(*words, "--request-rate", rate))["runs"] for rate in ("0.1", "900"))
+    slow, fast = (
+        result(plan(*words, "--request-rate", rate))[0]["runs"] for rate in ("0.1", "900")
+    )
     assert slow[0]["count"] == 40
     assert slow[0]["p95_ms"] < fast[0]["p95_ms"]
     assert [each["overloaded"] for each in (*slow, *fast)] == [False, False, True, False]
@@ -153,10 +143,9 @@ def test_a_trace_without_timestamps_needs_a_rate_and_arrives_at_it(
 def test_a_short_recording_is_stretched_over_a_large_fleets_day(
     plan: Plan, cost: Path, timed: Path
 ) -> None:
-    code, out, error = plan("--cost", cost, "--trace", timed, "--day", "--replicas", "5000")
-    assert code == 0, error
+    words = ("--cost", cost, "--trace", timed, "--day", "--replicas", "5000")
+    found, _, error = result(plan(*words))
     assert "The recording has 1.95 seconds of traffic" in error
-    found = last_line(out)
     assert found["replicas"] == 5000
     assert 0 < found["simulated"] < found["requests"] == pytest.approx(86_400 * 40 / 1.95)
     assert found["p95_ms"]["error"] >= 0
@@ -171,7 +160,7 @@ def test_answers_of_one_token_and_the_picture(
 ) -> None:
     """An answer of one token has no time per token. Without a rate, one replica sustains it."""
     lengths = ("--input-len", "20", "--output-len", "1")
-    found = result(plan("--cost", cost, *lengths, *words, "-o", tmp_path))
+    found, _, _ = result(plan("--cost", cost, *lengths, *words, "-o", tmp_path))
     assert found["benchmark"] == name
     assert found["load"]["per_s_from"] == "what one replica sustains within the limits"
     assert json.loads((tmp_path / f"{name}.json").read_text()) == found

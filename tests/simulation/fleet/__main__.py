@@ -18,8 +18,6 @@ from tests.simulation.fleet.routers import ROUTERS
 from tests.simulation.fleet.simulator import FleetReport, run_fleet
 from tests.simulation.fleet.world import FleetWorld, draw_world
 
-BAR_WIDTH = 40
-
 
 def main() -> int:
     """Run one world and say what became of it."""
@@ -43,15 +41,20 @@ def main() -> int:
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)
     started_at, started_s = time.monotonic(), time.process_time()
-    report = run_fleet(world, _Bar(world.request_count, is_terminal=sys.stderr.isatty()))
+
+    def show(ended_count: int) -> None:
+        passed_s = time.monotonic() - started_at
+        sys.stderr.write(f"{ended_count:,} of {world.request_count:,} after {passed_s:.0f} s\n")
+
+    report = run_fleet(world, show)
     wall_s, processor_s = time.monotonic() - started_at, time.process_time() - started_s
     values = values_of(report) | {"wall_s": round(wall_s, 1), "processor_s": round(processor_s, 1)}
     for name, value in values.items():
         shown = value if isinstance(value, str) else f"{value:,}"
-        _write(f"{name.replace('_', ' '):24s} {shown}\n")
+        sys.stdout.write(f"{name.replace('_', ' '):24s} {shown}\n")
     if report.failure is not None:
-        _write(f"{describe(report)}\n")
-    _write(json.dumps(values) + "\n")
+        sys.stdout.write(f"{describe(report)}\n")
+    sys.stdout.write(json.dumps(values) + "\n")
     return 1 if report.failure is not None else 0
 
 
@@ -106,33 +109,6 @@ def _world_of(asked: argparse.Namespace) -> FleetWorld:
         are_prompts_shared=asked.prompts == "shared",
     )
     return world if asked.load is None else replace(world, per_s=asked.load)
-
-
-class _Bar:
-    """A bar on a terminal; elsewhere a line now and then."""
-
-    def __init__(self, count: int, *, is_terminal: bool) -> None:
-        self._count = count
-        self._is_terminal = is_terminal
-        self._filled = 0
-        self._started_at = time.monotonic()
-
-    def __call__(self, ended_count: int) -> None:
-        filled = BAR_WIDTH * ended_count // self._count
-        text = f"{ended_count:,} of {self._count:,}"
-        if self._is_terminal:
-            bar = "#" * filled + "." * (BAR_WIDTH - filled)
-            end = "\n" if ended_count >= self._count else ""
-            sys.stderr.write(f"\r{bar} {text}{end}")
-        elif filled > self._filled:
-            sys.stderr.write(f"{text} after {time.monotonic() - self._started_at:.0f} s\n")
-        self._filled = filled
-        sys.stderr.flush()
-
-
-def _write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -8,16 +8,18 @@ deadlines and cancels at any moment.
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 
 from jitney.core.events import FinishEvent, FinishReason, StartEvent, TokenEvent
 from jitney.core.scheduler_settings import SchedulerSettings
-from jitney.engine.answer import Completion, Delta, Timing, Usage
+from jitney.engine.answer import Completion, Delta, Usage
 from jitney.engine.mailbox import Mailbox
 from jitney.errors import DeadlineExceeded, JitneyError, QueueFull
 from jitney_cluster.attempts import RESULT_GRACE_S
 from jitney_cluster.cluster_request import PLACE_S_MAX, ClusterRequest, Verdict
 from jitney_cluster.replica_messages import OrderEnded
 from jitney_cluster.routing import ReplicaReport
+from tests.completions_for_tests import COMPLETION
 from tests.simulation.fleet.checks import End, FleetChecks
 from tests.simulation.fleet.model import DELTAS
 from tests.simulation.fleet.orders import HOP_S, FleetRequest, Later, Line, Order
@@ -27,7 +29,6 @@ from tests.simulation.fleet.traffic import Asked
 from tests.simulation.seen import Violation
 
 _NO_CALLER = Mailbox()
-_UNTIMED = Timing(queue_s=None, first_token_s=None, total_s=0.0)
 
 
 class Ingress:
@@ -153,10 +154,7 @@ class Ingress:
         if live.order is not order:
             return
         delta = Delta(
-            index=event.index,
-            text="",
-            finish_reason=event.reason,
-            stop_reason=event.stop_reason,
+            index=event.index, text="", finish_reason=event.reason, stop_reason=event.stop_reason
         )
         live.state.take(delta, now)
         live.finished.add(event.index)
@@ -261,12 +259,9 @@ class Ingress:
 
 def _completion(live: FleetRequest, event: FinishEvent) -> Completion:
     """The result of a completion that ended there. Texts and tokens went before it."""
-    return Completion(
+    return replace(
+        COMPLETION,
         index=event.index,
-        text="",
-        tokens=(),
-        logprobs=None,
-        cumulative_logprob=None,
         finish_reason=event.reason,
         stop_reason=event.stop_reason,
         usage=Usage(
@@ -274,6 +269,5 @@ def _completion(live: FleetRequest, event: FinishEvent) -> Completion:
             completion_count=event.completion_count,
             cached_count=event.cached_count,
         ),
-        timing=_UNTIMED,
         preempted_count=event.preempted_count,
     )

@@ -59,27 +59,21 @@ class OrderSender(Protocol):
 
     def accepted(self, order: "Order") -> None:
         """A replica has taken an order."""
-        ...
 
     def refused(self, order: "Order", error: JitneyError, now: float) -> None:
         """A replica has not taken it."""
-        ...
 
     def started(self, order: "Order", event: StartEvent, now: float) -> None:
         """It runs."""
-        ...
 
     def received(self, order: "Order", event: TokenEvent, now: float) -> None:
         """A token was made."""
-        ...
 
     def finished(self, order: "Order", event: FinishEvent, now: float) -> None:
         """A completion has ended."""
-        ...
 
     def call_over(self, order: "Order", now: float) -> None:
         """The call of an order is over, and nothing more will come of it."""
-        ...
 
 
 @dataclass(slots=True, eq=False)

@@ -7,44 +7,10 @@ drawn at random, the one with fewer requests. It is told their true number at th
 
 import random
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 from jitney_cluster.routing import Head, ReplicaReport, RouteTable
 
 ROUTERS = ("expected", "power-of-two", "round-robin")
-
-
-class FleetRouter(Protocol):
-    """What an ingress needs of a router; `RouteTable` says what each means."""
-
-    @property
-    def replicas(self) -> list[str]:
-        """The names of the known replicas."""
-        ...
-
-    def keep(self, names: Iterable[str]) -> None:
-        """These are the replicas now."""
-        ...
-
-    def report(self, name: str, report: ReplicaReport) -> None:
-        """A replica has reported."""
-        ...
-
-    def sent(self, name: str, request_id: str, number: int, head: Head) -> None:
-        """A request was sent."""
-        ...
-
-    def began(self, name: str, number: int) -> None:
-        """A request has its first token."""
-        ...
-
-    def ended(self, name: str, request_id: str) -> None:
-        """A request has ended or left."""
-        ...
-
-    def choose(self, head: Head, avoided: Iterable[str] = ()) -> str | None:
-        """The replica to send a request to."""
-        ...
 
 
 class NaiveRouter:
@@ -102,6 +68,10 @@ class PowerOfTwo(NaiveRouter):
         if len(names) < 2:
             return names[0] if names else None
         return min(self._draw.sample(names, 2), key=self._count_of)
+
+
+FleetRouter = RouteTable | RoundRobin | PowerOfTwo
+"""What an ingress asks where to send a request; `RouteTable` says what each method means."""
 
 
 def make_router(

@@ -30,7 +30,7 @@ STALL_S = 600.0
 CHECK_EVERY = 50
 """Of so many reports one comes with a recount of its scheduler."""
 
-STEPS = 100
+STEPS = 40
 """So often the progress is told."""
 
 NOTICED_S = 0.3
@@ -113,12 +113,11 @@ class FleetSimulation:
             failure = FleetFailure("assertion", str(error), self._now)
         for replica in self._living():
             self._computed_count += replica.scheduler.counters["computed_prompt_tokens"]
-        lost_count = self._born_count - len(self._living())
         return FleetReport(
             self._world,
             self._checks.figures,
             self._computed_count,
-            lost_count,
+            self._born_count - len(self._living()),
             self._checks.kill_count,
             self._now,
             self._checks.marks,

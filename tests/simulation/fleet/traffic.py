@@ -54,8 +54,7 @@ class Traffic:
         """Of each conversation its scope, and everything that was said."""
         self._params: dict[tuple[int, bool, int], SamplingParams] = {}
         numbers = range(world.request_count)
-        poisons = self._draw.sample(numbers, min(world.poison_count, len(numbers)))
-        self._poisons = frozenset(poisons)
+        self._poisons = self._draw.sample(numbers, min(world.poison_count, len(numbers)))
         self._now = 0.0
         self._number = 0
 

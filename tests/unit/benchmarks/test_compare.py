@@ -151,9 +151,7 @@ def test_a_server_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
     end = os.open(life, os.O_RDONLY | os.O_NONBLOCK)
     server = [sys.executable, "-c", SERVER, str(life)]
     with subprocess.Popen(
-        [sys.executable, "-c", STARTER, *server],
-        stdin=subprocess.PIPE,
-        cwd=ROOT,
+        [sys.executable, "-c", STARTER, *server], stdin=subprocess.PIPE, cwd=ROOT
     ) as starter:
         guard = threading.Timer(WAIT_S, starter.kill)
         guard.start()

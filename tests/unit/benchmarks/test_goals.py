@@ -48,10 +48,7 @@ def test_goodput_is_what_was_answered_well_and_in_time() -> None:
 
 def test_kills_before_anything_came_again_are_one_outage() -> None:
     """Guards the time until the service is back: from the first of them, and not from the last."""
-    assert outages([10.0, 11.0, 20.0], [9.0, 10.05, 12.0, 20.5]) == [
-        Outage(2.0, 2),
-        Outage(0.5, 1),
-    ]
+    assert outages([10.0, 11.0, 20.0], [9.0, 10.05, 12.0, 20.5]) == [Outage(2.0, 2), Outage(0.5, 1)]
     assert outages([10.0], [9.0]) == []
 
 

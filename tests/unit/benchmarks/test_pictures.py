@@ -3,11 +3,7 @@
 import inspect
 from pathlib import Path
 
-from benchmarks.pictures import (
-    POLICIES,
-    STRATEGIES,
-    Promises,
-)
+from benchmarks.pictures import POLICIES, STRATEGIES, Promises
 from jitney.core.scheduler_settings import Mix, Policy, Strategy
 
 ROOT = Path(__file__).parents[3]

@@ -1,10 +1,11 @@
 """The check of `jitney plan`: failed runs are not compared, and both sides are in its file."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -23,16 +24,21 @@ from jitney_lab.plan.tick_cost import Cost, write_cost
 from tests.plan_for_tests import COST, TRAITS, make_cost
 
 
-def test_a_run_with_failures_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Target:
-        def run(self, workload: Workload) -> EngineRun:
-            return EngineRun([RequestTimes(sent_at=0.0, error="It broke.")], [], 1.0, 4)
+def answer_with(
+    monkeypatch: pytest.MonkeyPatch, run: Callable[[Settings, Workload], EngineRun]
+) -> None:
+    """Let engines answer a load in this way."""
 
     @contextmanager
-    def target(settings: Settings) -> Iterator[Target]:
-        yield Target()
+    def target(settings: Settings) -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(run=partial(run, settings))
 
     monkeypatch.setattr(plan_check, "engine_target", target)
+
+
+def test_a_run_with_failures_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = EngineRun([RequestTimes(sent_at=0.0, error="It broke.")], [], 1.0, 4)
+    answer_with(monkeypatch, lambda settings, workload: failed)
     with pytest.raises(SystemExit, match=r"1 requests failed.*It broke"):
         check(Settings(max_num_seqs=4), COST, "4 slots", 8, 0, CalmParts(print))
 
@@ -43,21 +49,13 @@ def test_the_file_has_both_sides_and_what_repeats_them(
     """Guards against a file of errors alone: nobody could say which side was off."""
     slower = make_cost(spans=((1, 0.1), (1000, 100.0)))
 
-    @dataclass
-    class Target:
-        settings: Settings
+    def run(settings: Settings, workload: Workload) -> EngineRun:
+        traits = slower.traits.at(settings.max_num_seqs, None)
+        configuration = Configuration(scheduler_settings(settings, traits), traits)
+        found = simulate(workload, configuration, slower)
+        return EngineRun(found.requests, [], found.duration_s, 4)
 
-        def run(self, workload: Workload) -> EngineRun:
-            traits = slower.traits.at(self.settings.max_num_seqs, None)
-            configuration = Configuration(scheduler_settings(self.settings, traits), traits)
-            run = simulate(workload, configuration, slower)
-            return EngineRun(run.requests, [], run.duration_s, 4)
-
-    @contextmanager
-    def target(settings: Settings) -> Iterator[Target]:
-        yield Target(settings)
-
-    monkeypatch.setattr(plan_check, "engine_target", target)
+    answer_with(monkeypatch, run)
     cost = make_cost(traits=msgspec.structs.replace(TRAITS, name="fake"))
     path, out = tmp_path / "cost.json", tmp_path / "out.json"
     write_cost(cost, path)

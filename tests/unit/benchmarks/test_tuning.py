@@ -8,17 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks import tuning
-from benchmarks.tuning import (
-    SECTIONS,
-    Age,
-    Figures,
-    Line,
-    Load,
-    Watch,
-    age_at,
-    measure,
-    table_head,
-)
+from benchmarks.tuning import SECTIONS, Age, Figures, Line, Load, Watch, age_at, measure, table_head
 from jitney.config import resolve
 from jitney.records import Record
 

@@ -5,7 +5,7 @@ import inspect
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -16,6 +16,7 @@ from jitney.core.params import Constraint, SamplingParams
 from jitney.core.request import Request, RequestId
 from jitney.core.rules.pauses import PauseOutcome
 from jitney.loading.compose import assemble
+from jitney.records import Record
 from jitney.tokenizers.byte_tokenizer import encode
 from jitney_cluster.dispatch import ReplicaLost
 from jitney_cluster.fleet import ReplicaFleet
@@ -28,7 +29,9 @@ from jitney_cluster.replica_messages import (
     OrderStarted,
     decode_description,
 )
-from jitney_cluster.routing import RouteTable
+from jitney_cluster.routing import Head, ReplicaReport, RouteTable
+
+Recorded = TypeVar("Recorded", bound=Record)
 
 TICK_S = 0.002
 SETTINGS = Settings(backend="fake", max_num_seqs=4, max_model_len=512)
@@ -96,12 +99,16 @@ class LocalDispatch:
         self.table.keep(self.replicas)
         return name
 
+    def cut(self, name: str) -> None:
+        """End the connections of a replica that lives on."""
+        for connection in self.replicas[name]._connected():
+            connection.close()
+
     async def kill(self, name: str) -> None:
         """End a replica without a word, as a kill of its process does."""
+        self.cut(name)
         replica = self.replicas.pop(name)
         self.table.keep(self.replicas)
-        for connection in replica._connected():
-            connection.close()
         for task in self.running.pop(name):
             task.cancel()
         await replica.close()
@@ -169,6 +176,8 @@ class Cluster:
 
     def __init__(self, count: int, settings: Settings = SETTINGS) -> None:
         self.dispatch = LocalDispatch()
+        self.records: list[Record] = []
+        """What observers got."""
         self._settings = settings
         self._count = count
         for _ in range(count):
@@ -178,6 +187,7 @@ class Cluster:
         description = await self.dispatch.describe()
         self.fleet = ReplicaFleet(self.dispatch, description, replica_count=self._count)
         self.dispatch.fleet = self.fleet
+        self.fleet.observe(self.records.append)
         await self.fleet.open()
         return self
 
@@ -190,6 +200,37 @@ class Cluster:
         """Start another replica."""
         return self.dispatch.add(self._settings)
 
+    def recorded(self, kind: type[Recorded]) -> list[Recorded]:
+        """The records of a kind."""
+        return [each for each in self.records if isinstance(each, kind)]
+
+    async def texts(self, requests: list[Request]) -> list[str]:
+        """The text of each request, read as a stream."""
+
+        async def read(request: Request) -> str:
+            return "".join([delta.text async for delta in self.fleet.send(request)])
+
+        return list(await asyncio.gather(*(read(request) for request in requests)))
+
+    async def made(self, count: int) -> None:
+        """Wait until live requests have so many tokens in all."""
+        live = self.fleet._live
+        await until(lambda: sum(each.token_count for each in live.values()) >= count)
+
+
+IDLE_REPORT = ReplicaReport(
+    slot_count=4,
+    running_count=0,
+    waiting_count=0,
+    prefill_tokens=0,
+    kv_free=100_000,
+    tick_s=0.01,
+    prefill_token_s=1e-3,
+    ends_per_s=1.0,
+    heads=frozenset(),
+)
+SLOW: dict[str, Any] = {"max_tokens": 200}
+"""Parameters of a request that lasts until a test has done something."""
 
 _NUMBERS = itertools.count(1)
 
@@ -204,6 +245,21 @@ def make_request(prompt: str = "a prompt", *, scope: str = "", **params: object)
         seed=7,
         scope=scope,
     )
+
+
+def make_order(address: Address, number: int, head: Head, **values: Any) -> Order:
+    """The first order for a request, unless other values are given."""
+    order = Order(
+        address=address,
+        number=number,
+        attempt=1,
+        waited_s=0.0,
+        model_key="fake",
+        request_id="q",
+        request=b"",
+        head=head,
+    )
+    return replace(order, **values)
 
 
 make_cluster: Callable[..., Any] = Cluster

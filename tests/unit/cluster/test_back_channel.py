@@ -28,6 +28,8 @@ class Ingress:
         self.lost: list[str] = []
         self.channel = BackChannel("in", "127.0.0.1", self._take, self.lost.append)
         self.address: Address
+        self.ends = contextlib.ExitStack()
+        """Closes the other ends of its connections."""
 
     def _take(self, replica: str, message: ReplicaMessage) -> None:
         self.taken.append((replica, message))
@@ -36,13 +38,38 @@ class Ingress:
         """Wait until these replicas are connected, and no others."""
         await until(lambda: set(self.channel.replicas) == set(names))
 
+    async def connect(self, name: str) -> IngressConnection:
+        """A replica that is connected."""
+        connection = await IngressConnection.connect(self.address, name)
+        self.ends.callback(connection.close)
+        await until(lambda: name in self.channel.replicas)
+        return connection
+
+    async def stranger(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection of somebody who has said nothing yet."""
+        reader, writer = await asyncio.open_connection(self.address.host, self.address.port)
+        self.ends.callback(writer.close)
+        return reader, writer
+
+    def hello(self, name: str = "r1") -> bytes:
+        """The frame with which a replica begins."""
+        return framed(ReplicaHello(self.address.secret, name))
+
+    async def refuse(self, sent: bytes) -> None:
+        """Connect, send these bytes, and wait until the ingress has ended the connection."""
+        reader, writer = await self.stranger()
+        writer.write(sent)
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b"", "an ingress never writes"
+
 
 @contextlib.asynccontextmanager
 async def opened() -> AsyncIterator[Ingress]:
     ingress = Ingress()
     ingress.address = await ingress.channel.open()
     try:
-        yield ingress
+        with ingress.ends:
+            yield ingress
     finally:
         await ingress.channel.close()
         await ingress.connected()
@@ -53,18 +80,12 @@ def framed(*messages: ReplicaMessage) -> bytes:
     return struct.pack(">I", len(frame)) + frame
 
 
-async def refused(address: Address, sent: bytes) -> None:
-    """Connect, send these bytes, and wait until the ingress has ended the connection."""
-    reader, writer = await asyncio.open_connection(address.host, address.port)
-    writer.write(sent)
-    with contextlib.suppress(ConnectionError):
-        assert await reader.read() == b"", "an ingress never writes"
-    writer.close()
+ACCEPTED = framed(OrderAccepted("q", 1))
 
 
 async def test_frames_arrive_in_order() -> None:
     async with opened() as ingress:
-        connection = await IngressConnection.connect(ingress.address, "r1")
+        connection = await ingress.connect("r1")
         expected: list[ReplicaMessage] = [
             OrderAccepted(str(number), number) for number in range(300)
         ]
@@ -74,26 +95,22 @@ async def test_frames_arrive_in_order() -> None:
         await until(lambda: len(ingress.taken) == 300)
         assert ingress.taken == [("r1", message) for message in expected]
         assert ingress.channel.replicas == ["r1"]
-        connection.close()
 
 
 async def test_frames_arrive_in_whatever_pieces_they_come() -> None:
     async with opened() as ingress:
-        _, writer = await asyncio.open_connection(ingress.address.host, ingress.address.port)
-        sent = framed(ReplicaHello(ingress.address.secret, "r1")) + framed(OrderAccepted("q", 1))
+        _, writer = await ingress.stranger()
+        sent = ingress.hello() + ACCEPTED
         for at in range(len(sent)):
             writer.write(sent[at : at + 1])
             await writer.drain()
         await until(lambda: bool(ingress.taken))
         assert ingress.taken == [("r1", OrderAccepted("q", 1))]
-        writer.close()
 
 
 async def test_several_replicas_are_told_apart() -> None:
     async with opened() as ingress:
-        connections = {
-            name: await IngressConnection.connect(ingress.address, name) for name in ("a", "b")
-        }
+        connections = {name: await ingress.connect(name) for name in ("a", "b")}
         for name, connection in connections.items():
             connection.send([OrderAccepted(f"of {name}", 1)])
         await until(lambda: len(ingress.taken) == 2)
@@ -103,10 +120,6 @@ async def test_several_replicas_are_told_apart() -> None:
         connections["a"].close()
         await ingress.connected("b")
         assert ingress.lost == ["a"]
-        connections["b"].close()
-
-
-ACCEPTED = framed(OrderAccepted("q", 1))
 
 
 @pytest.mark.parametrize(
@@ -129,7 +142,7 @@ async def test_who_does_not_begin_with_the_secret_is_refused_without_a_word(sent
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, complaint: complaints.append(complaint))
     async with opened() as ingress:
-        await refused(ingress.address, sent)
+        await ingress.refuse(sent)
         assert (ingress.taken, ingress.lost, ingress.channel.replicas) == ([], [], [])
     assert complaints == []
 
@@ -144,9 +157,8 @@ async def test_who_does_not_begin_with_the_secret_is_refused_without_a_word(sent
 async def test_a_damaged_frame_ends_the_connection(sent: bytes) -> None:
     """Guards the ingress: after such a frame nothing that follows can be trusted."""
     async with opened() as ingress:
-        hello = framed(ReplicaHello(ingress.address.secret, "r1"))
         good, late = framed(OrderAccepted("good", 1)), framed(OrderAccepted("late", 1))
-        await refused(ingress.address, hello + good + sent + late)
+        await ingress.refuse(ingress.hello() + good + sent + late)
         await ingress.connected()
         assert ingress.taken == [("r1", OrderAccepted("good", 1))]
         assert ingress.lost == ["r1"]
@@ -155,10 +167,8 @@ async def test_a_damaged_frame_ends_the_connection(sent: bytes) -> None:
 async def test_half_a_frame_is_never_taken() -> None:
     """Guards invariant 5: a replica that dies while it sends has not sent that frame."""
     async with opened() as ingress:
-        _, writer = await asyncio.open_connection(ingress.address.host, ingress.address.port)
-        writer.write(
-            framed(ReplicaHello(ingress.address.secret, "r1")) + framed(OrderAccepted("q", 1))[:-1]
-        )
+        _, writer = await ingress.stranger()
+        writer.write(ingress.hello() + ACCEPTED[:-1])
         await ingress.connected("r1")
         writer.close()
         await ingress.connected()
@@ -168,24 +178,20 @@ async def test_half_a_frame_is_never_taken() -> None:
 async def test_a_replica_has_one_connection() -> None:
     """Guards the first connection: a second one of that name neither speaks nor ends it."""
     async with opened() as ingress:
-        connection = await IngressConnection.connect(ingress.address, "r1")
-        await ingress.connected("r1")
-        hello = framed(ReplicaHello(ingress.address.secret, "r1"))
-        await refused(ingress.address, hello + framed(OrderAccepted("second", 1)))
+        connection = await ingress.connect("r1")
+        await ingress.refuse(ingress.hello() + framed(OrderAccepted("second", 1)))
         assert ingress.lost == []
         connection.send([OrderAccepted("first", 1)])
         await until(lambda: bool(ingress.taken))
         assert ingress.taken == [("r1", OrderAccepted("first", 1))]
-        connection.close()
 
 
 async def test_the_end_of_a_replica_is_told_once_and_it_may_come_again() -> None:
     """Guards moves: a request that lost its replica must be sent on once."""
     async with opened() as ingress:
         for number in (1, 2):
-            connection = await IngressConnection.connect(ingress.address, "r1")
+            connection = await ingress.connect("r1")
             connection.send([OrderAccepted("q", number)])
-            await ingress.connected("r1")
             connection.close()
             await ingress.connected()
         assert ingress.taken == [("r1", OrderAccepted("q", 1)), ("r1", OrderAccepted("q", 2))]
@@ -197,17 +203,17 @@ async def test_silence_is_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(back_channel, "SILENCE_S_MAX", 0.01)
     async with opened() as ingress:
         connection = await IngressConnection.connect(ingress.address, "r1")
-        await until(lambda: bool(ingress.lost))
+        ingress.ends.callback(connection.close)
         await until(lambda: not connection.is_open)
-        assert not connection.is_open
-        connection.close()
+        await until(lambda: bool(ingress.lost))
+        assert ingress.lost == ["r1"]
 
 
 async def test_whoever_says_no_hello_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(back_channel, "HELLO_S_MAX", 0.01)
     async with opened() as ingress:
-        await refused(ingress.address, b"")
-        await refused(ingress.address, framed(ReplicaHello(ingress.address.secret, "r1"))[:-1])
+        await ingress.refuse(b"")
+        await ingress.refuse(ingress.hello()[:-1])
         assert (ingress.taken, ingress.lost, ingress.channel.replicas) == ([], [], [])
 
 
@@ -218,50 +224,37 @@ async def test_strangers_are_few_and_a_replica_still_gets_in(
     monkeypatch.setattr(back_channel, "HELLO_S_MAX", 1000.0)
     monkeypatch.setattr(back_channel, "UNKNOWN_MAX", 3)
     async with opened() as ingress:
-        host, port = ingress.address.host, ingress.address.port
-        connection = await IngressConnection.connect(ingress.address, "r1")
-        await ingress.connected("r1")
-        strangers = [await asyncio.open_connection(host, port) for _ in range(5)]
+        await ingress.connect("r1")
+        strangers = [await ingress.stranger() for _ in range(5)]
         for reader, _ in strangers[:2]:
             assert await reader.read() == b"", "the oldest are gone"
-        late = await IngressConnection.connect(ingress.address, "r2")
-        await ingress.connected("r1", "r2")
+        await ingress.connect("r2")
         assert await strangers[2][0].read() == b""
         # Those that are left may still say who they are.
-        strangers[4][1].write(framed(ReplicaHello(ingress.address.secret, "r3")))
+        strangers[4][1].write(ingress.hello("r3"))
         await ingress.connected("r1", "r2", "r3")
         assert ingress.lost == []
-        for _, writer in strangers:
-            writer.close()
-        connection.close()
-        late.close()
 
 
 async def test_the_end_of_the_ingress_is_that_of_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(back_channel, "HELLO_S_MAX", 1000.0)
     monkeypatch.setattr(back_channel, "UNKNOWN_MAX", 1)
     async with opened() as ingress:
-        host, port = ingress.address.host, ingress.address.port
-        first, second = [await asyncio.open_connection(host, port) for _ in "ab"]
+        first, second = [await ingress.stranger() for _ in "ab"]
         assert await first[0].read() == b"", "the second one was let in"
         await ingress.channel.close()
         assert await second[0].read() == b""
-        for _, writer in (first, second):
-            writer.close()
 
 
 async def test_a_replica_knows_the_end_of_the_ingress() -> None:
     """Guards slots: requests of an ingress that is gone are cancelled."""
     async with opened() as ingress:
-        connection = await IngressConnection.connect(ingress.address, "r1")
-        await ingress.connected("r1")
+        connection = await ingress.connect("r1")
         assert connection.is_open
         await ingress.channel.close()
         await until(lambda: not connection.is_open)
         await ingress.connected()
-        assert not connection.is_open
         connection.send([OrderAccepted("q", 1)])
-        connection.close()
         assert (ingress.taken, ingress.lost) == ([], ["r1"])
         with pytest.raises(OSError):
             await IngressConnection.connect(ingress.address, "r1")
@@ -271,21 +264,16 @@ async def test_secrets_differ() -> None:
     async with opened() as one, opened() as other:
         assert one.address.secret != other.address.secret
         assert len(one.address.secret) >= 32
-        connection = await IngressConnection.connect(one.address, "r1")
-        await one.connected("r1")
-        connection.close()
 
 
 async def test_nobody_is_let_in_after_the_end() -> None:
     """Guards a closed fleet: a connection that was about to say its name is refused."""
     async with opened() as ingress:
-        reader, writer = await asyncio.open_connection(ingress.address.host, ingress.address.port)
+        reader, writer = await ingress.stranger()
         await ingress.channel.close()
-        hello = framed(ReplicaHello(ingress.address.secret, "r1"))
-        writer.write(hello + framed(OrderAccepted("q", 1)))
+        writer.write(ingress.hello() + ACCEPTED)
         with contextlib.suppress(ConnectionError):
             assert await reader.read() == b""
-        writer.close()
         assert (ingress.taken, ingress.channel.replicas) == ([], [])
 
 
@@ -310,7 +298,6 @@ async def test_an_ingress_asks_each_replica_for_its_details() -> None:
         await ingress.connected("b")
         assert ingress.channel.ask(1) == ["b"]
     await until(lambda: not connections[1].is_open)
-    assert not connections[1].is_open
     connections[1].close()
 
 
@@ -325,10 +312,8 @@ async def test_a_machine_that_is_lost_without_a_word_is_noticed_where_the_system
     if not has_limit:
         monkeypatch.delattr(socket, "TCP_USER_TIMEOUT", raising=False)
     async with opened() as ingress:
-        connection = await IngressConnection.connect(ingress.address, "r1")
-        await ingress.connected("r1")
+        connection = await ingress.connect("r1")
         if option is not None:
             own_socket = connection._writer.get_extra_info("socket")
             limit_ms = own_socket.getsockopt(socket.IPPROTO_TCP, option)
             assert limit_ms == (back_channel.GONE_MS if has_limit else 0)
-        connection.close()

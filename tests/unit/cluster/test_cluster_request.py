@@ -10,7 +10,7 @@ from jitney.core.batch import TokenLogprob
 from jitney.core.events import FinishReason
 from jitney.core.request import Request
 from jitney.core.scheduler_settings import SchedulerSettings
-from jitney.engine.answer import Completion, Delta, Timing, Usage
+from jitney.engine.answer import Delta, Timing, Usage
 from jitney.engine.mailbox import Mailbox
 from jitney.errors import DeadlineExceeded
 from jitney_cluster.cluster_request import (
@@ -22,6 +22,7 @@ from jitney_cluster.cluster_request import (
 )
 from jitney_cluster.replica_messages import OrderEnded
 from jitney_cluster.routing import head_of
+from tests.completions_for_tests import COMPLETION
 from tests.unit.cluster.conftest import make_request
 
 STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
@@ -53,20 +54,9 @@ def live_of(request: Request, sent_at: float = 0.0, **values: Any) -> ClusterReq
 
 def ended(index: int, finish: FinishReason, count: int) -> OrderEnded:
     """The last message of an engine, about a completion that ended there."""
-    completion = Completion(
-        index=index,
-        text="",
-        tokens=(),
-        logprobs=None,
-        cumulative_logprob=None,
-        finish_reason=finish,
-        stop_reason=None,
-        usage=Usage(prompt_count=8, completion_count=count, cached_count=5),
-        timing=Timing(queue_s=None, first_token_s=None, total_s=0.0),
-        preempted_count=2,
-        message="said so",
-    )
-    return OrderEnded("q", 1, (completion,))
+    usage = replace(COMPLETION.usage, completion_count=count)
+    completion = replace(COMPLETION, index=index, finish_reason=finish, usage=usage)
+    return OrderEnded("q", 1, (replace(completion, preempted_count=2, message="said so"),))
 
 
 def resumed(live: ClusterRequest, now: float = 2.0) -> Request:

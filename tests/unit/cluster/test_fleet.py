@@ -2,50 +2,27 @@
 
 import asyncio
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from jitney.config import Settings
 from jitney.core.events import FinishReason
-from jitney.core.request import Request, Share
+from jitney.core.request import Share
 from jitney.core.rules.pauses import PauseOutcome
 from jitney.engine.answer import Answer
 from jitney.errors import BackendFailed, DeadlineExceeded, EngineStopped, InvalidRequest, QueueFull
-from jitney.records import Record, RequestAccepted, RequestDone, RequestFailed, RequestRefused
+from jitney.records import RequestAccepted, RequestDone, RequestFailed, RequestRefused
 from jitney_cluster.dispatch import ReplicaLost
 from jitney_cluster.replica_messages import Order, OrderAccepted, OrderStarted
-from tests.unit.cluster.conftest import make_cluster, make_request
-
-SLOW: dict[str, Any] = {"max_tokens": 200}
-
-
-async def texts_of(cluster: Any, requests: list[Request]) -> list[str]:
-    """The text of each request, read as a stream."""
-
-    async def read(request: Request) -> str:
-        return "".join([delta.text async for delta in cluster.fleet.send(request)])
-
-    return list(await asyncio.gather(*(read(request) for request in requests)))
-
-
-async def made(cluster: Any, count: int) -> None:
-    """Wait until live requests have so many tokens in all."""
-
-    def is_made() -> bool:
-        live = cluster.fleet._live.values()
-        return bool(sum(each.token_count for each in live) >= count)
-
-    while not is_made():  # noqa: ASYNC110, replicas tell it when they can
-        await asyncio.sleep(0.001)
+from tests.unit.cluster.conftest import SETTINGS, SLOW, make_cluster, make_request, until
 
 
 async def test_requests_are_spread_and_answered() -> None:
     requests = [make_request(f"prompt {number}") for number in range(12)]
     async with make_cluster(1) as alone:
-        expected = await texts_of(alone, requests)
+        expected = await alone.texts(requests)
     async with make_cluster(3) as cluster:
-        assert await texts_of(cluster, requests) == expected
+        assert await cluster.texts(requests) == expected
         assert set(cluster.dispatch.sent) == set(cluster.dispatch.replicas)
 
 
@@ -56,20 +33,18 @@ async def test_a_caller_cannot_tell_that_a_replica_died() -> None:
         for number in range(9)
     ]
     async with make_cluster(1) as alone:
-        expected = await texts_of(alone, requests)
+        expected = await alone.texts(requests)
     async with make_cluster(3) as cluster:
-        records: list[Record] = []
-        cluster.fleet.observe(records.append)
-        reading = asyncio.create_task(texts_of(cluster, requests))
+        reading = asyncio.create_task(cluster.texts(requests))
         for wanted in (30, 120):
-            await made(cluster, wanted)
+            await cluster.made(wanted)
             await cluster.dispatch.kill(next(iter(cluster.dispatch.replicas)))
         cluster.add()
         assert await reading == expected
-        done = [each for each in records if isinstance(each, RequestDone)]
+        done = cluster.recorded(RequestDone)
         assert len(done) == len(requests)
         assert {each.generated_tokens for each in done} == {200}
-        assert sum(isinstance(each, RequestAccepted) for each in records) == len(requests)
+        assert len(cluster.recorded(RequestAccepted)) == len(requests)
         assert len(cluster.dispatch.sent) > len(requests)
         assert cluster.fleet.stats().live_requests == 0
 
@@ -78,12 +53,11 @@ async def test_nothing_is_sent_to_a_lost_replica_that_ray_still_lists() -> None:
     """Guards the length of a pause: Ray misses a dead machine up to a minute later than we do."""
     requests = [make_request(f"prompt {number}", **SLOW) for number in range(8)]
     async with make_cluster(2) as cluster:
-        reading = asyncio.create_task(texts_of(cluster, requests))
-        await made(cluster, 16)
+        reading = asyncio.create_task(cluster.texts(requests))
+        await cluster.made(16)
         lost = cluster.dispatch.sent[0]
         before = len(cluster.dispatch.sent)
-        for connection in cluster.dispatch.replicas[lost]._connected():
-            connection.close()
+        cluster.dispatch.cut(lost)
         await reading
         moved = cluster.dispatch.sent[before:]
         assert moved
@@ -94,14 +68,12 @@ async def test_an_order_that_a_silent_replica_did_not_take_goes_elsewhere() -> N
     """Guards callers of a machine that hangs: Ray would let them wait for a minute."""
     async with make_cluster(2) as cluster:
         first, *others = (make_request(f"prompt {number}") for number in range(9))
-        await texts_of(cluster, [first])
+        await cluster.texts([first])
         (lost,) = set(cluster.dispatch.sent)
         cluster.dispatch.silent.add(lost)
-        reading = asyncio.create_task(texts_of(cluster, others))
-        while lost not in cluster.dispatch.sent[1:]:  # noqa: ASYNC110, a test polls
-            await asyncio.sleep(0)
-        for connection in cluster.dispatch.replicas[lost]._connected():
-            connection.close()
+        reading = asyncio.create_task(cluster.texts(others))
+        await until(lambda: lost in cluster.dispatch.sent[1:])
+        cluster.dispatch.cut(lost)
         assert all(await reading)
 
 
@@ -112,7 +84,7 @@ async def test_a_whole_answer_survives_too() -> None:
         expected: Answer = await alone.fleet.send(request, streams=False).result_async()
     async with make_cluster(2) as cluster:
         answering = asyncio.create_task(cluster.fleet.send(request, streams=False).result_async())
-        await made(cluster, 50)
+        await cluster.made(50)
         await cluster.dispatch.kill(cluster.dispatch.sent[0])
         answer = await answering
     for ours, theirs in zip(answer.completions, expected.completions, strict=True):
@@ -126,10 +98,10 @@ async def test_a_request_that_kills_its_replicas_ends_alone() -> None:
     """Guards everyone else: it ends after three losses without a token, and they do not."""
     innocent = [make_request(f"prompt {number}", **SLOW) for number in range(6)]
     async with make_cluster(1) as alone:
-        expected = await texts_of(alone, innocent)
+        expected = await alone.texts(innocent)
     async with make_cluster(2) as cluster:
-        reading = asyncio.create_task(texts_of(cluster, innocent))
-        await made(cluster, 20)
+        reading = asyncio.create_task(cluster.texts(innocent))
+        await cluster.made(20)
         poison = make_request("poison")
         cluster.dispatch.poison = poison.id
         with pytest.raises(BackendFailed, match="Every replica"):
@@ -140,7 +112,7 @@ async def test_a_request_that_kills_its_replicas_ends_alone() -> None:
 
 async def test_a_full_replica_sends_it_on_and_a_full_fleet_refuses() -> None:
     """Guards admission over all: 429 only when every queue is full, with a time to try again."""
-    settings = Settings(backend="fake", max_num_seqs=1, max_num_queued_reqs=1, max_model_len=512)
+    settings = replace(SETTINGS, max_num_seqs=1, max_num_queued_reqs=1)
     async with make_cluster(2, settings) as cluster:
         handles = [cluster.fleet.send(make_request(f"p{at}", **SLOW)) for at in range(8)]
         ended = await asyncio.gather(
@@ -158,26 +130,24 @@ async def test_a_cancel_reaches_the_replica() -> None:
     async with make_cluster(1) as cluster:
         request = make_request(**SLOW)
         handle = cluster.fleet.send(request)
-        await made(cluster, 5)
+        await cluster.made(5)
         handle.cancel()
         answer = await handle.result_async()
         assert answer.completions[0].finish_reason is FinishReason.CANCELLED
         (replica,) = cluster.dispatch.replicas.values()
-        while replica._engine.stats().live_requests:  # noqa: ASYNC110, on its own thread
-            await asyncio.sleep(0)
+        await until(lambda: not replica._engine.stats().live_requests)
         assert request.id not in cluster.fleet._live
 
 
 async def test_a_pause_is_answered_by_the_replica() -> None:
     """Guards who pauses: each replica has a bound of its own, and only it knows."""
-    settings = Settings(backend="fake", max_num_seqs=4, max_model_len=512, max_num_queued_reqs=4)
+    settings = replace(SETTINGS, max_num_queued_reqs=4)
     async with make_cluster(1, settings) as cluster:
         handles = [cluster.fleet.send(make_request(**SLOW)) for _ in range(2)]
         early = asyncio.wrap_future(cluster.fleet.pause(handles[0].id))
         assert await early is PauseOutcome.NOT_NOW
-        await made(cluster, 5)
-        while any(each.replica is None for each in cluster.fleet._live.values()):  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        await cluster.made(5)
+        await until(lambda: all(each.replica for each in cluster.fleet._live.values()))
         outcomes = [await asyncio.wrap_future(each.pause()) for each in handles]
         assert outcomes == [PauseOutcome.PAUSED, PauseOutcome.TOO_MANY]
         for handle in handles:
@@ -187,22 +157,20 @@ async def test_a_pause_is_answered_by_the_replica() -> None:
         assert await ended is PauseOutcome.ENDED
 
 
-async def test_a_deadline_holds_while_there_is_no_replica() -> None:
-    """Guards invariant 8: no wait is without end."""
-    settings = Settings(backend="fake", max_num_seqs=4, max_model_len=512, request_timeout_s=0.2)
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (replace(SETTINGS, request_timeout_s=0.05), "limit passed|passed its deadline"),
+        (replace(SETTINGS, queue_timeout_s=0.05), r"did not run within 0\.05 s"),
+    ],
+)
+async def test_limits_hold_while_there_is_no_replica(settings: Settings, words: str) -> None:
+    """Guards invariant 8: no wait is without end. The limit for waiting once began only when a
+    replica had the request."""
     async with make_cluster(1, settings) as cluster:
         await cluster.dispatch.kill("r1")
-        with pytest.raises(DeadlineExceeded):
+        with pytest.raises(DeadlineExceeded, match=words):
             await cluster.fleet.send(make_request()).result_async()
-
-
-async def test_the_limit_for_waiting_holds_while_there_is_no_replica() -> None:
-    """Guards `queue_timeout_s`: it began only when a replica had the request."""
-    async with make_cluster(1) as cluster:
-        await cluster.dispatch.kill("r1")
-        request = replace(make_request(), queue_timeout_s=0.05)
-        with pytest.raises(DeadlineExceeded, match=r"did not run within 0\.05 s"):
-            await cluster.fleet.send(request).result_async()
 
 
 async def test_the_router_is_told_of_first_tokens() -> None:
@@ -216,25 +184,21 @@ async def test_the_router_is_told_of_first_tokens() -> None:
 async def test_a_mistake_comes_back_as_itself() -> None:
     """Guards the error of a caller: it is not a loss, and is not tried elsewhere."""
     async with make_cluster(2) as cluster:
-        records: list[Record] = []
-        cluster.fleet.observe(records.append)
         long = make_request("x" * 600)
         with pytest.raises(InvalidRequest.__mro__[1], match="600 tokens"):
             await cluster.fleet.send(long).result_async()
         assert len(cluster.dispatch.sent) == 1
-        assert [type(each) for each in records] == [RequestRefused]
+        assert [type(each) for each in cluster.records] == [RequestRefused]
 
 
 async def test_closing_ends_what_runs() -> None:
     async with make_cluster(1) as cluster:
-        records: list[Record] = []
-        cluster.fleet.observe(records.append)
         handle = cluster.fleet.send(make_request(**SLOW))
-        await made(cluster, 3)
+        await cluster.made(3)
         await asyncio.to_thread(cluster.fleet.close)
         with pytest.raises(EngineStopped):
             await handle.result_async()
-        assert sum(isinstance(each, RequestFailed) for each in records) == 1
+        assert len(cluster.recorded(RequestFailed)) == 1
         with pytest.raises(EngineStopped):
             cluster.fleet.send(make_request())
 
@@ -243,12 +207,12 @@ async def test_a_request_goes_on_with_its_own_model_only() -> None:
     """Guards a rolling update: beside replicas of a new model, the old one finishes its texts."""
     requests = [make_request(f"prompt {number}", **SLOW) for number in range(4)]
     async with make_cluster(1) as alone:
-        expected = await texts_of(alone, requests)
+        expected = await alone.texts(requests)
     async with make_cluster(2) as cluster:
         first, second = cluster.dispatch.replicas
         cluster.dispatch.replicas[second].model_key = "another"
-        reading = asyncio.create_task(texts_of(cluster, requests))
-        await made(cluster, 20)
+        reading = asyncio.create_task(cluster.texts(requests))
+        await cluster.made(20)
         assert set(cluster.dispatch.sent) == {first, second}, "both were asked"
         third = cluster.add()
         await cluster.dispatch.kill(first)
@@ -276,8 +240,8 @@ async def test_a_key_has_its_part_on_each_replica() -> None:
             replace(make_request(f"prompt {number}", **SLOW), share=share, tenant="a")
             for number in range(8)
         ]
-        reading = asyncio.create_task(texts_of(cluster, requests))
-        await made(cluster, 100)
+        reading = asyncio.create_task(cluster.texts(requests))
+        await cluster.made(100)
         for replica in cluster.dispatch.replicas.values():
             assert replica._engine.snapshot().running_count == 1
         await reading
@@ -285,13 +249,11 @@ async def test_a_key_has_its_part_on_each_replica() -> None:
 
 async def test_a_moved_request_is_not_refused_by_a_full_queue() -> None:
     """Guards invariant 1: who was accepted is not sent away because its replica died."""
-    full = Settings(
-        backend="fake", max_num_seqs=2, max_num_queued_reqs=4, max_model_len=512, kv_tokens=4096
-    )
+    full = replace(SETTINGS, max_num_seqs=2, max_num_queued_reqs=4, kv_tokens=4096)
     requests = [make_request(f"prompt {number}", **SLOW) for number in range(8)]
     async with make_cluster(2, full) as cluster:
-        reading = asyncio.create_task(texts_of(cluster, requests))
-        await made(cluster, 100)
+        reading = asyncio.create_task(cluster.texts(requests))
+        await cluster.made(100)
         assert not reading.done(), "all were accepted: both replicas are full"
         await cluster.dispatch.kill(next(iter(cluster.dispatch.replicas)))
         assert [len(text) > 0 for text in await reading] == [True] * 8

@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -17,10 +16,7 @@ from jitney_cluster import attempts
 from jitney_cluster.cluster_request import ClusterRequest
 from jitney_cluster.fleet import ReplicaFleet
 from jitney_cluster.replica_messages import OrderDelta, OrderEnded, OrderStarted, ReplicaMessage
-from tests.unit.cluster.conftest import make_cluster, make_request
-
-SLOW: dict[str, Any] = {"max_tokens": 200}
-
+from tests.unit.cluster.conftest import SLOW, make_cluster, make_request
 
 Change = Callable[[ReplicaFleet, str, ReplicaMessage], ReplicaMessage | None]
 
@@ -42,15 +38,13 @@ async def test_one_that_had_ended_when_its_replica_was_lost_is_answered(
 ) -> None:
     """Guards the engines: an order to make nothing more stopped each one that got it."""
 
-    def lose_at_the_end(
-        fleet: ReplicaFleet, replica: str, message: ReplicaMessage
-    ) -> ReplicaMessage | None:
+    def lose(fleet: ReplicaFleet, replica: str, message: ReplicaMessage) -> ReplicaMessage | None:
         if not isinstance(message, OrderEnded):
             return message
         fleet._lose(replica)
         return None
 
-    change_messages(monkeypatch, lose_at_the_end)
+    change_messages(monkeypatch, lose)
 
     async with make_cluster(2) as cluster:
         answer = await cluster.fleet.send(make_request(n=2)).result_async()
@@ -59,43 +53,35 @@ async def test_one_that_had_ended_when_its_replica_was_lost_is_answered(
         assert len(cluster.dispatch.sent) == 1
 
 
-async def test_one_that_stops_engines_ends_as_one_that_kills_them(
+@pytest.mark.parametrize(
+    ("reason", "error", "words", "sent_count"),
+    [
+        pytest.param(EngineStopped("a fault"), BackendFailed, "Every replica", 3, id="it stops"),
+        pytest.param(QueueFull("no room", 1.0), QueueFull, "no room", 1, id="no room"),
+    ],
+)
+async def test_one_on_which_engines_fail_when_it_runs_ends(
     monkeypatch: pytest.MonkeyPatch,
+    reason: JitneyError,
+    error: type[JitneyError],
+    words: str,
+    sent_count: int,
 ) -> None:
-    """Guards the fleet: a request on which engines fail goes round no more than thrice."""
+    """Guards the fleet: a request that stops engines goes round no more than thrice, as one that
+    kills them. For a constraint that is too large for an engine no other one is asked."""
 
-    def stop(fleet: ReplicaFleet, replica: str, message: ReplicaMessage) -> ReplicaMessage | None:
+    def fail(fleet: ReplicaFleet, replica: str, message: ReplicaMessage) -> ReplicaMessage | None:
         if not isinstance(message, OrderStarted):
             return message
         fleet._live[RequestId(message.request_id)].start(0.0)
-        return OrderEnded.of(
-            message.request_id, message.attempt, None, EngineStopped("a fault of its own")
-        )
+        return OrderEnded.of(message.request_id, message.attempt, None, reason)
 
-    change_messages(monkeypatch, stop)
+    change_messages(monkeypatch, fail)
 
     async with make_cluster(2) as cluster:
-        with pytest.raises(BackendFailed, match="Every replica"):
+        with pytest.raises(error, match=words):
             await cluster.fleet.send(make_request()).result_async()
-        assert len(cluster.dispatch.sent) == 3
-
-
-async def test_no_room_for_one_that_runs_is_its_own_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Guards constraints that are too large for an engine: no other one is asked."""
-
-    def find_no_room(
-        fleet: ReplicaFleet, replica: str, message: ReplicaMessage
-    ) -> ReplicaMessage | None:
-        if not isinstance(message, OrderStarted):
-            return message
-        return OrderEnded.of(message.request_id, message.attempt, None, QueueFull("no room", 1.0))
-
-    change_messages(monkeypatch, find_no_room)
-
-    async with make_cluster(2) as cluster:
-        with pytest.raises(QueueFull, match="no room"):
-            await cluster.fleet.send(make_request()).result_async()
-        assert len(cluster.dispatch.sent) == 1
+        assert len(cluster.dispatch.sent) == sent_count
 
 
 async def test_a_suspect_that_makes_a_token_is_none_any_more(
@@ -123,11 +109,12 @@ async def test_a_suspect_that_makes_a_token_is_none_any_more(
 
 
 @pytest.mark.parametrize(
-    "end", [(FinishReason.FAILED, BackendFailed), (FinishReason.DEADLINE, DeadlineExceeded)]
+    ("reason", "error"),
+    [(FinishReason.FAILED, BackendFailed), (FinishReason.DEADLINE, DeadlineExceeded)],
 )
 @pytest.mark.parametrize("index", [0, 1])
 async def test_a_failure_is_one_though_its_replica_was_lost_before_it_told_why(
-    monkeypatch: pytest.MonkeyPatch, end: tuple[FinishReason, type[JitneyError]], index: int
+    monkeypatch: pytest.MonkeyPatch, reason: FinishReason, error: type[JitneyError], index: int
 ) -> None:
     """Guards callers: what failed was answered as if it had ended well. The last delta of a
     completion may come in a frame of its own, and its replica be lost before the next.
@@ -135,8 +122,6 @@ async def test_a_failure_is_one_though_its_replica_was_lost_before_it_told_why(
     With the first completion the replica is lost while the second one runs, which goes on
     elsewhere and ends well.
     """
-
-    reason, error = end
 
     def fail(fleet: ReplicaFleet, replica: str, message: ReplicaMessage) -> ReplicaMessage | None:
         if isinstance(message, OrderEnded) and len(losses) == 0:
@@ -173,9 +158,7 @@ async def test_a_stream_whose_turn_as_a_suspect_does_not_come_ends_with_the_reas
     came, and the last event is the error, in a sentence that is true for it."""
     monkeypatch.setattr(attempts, "PLACE_S_MAX", 0.01)
 
-    def lose_after_one_token(
-        fleet: ReplicaFleet, replica: str, message: ReplicaMessage
-    ) -> ReplicaMessage | None:
+    def lose(fleet: ReplicaFleet, replica: str, message: ReplicaMessage) -> ReplicaMessage | None:
         if not isinstance(message, OrderDelta):
             return message
         first = Delta(index=0, text="a", tokens=message.delta.tokens[:1])
@@ -186,7 +169,7 @@ async def test_a_stream_whose_turn_as_a_suspect_does_not_come_ends_with_the_reas
         return None
 
     take = ReplicaFleet._take
-    change_messages(monkeypatch, lose_after_one_token)
+    change_messages(monkeypatch, lose)
 
     async with make_cluster(1) as cluster:
         await cluster.fleet._attempts.suspects.acquire(object(), None)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import pytest
 
 from jitney.core.backend import Segment
-from jitney.core.params import SamplingParams, StructuredOutputsParams
+from jitney.core.params import Constraint, ConstraintKind
 from jitney.engine.request_factory import GivenUp, RequestFactory
-from tests.unit.cluster.conftest import make_cluster
+from tests.unit.cluster.conftest import make_cluster, until
 
 
 async def test_a_caller_whose_time_is_over_holds_no_thread() -> None:
@@ -28,10 +28,7 @@ async def test_a_caller_whose_time_is_over_holds_no_thread() -> None:
 
         cluster.dispatch.encode = cluster.dispatch.prepare = stuck
         factory = RequestFactory(cluster.fleet.backend, 512, lambda: 1)
-        constraint = SamplingParams(
-            structured_outputs=StructuredOutputsParams(regex="a+")
-        ).constraint
-        assert constraint is not None
+        constraint = Constraint(ConstraintKind.REGEX, "a+")
 
         def is_wanted() -> bool:
             return not asked
@@ -42,8 +39,7 @@ async def test_a_caller_whose_time_is_over_holds_no_thread() -> None:
         ended.clear()
         with pytest.raises(GivenUp):
             await asyncio.to_thread(factory.prepare, constraint, is_wanted)
-        while not ended:  # noqa: ASYNC110, a test polls
-            await asyncio.sleep(0.001)
+        await until(lambda: ended)
 
 
 async def test_a_caller_that_waits_gets_its_tokens() -> None:

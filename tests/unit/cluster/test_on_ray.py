@@ -2,8 +2,9 @@
 on a handle."""
 
 import asyncio
+import inspect
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any  # Any: what Ray's context holds
@@ -17,9 +18,10 @@ from jitney.errors import ConfigError, InputCrashed
 from jitney.loading.compose import assemble
 from jitney.sandbox.sent_error import SentError
 from jitney_cluster.replica_engine import ReplicaEngine
-from jitney_cluster.replica_messages import Address, Order
-from jitney_cluster.routing import Head, ReplicaReport
+from jitney_cluster.replica_messages import Address
+from jitney_cluster.routing import Head
 from tests.deadly_text import DEADLY, deadly_text
+from tests.unit.cluster.conftest import IDLE_REPORT, make_order
 
 on_ray = pytest.importorskip("jitney_cluster.on_ray", reason="Ray is not installed here")
 
@@ -29,30 +31,18 @@ LATE = {"slot_count": 10.0, "taken_count": 4.0, "wait_s": 3.0}
 def context(loads: dict[str, dict[str, float]], *, running: int, target: int) -> Any:
     """As Serve's controller makes it, with what these replicas have reported."""
     reported = {name: {each: load[name] for each, load in loads.items()} for name in LATE}
-    unused = dict.fromkeys(
-        (
-            "deployment_id",
-            "deployment_name",
-            "app_name",
-            "total_num_requests",
-            "total_queued_requests",
-            "raw_metrics",
-            "last_scale_up_time",
-            "last_scale_down_time",
-            "current_time",
-            "config",
-        )
-    )
-    return on_ray.AutoscalingContext(
-        **unused,
-        current_num_replicas=running,
-        target_num_replicas=target,
-        running_replicas=list(loads),
-        aggregated_metrics=reported if loads else None,
-        capacity_adjusted_min_replicas=1,
-        capacity_adjusted_max_replicas=8,
-        policy_state={},
-    )
+    # Ray has no defaults for what is not read here.
+    unused = inspect.signature(on_ray.AutoscalingContext).parameters
+    used = {
+        "current_num_replicas": running,
+        "target_num_replicas": target,
+        "running_replicas": list(loads),
+        "aggregated_metrics": reported if loads else None,
+        "capacity_adjusted_min_replicas": 1,
+        "capacity_adjusted_max_replicas": 8,
+        "policy_state": {},
+    }
+    return on_ray.AutoscalingContext(**{**dict.fromkeys(unused), **used})
 
 
 def test_a_replica_that_loads_its_model_is_waited_for() -> None:
@@ -67,25 +57,26 @@ def test_a_replica_that_loads_its_model_is_waited_for() -> None:
     assert on_ray.needed_replicas(context({}, running=0, target=3)) == (3, {}), "all are starting"
 
 
-class StuckThenFine:
-    """Stands for a handle of Serve: the first replica never answers, the second one is gone."""
+class Scripted:
+    """Stands for a handle of Serve: it answers each call with the next of these, and never with
+    None."""
 
-    def __init__(self, described: bytes) -> None:
-        self._described = described
+    def __init__(self, *answers: object) -> None:
+        self._answers = list(answers)
+        self.calls: list[asyncio.Future[Any]] = []
+        self.asked: list[tuple[str, str]] = []
         self.call = self
-        self.calls: list[asyncio.Future[bytes]] = []
-        self.keys: list[str] = []
 
-    def remote(self, method: str, *, model_key: str) -> "asyncio.Future[bytes]":
+    def remote(self, method: str, *_: object, model_key: str) -> "asyncio.Future[Any]":
         """As `handle.call.remote`."""
-        assert method == "describe"
-        call: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        call: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.calls.append(call)
-        self.keys.append(model_key)
-        if len(self.calls) == 2:
-            call.set_exception(on_ray.RayServeException("gone"))
-        elif len(self.calls) > 2:
-            call.set_result(self._described)
+        self.asked.append((method, model_key))
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            call.set_exception(answer)
+        elif answer is not None:
+            call.set_result(answer)
         return call
 
 
@@ -95,32 +86,12 @@ async def test_a_stuck_replica_does_not_keep_an_ingress_from_starting(
     """Guards invariant 8: another replica is asked, and the call on the stuck one is cancelled."""
     monkeypatch.setattr(on_ray, "DESCRIBED_S_MAX", 0.01)
     replica = ReplicaEngine(assemble(Settings(backend="fake")), "r1")
-    handle = StuckThenFine(await replica.describe())
+    handle = Scripted(None, on_ray.RayServeException("gone"), await replica.describe())
     description = await on_ray.RayDispatch(handle, replica.model_key).describe()
     assert description.model_key == replica.model_key
-    assert handle.keys == [replica.model_key] * 3
+    assert handle.asked == [("describe", replica.model_key)] * 3
     assert handle.calls[0].cancelled()
     await replica.close()
-
-
-class Scripted:
-    """Stands for a handle of Serve: it answers each call with the next of these."""
-
-    def __init__(self, *answers: object) -> None:
-        self._answers = list(answers)
-        self.count = 0
-        self.call = self
-
-    def remote(self, method: str, _: object, *, model_key: str) -> "asyncio.Future[object]":
-        """As `handle.call.remote`."""
-        self.count += 1
-        call: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        answer = self._answers.pop(0)
-        if isinstance(answer, Exception):
-            call.set_exception(answer)
-        else:
-            call.set_result(answer)
-        return call
 
 
 DIED = on_ray.ActorDiedError()
@@ -146,7 +117,7 @@ async def test_what_kills_backends_is_not_asked_of_every_replica(
         with pytest.raises(InputCrashed) as caught:
             await getattr(on_ray.RayDispatch(handle, "tiny"), ask)(asked)
         assert caught.value.deaths == deaths
-        assert handle.count == len(answers)
+        assert len(handle.calls) == len(answers)
 
 
 async def test_a_text_outlives_replicas_that_die_or_are_away(
@@ -214,17 +185,7 @@ class BareRouter(on_ray.FirstTokenRouter):  # type: ignore[misc, name-defined]
 
     async def place(self, number: int, *begun: tuple[str, int], count: int = 10) -> str:
         """Route an order, as Serve does, and return its replica."""
-        order = Order(
-            address=Address("us", "", 0, ""),
-            number=number,
-            attempt=1,
-            waited_s=0.0,
-            model_key="tiny",
-            request_id="q",
-            request=b"",
-            head=Head(count),
-            begun=begun,
-        )
+        order = make_order(Address("us", "", 0, ""), number, Head(count), begun=begun)
         metadata = SimpleNamespace(internal_request_id=f"q{number}")
         pending = SimpleNamespace(kwargs={"order": order}, metadata=metadata)
         ranks = await self.choose_replicas(list(self.here.values()), pending)
@@ -234,21 +195,7 @@ class BareRouter(on_ray.FirstTokenRouter):  # type: ignore[misc, name-defined]
 
 def stats_of(**values: Any) -> dict[str, Any]:
     """What a replica with one slot reports."""
-    report = ReplicaReport(
-        **{
-            "slot_count": 1,
-            "running_count": 0,
-            "waiting_count": 0,
-            "prefill_tokens": 0,
-            "kv_free": 10_000,
-            "tick_s": 0.01,
-            "prefill_token_s": 1e-3,
-            "ends_per_s": 1.0,
-            "heads": frozenset(),
-            **values,
-        }
-    )
-    return {"report": report}
+    return {"report": replace(IDLE_REPORT, **{"slot_count": 1, **values})}
 
 
 async def test_a_report_is_read_when_it_is_new() -> None:

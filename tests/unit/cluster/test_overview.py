@@ -9,15 +9,7 @@ import pytest
 from jitney.core.backend import Traits
 from jitney.core.request import Priority, RequestId
 from jitney.core.scheduler_settings import SchedulerSettings
-from jitney.core.snapshot import (
-    Detail,
-    SlotState,
-    SlotView,
-    Snapshot,
-    Stretch,
-    Waiting,
-    WaitReason,
-)
+from jitney.core.snapshot import Detail, SlotState, SlotView, Snapshot, Stretch, Waiting, WaitReason
 from jitney.engine.stats import Statistics
 from jitney_cluster import overview as module
 from jitney_cluster.overview import LOST_NAMES_MAX, LOST_S, RATE_S, FleetOverview, sums_of
@@ -37,11 +29,13 @@ SUMS = {"completion_tokens": 10.0, "batches": 3.0, "prefill_s": 0.25, "accepted"
 class Seen:
     """An overview, its clock, and whom it asks."""
 
-    def __init__(self) -> None:
+    def __init__(self, *names: str) -> None:
         self.clock = HandClock(100.0)
         self.asked: list[int] = []
-        self.names: list[str] = []
+        self.names = list(names)
         self.overview = FleetOverview(SETTINGS, TRAITS, self._ask, self.clock)
+        for name in names:
+            self.state(name)
 
     def _ask(self, characters_max: int) -> list[str]:
         self.asked.append(characters_max)
@@ -89,10 +83,7 @@ async def test_a_fleet_that_works_without_a_pause_is_not_stalled() -> None:
 
 
 async def test_a_look_is_answered_when_all_have_answered() -> None:
-    seen = Seen()
-    seen.names = ["a", "b"]
-    for name in seen.names:
-        seen.state(name)
+    seen = Seen("a", "b")
     looking = [asyncio.wrap_future(seen.overview.look(20)) for _ in range(3)]
     await until(lambda: seen.asked)
     assert seen.asked == [20], "they look together"
@@ -116,10 +107,7 @@ async def test_a_look_does_not_wait_for_a_replica_that_is_stuck(
 ) -> None:
     """Guards the page: one long pass must not hide the other replicas."""
     monkeypatch.setattr(module, "LOOK_S_MAX", 0.01)
-    seen = Seen()
-    seen.names = ["a", "stuck"]
-    for name in seen.names:
-        seen.state(name)
+    seen = Seen("a", "stuck")
     looking = asyncio.wrap_future(seen.overview.look(0))
     await until(lambda: seen.asked)
     seen.overview.take("a", ReplicaState(IDLE, {}, detail=NOTHING))
@@ -132,8 +120,7 @@ async def test_a_look_does_not_wait_for_a_replica_that_is_stuck(
 
 async def test_times_of_a_replica_become_those_of_this_clock() -> None:
     """Guards the queue's waits: clocks of two machines start anywhere."""
-    seen = Seen()
-    seen.state("a")
+    seen = Seen("a")
     waiting = Waiting(
         RequestId("q"), 0, 7003.0, 9, Priority.NORMAL, ran_before=False, reason=WaitReason.SLOT
     )
@@ -165,13 +152,9 @@ async def test_replicas_show_their_slots_when_asked() -> None:
         prompt = "a system prompt that all of them share " * 3
         requests = [make_request(f"{prompt}{at}", max_tokens=300) for at in range(4)]
         handles = [fleet.send(request) for request in requests]
-        while len(fleet.replica_views()) < 2:  # noqa: ASYNC110, replicas tell it when they can
-            await asyncio.sleep(0.01)
+        await until(lambda: len(fleet.replica_views()) == 2)
         assert [each.detail for each in fleet.replica_views()] == [None, None]
-        while not all(  # noqa: ASYNC110, as above
-            live.token_count for live in fleet._live.values()
-        ):
-            await asyncio.sleep(0.01)
+        await until(lambda: all(live.token_count for live in fleet._live.values()))
         detail = await asyncio.wrap_future(fleet.look(30))
         assert detail.slots == ()
         views = {each.name: each.detail for each in fleet.replica_views()}
@@ -190,8 +173,7 @@ async def test_replicas_show_their_slots_when_asked() -> None:
 
 async def test_a_lost_replica_is_named_for_a_while_only() -> None:
     """Guards one that was only silent: it comes back when it is sent a request."""
-    seen = Seen()
-    seen.state("a")
+    seen = Seen("a")
     seen.overview.lose("a")
     assert seen.overview.lost() == ("a",)
     seen.clock.at += LOST_S

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,7 @@ from jitney.core.events import FinishReason
 from jitney.core.params import Constraint, StructuredOutputsParams
 from jitney.core.request import Request
 from jitney.core.rules.pauses import PauseOutcome
-from jitney.errors import EngineStopped, InvalidRequest
+from jitney.errors import EngineStopped
 from jitney.loading.compose import assemble
 from jitney_cluster.back_channel import BackChannel
 from jitney_cluster.replica_engine import ReplicaEngine
@@ -32,10 +31,7 @@ from jitney_cluster.replica_messages import (
     encode_request,
 )
 from jitney_cluster.routing import HEAD_TOKENS, Head, head_of
-from tests.unit.cluster.conftest import make_request, until
-
-SETTINGS = Settings(backend="fake", max_num_seqs=4, max_model_len=512)
-SLOW: dict[str, Any] = {"max_tokens": 400}
+from tests.unit.cluster.conftest import SETTINGS, SLOW, make_order, make_request, until
 
 
 class Pair:
@@ -53,18 +49,22 @@ class Pair:
         assert replica == "r1"
         self.messages.append(message)
 
-    def order(self, request: Request, attempt: int = 1, model_key: str = "fake") -> Order:
+    def order(self, request: Request, attempt: int = 1) -> Order:
         self._number += 1
-        return Order(
-            address=self.address,
-            number=self._number,
-            attempt=attempt,
-            waited_s=0.0,
-            model_key=model_key,
-            request_id=request.id,
-            request=encode_request(request),
-            head=Head(len(request.prompt)),
-        )
+        head, encoded = Head(len(request.prompt)), encode_request(request)
+        order = make_order(self.address, self._number, head, request=encoded, attempt=attempt)
+        return replace(order, request_id=request.id)
+
+    async def run(self, request: Request, attempt: int = 1) -> OrderEnded:
+        """Run an order; its last message."""
+        await self.replica.run(self.order(request, attempt))
+        return await self.end_of(request, attempt)
+
+    async def running(self, request: Request, count: int = 1) -> asyncio.Task[None]:
+        """An order that runs, of which so many tokens have come."""
+        task = asyncio.create_task(self.replica.run(self.order(request)))
+        await until(lambda: len(tokens_of(self.of(request))) >= count)
+        return task
 
     def of(self, request: Request) -> list[OrderMessage]:
         """The messages about a request."""
@@ -74,16 +74,13 @@ class Pair:
             if isinstance(each, OrderMessage) and each.request_id == request.id
         ]
 
-    async def end_of(self, request: Request) -> OrderEnded:
-        while True:
-            for each in self.of(request):
-                if isinstance(each, OrderEnded):
-                    return each
-            await asyncio.sleep(0)
+    async def end_of(self, request: Request, attempt: int = 1) -> OrderEnded:
+        def found() -> list[OrderEnded]:
+            ends = [each for each in self.of(request) if isinstance(each, OrderEnded)]
+            return [each for each in ends if each.attempt == attempt]
 
-    async def made(self, request: Request, count: int) -> None:
-        """Wait until so many tokens of a request have come."""
-        await until(lambda: len(tokens_of(self.of(request))) >= count)
+        await until(found)
+        return found()[0]
 
     async def idle(self) -> None:
         """Wait until the engine runs nothing."""
@@ -111,8 +108,7 @@ def tokens_of(messages: list[OrderMessage]) -> tuple[int, ...]:
 async def test_an_order_is_followed_from_its_start_to_its_end() -> None:
     async with opened() as pair:
         request = make_request(n=2)
-        await pair.replica.run(pair.order(request, attempt=3))
-        ended = await pair.end_of(request)
+        ended = await pair.run(request, attempt=3)
         told = pair.of(request)
         assert {each.attempt for each in told} == {3}
         assert told[-1] is ended
@@ -129,33 +125,34 @@ async def test_what_another_engine_made_is_not_made_again() -> None:
     """Guards a move: the rest of the tokens are those that one engine makes alone."""
     async with opened() as pair:
         request = make_request()
-        await pair.replica.run(pair.order(request))
-        await pair.end_of(request)
+        await pair.run(request)
         whole = tokens_of(pair.of(request))
         resumed = replace(make_request(), resumed=(whole[:5],))
-        await pair.replica.run(pair.order(resumed))
-        (completion,) = (await pair.end_of(resumed)).completions
+        (completion,) = (await pair.run(resumed)).completions
         assert tokens_of(pair.of(resumed)) == whole[5:]
         assert completion.usage.completion_count == len(whole)
 
 
-async def test_a_refusal_is_told_and_ends_the_order() -> None:
+@pytest.mark.parametrize(
+    ("request_", "encoded", "kind"),
+    [
+        pytest.param(make_request("x" * 600), None, "ContextLengthExceeded", id="too long"),
+        pytest.param(make_request(), b"\xc1", "InvalidRequest", id="cannot be read"),
+        pytest.param(
+            replace(make_request(n=2), resumed=(None, None)), None, "InvalidRequest", id="nothing"
+        ),
+    ],
+)
+async def test_a_refusal_is_told_and_ends_the_order(
+    request_: Request, encoded: bytes | None, kind: str
+) -> None:
     async with opened() as pair:
-        request = make_request("x" * 600)
-        await pair.replica.run(pair.order(request))
-        failure = (await pair.end_of(request)).failure
+        order = pair.order(request_)
+        await pair.replica.run(replace(order, request=encoded or order.request))
+        failure = (await pair.end_of(request_)).failure
         assert failure is not None
-        assert failure.kind == "ContextLengthExceeded"
-        assert len(pair.of(request)) == 1
-
-
-async def test_a_request_that_cannot_be_read_is_refused() -> None:
-    async with opened() as pair:
-        request = make_request()
-        await pair.replica.run(replace(pair.order(request), request=b"\xc1"))
-        failure = (await pair.end_of(request)).failure
-        assert failure is not None
-        assert isinstance(failure.error(), InvalidRequest)
+        assert failure.kind == kind
+        assert len(pair.of(request_)) == 1
 
 
 async def test_an_ingress_that_is_not_there_gets_nothing() -> None:
@@ -168,15 +165,13 @@ async def test_an_ingress_that_is_not_there_gets_nothing() -> None:
         assert pair.replica._engine.stats().total_requests == 0
         pair.address = await pair.channel.open()
         request = make_request()
-        await pair.replica.run(pair.order(request))
-        assert (await pair.end_of(request)).failure is None
+        assert (await pair.run(request)).failure is None
 
 
 async def test_cancelling_a_call_frees_its_slot() -> None:
     async with opened() as pair:
         request = make_request(**SLOW)
-        running = asyncio.create_task(pair.replica.run(pair.order(request)))
-        await pair.made(request, 3)
+        running = await pair.running(request, 3)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
@@ -187,12 +182,7 @@ async def test_cancelling_a_call_frees_its_slot() -> None:
 async def test_the_requests_of_an_ingress_that_is_gone_are_cancelled() -> None:
     """Guards slots: no client is left who could read these answers."""
     async with opened() as pair:
-        requests = [make_request(f"p{at}", **SLOW) for at in range(2)]
-        running = [
-            asyncio.create_task(pair.replica.run(pair.order(request))) for request in requests
-        ]
-        for request in requests:
-            await pair.made(request, 1)
+        running = [await pair.running(make_request(f"p{at}", **SLOW)) for at in range(2)]
         await pair.channel.close()
         await asyncio.gather(*running)
         await pair.idle()
@@ -206,8 +196,7 @@ async def test_a_report_has_what_routing_needs() -> None:
         assert (empty.slot_count, empty.running_count, empty.waiting_count) == (4, 0, 0)
         assert (empty.heads, empty.seen) == (frozenset(), {})
         request = make_request("x" * 3 * HEAD_TOKENS, scope="ours")
-        await pair.replica.run(pair.order(request))
-        await pair.end_of(request)
+        await pair.run(request)
         report = await pair.replica.report()
         assert report.seen == {"in": 1}
         assert set(head_of(request.prompt, "ours").keys) <= report.heads
@@ -228,8 +217,7 @@ async def test_it_beats_also_when_nothing_happens() -> None:
     """Guards idle replicas: silence would mean that the machine is gone."""
     async with opened() as pair:
         request = make_request()
-        await pair.replica.run(pair.order(request))
-        await pair.end_of(request)
+        await pair.run(request)
         pair.messages.clear()
         await until(lambda: len(pair.messages) >= 2)
         state = pair.messages[1]
@@ -241,8 +229,7 @@ async def test_it_beats_also_when_nothing_happens() -> None:
 async def test_steering_reaches_a_request_that_runs_here() -> None:
     async with opened() as pair:
         request = make_request(**SLOW)
-        running = asyncio.create_task(pair.replica.run(pair.order(request)))
-        await pair.made(request, 1)
+        running = await pair.running(request)
         steer = pair.replica.steer
         assert await steer("unknown", "pause", 0) is PauseOutcome.ENDED
         assert await steer(request.id, "pause", 0) is PauseOutcome.PAUSED
@@ -251,25 +238,16 @@ async def test_steering_reaches_a_request_that_runs_here() -> None:
         await steer(request.id, "resume", 0)
         await running
         assert (await pair.end_of(request)).failure is None
-        assert len(tokens_of(pair.of(request))) == 400
+        assert len(tokens_of(pair.of(request))) == 200
 
 
 async def test_a_second_attempt_replaces_the_first() -> None:
     """Guards a request that is sent again before its cancel arrives: it is no other request."""
     async with opened() as pair:
         request = make_request(**SLOW)
-        first = asyncio.create_task(pair.replica.run(pair.order(request)))
-        await until(lambda: any(isinstance(each, OrderDelta) for each in pair.of(request)))
-        await pair.replica.run(pair.order(request, attempt=2))
+        first = await pair.running(request)
+        ended = await pair.run(request, attempt=2)
         await first
-
-        def last() -> OrderEnded | None:
-            told = [each for each in pair.of(request) if isinstance(each, OrderEnded)]
-            return next((each for each in told if each.attempt == 2), None)
-
-        await until(lambda: last() is not None)
-        ended = last()
-        assert ended is not None
         assert ended.failure is None
         assert [each.finish_reason for each in ended.completions] == [FinishReason.LENGTH]
 
@@ -278,8 +256,7 @@ async def test_an_engine_that_ends_does_not_tell_it_as_an_answer() -> None:
     """Guards streams of a replica that is shut down: they go on elsewhere."""
     async with opened() as pair:
         request = make_request(**SLOW)
-        running = asyncio.create_task(pair.replica.run(pair.order(request)))
-        await pair.made(request, 3)
+        running = await pair.running(request, 3)
         await asyncio.to_thread(pair.replica._engine.close, 0.0)
         ended = await pair.end_of(request)
         await running
@@ -308,29 +285,18 @@ async def test_a_constraint_is_compiled_before_its_request_can_run(
         assert prepared == [(request.params.constraint, 0)]
 
 
-async def test_an_order_to_make_nothing_more_is_refused() -> None:
-    async with opened() as pair:
-        request = replace(make_request(n=2), resumed=(None, None))
-        await pair.replica.run(pair.order(request))
-        ended = await pair.end_of(request)
-        assert ended.failure is not None
-        assert isinstance(ended.failure.error(), InvalidRequest)
-
-
 async def test_it_tells_while_it_computes_what_was_computed_before() -> None:
     """Guards the innocent: a loss in this time is not their fault. The last pass may be."""
     async with opened(replace(SETTINGS, prefill_chunk=8, enable_prefix_caching=False)) as pair:
         begun = replace(make_request(max_tokens=60), resumed=(tuple(range(100, 140)),))
-        await pair.replica.run(pair.order(begun))
-        await pair.end_of(begun)
+        await pair.run(begun)
         news = [each for each in pair.of(begun) if not isinstance(each, OrderEnded)]
         first = next(at for at, each in enumerate(news) if isinstance(each, OrderDelta))
         told = [each.is_catching_up for each in news if isinstance(each, OrderCatchingUp)]
         assert told == [True, False]
         assert [type(each) for each in news[:first]].count(OrderCatchingUp) == 2
         new = make_request("a long prompt " * 8)
-        await pair.replica.run(pair.order(new))
-        await pair.end_of(new)
+        await pair.run(new)
         assert not any(isinstance(each, OrderCatchingUp) for each in pair.of(new))
 
 
@@ -339,6 +305,5 @@ async def test_completions_of_one_request_tell_it_together() -> None:
     async with opened(replace(SETTINGS, prefill_chunk=8, enable_prefix_caching=False)) as pair:
         resumed = (tuple(range(100, 180)), (100,))
         begun = replace(make_request(max_tokens=90, n=2), resumed=resumed)
-        await pair.replica.run(pair.order(begun))
-        await pair.end_of(begun)
+        await pair.run(begun)
         assert sum(isinstance(each, OrderCatchingUp) for each in pair.of(begun)) <= 2

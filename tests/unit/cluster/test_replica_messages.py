@@ -18,7 +18,7 @@ from jitney.core.params import SamplingParams, StructuredOutputsParams
 from jitney.core.request import Priority, Request, RequestId, Share
 from jitney.core.scheduler_settings import GroupAnswers, Mix, Policy, SchedulerSettings, Strategy
 from jitney.core.snapshot import Detail
-from jitney.engine.answer import Answer, Completion, Delta, Timing, Usage
+from jitney.engine.answer import Answer, Delta
 from jitney.sandbox.frames import MalformedFrame
 from jitney.sandbox.sent_error import SentError
 from jitney_cluster.replica_messages import (
@@ -38,6 +38,7 @@ from jitney_cluster.replica_messages import (
     encode_frame,
     encode_request,
 )
+from tests.completions_for_tests import COMPLETION
 from tests.snapshots_for_tests import FILLED
 
 SCHEMA = {"type": "object", "properties": {"é": {"enum": [1, -2.5, None, True, [], {}]}}}
@@ -194,27 +195,17 @@ def test_a_request_is_checked_where_it_arrives(wrong: dict[str, Any]) -> None:
         decode_request(msgspec.msgpack.encode(values | wrong))
 
 
-def completion(index: int, **values: Any) -> Completion:
-    made = Completion(
-        index=index,
-        text="text",
-        tokens=(1, 2),
-        logprobs=None,
-        cumulative_logprob=None,
-        finish_reason=FinishReason.STOP,
-        stop_reason="end",
-        usage=Usage(prompt_count=3, completion_count=2, cached_count=1),
-        timing=Timing(queue_s=0.0, first_token_s=1.0, total_s=2.0),
-        preempted_count=4,
-    )
-    return replace(made, **values)
-
-
 ANSWER = Answer(
     request=request_of(SamplingParams(n=2)),
     completions=(
-        completion(0),
-        completion(1, finish_reason=FinishReason.FAILED, stop_reason=7, message="It failed."),
+        replace(COMPLETION, text="text", tokens=(1, 2), stop_reason="end", preempted_count=4),
+        replace(
+            COMPLETION,
+            index=1,
+            finish_reason=FinishReason.FAILED,
+            stop_reason=7,
+            message="It failed.",
+        ),
     ),
     total_s=2.0,
     prompt_logprobs=LOGPROBS,

@@ -1,7 +1,8 @@
 """What observers get of a request that moves: one story, one span, and counts by replica."""
 
 import asyncio
-from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
 
 from jitney.core.request import Request
 from jitney.core.scheduler_settings import SchedulerSettings
@@ -25,9 +26,7 @@ from jitney.server.observe.recorder import Recorder
 from jitney_cluster.cluster_request import ClusterRequest
 from jitney_cluster.request_events import PROGRESS_S, RequestEvents
 from tests.snapshots_for_tests import IDLE
-from tests.unit.cluster.conftest import HandClock, make_cluster, make_request
-
-SLOW: dict[str, Any] = {"max_tokens": 300}
+from tests.unit.cluster.conftest import SLOW, HandClock, make_cluster, make_request, until
 
 
 class Observed:
@@ -71,10 +70,8 @@ def test_a_move_is_told_when_another_replica_has_taken_it() -> None:
 async def test_tokens_are_told_once_in_a_while() -> None:
     """Guards the way of a token: observers do not see each one."""
     async with make_cluster(1) as cluster:
-        records: list[Record] = []
-        cluster.fleet.observe(records.append)
         answer = await cluster.fleet.send(make_request(**SLOW)).result_async()
-        told = [each for each in records if isinstance(each, RequestProgressed)]
+        told = cluster.recorded(RequestProgressed)
         assert told, "the first token is told"
         assert len(told) <= 2 + answer.total_s / PROGRESS_S
         assert told[0].generated_tokens >= 1
@@ -91,13 +88,8 @@ def test_every_time_between_tokens_is_told() -> None:
         if at >= observed.live.progress_due_at:
             observed.events.progress(observed.live, at)
     observed.events.end(observed.live, observed.live.answer(3.0))
-    assert [
-        each.token_gaps_s for each in observed.records if isinstance(each, RequestProgressed)
-    ] == [
-        (),
-        (0.25, 0.25),
-        (0.25, 0.25),
-    ]
+    told = [each for each in observed.records if isinstance(each, RequestProgressed)]
+    assert [each.token_gaps_s for each in told] == [(), (0.25, 0.25), (0.25, 0.25)]
     for record in observed.records:
         recorder.take(record)
     assert recorder.latencies()["gap"] == [0.25] * 4
@@ -118,34 +110,21 @@ def test_times_between_tokens_are_told_of_a_request_that_fails() -> None:
     assert isinstance(failed, RequestFailed)
 
 
-async def killed(cluster: Any, requests: list[Request]) -> None:
-    """Read all requests; when they have some tokens, the first replica dies."""
-    handles = [cluster.fleet.send(request) for request in requests]
-
-    def count() -> int:
-        return sum(each.token_count for each in cluster.fleet._live.values())
-
-    while count() < 40:  # noqa: ASYNC110, a test polls
-        await asyncio.sleep(0)
-    await cluster.dispatch.kill("r1")
-    await asyncio.gather(*(handle.result_async() for handle in handles))
-
-
 async def test_a_request_over_two_replicas_is_one_story() -> None:
     """Guards the trace: one request, its moves as moments of it, and counts that agree."""
     async with make_cluster(2) as cluster:
-        records: list[Record] = []
         recorder = Recorder(512)
-        first = [cluster.fleet.send(make_request(f"first {at}")) for at in range(4)]
-        await asyncio.gather(*(handle.result_async() for handle in first))
-        while len(cluster.fleet.replica_names()) < 2:  # noqa: ASYNC110, their first word
-            await asyncio.sleep(0.01)
-        cluster.fleet.observe(records.append)
+        await cluster.texts([make_request(f"first {at}") for at in range(4)])
+        await until(lambda: len(cluster.fleet.replica_names()) == 2)
+        cluster.records.clear()
         cluster.fleet.observe(recorder.take)
-        await killed(cluster, [make_request(f"prompt {at}", **SLOW) for at in range(6)])
-        moves = [each for each in records if isinstance(each, RequestMoved)]
-        gone = [each for each in records if isinstance(each, ReplicaGone)]
-        assert [each.replica for each in gone] == ["r1"]
+        requests = [make_request(f"prompt {at}", **SLOW) for at in range(6)]
+        reading = asyncio.create_task(cluster.texts(requests))
+        await cluster.made(40)
+        await cluster.dispatch.kill("r1")
+        await reading
+        moves = cluster.recorded(RequestMoved)
+        assert [each.replica for each in cluster.recorded(ReplicaGone)] == ["r1"]
         assert 0 < len(moves) < 6
         for move in moves:
             assert (move.from_replica, move.to_replica) == ("r1", "r2")
@@ -153,12 +132,12 @@ async def test_a_request_over_two_replicas_is_one_story() -> None:
             story = recorder.story(move.request_id)
             assert story is not None
             assert story.moves == [move]
-            assert (story.replica, story.completion_tokens) == ("r2", 300)
+            assert (story.replica, story.completion_tokens) == ("r2", 200)
             assert "moved" in [phase for _, phase in story.phases]
             words = explain(story, story.until(0.0))
             assert "moved once to another replica (its replica was lost; " in words
-            assert "generated 300 tokens" in words
-        started = [each for each in records if isinstance(each, RequestStarted)]
+            assert "generated 200 tokens" in words
+        started = cluster.recorded(RequestStarted)
         assert len(started) == 6, "each starts once"
         assert {each.replica for each in started} == {"r1", "r2"}
         assert recorder.moves() == moves[::-1]
@@ -167,19 +146,12 @@ async def test_a_request_over_two_replicas_is_one_story() -> None:
         assert (stats.moved_count, stats.replicas_gone_count) == (len(moves), 1)
 
 
-def labelled(text: str, name: str) -> dict[str, float]:
-    """The values of a metric by replica."""
-    found = {}
-    for line in text.splitlines():
-        if line.startswith(f"jitney:{name}{{"):
-            labels, value = line.removeprefix(f"jitney:{name}{{").rsplit("} ", 1)
-            found[labels.split('replica="')[1].split('"')[0]] = float(value)
-    return found
-
-
-def total(text: str, name: str) -> float:
-    lines = text.splitlines()
-    return next(float(each.split()[1]) for each in lines if each.startswith(f"jitney:{name} "))
+def by_replica(text: str, name: str) -> dict[str, float]:
+    """The values of a metric by replica; that of a metric of the whole fleet has no name."""
+    families = text_string_to_metric_families(text)
+    samples = [each for family in families for each in family.samples]
+    found = [each for each in samples if each.name == f"jitney:{name}"]
+    return {each.labels.get("replica", ""): each.value for each in found}
 
 
 async def test_metrics_are_by_replica_and_the_sum_keeps_what_is_gone() -> None:
@@ -187,27 +159,24 @@ async def test_metrics_are_by_replica_and_the_sum_keeps_what_is_gone() -> None:
     async with make_cluster(2) as cluster:
         metrics = Metrics(cluster.fleet, Recorder(512), "tiny")
         before = metrics.render().decode()
-        assert labelled(before, "replica_up") == {}
-        assert total(before, "requests_moved_total") == 0
-        handles = [cluster.fleet.send(make_request(f"prompt {at}")) for at in range(6)]
-        for handle in handles:
-            await handle.result_async()
+        assert by_replica(before, "replica_up") == {}
+        assert by_replica(before, "requests_moved_total")[""] == 0
+        await cluster.texts([make_request(f"prompt {at}") for at in range(6)])
         texts = ""
-        while total(texts or before, "completion_tokens_total") < 6 * 16:
+        while by_replica(texts or before, "completion_tokens_total")[""] < 6 * 16:
             await asyncio.sleep(0.05)  # replicas tell their sums now and then
             texts = metrics.render().decode()
-        made = labelled(texts, "replica_completion_tokens_total")
+        made = by_replica(texts, "replica_completion_tokens_total")
         assert sum(made.values()) == 6 * 16
-        assert set(made) == {"r1", "r2"} == set(labelled(texts, "replica_requests_waiting"))
-        assert labelled(texts, "replica_up") == {"r1": 1.0, "r2": 1.0}
+        assert set(made) == {"r1", "r2"} == set(by_replica(texts, "replica_requests_waiting"))
+        assert by_replica(texts, "replica_up") == {"r1": 1.0, "r2": 1.0}
         assert 'jitney:replica_kv_tokens{replica="r1",state="cached"}' in texts
-        given = labelled(texts, "replica_prompt_tokens_total")
-        assert sum(given.values()) == total(texts, "prompt_tokens_total")
+        given = by_replica(texts, "replica_prompt_tokens_total")
+        assert sum(given.values()) == by_replica(texts, "prompt_tokens_total")[""]
         await cluster.dispatch.kill("r1")
-        while len(cluster.fleet.replica_names()) > 1:  # noqa: ASYNC110, its connection ends soon
-            await asyncio.sleep(0.005)
+        await until(lambda: len(cluster.fleet.replica_names()) == 1)
         after = metrics.render().decode()
-        assert set(labelled(after, "replica_completion_tokens_total")) == {"r2"}
-        assert labelled(after, "replica_up") == {"r2": 1.0}
-        assert total(after, "completion_tokens_total") == 6 * 16
-        assert total(after, "replicas_gone_total") == 1
+        assert set(by_replica(after, "replica_completion_tokens_total")) == {"r2"}
+        assert by_replica(after, "replica_up") == {"r2": 1.0}
+        assert by_replica(after, "completion_tokens_total")[""] == 6 * 16
+        assert by_replica(after, "replicas_gone_total")[""] == 1

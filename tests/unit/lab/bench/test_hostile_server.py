@@ -79,14 +79,21 @@ def refused(pieces: Iterable[bytes], status: str = "200 OK", key: str | None = N
     return str(caught.value)
 
 
-def asked(pieces: Iterable[bytes], status: str = "200 OK") -> RequestTimes:
-    async def run(address: str) -> RequestTimes:
+def ask(address: str, count: int = 1) -> list[RequestTimes]:
+    """So many requests of one client, one after the other."""
+
+    async def run() -> list[RequestTimes]:
         target = HttpTarget(base_url=address, model="m", seed=1)
         async with target.client() as client:
-            return await target.ask(client, JOB)
+            return [await target.ask(client, JOB) for _ in range(count)]
 
+    return asyncio.run(run())
+
+
+def error_of(pieces: Iterable[bytes], status: str = "200 OK") -> str | None:
+    """What went wrong with a request that is answered with these pieces."""
     with serving(pieces, status) as address:
-        return asyncio.run(run(address))
+        return ask(address)[0].error
 
 
 def test_the_first_model_is_taken() -> None:
@@ -117,18 +124,16 @@ def test_a_list_of_models_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("piece", [TEXT, b": ping\n\n", b'data: {"choices": []}\n\n', b"text\n"])
 def test_an_answer_without_end_is_a_failure(piece: bytes) -> None:
     """Guards memory and the run: each line is short, and there is always another."""
-    error = asked(endless(piece)).error
-    assert error is not None
-    assert "the answer has above" in error
+    assert "the answer has above" in str(error_of(endless(piece)))
 
 
 def test_words_of_a_server_do_not_reach_the_terminal_as_commands() -> None:
     """Guards the terminal against colours, titles and lines of a stranger."""
     words = b"\x1b[31mred\x1b]0;title\x07\r\nnext \xe2\x80\xae line"
     shown = "[31mred]0;title next line"
-    assert asked([words], "500 No").error == f"status 500: {shown}"
+    assert error_of([words], "500 No") == f"status 500: {shown}"
     event = b'data: {"error": "\\u001b[31mred"}\n\n'
-    assert asked([event]).error == "the server says: [31mred"
+    assert error_of([event]) == "the server says: [31mred"
     assert f"(status 500: {shown})" in refused([words], "500 No")
     assert "whose name cannot be shown" in refused([b'{"data": [{"id": "a\\u001b[31m"}]}'])
 
@@ -179,24 +184,17 @@ def closing(connections: Iterable[int]) -> Iterator[str]:
         yield address
 
 
-def asked_in_turn(connections: Iterable[int], count: int) -> list[str | None]:
+def errors_of(connections: Iterable[int], count: int) -> list[str | None]:
     """What went wrong with each of so many requests of one client."""
-
-    async def run(address: str) -> list[str | None]:
-        target = HttpTarget(base_url=address, model="m", seed=1)
-        async with target.client() as client:
-            return [(await target.ask(client, JOB)).error for _ in range(count)]
-
     with closing(connections) as address:
-        return asyncio.run(run(address))
+        return [each.error for each in ask(address, count)]
 
 
 def test_a_request_that_meets_the_end_of_a_used_connection_is_sent_again() -> None:
     """Guards runs on llama-server, which closes connections after an answer now and then."""
-    assert asked_in_turn([1, 2], count=3) == [None, None, None]
+    assert errors_of([1, 2], count=3) == [None, None, None]
 
 
 def test_a_request_that_ends_a_new_connection_has_failed() -> None:
-    (error,) = asked_in_turn([0], count=1)
-    assert error is not None
-    assert "disconnected without sending a response" in error
+    (error,) = errors_of([0], count=1)
+    assert "disconnected without sending a response" in str(error)

@@ -11,14 +11,7 @@ import pytest
 from jitney.backends.llamacpp import library
 from jitney.config import resolve
 from jitney.errors import SetupError
-from jitney_lab.bench.report import (
-    PACKAGES,
-    Result,
-    commit,
-    document,
-    setup_of,
-    spread,
-)
+from jitney_lab.bench.report import PACKAGES, Result, commit, document, setup_of, spread
 from jitney_lab.cli import bench_result
 from jitney_lab.cli.bench_result import check_folder, finish, give_out
 

@@ -56,6 +56,32 @@ def test_both_ways_have_gaps_and_a_first_token(monkeypatch: pytest.MonkeyPatch) 
     assert f"{STREAM_COUNT} streams" in result.title
 
 
+def stalled(stall_s: float, *, first_at: float = 3.0) -> EngineRun:
+    """Streams with a token each 0.1 s; the second waits once, for a prompt that comes at 1 s."""
+    even = [0.1 * number for number in range(60)]
+    streams = [RequestTimes(sent_at=0.0, token_times=list(even)) for _ in range(STREAM_COUNT)]
+    streams[1].token_times = [at if at < 1.5 else at + stall_s for at in even]
+    long = RequestTimes(sent_at=1.0, token_times=[first_at])
+    return EngineRun([*streams, long], [], 6.0, STREAM_COUNT + 1)
+
+
+@pytest.mark.parametrize("stall_s", [0.9, 0.1])
+def test_the_gaps_that_are_drawn_are_of_the_stream_with_the_worst(stall_s: float) -> None:
+    """Guards the picture: it must show the gap that the table names."""
+    found = stalls._figures(stalled(stall_s))
+    gaps = found["gaps_of_one_stream"]
+    assert isinstance(gaps, list)
+    assert max(gap for _, gap in gaps) == found["worst_gap_ms"] == 100.0 + 1000.0 * stall_s
+    assert found["ttft_s"] == 2.0
+    # All of them are of one stream: they follow each other.
+    assert [at_s for at_s, _ in gaps] == sorted(at_s for at_s, _ in gaps)
+
+
+def test_streams_that_had_not_begun_are_one_sentence() -> None:
+    with pytest.raises(SetupError, match="No stream had begun"):
+        stalls._figures(stalled(0.0, first_at=0.0))
+
+
 def test_streams_that_are_over_before_the_prompt_comes_are_no_measurement() -> None:
     """Guards a figure that would mean nothing."""
     streams = [RequestTimes(sent_at=0.0, token_times=[0.1, 0.2]) for _ in range(STREAM_COUNT)]

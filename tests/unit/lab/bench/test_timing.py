@@ -16,11 +16,7 @@ from jitney_lab.bench.timing import (
 )
 
 FIRST = RequestTimes(
-    sent_at=10.0,
-    prompt_count=5,
-    completion_count=3,
-    token_times=[11.0, 11.5, 12.5],
-    ended_at=13.0,
+    sent_at=10.0, prompt_count=5, completion_count=3, token_times=[11.0, 11.5, 12.5], ended_at=13.0
 )
 SECOND = RequestTimes(
     sent_at=10.0, prompt_count=7, completion_count=1, token_times=[10.5], ended_at=10.5

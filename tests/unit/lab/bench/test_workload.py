@@ -20,6 +20,16 @@ from jitney_lab.bench.workload import (
     twenty_clients,
 )
 
+TIMELESS = '{"input_length": 5, "output_length": 2}\n'
+TIMED = '{"input_length": 5, "output_length": 2, "timestamp": 1000}\n'
+
+
+def trace(folder: Path, text: str, encoding: str = "utf-8") -> Path:
+    """A file with these lines."""
+    path = folder / "day.jsonl"
+    path.write_text(text, encoding=encoding)
+    return path
+
 
 def test_the_same_seed_gives_the_same_workload() -> None:
     assert mixed(20, seed=3, per_s=5.0) == mixed(20, seed=3, per_s=5.0)
@@ -91,13 +101,12 @@ def test_random_lengths_stay_in_their_range() -> None:
 
 
 def test_a_trace_is_read_in_the_order_of_its_times(tmp_path: Path) -> None:
-    path = tmp_path / "day.jsonl"
-    path.write_text(
+    text = (
         '{"timestamp": 3000, "input_length": 5, "output_length": 2, "hash_ids": [1]}\n'
         "\n"
         '{"timestamp": 1000, "input_length": 6, "output_length": 3}\n'
     )
-    load = read_trace(path, seed=1)
+    load = read_trace(trace(tmp_path, text), seed=1)
     assert load.name == "day"
     assert [(job.at_s, job.prompt_count, job.completion_count) for job in load.jobs] == [
         (0.0, 6, 3),
@@ -120,13 +129,9 @@ def test_the_times_of_a_clock_count_from_the_first(
     tmp_path: Path, first: int, last: int, seconds: float, told: str | None
 ) -> None:
     """Seconds read as milliseconds would be a thousand times the load."""
-    path = tmp_path / "day.jsonl"
-    lines = [
-        f'{{"timestamp": {at}, "input_length": 5, "output_length": 2}}' for at in (first, last)
-    ]
-    path.write_text("\n".join(lines))
+    text = "".join(TIMED.replace("1000", str(at)) for at in (first, last))
     said: list[str] = []
-    load = read_trace(path, seed=1, say=said.append)
+    load = read_trace(trace(tmp_path, text), seed=1, say=said.append)
     assert load.jobs[0].at_s == 0.0
     assert load.jobs[1].at_s == pytest.approx(seconds, rel=1e-4)
     assert [told in each for each in said if told] == ([True] if told else [])
@@ -147,61 +152,39 @@ def test_the_times_of_a_clock_count_from_the_first(
         ('{"input_length": 5, "output_length": 2, "timestamp": -1}', "timestamp"),
         ('{"input_length": 5, "output_length": "2"}', "output_length"),
         ("\xff\xfe", "line 1"),
+        (TIMED + "\n" + TIMELESS, "line 3 has no timestamp"),
+        (TIMELESS + TIMED, "line 2 has a timestamp"),
     ],
 )
 def test_a_wrong_trace_is_refused_with_its_place(tmp_path: Path, text: str, words: str) -> None:
-    path = tmp_path / "bad.jsonl"
-    path.write_bytes(text.encode("latin-1"))
     with pytest.raises(ConfigError, match=words):
-        read_trace(path, seed=1)
-
-
-TIMELESS = '{"input_length": 5, "output_length": 2}\n'
-TIMED = '{"input_length": 5, "output_length": 2, "timestamp": 1000}\n'
+        read_trace(trace(tmp_path, text, "latin-1"), seed=1)
 
 
 def test_a_trace_may_begin_with_the_mark_of_some_editors(tmp_path: Path) -> None:
-    path = tmp_path / "trace.jsonl"
-    path.write_text('{"input_length": 3, "output_length": 4}\n', encoding="utf-8-sig")
-    (job,) = read_trace(path, seed=1).jobs
-    assert (job.prompt_count, job.completion_count) == (3, 4)
+    (job,) = read_trace(trace(tmp_path, TIMELESS, "utf-8-sig"), seed=1).jobs
+    assert (job.prompt_count, job.completion_count) == (5, 2)
 
 
 def test_a_trace_without_times_arrives_at_a_rate(tmp_path: Path) -> None:
-    path = tmp_path / "lengths.jsonl"
-    path.write_text(TIMELESS * 5)
+    path = trace(tmp_path, TIMELESS * 5)
     drawn = [job.at_s for job in read_trace(path, seed=1, per_s=2.0).jobs]
     assert drawn == arrival_times(5, 2.0, burstiness=1.0, seed=1)
     assert [job.at_s for job in read_trace(path, seed=1).jobs] == [0.0] * 5
 
 
 def test_a_trace_with_times_takes_no_rate(tmp_path: Path) -> None:
-    path = tmp_path / "day.jsonl"
-    path.write_text(TIMED)
     with pytest.raises(ConfigError, match="--request-rate would not be used"):
-        read_trace(path, seed=1, per_s=2.0)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [(TIMED + "\n" + TIMELESS, "line 3 has no"), (TIMELESS + TIMED, "line 2 has a")],
-)
-def test_all_lines_of_a_trace_have_times_or_none_has(tmp_path: Path, text: str, words: str) -> None:
-    path = tmp_path / "part.jsonl"
-    path.write_text(text)
-    with pytest.raises(ConfigError, match=f"{words} timestamp"):
-        read_trace(path, seed=1)
+        read_trace(trace(tmp_path, TIMED), seed=1, per_s=2.0)
 
 
 def test_a_trace_has_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "long.jsonl"
-    line = '{"input_length": 5, "output_length": 2}'
-    path.write_text(f"{line}\n{line}\n{line}")
+    path, length = trace(tmp_path, TIMELESS * 3), len(TIMELESS) - 1
     monkeypatch.setattr(workload, "JOBS_MAX", 3)
     assert len(read_trace(path, seed=1).jobs) == 3
     monkeypatch.setattr(workload, "JOBS_MAX", 2)
     with pytest.raises(ConfigError, match="above 2 requests"):
         read_trace(path, seed=1)
-    monkeypatch.setattr(workload, "LINE_BYTES_MAX", len(line))
-    with pytest.raises(ConfigError, match=f"line 1 has above {len(line)} bytes"):
+    monkeypatch.setattr(workload, "LINE_BYTES_MAX", length)
+    with pytest.raises(ConfigError, match=f"line 1 has above {length} bytes"):
         read_trace(path, seed=1)

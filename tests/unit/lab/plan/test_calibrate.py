@@ -50,15 +50,10 @@ def test_workloads_stay_within_the_limits(slots: int, budget: int, length_max: i
         assert max(job.prompt_count for job in load.jobs) < length_max
 
 
-def test_every_batch_takes_whole_prompts() -> None:
-    changed = measuring_settings(Settings(max_num_seqs=4, prefill_chunk=16), 32)
-    assert changed.prefill_chunk == changed.max_num_batched_tokens == 2048
-    assert changed.max_num_seqs == 32
-    assert changed.mix is Mix.DECODE_FIRST
-
-
-def test_none_of_the_users_settings_refuses_or_holds_back_a_request() -> None:
+def test_every_batch_takes_whole_prompts_and_no_setting_of_the_user_holds_one_back() -> None:
     users = Settings(
+        max_num_seqs=4,
+        prefill_chunk=16,
         max_num_queued_reqs=16,
         max_num_queued_tokens=4096,
         queue_timeout_s=0.001,
@@ -69,13 +64,13 @@ def test_none_of_the_users_settings_refuses_or_holds_back_a_request() -> None:
         max_model_len=512,
     )
     changed = measuring_settings(users, 32)
+    assert changed.prefill_chunk == changed.max_num_batched_tokens == 2048
+    assert changed.max_num_seqs == 32
     assert changed.max_num_queued_reqs > 1000
     assert changed.max_num_queued_tokens > 1_000_000
-    assert changed.queue_timeout_s is None
-    assert changed.request_timeout_s is None
-    assert changed.strategy is Strategy.CONTINUOUS
-    assert not changed.wait_until_full
-    assert changed.prefill_batch_size is None
+    assert (changed.queue_timeout_s, changed.request_timeout_s) == (None, None)
+    assert (changed.strategy, changed.mix) == (Strategy.CONTINUOUS, Mix.DECODE_FIRST)
+    assert (changed.wait_until_full, changed.prefill_batch_size) == (False, None)
     assert changed.max_model_len == 512
     assert measuring_settings(Settings(), 32).max_model_len is None
 

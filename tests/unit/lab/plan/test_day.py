@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from jitney_lab.bench.workload import Job, Workload
 from jitney_lab.plan.day import (
     DayCase,
     DayFigures,
@@ -18,12 +17,12 @@ from jitney_lab.plan.day import (
 from jitney_lab.plan.pool import Pool
 from jitney_lab.plan.results import day_result, finite
 from jitney_lab.plan.traffic import Traffic
-from tests.plan_for_tests import QUESTION, make_cost
+from tests.plan_for_tests import QUESTION, at_times, jobs, make_cost
 
 ASKED = replace(
     QUESTION,
     cost=make_cost(decodes=((1, 0.1),)),
-    traffic=Traffic("made", (Job(number=0, prompt_count=10, completion_count=5),)),
+    traffic=Traffic("made", jobs((10, 5))),
     per_s=50.0,
     limits={"ttft": 150.0},
 )
@@ -77,7 +76,7 @@ def test_hours_with_more_than_the_fleet_sustains_are_named(replicas: int) -> Non
 
 
 def test_a_day_in_which_all_is_refused_has_no_latency() -> None:
-    traffic = Traffic("long", (Job(number=0, prompt_count=5000, completion_count=5),))
+    traffic = Traffic("long", jobs((5000, 5)))
     found = simulated(replace(DAY, question=replace(ASKED, traffic=traffic)))
     assert (found.share.value, found.overloaded) == (0.0, ())
     figures = day_result(ASKED, 20, found, 1.0).figures
@@ -92,11 +91,7 @@ def test_a_sinusoid_has_its_peak_and_its_mean() -> None:
 
 
 def test_the_hours_of_a_recording_are_its_counts() -> None:
-    jobs = tuple(
-        Job(number=number, at_s=at_s, prompt_count=1, completion_count=1)
-        for number, at_s in enumerate((0.0, 0.1, 0.2, 24.0))
-    )
-    hours = hours_of(Workload(name="made", seed=0, jobs=jobs))
+    hours = hours_of(at_times(0.0, 0.1, 0.2, 24.0))
     assert (hours[0], hours[-1], sum(hours)) == (18.0, 6.0, 24.0)
 
 

@@ -7,13 +7,7 @@ import pytest
 
 from jitney.core.batch import Batch, Entry
 from jitney.errors import SetupError
-from jitney_lab.plan.fitting import (
-    BatchShape,
-    MeasuredTick,
-    fit_cost,
-    measured,
-    shape_of,
-)
+from jitney_lab.plan.fitting import BatchShape, MeasuredTick, fit_cost, measured, shape_of
 from jitney_lab.plan.tick_cost import Cost, TickCost
 from tests.plan_for_tests import TRAITS, make_cost, member, tick
 

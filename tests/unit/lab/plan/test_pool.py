@@ -16,6 +16,7 @@ import pytest
 
 from jitney.errors import SetupError
 from jitney_lab.plan.pool import Pool
+from tests.e2e.server.processes import wait_until_gone
 
 SLEEP_S = 600.0
 WAIT_S = 60.0
@@ -157,8 +158,7 @@ def test_workers_die_with_a_killed_parent(tmp_path: Path) -> None:
     finally:
         parent.kill()
         parent.wait()
-    wait_for(lambda: not any(map(is_running, pids)))
-    assert not any(map(is_running, pids))
+    assert wait_until_gone(*pids)
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -166,11 +166,3 @@ def wait_for(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < ends_at, "it did not happen in time"
         time.sleep(0.05)
-
-
-def is_running(pid: int) -> bool:
-    """Whether a process lives. One that ended and was not waited for has a state of Z."""
-    done = subprocess.run(
-        ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip()[:1] not in ("", "Z")

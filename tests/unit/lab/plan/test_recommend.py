@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from jitney.core.scheduler_settings import Mix, Policy
-from jitney_lab.bench.workload import Job
 from jitney_lab.plan.pool import Pool
 from jitney_lab.plan.recommend import (
     CurvePoint,
@@ -31,17 +30,11 @@ from jitney_lab.plan.search import (
 )
 from jitney_lab.plan.traffic import Traffic
 from tests import plan_for_tests
-from tests.plan_for_tests import make_configuration, make_cost
+from tests.plan_for_tests import jobs, make_configuration, make_cost
 
 QUESTION = replace(
     plan_for_tests.QUESTION,
-    traffic=Traffic(
-        "made",
-        (
-            Job(number=0, prompt_count=10, completion_count=4),
-            Job(number=1, prompt_count=20, completion_count=6),
-        ),
-    ),
+    traffic=Traffic("made", jobs((10, 4), (20, 6))),
     per_s=80.0,
 )
 """Of short requests, so that a search is short."""
@@ -204,8 +197,7 @@ def test_a_load_beyond_all_fleets_is_said() -> None:
 
 def test_settings_that_change_nothing_are_left_alone() -> None:
     """One short prompt at a time: chunk, budget and mix do not matter."""
-    kinds = (Job(number=0, prompt_count=4, completion_count=2),)
-    question = replace(SMALL, traffic=Traffic("made", kinds), per_s=1.0)
+    question = replace(SMALL, traffic=Traffic("made", jobs((4, 2))), per_s=1.0)
     settings = searched(question).best.settings
     assert settings.prefill_chunk == question.settings.prefill_chunk
     assert settings.max_num_batched_tokens == question.settings.max_num_batched_tokens
@@ -221,15 +213,11 @@ def test_a_large_fleet_is_a_cell_with_its_part_of_the_load() -> None:
 
 def question(*kinds: tuple[int, int], slots: int = 16, **values: object) -> PlanQuestion:
     """Requests with these lengths; computing prompts takes no time."""
-    jobs = tuple(
-        Job(number=0, prompt_count=prompt, completion_count=completion)
-        for prompt, completion in kinds
-    )
     found = replace(
         QUESTION,
         settings=make_configuration(max_num_seqs=slots).settings,
         cost=make_cost(decodes=((1, 0.01), (16, 0.01)), spans=((1, 0.0), (1000, 0.0))),
-        traffic=Traffic("made", jobs, 1e6),
+        traffic=Traffic("made", jobs(*kinds), 1e6),
         limits={},
         count=None,
     )

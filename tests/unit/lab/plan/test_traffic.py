@@ -1,6 +1,7 @@
 """Traffic from lengths, from traces and from recordings."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -18,16 +19,21 @@ from jitney_lab.plan.traffic import (
     read_recording,
     why_untimed,
 )
+from tests.plan_for_tests import at_times, jobs
 
-KINDS = (
-    Job(number=0, prompt_count=10, completion_count=2),
-    Job(number=1, prompt_count=30, completion_count=6),
-)
+KINDS = jobs((10, 2), (30, 6))
 
 
 def row(ts: float, **args: object) -> dict[str, object]:
     args = {"ending": "stop"} | args
     return {"ph": "X", "name": "r", "pid": 2, "tid": 1, "ts": ts, "dur": 5.0, "args": args}
+
+
+def lines(path: Path, *rows: Mapping[str, float]) -> Path:
+    """A trace of requests with these values; their lengths are 5 and 2 unless given."""
+    lengths = {"input_length": 5, "output_length": 2}
+    path.write_text("".join(json.dumps({**lengths, **row}) + "\n" for row in rows))
+    return path
 
 
 def read(path: Path) -> Workload:
@@ -94,10 +100,7 @@ def test_requests_without_a_whole_answer_are_left_out_and_counted(tmp_path: Path
 
 
 def test_a_trace_without_timestamps_gets_arrivals(tmp_path: Path) -> None:
-    path = tmp_path / "trace.jsonl"
-    lines = [{"input_length": 5 + number, "output_length": 2} for number in range(200)]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    found = read(path)
+    found = read(lines(tmp_path / "trace", *({"input_length": 5 + at} for at in range(200))))
     assert not is_timed(found)
     drawn = arriving(found, 10.0, 1.0)
     assert is_timed(drawn)
@@ -134,47 +137,31 @@ def test_a_wrong_file_gives_one_sentence(tmp_path: Path, content: str, told: str
 
 def test_a_recording_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(traffic, "REQUESTS_MAX", 2)
-    path = tmp_path / "long.jsonl"
-    line = '{"input_length": 5, "output_length": 2}\n'
-    path.write_text(2 * line)
-    assert len(read(path).jobs) == 2
-    path.write_text(3 * line)
-    with pytest.raises(ConfigError, match="above 2 requests; use a part"):
-        read(path)
+    assert len(read(lines(tmp_path / "short", {}, {})).jobs) == 2
+    long = lines(tmp_path / "long", {}, {}, {})
     many = recording(tmp_path / "many.json", *[row(0.0, prompt_tokens=10)] * 3)
-    with pytest.raises(ConfigError, match="above 2 requests; use a part"):
-        read(many)
+    for path in (long, many):
+        with pytest.raises(ConfigError, match="above 2 requests; use a part"):
+            read(path)
     monkeypatch.setattr(traffic, "BYTES_MAX", 50)
     with pytest.raises(ConfigError, match="above 50 bytes"):
         read(many)
 
 
 def test_times_beyond_all_reason_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "trace.jsonl"
-    lines = [{"timestamp": at, "input_length": 5, "output_length": 2} for at in (0, 1e300)]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path = lines(tmp_path / "trace", {"timestamp": 0}, {"timestamp": 1e300})
     with pytest.raises(ConfigError, match="milliseconds"):
         read(path)
 
 
 def test_a_recording_of_many_days_is_doubted(tmp_path: Path) -> None:
     """Microseconds, read as milliseconds, are a thousand times as long."""
-    path = tmp_path / "trace.jsonl"
     day_us = 86_400 * 10**6
-    lines = [{"timestamp": at, "input_length": 5, "output_length": 2} for at in (0, day_us)]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path = lines(tmp_path / "trace", {"timestamp": 0}, {"timestamp": day_us})
     said: list[str] = []
     assert read_recording(path, seed=0, say=said.append).jobs[-1].at_s == 86_400_000
     (told,) = said
     assert told.startswith(f"{path} goes over 1,000 days; if it should not")
-
-
-def at_times(*times: float) -> Workload:
-    jobs = tuple(
-        Job(number=number, at_s=at_s, prompt_count=3, completion_count=2)
-        for number, at_s in enumerate(times)
-    )
-    return Workload(name="made", seed=0, jobs=jobs)
 
 
 def test_the_busiest_minute_is_found() -> None:
@@ -210,7 +197,7 @@ def test_of_a_long_recording_kinds_are_drawn(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
-    ("lines", "told"),
+    ("rows", "told"),
     [
         ([{}, {}], " does not say when its requests arrive"),
         ([{"timestamp": 5}, {"timestamp": 5}], " has one timestamp for all of its requests, and"),
@@ -218,11 +205,9 @@ def test_of_a_long_recording_kinds_are_drawn(monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_the_reason_for_having_no_rate_is_the_true_one(
-    tmp_path: Path, lines: list[dict[str, int]], told: str
+    tmp_path: Path, rows: list[dict[str, float]], told: str
 ) -> None:
-    path = tmp_path / "made.jsonl"
-    lengths = {"input_length": 4, "output_length": 2}
-    path.write_text("".join(json.dumps(each | lengths) + "\n" for each in lines))
+    path = lines(tmp_path / "made", *rows)
     found = read(path)
     assert not is_timed(found)
     assert why_untimed(path, found).startswith(f"{path}{told}")
