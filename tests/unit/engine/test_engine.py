@@ -7,12 +7,10 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Protocol
 
 import pytest
 
 from jitney.core import limits
-from jitney.core.backend import Backend
 from jitney.core.events import FinishReason
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.engine.answer import Answer
@@ -28,22 +26,10 @@ from jitney.errors import (
     QueueFull,
 )
 from jitney.records import BackendLost, Record, TickRecord
-from tests.unit.engine.worlds import make_request
+from tests.unit.engine.worlds import FaultyBackend, make_request
 
 WAIT_S = 100.0
 MakeEngine = Callable[..., Engine]
-
-
-class Gated(Backend, Protocol):
-    """What these tests need of the backend that the fixture gives."""
-
-    gate: threading.Event
-    entered: threading.Event
-    execute_faults: list[Exception | None]
-    reset_faults: list[Exception | None]
-    check_faults: list[Exception | None]
-    reset_count: int
-    closed_count: int
 
 
 def test_many_threads_get_their_own_answers(make_engine: MakeEngine) -> None:
@@ -81,7 +67,7 @@ def test_a_refusal_is_raised_where_the_request_was_submitted(make_engine: MakeEn
 
 
 def test_a_full_queue_refuses_with_a_time_to_come_back(
-    make_engine: MakeEngine, backend: Gated
+    make_engine: MakeEngine, backend: FaultyBackend
 ) -> None:
     """Guards against a waiting line without end."""
     engine = make_engine(max_num_seqs=1, max_num_queued_reqs=2)
@@ -105,7 +91,7 @@ def test_a_full_queue_refuses_with_a_time_to_come_back(
     assert engine.stats().completed_requests == 9 - len(refusals)
 
 
-def test_closing_drains_and_then_refuses(make_engine: MakeEngine, backend: Gated) -> None:
+def test_closing_drains_and_then_refuses(make_engine: MakeEngine, backend: FaultyBackend) -> None:
     """Guards against answers lost at the end, and against a backend that stays open."""
     engine = make_engine()
     handles = [engine.submit(make_request(max_tokens=50)) for _ in range(4)]
@@ -121,7 +107,7 @@ def test_closing_drains_and_then_refuses(make_engine: MakeEngine, backend: Gated
 
 
 def test_closing_without_draining_cancels_what_lives(
-    make_engine: MakeEngine, backend: Gated
+    make_engine: MakeEngine, backend: FaultyBackend
 ) -> None:
     """Guards against a close that waits for the longest request."""
     engine = make_engine(max_num_seqs=1)
@@ -161,7 +147,7 @@ def test_a_draining_engine_finishes_what_it_has_and_takes_nothing_new(
 
 
 def test_a_crash_in_mid_answer_is_not_seen_by_the_reader(
-    make_engine: MakeEngine, backend: Gated
+    make_engine: MakeEngine, backend: FaultyBackend
 ) -> None:
     """Guards the promise that streams go on after a crash."""
     engine = make_engine()
@@ -173,7 +159,7 @@ def test_a_crash_in_mid_answer_is_not_seen_by_the_reader(
 
 
 def test_an_engine_whose_backend_is_beyond_hope_says_so_to_everyone(
-    make_engine: MakeEngine, backend: Gated, monkeypatch: pytest.MonkeyPatch
+    make_engine: MakeEngine, backend: FaultyBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards against callers who wait for a dead engine."""
     monkeypatch.setattr("jitney.engine.in_flight.PAUSE_S", 0.001)
@@ -191,7 +177,7 @@ def test_an_engine_whose_backend_is_beyond_hope_says_so_to_everyone(
 
 
 def test_a_backend_lost_while_idle_comes_back_without_a_request(
-    make_engine: MakeEngine, backend: Gated, monkeypatch: pytest.MonkeyPatch
+    make_engine: MakeEngine, backend: FaultyBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards the first request after a quiet night: the backend is looked after before it."""
     monkeypatch.setattr("jitney.engine.loop.IDLE_S_MAX", 0.01)
@@ -211,7 +197,7 @@ def test_a_backend_lost_while_idle_comes_back_without_a_request(
 
 
 def test_a_backend_lost_while_everybody_is_paused_comes_back(
-    make_engine: MakeEngine, backend: Gated, monkeypatch: pytest.MonkeyPatch
+    make_engine: MakeEngine, backend: FaultyBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards newcomers, who are tokenised by the backend: a paused request runs no batch that
     would find out that it is gone."""
@@ -230,7 +216,7 @@ def test_a_backend_lost_while_everybody_is_paused_comes_back(
 
 
 def test_a_second_request_of_one_id_cannot_cancel_the_first(
-    make_engine: MakeEngine, backend: Gated
+    make_engine: MakeEngine, backend: FaultyBackend
 ) -> None:
     """Guards ids that callers choose: whoever was refused gives up its own request only."""
     engine = make_engine()
@@ -262,7 +248,7 @@ def test_a_fault_of_our_own_fails_every_live_request_once(
 
 
 def test_closing_while_the_backend_is_stuck_still_tells_everyone(
-    make_engine: MakeEngine, backend: Gated, monkeypatch: pytest.MonkeyPatch
+    make_engine: MakeEngine, backend: FaultyBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards against readers who hang on native code that never returns."""
     monkeypatch.setattr("jitney.engine.engine.STOP_S", 0.05)
@@ -277,7 +263,9 @@ def test_closing_while_the_backend_is_stuck_still_tells_everyone(
             each.result(WAIT_S)
 
 
-def test_closing_an_engine_that_never_started_tells_who_handed_something_in(backend: Gated) -> None:
+def test_closing_an_engine_that_never_started_tells_who_handed_something_in(
+    backend: FaultyBackend,
+) -> None:
     """Guards against handles that wait for a thread which never was."""
     engine = Engine(backend, SchedulerSettings(model_len_max=1024))
     handle = engine.send(make_request())
@@ -286,7 +274,7 @@ def test_closing_an_engine_that_never_started_tells_who_handed_something_in(back
     assert backend.closed_count == 1
 
 
-def test_a_forgotten_engine_stops_its_thread(backend: Gated) -> None:
+def test_a_forgotten_engine_stops_its_thread(backend: FaultyBackend) -> None:
     """Guards against threads and models that pile up in a notebook."""
     engine = Engine(backend, SchedulerSettings(model_len_max=1024))
     engine.start()

@@ -3,11 +3,9 @@
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import Protocol
 
 import pytest
 
-from jitney.core.backend import Backend
 from jitney.core.events import FinishReason
 from jitney.core.request import Priority
 from jitney.core.rules.pauses import PauseOutcome
@@ -16,17 +14,10 @@ from jitney.engine.engine import Engine
 from jitney.engine.handle import Handle
 from jitney.engine.mailbox import Mailbox
 from jitney.errors import DeadlineExceeded, EngineStopped
-from tests.unit.engine.worlds import make_request
+from tests.unit.engine.worlds import FaultyBackend, make_request
 
 WAIT_S = 100.0
 MakeEngine = Callable[..., Engine]
-
-
-class Gated(Backend, Protocol):
-    """What these tests need of the backend that the fixture gives."""
-
-    gate: threading.Event
-    entered: threading.Event
 
 
 def test_a_loop_over_a_handle_gives_the_text_of_its_result(make_engine: MakeEngine) -> None:
@@ -93,7 +84,7 @@ def test_a_result_that_is_not_there_in_time_leaves_the_request_running(
 
 
 def test_a_paused_request_stands_still_until_it_is_resumed(
-    make_engine: MakeEngine, backend: Gated
+    make_engine: MakeEngine, backend: FaultyBackend
 ) -> None:
     """Guards pause and resume across the threads: the text is whole, and others go on."""
     engine = make_engine()
@@ -127,7 +118,7 @@ def test_closing_lets_the_paused_run_to_their_end(make_engine: MakeEngine) -> No
 
 
 def test_what_went_wrong_is_raised_after_the_deltas_and_what_was_made_is_kept(
-    make_engine: MakeEngine, backend: Gated
+    make_engine: MakeEngine, backend: FaultyBackend
 ) -> None:
     """Guards against errors that swallow text, and text that hides an error."""
     backend.gate.clear()

@@ -1,11 +1,11 @@
 """Parts that tests of the engine put together: a clock that is set by hand, a backend that fails
-when it should, requests, and a tick over them."""
+when it should, requests, a tick over them, and what their mailboxes hold at the end."""
 
 import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.core.backend import Segment, Traits, Vocabulary
@@ -14,12 +14,17 @@ from jitney.core.params import Constraint, SamplingParams
 from jitney.core.request import Request, RequestId
 from jitney.core.scheduler import Scheduler
 from jitney.core.scheduler_settings import SchedulerSettings
+from jitney.engine.answer import Answer
+from jitney.engine.mailbox import Mailbox
 from jitney.engine.observe import Observers
+from jitney.engine.stats import Stats
 from jitney.engine.tick import Tick
 from jitney.records import Record
 
 MODEL_LEN_MAX = 1024
 OPTIONS = ("priority", "tenant", "scope", "queue_timeout_s", "request_timeout_s")
+
+Kind = TypeVar("Kind")
 
 _numbers = itertools.count()
 
@@ -32,6 +37,13 @@ class HandClock:
 
     def now(self) -> float:
         return self.moment
+
+
+def raise_next(faults: list[Exception | None]) -> None:
+    """Raise the next fault in line, if there is one."""
+    fault = faults.pop(0) if faults else None
+    if fault is not None:
+        raise fault
 
 
 class FaultyBackend:
@@ -50,6 +62,8 @@ class FaultyBackend:
         self.gate.set()
         self.entered = threading.Event()
         """Set when a batch has arrived, whether the gate lets it through or not."""
+        self.look: Callable[[], object] = lambda: None
+        """Called before each pass."""
 
     @property
     def traits(self) -> Traits:
@@ -63,23 +77,18 @@ class FaultyBackend:
         self.entered.set()
         assert self.gate.wait(100), "the test never opened the gate"
         self.executed_count += 1
-        fault = self.execute_faults.pop(0) if self.execute_faults else None
-        if fault is not None:
-            raise fault
+        self.look()
+        raise_next(self.execute_faults)
         return self._fake.execute(batch)
 
     def reset(self) -> None:
         self.reset_count += 1
-        fault = self.reset_faults.pop(0) if self.reset_faults else None
-        if fault is not None:
-            raise fault
+        raise_next(self.reset_faults)
         self._fake.reset()
 
     def check(self) -> None:
         self.checked_count += 1
-        fault = self.check_faults.pop(0) if self.check_faults else None
-        if fault is not None:
-            raise fault
+        raise_next(self.check_faults)
 
     def encode(self, texts: Sequence[Segment]) -> list[int]:
         return self._fake.encode(texts)
@@ -102,6 +111,25 @@ class World:
     scheduler: Scheduler
     records: list[Record] = field(default_factory=list)
 
+    @property
+    def stats(self) -> Stats:
+        return self.tick.statistics.stats(self.clock.now())
+
+    def submit(self, request: Request) -> Mailbox:
+        """The mailbox that gets what the request gives."""
+        mailbox = Mailbox()
+        self.tick.submit(request, mailbox)
+        return mailbox
+
+    def records_of(self, kind: type[Kind]) -> list[Kind]:
+        return [each for each in self.records if isinstance(each, kind)]
+
+    def texts(self, requests: list[Request]) -> list[str]:
+        """What these requests give when they run here together."""
+        mailboxes = [self.submit(request) for request in requests]
+        self.run_dry()
+        return [answer_of(mailbox).completions[0].text for mailbox in mailboxes]
+
     def run_dry(self, turns_max: int = 2000) -> None:
         """Turn until nothing lives, moving the clock to when the tick wants to be asked again."""
         for _ in range(turns_max):
@@ -112,6 +140,14 @@ class World:
                 assert wake_at is not None, "work left, and nothing to wait for"
                 self.clock.moment = max(wake_at, self.clock.moment)
         raise AssertionError(f"not done after {turns_max} turns")
+
+
+def answer_of(mailbox: Mailbox) -> Answer:
+    ending = mailbox.ending
+    assert ending is not None, "not ended"
+    assert ending.error is None, ending.error
+    assert ending.answer is not None
+    return ending.answer
 
 
 # Any: whatever SamplingParams takes
@@ -141,3 +177,8 @@ def make_world(backend: FaultyBackend | None = None, **settings: Any) -> World:
     world = World(Tick(scheduler, backend, clock, observers), clock, backend, scheduler)
     observers.add(world.records.append)
     return world
+
+
+def texts_alone(requests: list[Request]) -> list[str]:
+    """What each request gives in a world of its own."""
+    return [make_world().texts([request])[0] for request in requests]
