@@ -3,14 +3,13 @@ when it should, requests, a tick over them, and what their mailboxes hold at the
 
 import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from jitney.backends.fake.backend import FakeBackend, FakeSettings
-from jitney.core.backend import Segment, Traits, Vocabulary
 from jitney.core.batch import Batch, Outcome
-from jitney.core.params import Constraint, SamplingParams
+from jitney.core.params import SamplingParams
 from jitney.core.request import Request, RequestId
 from jitney.core.scheduler import Scheduler
 from jitney.core.scheduler_settings import SchedulerSettings
@@ -46,11 +45,11 @@ def raise_next(faults: list[Exception | None]) -> None:
         raise fault
 
 
-class FaultyBackend:
+class FaultyBackend(FakeBackend):
     """The fake backend, with faults that a test puts in line and a gate that it may close."""
 
     def __init__(self, settings: FakeSettings | None = None) -> None:
-        self._fake = FakeBackend(settings or FakeSettings(eos_period=0))
+        super().__init__(settings or FakeSettings(eos_period=0))
         self.execute_faults: list[Exception | None] = []
         self.reset_faults: list[Exception | None] = []
         self.check_faults: list[Exception | None] = []
@@ -65,40 +64,26 @@ class FaultyBackend:
         self.look: Callable[[], object] = lambda: None
         """Called before each pass."""
 
-    @property
-    def traits(self) -> Traits:
-        return self._fake.traits
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        return self._fake.vocabulary
-
     def execute(self, batch: Batch) -> Outcome:
         self.entered.set()
         assert self.gate.wait(100), "the test never opened the gate"
         self.executed_count += 1
         self.look()
         raise_next(self.execute_faults)
-        return self._fake.execute(batch)
+        return super().execute(batch)
 
     def reset(self) -> None:
         self.reset_count += 1
         raise_next(self.reset_faults)
-        self._fake.reset()
+        super().reset()
 
     def check(self) -> None:
         self.checked_count += 1
         raise_next(self.check_faults)
 
-    def encode(self, texts: Sequence[Segment]) -> list[int]:
-        return self._fake.encode(texts)
-
-    def prepare(self, constraint: Constraint) -> None:
-        self._fake.prepare(constraint)
-
     def close(self) -> None:
         self.closed_count += 1
-        self._fake.close()
+        super().close()
 
 
 @dataclass
