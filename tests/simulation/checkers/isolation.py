@@ -42,7 +42,7 @@ class IsolationChecker:
         """Take in what happened."""
         match seen:
             case Submitted(error=None):
-                self._live |= {(seen.request.id, at) for at in range(seen.request.params.n)}
+                self._live |= seen.names
             case Planned(batch=Batch() as batch):
                 owners = seen.owners
                 self._members[batch.number] = {
