@@ -11,15 +11,7 @@ from jitney.core.batch import Batch
 from jitney.core.events import FinishEvent, FinishReason, TokenEvent
 from jitney.core.limits import FAILURES_MAX
 from tests.simulation.alone import Oracle
-from tests.simulation.seen import (
-    Happened,
-    Injected,
-    Name,
-    Planned,
-    Seen,
-    Submitted,
-    Violation,
-)
+from tests.simulation.seen import Happened, Injected, Name, Planned, Seen, Submitted, Violation
 from tests.simulation.workload import POISON
 
 NAME = "isolation"

@@ -17,14 +17,7 @@ from jitney.core.limits import PREFIX_WAIT_MIN
 from jitney.core.scheduler_settings import SchedulerSettings
 from tests.simulation.alone import Oracle
 from tests.simulation.pauses import Pauses
-from tests.simulation.seen import (
-    Happened,
-    Name,
-    Planned,
-    Seen,
-    Submitted,
-    Violation,
-)
+from tests.simulation.seen import Happened, Name, Planned, Seen, Submitted, Violation
 
 NAME = "waiting"
 

@@ -9,13 +9,7 @@ from jitney.core.request import RequestId
 from jitney.engine.mailbox import Mailbox
 from jitney.errors import BackendCrashed
 from jitney.records import TickRecord
-from tests.unit.engine.worlds import (
-    FaultyBackend,
-    answer_of,
-    make_request,
-    make_world,
-    texts_alone,
-)
+from tests.unit.engine.worlds import FaultyBackend, answer_of, make_request, make_world, texts_alone
 
 
 class Elsewhere(FaultyBackend):

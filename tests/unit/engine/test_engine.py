@@ -170,19 +170,20 @@ def test_an_engine_whose_backend_is_beyond_hope_says_so_to_everyone(
     assert isinstance(engine.failure, EngineStopped)
 
 
+def loss_of(engine: Engine) -> threading.Event:
+    """Set when the engine has lost its backend."""
+    lost = threading.Event()
+    engine.observe(lambda record: lost.set() if isinstance(record, BackendLost) else None)
+    return lost
+
+
 def test_a_backend_lost_while_idle_comes_back_without_a_request(
     make_engine: MakeEngine, backend: FaultyBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards the first request after a quiet night: the backend is looked after before it."""
     monkeypatch.setattr("jitney.engine.loop.IDLE_S_MAX", 0.01)
-    lost = threading.Event()
-
-    def watch(record: Record) -> None:
-        if isinstance(record, BackendLost):
-            lost.set()
-
     engine = make_engine()
-    engine.observe(watch)
+    lost = loss_of(engine)
     backend.check_faults = [None, BackendCrashed("killed", 9)]
     assert lost.wait(WAIT_S)
     engine.look().result(WAIT_S)
@@ -196,9 +197,8 @@ def test_a_backend_lost_while_everybody_is_paused_comes_back(
     """Guards newcomers, who are tokenised by the backend: a paused request runs no batch that
     would find out that it is gone."""
     monkeypatch.setattr("jitney.engine.loop.IDLE_S_MAX", 0.01)
-    lost = threading.Event()
     engine = make_engine()
-    engine.observe(lambda record: lost.set() if isinstance(record, BackendLost) else None)
+    lost = loss_of(engine)
     paused = engine.submit(make_request(max_tokens=900))
     paused.pause()
     while engine.snapshot().paused_count == 0:
