@@ -12,7 +12,7 @@ from jitney.core.registry import ENDED_KEPT
 from jitney.core.request import Priority, Request, RequestId
 from jitney.core.scheduler import PlannedBatch, Scheduler
 from jitney.core.scheduler_settings import Policy, Strategy
-from jitney.errors import Draining, QueueFull
+from jitney.errors import QueueFull
 from tests.unit.core.schedulers import TRAITS, applied, live, planned, scheduler, submit
 
 
@@ -134,19 +134,6 @@ def test_a_full_queue_says_when_to_come_back() -> None:
         one.submit(request("b"), 0.0)
     assert refusal.value.retry_after_s > 0.0
     assert one.counters["accepted"] == 1
-
-
-def test_draining_refuses_the_new_and_finishes_the_old() -> None:
-    """Guards closing: what was accepted is still answered."""
-    one = scheduler()
-    one.submit(request("a"), 0.0)
-    one.drain(0.0)
-    with pytest.raises(Draining):
-        one.submit(request("b"), 0.0)
-    while (batch := one.plan(0.0)) is not None:
-        events = applied(one, batch)
-    assert isinstance(events[-1], FinishEvent)
-    assert not one.has_work
 
 
 def test_completions_of_one_request_share_its_prefill() -> None:

@@ -140,18 +140,6 @@ def test_a_draining_engine_finishes_what_it_has_and_takes_nothing_new(
     assert len(handle.result(WAIT_S).completions[0].tokens) == 50
 
 
-def test_a_crash_in_mid_answer_is_not_seen_by_the_reader(
-    make_engine: MakeEngine, backend: FaultyBackend
-) -> None:
-    """Guards the promise that streams go on after a crash."""
-    engine = make_engine()
-    expected = engine.submit(make_request("abc", max_tokens=30)).result(WAIT_S)
-    backend.execute_faults = [None] * 10 + [BackendCrashed("killed", 9)]
-    handle = engine.submit(make_request("abc", max_tokens=30))
-    assert "".join(delta.text for delta in handle) == expected.completions[0].text
-    assert engine.stats().backend_failure_count == 1
-
-
 def test_an_engine_whose_backend_is_beyond_hope_says_so_to_everyone(
     make_engine: MakeEngine, backend: FaultyBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:

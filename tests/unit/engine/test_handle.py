@@ -31,21 +31,6 @@ def test_a_loop_over_a_handle_gives_the_text_of_its_result(make_engine: MakeEngi
     assert handle.shaped(lambda each: len(each.completions)).result(WAIT_S) == 2
 
 
-def test_async_for_gives_the_same_on_the_same_class(make_engine: MakeEngine) -> None:
-    """Guards the async twin."""
-    engine = make_engine()
-
-    async def main() -> tuple[str, str]:
-        async with asyncio.timeout(WAIT_S):
-            handle = await engine.submit_async(make_request(max_tokens=40))
-            texts = [delta.text async for delta in handle]
-            answer = await handle.result_async()
-        return "".join(texts), answer.completions[0].text
-
-    streamed, whole = asyncio.run(main())
-    assert streamed == whole != ""
-
-
 def test_leaving_a_with_block_cancels_what_is_unfinished(make_engine: MakeEngine) -> None:
     """Guards against slots kept by readers who left."""
     with make_engine().submit(make_request(max_tokens=900)) as handle:

@@ -107,12 +107,12 @@ def test_only_tokens_of_its_prompt_count_as_cached() -> None:
     prompt."""
     world = make_world()
     request = make_request("a prompt", max_tokens=24)
-    world.submit(request)
+    world.submit(request, streams=False)
     world.run_dry()
     _, whole = run(request)
     made = whole.completions[0].tokens[:16]
     again = make_request("a prompt", max_tokens=24)
-    world.submit(replace(again, resumed=(made,)))
+    world.submit(replace(again, resumed=(made,)), streams=False)
     world.run_dry()
     cached = [each.prefix_cache_tokens for each in world.records_of(RequestStarted)]
     assert cached == [0, 8]

@@ -150,7 +150,7 @@ def test_a_lost_backend_costs_a_reset_and_no_text(fault: Exception) -> None:
     world = make_world()
     world.backend.execute_faults = [None, None, None, fault]
     assert world.texts(requests) == texts_alone(requests)
-    assert world.backend.reset_count == 1
+    assert (world.backend.reset_count, world.stats.backend_failure_count) == (1, 1)
     assert world.records_of(BackendLost)
 
 

@@ -100,9 +100,9 @@ class World:
     def stats(self) -> Stats:
         return self.tick.statistics.stats(self.clock.now())
 
-    def submit(self, request: Request) -> Mailbox:
+    def submit(self, request: Request, *, streams: bool = True) -> Mailbox:
         """The mailbox that gets what the request gives."""
-        mailbox = Mailbox()
+        mailbox = Mailbox(streams=streams)
         self.tick.submit(request, mailbox)
         return mailbox
 
