@@ -6,15 +6,12 @@ that the fake backend refuses by itself is a mistake of the core, never an injec
 """
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
 
-from jitney.backends.fake.backend import FakeBackend
-from jitney.core.backend import Segment, Traits, Vocabulary
+from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.core.batch import Batch, Fault, Open, Outcome, Sample
-from jitney.core.params import Constraint
 from jitney.errors import BackendCrashed, BackendFailed
 from tests.simulation.marks import Marks
 from tests.simulation.seen import Executed, Injected, Tell, Violation
@@ -50,19 +47,19 @@ class VirtualClock:
         self._now += seconds
 
 
-class FaultyBackend:
-    """The fake backend on a bad day. Implements `jitney.core.backend.Backend`."""
+class FaultyBackend(FakeBackend):
+    """The fake backend on a bad day."""
 
     def __init__(
         self,
-        inner: FakeBackend,
+        settings: FakeSettings,
         rates: FaultRates,
         random: Random,
         clock: VirtualClock,
         tell: Tell,
         marks: Marks,
     ) -> None:
-        self._inner = inner
+        super().__init__(settings)
         self.rates = rates
         self._random = random
         self._clock = clock
@@ -72,16 +69,6 @@ class FaultyBackend:
         self._is_down = False
         self._resets_failed = 0
         self.is_beyond_hope = False
-
-    @property
-    def traits(self) -> Traits:
-        """Those of the fake backend."""
-        return self._inner.traits
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """That of the fake backend."""
-        return self._inner.vocabulary
 
     def execute(self, batch: Batch) -> Outcome:
         """Carry out a batch, or not."""
@@ -96,7 +83,7 @@ class FaultyBackend:
             self._break("crash", batch)
         if self._happens(self.rates.fail / 2):
             self._break("fail", batch)
-        outcome = self._run(batch)
+        outcome = self._carry_out(batch)
         if self._happens(self.rates.fail / 2):
             self._break("fail", batch)
         return self._spoil(batch, outcome)
@@ -108,7 +95,7 @@ class FaultyBackend:
             self._resets_failed += 1
             self._marks.add("backend restart failed")
             raise BackendCrashed("the machine has no memory to start the backend.")
-        self._inner.reset()
+        super().reset()
         self._prompt_counts.clear()
         self._is_down = False
         self._resets_failed = 0
@@ -121,26 +108,14 @@ class FaultyBackend:
             self._marks.add("lost while idle")
             raise BackendCrashed("the backend died while nothing ran.")
 
-    def encode(self, texts: Sequence[Segment]) -> list[int]:
-        """As the fake backend does."""
-        return self._inner.encode(texts)
-
-    def prepare(self, constraint: Constraint) -> None:
-        """As the fake backend does."""
-        self._inner.prepare(constraint)
-
-    def close(self) -> None:
-        """As the fake backend does."""
-        self._inner.close()
-
-    def _run(self, batch: Batch) -> Outcome:
+    def _carry_out(self, batch: Batch) -> Outcome:
         try:
-            outcome = self._inner.execute(batch)
+            outcome = super().execute(batch)
         except BackendFailed as error:
             raise Violation(
                 "capacity", f"the backend refused batch {batch.number}: {error}"
             ) from error
-        self._tell(Executed(batch, self._inner))
+        self._tell(Executed(batch, self))
         return outcome
 
     def _spoil(self, batch: Batch, outcome: Outcome) -> Outcome:

@@ -42,7 +42,7 @@ class Pauses:
         match seen:
             case Submitted(error=None):
                 self._requests[seen.request.id] = seen.request
-                self._live |= {(seen.request.id, each) for each in range(seen.request.params.n)}
+                self._live |= seen.names
             case Steered(kind="pause") if not self._drains:
                 names = {each for each in self._live if each[0] == seen.request_id}
                 self._begin(sorted(names - set(self._paused)), seen.at)

@@ -23,6 +23,15 @@ class Plant:
     """Where it is hunted: with one engine, or with a fleet of them."""
 
 
+Table = dict[tuple[str, str], list[tuple[str, str, str]]]
+"""Of each bug what it is and who must find it, and its replacements."""
+
+
+def plants(table: Table) -> tuple[Plant, ...]:
+    """The bugs of a table."""
+    return tuple(planted(*key, *changes) for key, changes in table.items())
+
+
 def planted(
     name: str, checker: str, *changes: tuple[str, str, str], simulation: str = "engine"
 ) -> Plant:

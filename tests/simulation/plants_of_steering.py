@@ -1,144 +1,106 @@
 """Planted bugs of what callers and settings ask beside running: groups, pauses, policies."""
 
-from tests.simulation.planting import planted
+from tests.simulation.planting import Table
 
 _SCHEDULER = "jitney/core/scheduler.py"
 _BATCH_CHOICE = "jitney/core/batch_choice.py"
+_MIX = "jitney/core/rules/mix.py"
+_PAUSES = "jitney/core/rules/pauses.py"
 _GATE = "jitney/core/rules/gate.py"
 _PREEMPTION = "jitney/core/preemption.py"
 
-OF_JOINING = (
-    planted(
-        "a window counts from the newest",
-        "joining",
+OF_JOINING: Table = {
+    ("a window counts from the newest", "joining"): [
         (
             "jitney/core/rules/queue.py",
             "return next(self._newcomers.ordered(without), None)",
             "return max(self._newcomers.ordered(without), key=lambda s: s.order, default=None)",
-        ),
-    ),
-    planted(
-        "a window keeps out who ran before",
-        "joining",
-        (
-            _GATE,
-            "return self.is_open or sequence.has_started",
-            "return self.is_open",
-        ),
-    ),
-    planted(
-        "newcomers do not wait for the window",
-        "joining",
-        (_GATE, "is_enough = newcomers.count >= min", "is_enough = True or min"),
-    ),
-    planted(
-        "a group departs one short",
-        "joining",
+        )
+    ],
+    ("a window keeps out who ran before", "joining"): [
+        (_GATE, "return self.is_open or sequence.has_started", "return self.is_open")
+    ],
+    ("newcomers do not wait for the window", "joining"): [
+        (_GATE, "is_enough = newcomers.count >= min", "is_enough = True or min")
+    ],
+    ("a group departs one short", "joining"): [
         (
             _GATE,
             "if newcomers.count >= least or starts_now",
             "if newcomers.count >= least - 1 or starts_now",
-        ),
-    ),
-    planted(
-        "a full group waits for its timer all the same",
-        "joining",
-        (_GATE, "if newcomers.count >= least or starts_now", "if starts_now"),
-    ),
-    planted(
-        "anybody joins a group that has departed",
-        "joining",
-        (_GATE, "self._room = min(newcomers.count, least)", "self._room = 9 * least"),
-    ),
-    planted(
-        "the minimum of a group is not kept",
-        "joining",
-        (_GATE, "least = max(size, self._settings.min_batch_size)", "least = size"),
-    ),
-    planted(
-        "answers of a group are not held back",
-        "joining",
+        )
+    ],
+    ("a full group waits for its timer all the same", "joining"): [
+        (_GATE, "if newcomers.count >= least or starts_now", "if starts_now")
+    ],
+    ("anybody joins a group that has departed", "joining"): [
+        (_GATE, "self._room = min(newcomers.count, least)", "self._room = 9 * least")
+    ],
+    ("the minimum of a group is not kept", "joining"): [
+        (_GATE, "least = max(size, self._settings.min_batch_size)", "least = size")
+    ],
+    ("answers of a group are not held back", "joining"): [
         (
             _GATE,
             "return bool(self._members) and self._settings.group_answers is GroupAnswers.TOGETHER",
             "return False",
-        ),
-    ),
-    planted(
-        "a group waits for its paused members",
-        "joining",
-        ("jitney/core/rules/pauses.py", "        self._gate.left(sequence)\n", ""),
-    ),
-)
+        )
+    ],
+    ("a group waits for its paused members", "joining"): [
+        (_PAUSES, "        self._gate.left(sequence)\n", "")
+    ],
+}
 
-OF_STEERING = (
-    planted(
-        "a paused request that runs goes on",
-        "steering",
+OF_STEERING: Table = {
+    ("a paused request that runs goes on", "steering"): [
         (_BATCH_CHOICE, "if sequence in self._registry.paused:", "if sequence is None:"),
         (_PREEMPTION, "if not paused:", "if paused or not paused:"),
-    ),
-    planted(
-        "a part of a request is paused",
-        "joining",
+    ],
+    ("a part of a request is paused", "joining"): [
         (
-            "jitney/core/rules/pauses.py",
+            _PAUSES,
             "        has_room = len(self) + len(new) <= self._count_max\n",
             "        has_room = len(self) < self._count_max\n"
             "        new = new[: self._count_max - len(self)] if has_room else new\n",
-        ),
-    ),
-    planted(
-        "a pause never ends by itself",
-        "joining",
-        (_SCHEDULER, "            self._registry.paused.end_due(now)\n", "            pass\n"),
-    ),
-    planted(
-        "a drain leaves the paused where they are",
-        "joining",
+        )
+    ],
+    ("a pause never ends by itself", "joining"): [
+        (_SCHEDULER, "            self._registry.paused.end_due(now)\n", "            pass\n")
+    ],
+    ("a drain leaves the paused where they are", "joining"): [
         (
             _SCHEDULER,
             "        self._registry.paused.end_all(now)\n"
             '        assert not self._registry.paused, "nothing waits for its caller any more"\n',
             "",
-        ),
-    ),
-    planted(
-        "a tick has prefills and decodes under separate",
-        "steering",
+        )
+    ],
+    ("a tick has prefills and decodes under separate", "steering"): [
         (
             _BATCH_CHOICE,
             "if self._settings.mix is not Mix.SEPARATE:\n            yield sequences",
             "if sequences:\n            yield sequences",
         ),
+        (_MIX, "case Mix.DECODE_FIRST:", "case Mix.DECODE_FIRST | Mix.SEPARATE:"),
         (
-            "jitney/core/rules/mix.py",
-            "case Mix.DECODE_FIRST:",
-            "case Mix.DECODE_FIRST | Mix.SEPARATE:",
-        ),
-        (
-            "jitney/core/rules/mix.py",
+            _MIX,
             "        case Mix.SEPARATE:\n"
             "            return _split_apart(decode_count, prefills, budget)\n",
             "",
         ),
-    ),
-    planted(
-        "who is not to be displaced is displaced",
-        "steering",
+    ],
+    ("who is not to be displaced is displaced", "steering"): [
         (
             _PREEMPTION,
             "self.displaces = registry.by_class and settings.enable_preemption",
             "self.displaces = registry.by_class",
-        ),
-    ),
-    planted(
-        "a policy may answer what is no number",
-        "exception",
+        )
+    ],
+    ("a policy may answer what is no number", "exception"): [
         (
             "jitney/core/rules/ranking.py",
             '        if math.isnan(rank):\n            raise ValueError("NaN is no rank")\n',
             "",
-        ),
-    ),
-)
+        )
+    ],
+}

@@ -41,6 +41,11 @@ class Submitted:
     waiting_tokens: int
     error: JitneyError | None = None
 
+    @property
+    def names(self) -> set[Name]:
+        """Its sequences."""
+        return {(self.request.id, index) for index in range(self.request.params.n)}
+
 
 @dataclass(frozen=True, slots=True)
 class Planned:

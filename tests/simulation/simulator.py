@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from random import Random
 from unittest import mock
 
-from jitney.backends.fake.backend import FakeBackend
 from jitney.core import limits
 from jitney.core.params import SamplingParams
 from jitney.core.request import Request, RequestId
@@ -123,14 +122,13 @@ class Simulation:
         self._started_at = self._clock.now()
         self._marks = Marks()
         self._trace = Trace(write) if write is not None else None
-        self._inner = inner = FakeBackend(world.fake)
         faults = Random(f"faults {world.seed}")
         kind = QueueingFaultyBackend if world.queues else FaultyBackend
-        self._backend = kind(inner, world.faults, faults, self._clock, self._see, self._marks)
-        eos = inner.vocabulary.eos_tokens
-        self._watch = Watch(world.settings, inner.traits, eos, self._see, hastes=world.hastes)
+        self._backend = kind(world.fake, world.faults, faults, self._clock, self._see, self._marks)
+        traits, eos_tokens = self._backend.traits, self._backend.vocabulary.eos_tokens
+        self._watch = Watch(world.settings, traits, eos_tokens, self._see, hastes=world.hastes)
         self._oracle = Oracle(world.fake, world.settings.model_len_max)
-        self._checkers = make_checkers(world, self._watch, inner.traits, self._oracle)
+        self._checkers = make_checkers(world, self._watch, traits, self._oracle)
         self._tick = Tick(self._watch, self._backend, self._clock, Observers())
         workload = draw_workload(world)
         self._arrivals = list(workload.arrivals)[::-1]
@@ -230,8 +228,8 @@ class Simulation:
             self._turn()
         # A backend that is lost keeps nothing, and this one is still to be started again.
         is_here = self._tick.stopped is None and self._tick.is_backend_ready
-        if is_here and self._inner.tickets:
-            raise Violation("ledger", f"at rest the backend keeps {set(self._inner.tickets)}")
+        if is_here and self._backend.tickets:
+            raise Violation("ledger", f"at rest the backend keeps {set(self._backend.tickets)}")
 
     def _rest(self) -> None:
         was_stopped = self._tick.stopped is not None

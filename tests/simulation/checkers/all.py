@@ -18,6 +18,7 @@ from tests.simulation.checkers.stream import StreamChecker
 from tests.simulation.checkers.usage import UsageChecker
 from tests.simulation.checkers.waiting import WaitingChecker
 from tests.simulation.checkers.work import WorkChecker
+from tests.simulation.pauses import Pauses
 from tests.simulation.seen import Checker
 from tests.simulation.world import World
 
@@ -27,22 +28,25 @@ def make_checkers(
 ) -> list[Checker]:
     """One for each invariant."""
     settings = world.settings
-    shares = SharesChecker(settings)
+    pauses = Pauses(settings)
+    shares = SharesChecker(pauses)
     return [
+        # No checker: what it keeps of pauses is for those that follow.
+        pauses,
         CapacityChecker(settings, traits),
-        SteeringChecker(settings, oracle, decodes_differ=traits.decodes_differ),
-        JoiningChecker(settings, oracle),
-        BackgroundChecker(settings, oracle),
+        SteeringChecker(settings, oracle, pauses, decodes_differ=traits.decodes_differ),
+        JoiningChecker(settings, oracle, pauses),
+        BackgroundChecker(settings, oracle, pauses),
         ScopeChecker(oracle, reuses=settings.enable_prefix_caching),
         OracleChecker(oracle),
         StreamChecker(oracle),
         EndingChecker(),
         IsolationChecker(oracle, by_chance=world.faults.any_batch),
-        WaitingChecker(settings, oracle),
+        WaitingChecker(settings, oracle, pauses),
         # Before the shares are told of a request: what it asks them is how things stood.
         LimitsChecker(settings, shares.has_room),
         shares,
-        UsageChecker(settings),
+        UsageChecker(pauses),
         WorkChecker(),
         LedgerChecker(scheduler.check),
     ]

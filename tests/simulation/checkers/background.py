@@ -19,11 +19,11 @@ NAME = "background"
 class BackgroundChecker:
     """Knows which live sequences are there, and which of them have a first token or one to come."""
 
-    def __init__(self, settings: SchedulerSettings, oracle: Oracle) -> None:
+    def __init__(self, settings: SchedulerSettings, oracle: Oracle, pauses: Pauses) -> None:
         gathers = settings.strategy is not Strategy.CONTINUOUS or settings.wait_s != 0.0
         self._gathers = gathers
         self._oracle = oracle
-        self._pauses = Pauses(settings)
+        self._pauses = pauses
         self._live: set[Name] = set()
         self._running: set[Name] = set()
         self._has_run: set[Name] = set()
@@ -33,10 +33,9 @@ class BackgroundChecker:
 
     def see(self, seen: Seen) -> None:
         """Take in what happened."""
-        self._pauses.see(seen)
         match seen:
             case Submitted(error=None) if not seen.request.is_background:
-                self._live |= {(seen.request.id, each) for each in range(seen.request.params.n)}
+                self._live |= seen.names
             case Planned():
                 self._planned(seen)
             case Happened():

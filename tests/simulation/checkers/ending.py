@@ -34,7 +34,7 @@ class EndingChecker:
         match seen:
             case Submitted(error=None):
                 self._untold.add(seen.request.id)
-                self._live |= {(seen.request.id, at) for at in range(seen.request.params.n)}
+                self._live |= seen.names
             case Happened():
                 self._take(seen)
             case Fetched(item=Ending() as ending):

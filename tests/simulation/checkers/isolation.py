@@ -11,15 +11,7 @@ from jitney.core.batch import Batch
 from jitney.core.events import FinishEvent, FinishReason, TokenEvent
 from jitney.core.limits import FAILURES_MAX
 from tests.simulation.alone import Oracle
-from tests.simulation.seen import (
-    Happened,
-    Injected,
-    Name,
-    Planned,
-    Seen,
-    Submitted,
-    Violation,
-)
+from tests.simulation.seen import Happened, Injected, Name, Planned, Seen, Submitted, Violation
 from tests.simulation.workload import POISON
 
 NAME = "isolation"
@@ -42,7 +34,7 @@ class IsolationChecker:
         """Take in what happened."""
         match seen:
             case Submitted(error=None):
-                self._live |= {(seen.request.id, at) for at in range(seen.request.params.n)}
+                self._live |= seen.names
             case Planned(batch=Batch() as batch):
                 owners = seen.owners
                 self._members[batch.number] = {

@@ -37,10 +37,10 @@ Arrivals = dict[Name, float]
 class JoiningChecker:
     """Knows who is here, who has run, and which group is on its way."""
 
-    def __init__(self, settings: SchedulerSettings, oracle: Oracle) -> None:
+    def __init__(self, settings: SchedulerSettings, oracle: Oracle, pauses: Pauses) -> None:
         self._settings = settings
         self._oracle = oracle
-        self._pauses = Pauses(settings)
+        self._pauses = pauses
         self._arrived: Arrivals = {}
         self._behind: set[Name] = set()
         self._has_run: set[Name] = set()
@@ -54,14 +54,12 @@ class JoiningChecker:
 
     def see(self, seen: Seen) -> None:
         """Take in what happened."""
-        self._pauses.see(seen)
         match seen:
             case Submitted(error=None):
-                names = [(seen.request.id, index) for index in range(seen.request.params.n)]
                 if seen.request.is_background:
-                    self._behind.update(names)
+                    self._behind |= seen.names
                 else:
-                    self._arrived.update(dict.fromkeys(names, seen.at))
+                    self._arrived |= dict.fromkeys(sorted(seen.names), seen.at)
             case Steered(kind="pause"):
                 # Whoever waits leaves its group at once, and a resume does not bring it back.
                 self._leave(self._group - self._running)

@@ -8,14 +8,7 @@ from collections.abc import Mapping
 
 from jitney.core.batch import Batch, Copy, Discard, Open, Release, Restore, Save, Truncate
 from tests.simulation.alone import Oracle
-from tests.simulation.seen import (
-    Executed,
-    Happened,
-    Name,
-    Planned,
-    Seen,
-    Violation,
-)
+from tests.simulation.seen import Executed, Happened, Name, Planned, Seen, Violation
 
 NAME = "scope"
 

@@ -9,7 +9,6 @@ from collections import Counter
 
 from jitney.core.events import FinishEvent, TokenEvent
 from jitney.core.request import Request
-from jitney.core.scheduler_settings import SchedulerSettings
 from tests.simulation.pauses import Pauses
 from tests.simulation.seen import Happened, Name, Planned, Seen, Submitted, Violation
 
@@ -19,23 +18,21 @@ NAME = "shares"
 class SharesChecker:
     """Knows whose sequences live, and which of them run."""
 
-    def __init__(self, settings: SchedulerSettings) -> None:
-        self._pauses = Pauses(settings)
+    def __init__(self, pauses: Pauses) -> None:
+        self._pauses = pauses
         self._live: dict[Name, Request] = {}
         self._made: Counter[Name] = Counter()
         self._running: set[Name] = set()
 
     def see(self, seen: Seen) -> None:
         """Take in what happened."""
-        self._pauses.see(seen)
         match seen:
             case Submitted(error=None):
                 if not self.has_room(seen.request):
                     raise Violation(
                         NAME, f"{seen.request.id} of {seen.request.tenant} is beyond its share"
                     )
-                for index in range(seen.request.params.n):
-                    self._live[seen.request.id, index] = seen.request
+                self._live |= dict.fromkeys(seen.names, seen.request)
             case Planned():
                 self._running = set(seen.owners.values())
                 self._count_running()

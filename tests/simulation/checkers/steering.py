@@ -19,16 +19,15 @@ class SteeringChecker:
     """Looks at every batch, and at who was displaced."""
 
     def __init__(
-        self, settings: SchedulerSettings, oracle: Oracle, *, decodes_differ: bool
+        self, settings: SchedulerSettings, oracle: Oracle, pauses: Pauses, *, decodes_differ: bool
     ) -> None:
         self._settings = settings
         self._oracle = oracle
         self._decodes_differ = decodes_differ
-        self._pauses = Pauses(settings)
+        self._pauses = pauses
 
     def see(self, seen: Seen) -> None:
         """Take in what happened."""
-        self._pauses.see(seen)
         match seen:
             case Planned(batch=Batch() as batch):
                 for entry in batch.entries:

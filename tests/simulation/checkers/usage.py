@@ -5,7 +5,6 @@ from collections.abc import Mapping
 
 from jitney.core.batch import Batch
 from jitney.core.events import FinishEvent, FinishReason, PreemptEvent, PreemptReason, TokenEvent
-from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.engine.answer import Answer, Ending
 from tests.simulation.pauses import Pauses
 from tests.simulation.seen import (
@@ -32,8 +31,8 @@ _COUNTER = {
 class UsageChecker:
     """Counts for itself and compares."""
 
-    def __init__(self, settings: SchedulerSettings) -> None:
-        self._pauses = Pauses(settings)
+    def __init__(self, pauses: Pauses) -> None:
+        self._pauses = pauses
         self._own: Counter[str] = Counter()
         self._last: Mapping[str, int] = {}
         self._prompts: dict[str, int] = {}
@@ -45,7 +44,6 @@ class UsageChecker:
 
     def see(self, seen: Seen) -> None:
         """Take in what happened."""
-        self._pauses.see(seen)
         match seen:
             case Submitted(error=None):
                 self._own["accepted"] += seen.request.params.n

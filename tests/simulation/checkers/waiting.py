@@ -17,14 +17,7 @@ from jitney.core.limits import PREFIX_WAIT_MIN
 from jitney.core.scheduler_settings import SchedulerSettings
 from tests.simulation.alone import Oracle
 from tests.simulation.pauses import Pauses
-from tests.simulation.seen import (
-    Happened,
-    Name,
-    Planned,
-    Seen,
-    Submitted,
-    Violation,
-)
+from tests.simulation.seen import Happened, Name, Planned, Seen, Submitted, Violation
 
 NAME = "waiting"
 
@@ -32,7 +25,7 @@ NAME = "waiting"
 class WaitingChecker:
     """Knows when everybody came, and who got a first slot before whom."""
 
-    def __init__(self, settings: SchedulerSettings, oracle: Oracle) -> None:
+    def __init__(self, settings: SchedulerSettings, oracle: Oracle, pauses: Pauses) -> None:
         self._settings = settings
         self._oracle = oracle
         self._arrived: dict[Name, float] = {}
@@ -40,16 +33,14 @@ class WaitingChecker:
         self._has_run: set[Name] = set()
         self._running: set[Name] = set()
         self._beside: dict[float, set[Name]] = {}
-        self._pauses = Pauses(settings)
+        self._pauses = pauses
 
     def see(self, seen: Seen) -> None:
         """Take in what happened."""
-        self._pauses.see(seen)
         match seen:
             case Submitted(error=None):
-                for index in range(seen.request.params.n):
-                    name = (seen.request.id, index)
-                    self._arrived[name] = self._unserved[name] = seen.at
+                self._arrived |= dict.fromkeys(sorted(seen.names), seen.at)
+                self._unserved |= dict.fromkeys(sorted(seen.names), seen.at)
             case Planned():
                 running = set(seen.owners.values())
                 self._beside.setdefault(seen.at, set()).update(self._running, running)
@@ -112,16 +103,9 @@ class WaitingChecker:
         settings = self._settings
         for name, arrived in self._arrived.items():
             request = self._oracle.request(name)
-            wait_s = (
-                settings.queue_timeout_s
-                if request.queue_timeout_s is None
-                else request.queue_timeout_s
-            )
-            total_s = (
-                settings.request_timeout_s
-                if request.request_timeout_s is None
-                else request.request_timeout_s
-            )
+            wait_s, total_s = request.queue_timeout_s, request.request_timeout_s
+            wait_s = settings.queue_timeout_s if wait_s is None else wait_s
+            total_s = settings.request_timeout_s if total_s is None else total_s
             if total_s is not None and arrived + total_s <= at:
                 raise Violation(NAME, f"{name} lives {at - arrived:.3f} s, its limit is {total_s}")
             waits = name not in self._has_run and name in self._unserved

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -181,12 +182,9 @@ def test_what_is_cut_short_by_a_stop_is_told_too() -> None:
 def test_several_threads_start_it_once() -> None:
     """Guards memory: each start beside another one loaded a model that nobody released."""
     processor = BatchProcessor(backend="fake")
-    threads = [threading.Thread(target=processor.start) for _ in range(6)]
     before = threading.active_count()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(WAIT_S)
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(lambda _: processor.start(), range(6)))
     processor.stop()
     assert threading.active_count() <= before, [each.name for each in threading.enumerate()]
 

@@ -27,40 +27,59 @@ POLICIES = [*Policy, LastFirst()]
 
 # Any: of every setting's type
 def scheduler(max_num_seqs: int = 8, traits: Traits = TRAITS, **others: Any) -> Scheduler:
-    settings = SchedulerSettings(
-        model_len_max=min(100, traits.kv_tokens), max_num_seqs=max_num_seqs, **others
-    )
+    """One of sequences as long as the model and its memory allow."""
+    model_len_max = min(traits.model_len_max, traits.kv_tokens)
+    settings = SchedulerSettings(model_len_max=model_len_max, max_num_seqs=max_num_seqs, **others)
     return Scheduler(settings, traits, (9,))
 
 
-def live(name: str, prompt_length: int = 3, **others: Any) -> Request:
-    params = SamplingParams(temperature=0.0, max_tokens=others.pop("max_tokens", 20))
-    prompt = tuple(ord(name[0]) for _ in range(prompt_length))
-    return Request(id=RequestId(name), prompt=prompt, params=params, seed=0, **others)
+# Any: of every field's type
+def live(
+    name: str, prompt: int | tuple[int, ...] = 3, *, max_tokens: int = 20, n: int = 1, **others: Any
+) -> Request:
+    """A request with this prompt, or with one of so many tokens that are its own."""
+    tokens = (ord(name[0]),) * prompt if isinstance(prompt, int) else prompt
+    params = SamplingParams(temperature=0.0, max_tokens=max_tokens, n=n)
+    return Request(id=RequestId(name), prompt=tokens, params=params, seed=0, **others)
 
 
-def behind(name: str, prompt_length: int = 3, **others: Any) -> Request:
-    return live(name, prompt_length, is_background=True, **others)
+def behind(name: str, prompt: int | tuple[int, ...] = 3, **others: Any) -> Request:
+    return live(name, prompt, is_background=True, **others)
+
+
+def submit(one: Scheduler, *requests: Request) -> None:
+    for request in requests:
+        one.submit(request, 0.0)
+
+
+def planned(one: Scheduler, now: float = 0.0) -> PlannedBatch:
+    """The next batch, which must be there."""
+    batch = one.plan(now)
+    assert batch is not None
+    return batch
 
 
 def applied(
-    one: Scheduler, planned: PlannedBatch, now: float = 0.0, seconds: float = 0.01
+    one: Scheduler, batch: PlannedBatch, now: float = 0.0, seconds: float = 0.01
 ) -> list[Event]:
-    entries = planned.batch.entries
+    entries = batch.batch.entries
     samples = tuple(Sample(5 if entry.wants_token else None) for entry in entries)
-    events = one.apply(planned, Outcome(planned.batch.number, samples, seconds), now)
+    events = one.apply(batch, Outcome(batch.batch.number, samples, seconds), now)
     one.check()
     return events
 
 
 def turn(one: Scheduler, now: float = 0.0) -> tuple[dict[str, int], list[Event]]:
     """One tick: the span of each member of its batch, and what was reported."""
-    planned = one.plan(now)
-    if planned is None:
+    batch = one.plan(now)
+    if batch is None:
         return {}, []
-    spans = [entry.length for entry in planned.batch.entries]
-    names = [str(each.request.id) for each in planned.sequences]
-    return dict(zip(names, spans, strict=True)), applied(one, planned, now)
+    spans = [entry.length for entry in batch.batch.entries]
+    return dict(zip(names(batch), spans, strict=True)), applied(one, batch, now)
+
+
+def names(batch: PlannedBatch) -> list[str]:
+    return [str(each.request.id) for each in batch.sequences]
 
 
 def members(one: Scheduler, now: float = 0.0) -> set[str]:

@@ -8,12 +8,7 @@ from typing import Any
 import pytest
 
 from jitney.core import limits
-from jitney.core.params import (
-    PARAMETERS,
-    ConstraintKind,
-    SamplingParams,
-    StructuredOutputsParams,
-)
+from jitney.core.params import PARAMETERS, ConstraintKind, SamplingParams, StructuredOutputsParams
 from jitney.errors import InvalidRequest
 
 # Any: values of every wrong type, as a caller might send them.

@@ -6,41 +6,19 @@ from typing import Any
 import pytest
 
 from jitney.core.admission import LOOKAHEAD
-from jitney.core.backend import Traits
-from jitney.core.batch import Outcome, Sample
 from jitney.core.events import Event, FinishEvent, FinishReason, StartEvent
 from jitney.core.limits import FAILURES_MAX
-from jitney.core.params import SamplingParams
 from jitney.core.registry import ENDED_KEPT
 from jitney.core.request import Priority, Request, RequestId
 from jitney.core.scheduler import PlannedBatch, Scheduler
-from jitney.core.scheduler_settings import Policy, SchedulerSettings, Strategy
-from jitney.errors import Draining, QueueFull
-from tests.unit.core import schedulers
-
-TRAITS = Traits(name="none", slots_max=8, kv_tokens=400, model_len_max=100, batch_invariant=True)
+from jitney.core.scheduler_settings import Policy, Strategy
+from jitney.errors import QueueFull
+from tests.unit.core.schedulers import TRAITS, applied, live, planned, scheduler, submit
 
 
-# Any: of every setting's type
-def scheduler(max_num_seqs: int = 8, **others: Any) -> Scheduler:
-    return schedulers.scheduler(max_num_seqs, TRAITS, **others)
-
-
-def request(name: str, prompt: tuple[int, ...] = (1, 2, 3), tenant: str = "") -> Request:
-    params = SamplingParams(temperature=0.0, max_tokens=8)
-    return Request(id=RequestId(name), prompt=prompt, params=params, seed=0, tenant=tenant)
-
-
-def outcome(planned: PlannedBatch, token: int = 5) -> Outcome:
-    entries = planned.batch.entries
-    samples = tuple(Sample(token if entry.wants_token else None) for entry in entries)
-    return Outcome(planned.batch.number, samples, 0.01)
-
-
-def planned(one: Scheduler, now: float = 0.0) -> PlannedBatch:
-    batch = one.plan(now)
-    assert batch is not None
-    return batch
+# Any: of every field's type
+def request(name: str, prompt: tuple[int, ...] = (1, 2, 3), **others: Any) -> Request:
+    return live(name, prompt, max_tokens=8, **others)
 
 
 def test_a_start_is_told_before_the_end_of_a_cancel_in_mid_flight() -> None:
@@ -48,7 +26,7 @@ def test_a_start_is_told_before_the_end_of_a_cancel_in_mid_flight() -> None:
     one = scheduler()
     one.submit(request("a"), 0.0)
     batch = planned(one)
-    events = one.cancel(RequestId("a"), 0.0) + one.apply(batch, outcome(batch), 0.0)
+    events = one.cancel(RequestId("a"), 0.0) + applied(one, batch)
     assert [type(event) for event in events] == [StartEvent, FinishEvent]
 
 
@@ -58,8 +36,7 @@ def test_an_innocent_suspect_is_not_blamed_for_its_neighbour() -> None:
     The first poisoned request makes a suspect of the innocent one, the second stands beside it.
     """
     one = scheduler()
-    one.submit(request("innocent", (7,)), 0.0)
-    one.submit(request("first", (66, 6)), 0.0)
+    submit(one, request("innocent", (7,)), request("first", (66, 6)))
     reasons: dict[str, FinishReason] = {}
     for turn in range(60):
         if turn == 2:
@@ -70,7 +47,7 @@ def test_an_innocent_suspect_is_not_blamed_for_its_neighbour() -> None:
         if any(66 in entry.tokens for entry in batch.batch.entries):
             events = one.fail("the backend died.", float(turn), batch.sequences)
         else:
-            events = one.apply(batch, outcome(batch), float(turn))
+            events = applied(one, batch, float(turn))
         one.check()
         ends = [event for event in events if isinstance(event, FinishEvent)]
         reasons.update({event.request_id: event.reason for event in ends})
@@ -91,7 +68,7 @@ def test_a_member_of_a_group_comes_back_past_any_number_who_wait() -> None:
     one.submit(request("member"), 0.0)
     planned(one)
     for number in range(2 * LOOKAHEAD):
-        one.submit(replace(request(str(number)), priority=Priority.HIGH), 0.0)
+        one.submit(request(str(number), priority=Priority.HIGH), 0.0)
     one.fail("the backend died.", 0.0)
     planned(one)
     assert [each.request.id for each in one.running] == ["member"]
@@ -105,9 +82,8 @@ def test_a_batch_can_be_planned_before_the_last_one_returned() -> None:
     first, second = planned(one), planned(one)
     assert second.batch.entries[0].continues
     assert (second.batch.entries[0].start, second.batch.entries[0].tokens) == (3, ())
-    one.apply(first, outcome(first), 0.0)
-    one.apply(second, outcome(second), 0.0)
-    one.check()
+    applied(one, first)
+    applied(one, second)
     assert planned(one).batch.entries[0].start == 4
 
 
@@ -116,7 +92,7 @@ def running(one: Scheduler, count: int) -> PlannedBatch:
     for at in range(count):
         one.submit(request(str(at)), 0.0)
     first = planned(one)
-    one.apply(first, outcome(first), 0.0)
+    applied(one, first)
     return planned(one)
 
 
@@ -131,13 +107,12 @@ def test_nothing_is_planned_ahead_while_anyone_waits() -> None:
 
 def test_planning_ahead_needs_memory_for_everyone() -> None:
     """Guards against a sequence that is left out again and again, because nobody can be moved."""
-    traits = Traits(name="none", slots_max=8, kv_tokens=16, model_len_max=100, batch_invariant=True)
-    one = Scheduler(SchedulerSettings(model_len_max=16, max_num_seqs=8), traits, (9,))
+    one = scheduler(traits=replace(TRAITS, kv_tokens=16))
     batch = running(one, 2)
     steady = []
     for _ in range(6):
         steady.append(one.is_steady)
-        one.apply(batch, outcome(batch), 0.0)
+        applied(one, batch)
         batch = planned(one)
     assert steady[0]
     assert not steady[-1]
@@ -161,28 +136,12 @@ def test_a_full_queue_says_when_to_come_back() -> None:
     assert one.counters["accepted"] == 1
 
 
-def test_draining_refuses_the_new_and_finishes_the_old() -> None:
-    """Guards closing: what was accepted is still answered."""
-    one = scheduler()
-    one.submit(request("a"), 0.0)
-    one.drain(0.0)
-    with pytest.raises(Draining):
-        one.submit(request("b"), 0.0)
-    while (batch := one.plan(0.0)) is not None:
-        events = one.apply(batch, outcome(batch), 0.0)
-    assert isinstance(events[-1], FinishEvent)
-    assert not one.has_work
-
-
 def test_completions_of_one_request_share_its_prefill() -> None:
     """Guards `n`: the prompt is computed once and copied."""
-    one = scheduler()
-    params = SamplingParams(temperature=1.0, max_tokens=4, n=3)
-    prompt = tuple(range(10, 60))
-    one.submit(Request(id=RequestId("a"), prompt=prompt, params=params, seed=0), 0.0)
+    one, prompt = scheduler(), tuple(range(10, 60))
+    one.submit(request("a", prompt, n=3), 0.0)
     while (batch := one.plan(0.0)) is not None:
-        one.apply(batch, outcome(batch), 0.0)
-        one.check()
+        applied(one, batch)
     assert one.counters["computed_prompt_tokens"] < len(prompt) + 10
     assert one.counters["ended_finished"] == 3
 
@@ -192,9 +151,9 @@ def test_a_span_that_is_computed_again_counts_by_prompt_and_completion() -> None
     one = scheduler()
     one.submit(request("a"), 0.0)
     for _ in range(2):
-        one.apply(batch := planned(one), outcome(batch), 0.0)
+        applied(one, batch := planned(one))
     one.fail("the backend died.", 0.0)
-    one.apply(batch := planned(one), outcome(batch), 0.0)
+    applied(one, batch := planned(one))
     assert [entry.length for entry in batch.batch.entries] == [5]
     counts = one.counters["computed_prompt_tokens"], one.counters["computed_completion_tokens"]
     assert counts == (3 + 3, 1 + 2)
@@ -208,34 +167,29 @@ def test_tenants_who_arrive_together_share_the_places_of_the_first_tick() -> Non
     """Guards `fair`: counts that are only raised by outcomes let one tenant take every place."""
     one = scheduler(policy=Policy.FAIR)
     for number in range(20):
-        one.submit(request(f"many-{number}", (1, number), "many"), 0.0)
+        one.submit(request(f"many-{number}", (1, number), tenant="many"), 0.0)
     for number in range(4):
-        one.submit(request(f"few-{number}", (2, number), "few"), 0.0)
+        one.submit(request(f"few-{number}", (2, number), tenant="few"), 0.0)
     batch = planned(one)
-    names = started(one.apply(batch, outcome(batch), 0.0))
+    names = started(applied(one, batch))
     assert {name for name in names if name.startswith("few")} == {f"few-{n}" for n in range(4)}
 
 
 def test_a_crash_takes_nobodys_fair_share() -> None:
     """Guards `fair`: whoever is put back to wait has not been away."""
     one = scheduler(max_num_seqs=1, policy=Policy.FAIR)
-    one.submit(request("long", tuple(range(10, 70)), "greedy"), 0.0)
-    one.submit(request("next", (1, 2), "modest"), 0.0)
+    one.submit(request("long", tuple(range(10, 70)), tenant="greedy"), 0.0)
+    one.submit(request("next", (1, 2), tenant="modest"), 0.0)
     assert planned(one).batch.token_count == 60
     one.fail("the backend died.", 0.0)
     batch = planned(one)
-    assert started(one.apply(batch, outcome(batch), 0.0)) == {"next"}
+    assert started(applied(one, batch)) == {"next"}
 
 
 def test_a_long_prompt_leaves_the_rest_of_the_tick_to_others() -> None:
     """Guards the budget: a sequence takes a chunk of a tick, however much it still wants."""
-    traits = Traits(
-        name="none", slots_max=8, kv_tokens=2000, model_len_max=1000, batch_invariant=True
-    )
-    settings = SchedulerSettings(
-        model_len_max=1000, max_num_seqs=8, max_num_batched_tokens=64, prefill_chunk=16
-    )
-    one = Scheduler(settings, traits, (9,))
+    traits = replace(TRAITS, kv_tokens=2000, model_len_max=1000)
+    one = scheduler(traits=traits, max_num_batched_tokens=64, prefill_chunk=16)
     one.submit(request("long", tuple(range(500))), 0.0)
     planned(one)
     one.submit(request("short", (1, 2, 3)), 0.0)
@@ -268,18 +222,17 @@ def test_what_was_generated_is_computed_again_as_it_was(
     decodes_differ: bool, spans: list[int]
 ) -> None:
     """Guards invariant 4 after a crash: a prompt in a span, and then token by token."""
-    traits = replace(TRAITS, decodes_differ=decodes_differ)
-    one = Scheduler(SchedulerSettings(model_len_max=100, max_num_seqs=8), traits, (9,))
+    one = scheduler(traits=replace(TRAITS, decodes_differ=decodes_differ))
     one.submit(request("a"), 0.0)
     for _ in range(2):
         batch = planned(one)
-        one.apply(batch, outcome(batch), 0.0)
+        applied(one, batch)
     one.fail("it crashed", 0.0)
     seen = []
     for _ in spans:
         batch = planned(one)
         seen.append(batch.batch.entries[0].length)
-        one.apply(batch, outcome(batch), 0.0)
+        applied(one, batch)
     assert seen == spans
 
 
@@ -288,16 +241,8 @@ def test_deadlines_of_live_completions_are_not_sorted_again(
 ) -> None:
     """Guards invariant 11: many completions of few requests are no reason to look at all limits."""
     one = scheduler(max_num_queued_reqs=2000)
-    params = SamplingParams(temperature=0.0, max_tokens=8, n=16)
     for number in range(2 * ENDED_KEPT // 16):
-        each = Request(
-            id=RequestId(str(number)),
-            prompt=(1, 2, 3),
-            params=params,
-            seed=0,
-            queue_timeout_s=50.0,
-            request_timeout_s=90.0,
-        )
+        each = request(str(number), n=16, queue_timeout_s=50.0, request_timeout_s=90.0)
         one.submit(each, 0.0)
     sorted_again: list[object] = []
     monkeypatch.setattr("jitney.core.registry.heapq.heapify", sorted_again.append)

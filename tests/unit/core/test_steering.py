@@ -5,49 +5,44 @@ from dataclasses import replace
 
 import pytest
 
-from jitney.core.backend import Traits
-from jitney.core.batch import Batch, Outcome, Sample
-from jitney.core.events import Event, FinishEvent, FinishReason, PreemptEvent, PreemptReason
+from jitney.core.events import FinishEvent, FinishReason, PreemptReason
 from jitney.core.limits import PAUSE_S_MAX
-from jitney.core.params import SamplingParams
 from jitney.core.request import Priority, RequestId, Share
 from jitney.core.rules.pauses import PauseOutcome
 from jitney.core.scheduler import Scheduler
-from jitney.core.scheduler_settings import Candidate, Mix, Policy, SchedulerSettings, Strategy
+from jitney.core.scheduler_settings import Candidate, Mix, Policy, Strategy
 from jitney.core.snapshot import WaitReason
 from jitney.errors import QueueFull
-from tests.unit.core.schedulers import applied, runs, scheduler
+from tests.unit.core.schedulers import (
+    TRAITS,
+    LastFirst,
+    applied,
+    losses,
+    planned,
+    runs,
+    scheduler,
+    submit,
+    turn,
+)
 from tests.unit.core.schedulers import live as request
 
 A, B, C = (RequestId(name) for name in "abc")
 
 
-def turn(one: Scheduler, now: float = 0.0) -> tuple[Batch | None, list[Event]]:
-    """Plan, and let the backend answer at once."""
-    planned = one.plan(now)
-    return (None, []) if planned is None else (planned.batch, applied(one, planned, now))
-
-
 def test_a_paused_request_leaves_its_place_and_comes_back() -> None:
     """Guards pause: nothing is computed for it, others go on, and its memory need not be redone."""
     one = scheduler()
-    one.submit(request("a", 20), 0.0)
-    one.submit(request("b"), 0.0)
+    submit(one, request("a", 20), request("b"))
     turn(one)
     one.pause(A, 0.0)
-    _, events = turn(one)
-    assert [each.reason for each in events if isinstance(each, PreemptEvent)] == [
-        PreemptReason.PAUSED
-    ]
+    ((_, reason, _),) = losses(turn(one)[1])
+    assert reason is PreemptReason.PAUSED
     assert runs(one) == {"b"}
     assert (one.snapshot().paused_count, one.snapshot().waiting_count) == (1, 0)
     one.pause(A, 0.0)
     turn(one)
     one.resume(A, 0.0)
-    batch, _ = turn(one)
-    assert runs(one) == {"a", "b"}
-    assert batch is not None
-    assert [entry.length for entry in batch.entries] == [1, 1]
+    assert turn(one)[0] == {"a": 1, "b": 1}
     assert (one.counters["paused"], one.counters["resumed"]) == (1, 1)
 
 
@@ -55,13 +50,11 @@ def test_a_request_that_is_in_a_batch_is_paused_when_it_has_returned() -> None:
     """Guards a pause in mid-flight: the token that is under way is not lost."""
     one = scheduler()
     one.submit(request("a"), 0.0)
-    planned = one.plan(0.0)
-    assert planned is not None
+    batch = planned(one)
     one.pause(A, 0.0)
     assert not one.is_steady
     assert one.plan(0.0) is None
-    events = one.apply(planned, Outcome(planned.batch.number, (Sample(5),), 0.01), 0.0)
-    assert len(events) == 2
+    assert len(applied(one, batch)) == 2
     assert one.plan(0.0) is None
     assert runs(one) == set()
     one.check()
@@ -70,8 +63,7 @@ def test_a_request_that_is_in_a_batch_is_paused_when_it_has_returned() -> None:
 def test_a_paused_request_ends_by_its_deadline_and_by_a_cancel() -> None:
     """Guards the paused against being forgotten: time limits hold, and a cancel reaches them."""
     one = scheduler()
-    one.submit(request("a", request_timeout_s=5.0), 0.0)
-    one.submit(request("b"), 0.0)
+    submit(one, request("a", request_timeout_s=5.0), request("b"))
     turn(one)
     one.pause(A, 0.0)
     one.pause(B, 0.0)
@@ -90,10 +82,10 @@ def test_a_pause_ends_by_itself() -> None:
     one = scheduler()
     one.submit(request("a"), 0.0)
     one.pause(A, 1.0)
-    assert turn(one, 1.0)[0] is None
+    assert not turn(one, 1.0)[0]
     assert one.wake_at(1.0) == 1.0 + PAUSE_S_MAX
     one.expire(1.0 + PAUSE_S_MAX)
-    assert turn(one, 1.0 + PAUSE_S_MAX)[0] is not None
+    assert turn(one, 1.0 + PAUSE_S_MAX)[0]
     assert one.counters["pauses_ended"] == 1
 
 
@@ -119,8 +111,7 @@ def test_only_a_part_of_the_queue_may_be_paused_and_the_rest_stays_open() -> Non
         one.pause(RequestId(name), 0.0)
     assert (one.snapshot().paused_count, one.snapshot().waiting_count) == (2, 2)
     assert one.counters["pauses_refused"] == 2
-    for name in "efghij":
-        one.submit(request(name), 0.0)
+    submit(one, *map(request, "efghij"))
     with pytest.raises(QueueFull, match="8 requests"):
         one.submit(request("k"), 0.0)
     one.check()
@@ -129,10 +120,7 @@ def test_only_a_part_of_the_queue_may_be_paused_and_the_rest_stays_open() -> Non
 def test_of_a_request_all_sequences_are_paused_or_none() -> None:
     """Guards who asks for several completions: half of them would go on, and nobody would say."""
     one = scheduler(max_num_queued_reqs=8)
-    params = SamplingParams(temperature=0.0, max_tokens=20, n=2)
-    for name in "ab":
-        one.submit(replace(request(name), params=params), 0.0)
-    one.submit(request("c"), 0.0)
+    submit(one, request("a", n=2), request("b", n=2), request("c"))
     assert one.pause(C, 0.0) is PauseOutcome.PAUSED
     assert one.pause(A, 0.0) is PauseOutcome.TOO_MANY
     assert one.snapshot().paused_count == 1
@@ -169,14 +157,13 @@ def test_a_tenant_may_pause_a_part_of_its_share() -> None:
 def test_a_group_that_waits_until_it_is_full_does_not_wait_for_who_ran_before() -> None:
     """Guards the resumed: it would wait for strangers, perhaps for ever."""
     one = scheduler(max_num_seqs=2, strategy=Strategy.STATIC, wait_s=None)
-    for name in "ab":
-        one.submit(request(name), 0.0)
+    submit(one, *map(request, "ab"))
     turn(one)
     one.pause(A, 0.0)
     turn(one)
     one.cancel(B, 0.0)
     one.resume(A, 1.0)
-    assert turn(one, 1.0)[0] is not None
+    assert turn(one, 1.0)[0]
     assert runs(one) == {"a"}
 
 
@@ -184,8 +171,7 @@ def test_a_newcomer_whom_a_share_holds_back_does_not_end_the_window() -> None:
     """Guards the window: one tenant's waiting requests must not switch it off for all."""
     one = scheduler(wait_s=0.5)
     share = Share(waiting_max=9, waiting_tokens_max=1000, running_max=1)
-    for name in "ab":
-        one.submit(request(name, share=share, tenant="x"), 0.0)
+    submit(one, *(request(name, share=share, tenant="x") for name in "ab"))
     turn(one, 0.5)
     turn(one, 0.5)
     one.submit(request("c"), 10.0)
@@ -200,8 +186,7 @@ def test_a_newcomer_whom_a_share_holds_back_does_not_end_the_window() -> None:
 def test_a_resumed_request_is_next_by_its_age() -> None:
     """Guards the place of the paused: it is kept by age."""
     one = scheduler(max_num_seqs=1)
-    for name in "abc":
-        one.submit(request(name), 0.0)
+    submit(one, *map(request, "abc"))
     one.pause(A, 0.0)
     turn(one)
     assert runs(one) == {"b"}
@@ -214,8 +199,7 @@ def test_a_resumed_request_is_next_by_its_age() -> None:
 def test_no_group_waits_for_a_paused_member() -> None:
     """Guards the others of a group strategy: one caller must not stop them."""
     one = scheduler(max_num_seqs=2, strategy=Strategy.STATIC, wait_s=1.0)
-    for name in "abcd":
-        one.submit(request(name), 0.0)
+    submit(one, *map(request, "abcd"))
     turn(one)
     one.pause(A, 0.0)
     one.cancel(B, 0.0)
@@ -239,14 +223,13 @@ def test_a_crash_leaves_the_paused_paused() -> None:
     assert one.plan(0.0) is None
     one.check()
     one.resume(A, 0.0)
-    assert turn(one)[0] is not None
+    assert turn(one)[0]
 
 
 def test_a_class_can_be_changed_while_it_waits_and_while_it_runs() -> None:
     """Guards reprioritise: the queue and the order of those who run follow it."""
     one = scheduler(max_num_seqs=1, policy=Policy.PRIORITY)
-    for name in "abc":
-        one.submit(request(name), 0.0)
+    submit(one, *map(request, "abc"))
     turn(one)
     one.reprioritise(C, Priority.CRITICAL)
     turn(one)
@@ -270,14 +253,11 @@ def test_without_preemption_nobody_is_displaced() -> None:
 def test_under_separate_a_tick_has_prefills_or_decodes() -> None:
     """Guards the mix `separate`: never both, in turns, and each of them sized apart."""
     one = scheduler(mix=Mix.SEPARATE, prefill_chunk=8, prefill_batch_size=1, decode_batch_size=1)
-    for name in "abcd":
-        one.submit(request(name, 30), 0.0)
+    submit(one, *(request(name, 30) for name in "abcd"))
     kinds = []
     for _ in range(40):
-        batch, _ = turn(one)
-        assert batch is not None
-        assert len(batch.entries) == 1
-        kinds.append(batch.entries[0].length > 1)
+        (span,) = turn(one)[0].values()
+        kinds.append(span > 1)
     assert kinds[:8] == [True, True, True, True, True, False, True, False]
     starts = {each.slot for each in one.detail(0.0).slots if each.token_count > 31}
     assert len(starts) == 4, "everybody generates, though one at a time"
@@ -286,21 +266,13 @@ def test_under_separate_a_tick_has_prefills_or_decodes() -> None:
 def test_under_separate_those_who_were_sent_back_have_no_turn() -> None:
     """Guards the engine: a prefill sent a decode back, found no room all the same, and then the
     decodes had one among them that was none any more."""
-    traits = Traits(name="none", slots_max=8, kv_tokens=38, model_len_max=38, batch_invariant=True)
-    settings = SchedulerSettings(
-        model_len_max=38,
-        max_num_seqs=8,
-        mix=Mix.SEPARATE,
-        prefill_chunk=8,
-        watermark=0.0,
-        enable_prefix_caching=False,
+    traits = replace(TRAITS, kv_tokens=38)
+    one = scheduler(
+        8, traits, mix=Mix.SEPARATE, prefill_chunk=8, watermark=0.0, enable_prefix_caching=False
     )
-    one = Scheduler(settings, traits, (9,))
-    for name in "ab":
-        one.submit(request(name, 5), 0.0)
+    submit(one, *(request(name, 5) for name in "ab"))
     turn(one)
-    one.submit(request("p", 24), 0.0)
-    one.submit(request("d", 2), 0.0)
+    submit(one, request("p", 24), request("d", 2))
     for _ in range(12):
         turn(one)
     assert one.counters["kv_full"] > 0
@@ -310,20 +282,12 @@ def test_under_separate_tenants_take_turns_at_the_prefill() -> None:
     """Guards a short prompt behind five long ones of another key."""
     one = scheduler(mix=Mix.SEPARATE, prefill_chunk=4, prefill_batch_size=1)
     share = Share(waiting_max=9, waiting_tokens_max=1000, running_max=6)
-    for name in "abcde":
-        one.submit(request(name, 70, share=share, tenant="x"), 0.0)
+    submit(one, *(request(name, 70, share=share, tenant="x") for name in "abcde"))
     one.submit(request("s", 6, share=share, tenant="y"), 0.0)
     for _ in range(70 // 4 + 3):
         turn(one)
     views = {str(each.request_id): each.token_count for each in one.detail(0.0).slots}
     assert views["s"] >= 6
-
-
-class ByName:
-    """The last letter first."""
-
-    def rank(self, candidate: Candidate) -> float:
-        return -ord(candidate.request_id[0])
 
 
 class Broken:
@@ -361,9 +325,8 @@ def started(one: Scheduler) -> list[str]:
 
 def test_a_policy_of_ones_own_orders_the_waiting() -> None:
     """Guards the protocol: the smallest rank is next."""
-    one = scheduler(max_num_seqs=1, policy=ByName())
-    for name in "abcde":
-        one.submit(request(name), 0.0)
+    one = scheduler(max_num_seqs=1, policy=LastFirst())
+    submit(one, *map(request, "abcde"))
     assert started(one) == list("edcba")
     assert one.counters["policy_faults"] == 0
 
@@ -371,8 +334,7 @@ def test_a_policy_of_ones_own_orders_the_waiting() -> None:
 def test_a_policy_that_gives_no_rank_harms_nobody_and_is_named() -> None:
     """Guards the engine against a policy that raises or answers nonsense."""
     one = scheduler(max_num_seqs=1, policy=Broken())
-    for name in "abcde":
-        one.submit(request(name), 0.0)
+    submit(one, *map(request, "abcde"))
     complaints = one.complaints
     assert len(complaints) == one.counters["policy_faults"] == 5
     assert "The policy Broken gave request e no rank" in complaints[-1]
@@ -382,14 +344,13 @@ def test_a_policy_that_gives_no_rank_harms_nobody_and_is_named() -> None:
 def test_a_policy_cannot_end_the_engine() -> None:
     """Guards the engine thread: an exit, and an error that cannot be put into words."""
     one = scheduler(max_num_seqs=1, policy=Quits())
-    for name in "ab":
-        one.submit(request(name), 0.0)
+    submit(one, *map(request, "ab"))
     assert [each.split(": ")[1] for each in one.complaints] == ["SystemExit", "Unspeakable"]
 
 
 def test_the_oldest_is_not_overtaken_for_ever_by_any_policy() -> None:
     """Guards invariant 8: the rule of elders stands above a policy of one's own."""
-    one = scheduler(max_num_seqs=1, policy=ByName(), overtake_s=10.0)
+    one = scheduler(max_num_seqs=1, policy=LastFirst(), overtake_s=10.0)
     one.submit(request("a"), 0.0)
     one.submit(request("z"), 11.0)
     turn(one, 11.0)

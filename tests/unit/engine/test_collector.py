@@ -8,7 +8,7 @@ from jitney.core.params import SamplingParams, StructuredOutputsParams
 from jitney.core.request import Request, RequestId
 from jitney.core.sequence import make_sequences
 from jitney.core.stops import StopTable
-from jitney.engine.answer import Delta, Ending, Usage
+from jitney.engine.answer import Answer, Delta, Usage
 from jitney.engine.collector import READ_TOO_SLOWLY, Collector
 from jitney.engine.mailbox import Mailbox
 from jitney.errors import BackendFailed, DeadlineExceeded, InvalidRequest, QueueFull
@@ -47,6 +47,11 @@ class Story:
             )
         )
 
+    def answer(self, at: float = 15.0) -> Answer:
+        answer = self.collector.ending(at).answer
+        assert answer is not None
+        return answer
+
     def deltas(self) -> list[Delta]:
         found = []
         while isinstance(item := self.mailbox.fetch(), Delta):
@@ -64,8 +69,7 @@ def test_deltas_joined_are_the_text_of_the_answer() -> None:
         seen.extend(story.deltas())
     story.finish()
     seen.extend(story.deltas())
-    answer = story.collector.ending(15.0).answer
-    assert answer is not None
+    answer = story.answer()
     assert "".join(delta.text for delta in seen) == answer.completions[0].text == text
     tokens = [token for delta in seen for token in delta.tokens]
     assert tuple(tokens) == answer.completions[0].tokens
@@ -93,9 +97,7 @@ def test_a_stop_string_across_tokens_is_a_verdict_and_never_seen() -> None:
     story.finish(FinishReason.STOP)
     (last,) = story.deltas()
     assert (last.text, last.finish_reason, last.stop_reason) == ("", FinishReason.STOP, "END")
-    answer = story.collector.ending(15.0).answer
-    assert answer is not None
-    completion = answer.completions[0]
+    completion = story.answer().completions[0]
     assert (completion.text, completion.stop_reason) == ("ab ", "END")
     assert completion.tokens == tuple(encode("ab END", special=False))
 
@@ -105,10 +107,8 @@ def test_a_stop_string_in_the_last_token_beats_the_length_limit() -> None:
     story = Story(make_request(stop=["."]))
     story.text("a.")
     story.finish(FinishReason.LENGTH)
-    answer = story.collector.ending(15.0).answer
-    assert answer is not None
-    assert answer.completions[0].finish_reason is FinishReason.STOP
-    assert answer.completions[0].text == "a"
+    completion = story.answer().completions[0]
+    assert (completion.finish_reason, completion.text) == (FinishReason.STOP, "a")
 
 
 def test_text_held_back_for_a_stop_string_comes_out_at_the_end() -> None:
@@ -116,9 +116,7 @@ def test_text_held_back_for_a_stop_string_comes_out_at_the_end() -> None:
     story = Story(make_request(stop=["END"]))
     story.text("so EN")
     story.finish(FinishReason.STOP, stop_reason=None)
-    answer = story.collector.ending(15.0).answer
-    assert answer is not None
-    assert answer.completions[0].text == "so EN"
+    assert story.answer().completions[0].text == "so EN"
     assert "".join(delta.text for delta in story.deltas()) == "so EN"
 
 
@@ -134,8 +132,7 @@ def test_the_answer_carries_logprobs_their_sum_usage_and_times() -> None:
     story.token(65)
     story.token(66, at=13.0)
     story.finish(stop_reason=None)
-    answer = story.collector.ending(16.0).answer
-    assert answer is not None
+    answer = story.answer(16.0)
     completion = answer.completions[0]
     assert completion.cumulative_logprob == -1.0
     assert completion.logprobs == (TokenLogprob(65, -0.5), TokenLogprob(66, -0.5))
@@ -151,8 +148,7 @@ def test_logprobs_are_absent_unless_asked_for() -> None:
     """Guards against an empty list where callers look for None."""
     story = Story(make_request())
     story.finish()
-    answer = story.collector.ending(15.0).answer
-    assert answer is not None
+    answer = story.answer()
     assert answer.completions[0].logprobs is None
     assert answer.completions[0].cumulative_logprob is None
     assert answer.prompt_logprobs is None
@@ -168,9 +164,7 @@ def test_a_request_is_done_when_its_last_completion_is() -> None:
     story.token(66, index=0)
     story.finish(index=0)
     assert story.collector.is_done
-    answer = story.collector.ending(15.0).answer
-    assert answer is not None
-    assert [each.text for each in answer.completions] == ["B", "A"]
+    assert [each.text for each in story.answer().completions] == ["B", "A"]
 
 
 def test_an_event_after_the_end_is_our_mistake() -> None:
@@ -214,10 +208,8 @@ def test_a_deadline_is_an_error_that_keeps_what_was_made() -> None:
     story = Story(make_request())
     story.text("abc")
     story.finish(FinishReason.DEADLINE)
-    ending: Ending = story.collector.ending(15.0)
-    assert isinstance(ending.error, DeadlineExceeded)
-    assert ending.answer is not None
-    assert ending.answer.completions[0].text == "abc"
+    assert isinstance(story.collector.ending(15.0).error, DeadlineExceeded)
+    assert story.answer().completions[0].text == "abc"
 
 
 def test_a_cancelled_request_is_an_answer_and_no_error() -> None:
@@ -225,10 +217,8 @@ def test_a_cancelled_request_is_an_answer_and_no_error() -> None:
     story = Story(make_request())
     story.text("abc")
     story.finish(FinishReason.CANCELLED)
-    ending = story.collector.ending(15.0)
-    assert ending.error is None
-    assert ending.answer is not None
-    assert ending.answer.was_cancelled
+    assert story.collector.ending(15.0).error is None
+    assert story.answer().was_cancelled
 
 
 def test_what_takes_time_is_made_once_for_all_completions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,10 +258,8 @@ def test_logprobs_of_a_bounded_stream_are_not_kept_when_they_were_sent() -> None
     story.finish()
     (delta,) = story.deltas()
     assert [each.token for each in delta.logprobs] == [ord(each) for each in "one near"]
-    answer = story.collector.ending(15.0).answer
-    assert answer is not None
-    assert answer.completions[0].logprobs is None
-    assert answer.completions[0].text == "one near"
+    completion = story.answer().completions[0]
+    assert (completion.logprobs, completion.text) == (None, "one near")
 
 
 def test_what_nobody_reads_is_a_verdict_and_a_sentence() -> None:
@@ -282,7 +270,5 @@ def test_what_nobody_reads_is_a_verdict_and_a_sentence() -> None:
     assert 400 < first < 2900
     assert set(verdicts[:first]) == {None}
     story.finish(FinishReason.CANCELLED)
-    ending = story.collector.ending(15.0)
-    assert ending.answer is not None
-    assert ending.answer.was_cancelled
-    assert ending.answer.completions[0].message == READ_TOO_SLOWLY
+    assert story.answer().was_cancelled
+    assert story.answer().completions[0].message == READ_TOO_SLOWLY

@@ -1,32 +1,22 @@
 """A caller's end of a request, by thread and by event loop."""
 
 import asyncio
-import threading
 from collections.abc import Callable
-from typing import Protocol
 
 import pytest
 
-from jitney.core.backend import Backend
 from jitney.core.events import FinishReason
 from jitney.core.request import Priority
 from jitney.core.rules.pauses import PauseOutcome
-from jitney.engine.answer import Ending
+from jitney.engine.answer import Delta, Ending
 from jitney.engine.engine import Engine
 from jitney.engine.handle import Handle
 from jitney.engine.mailbox import Mailbox
 from jitney.errors import DeadlineExceeded, EngineStopped
-from tests.unit.engine.worlds import make_request
+from tests.unit.engine.worlds import FaultyBackend, make_request
 
 WAIT_S = 100.0
 MakeEngine = Callable[..., Engine]
-
-
-class Gated(Backend, Protocol):
-    """What these tests need of the backend that the fixture gives."""
-
-    gate: threading.Event
-    entered: threading.Event
 
 
 def test_a_loop_over_a_handle_gives_the_text_of_its_result(make_engine: MakeEngine) -> None:
@@ -39,21 +29,6 @@ def test_a_loop_over_a_handle_gives_the_text_of_its_result(make_engine: MakeEngi
     assert texts == [completion.text for completion in answer.completions]
     assert list(handle) == []
     assert handle.shaped(lambda each: len(each.completions)).result(WAIT_S) == 2
-
-
-def test_async_for_gives_the_same_on_the_same_class(make_engine: MakeEngine) -> None:
-    """Guards the async twin."""
-    engine = make_engine()
-
-    async def main() -> tuple[str, str]:
-        async with asyncio.timeout(WAIT_S):
-            handle = await engine.submit_async(make_request(max_tokens=40))
-            texts = [delta.text async for delta in handle]
-            answer = await handle.result_async()
-        return "".join(texts), answer.completions[0].text
-
-    streamed, whole = asyncio.run(main())
-    assert streamed == whole != ""
 
 
 def test_leaving_a_with_block_cancels_what_is_unfinished(make_engine: MakeEngine) -> None:
@@ -93,7 +68,7 @@ def test_a_result_that_is_not_there_in_time_leaves_the_request_running(
 
 
 def test_a_paused_request_stands_still_until_it_is_resumed(
-    make_engine: MakeEngine, backend: Gated
+    make_engine: MakeEngine, backend: FaultyBackend
 ) -> None:
     """Guards pause and resume across the threads: the text is whole, and others go on."""
     engine = make_engine()
@@ -127,27 +102,19 @@ def test_closing_lets_the_paused_run_to_their_end(make_engine: MakeEngine) -> No
 
 
 def test_what_went_wrong_is_raised_after_the_deltas_and_what_was_made_is_kept(
-    make_engine: MakeEngine, backend: Gated
+    make_engine: MakeEngine,
 ) -> None:
     """Guards against errors that swallow text, and text that hides an error."""
-    backend.gate.clear()
-    engine = make_engine()
-    # On a busy machine a short one may pass before the first batch is begun.
-    for timeout_s in (0.05, 1.0, 10.0):
-        handle = engine.send(make_request(max_tokens=1000, request_timeout_s=timeout_s))
-        if backend.entered.wait(2 * timeout_s):
-            break
-    threading.Event().wait(timeout_s)  # the deadline passes while the first batch is under way
-    backend.gate.set()
-    texts: list[str] = []
-
-    def read() -> None:
-        texts.extend(delta.text for delta in handle)
-
+    engine, mailbox = make_engine(), Mailbox()
+    answer = engine.submit(make_request()).result(WAIT_S)
+    handle = Handle(make_request(), mailbox, engine, lambda each: each)
+    mailbox.put(Delta(index=0, text="made"))
+    mailbox.end(Ending(answer, DeadlineExceeded("too late")))
+    deltas = iter(handle)
+    assert next(deltas).text == "made"
     with pytest.raises(DeadlineExceeded):
-        read()
-    assert handle.ending is not None
-    assert handle.ending.answer is not None
-    assert handle.ending.answer.completions[0].finish_reason is FinishReason.DEADLINE
+        next(deltas)
     with pytest.raises(DeadlineExceeded):
         handle.result(WAIT_S)
+    assert handle.ending is not None
+    assert handle.ending.answer is answer

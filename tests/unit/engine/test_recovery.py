@@ -1,21 +1,12 @@
 """Bringing a backend back: pauses, counting, giving up."""
 
-from typing import Protocol
-
 from jitney.core import limits
-from jitney.core.backend import Backend
 from jitney.engine.in_flight import PAUSE_S, PAUSE_S_MAX, Recovery
 from jitney.errors import BackendCrashed
+from tests.unit.engine.worlds import FaultyBackend
 
 
-class Resettable(Backend, Protocol):
-    """What these tests need of the backend that the fixture gives."""
-
-    reset_faults: list[Exception | None]
-    reset_count: int
-
-
-def test_a_healthy_backend_is_left_alone(backend: Resettable) -> None:
+def test_a_healthy_backend_is_left_alone(backend: FaultyBackend) -> None:
     """Guards against resets that nobody asked for: they cost all memory."""
     recovery = Recovery(backend)
     assert recovery.attempt(0.0) is None
@@ -23,7 +14,7 @@ def test_a_healthy_backend_is_left_alone(backend: Resettable) -> None:
     assert backend.reset_count == 0
 
 
-def test_a_lost_backend_is_reset_once(backend: Resettable) -> None:
+def test_a_lost_backend_is_reset_once(backend: FaultyBackend) -> None:
     """Guards against a backend that stays lost, and against resetting it at every tick."""
     recovery = Recovery(backend)
     recovery.lose(0.0)
@@ -34,7 +25,7 @@ def test_a_lost_backend_is_reset_once(backend: Resettable) -> None:
     assert backend.reset_count == 1
 
 
-def test_pauses_grow_and_nothing_is_tried_before_they_are_over(backend: Resettable) -> None:
+def test_pauses_grow_and_nothing_is_tried_before_they_are_over(backend: FaultyBackend) -> None:
     """Guards against a machine that is kept busy by a backend which cannot start."""
     backend.reset_faults = [BackendCrashed("no"), BackendCrashed("no")]
     recovery = Recovery(backend)
@@ -51,7 +42,7 @@ def test_pauses_grow_and_nothing_is_tried_before_they_are_over(backend: Resettab
     assert recovery.failed_count == 0
 
 
-def test_it_gives_up_after_the_stated_time(backend: Resettable) -> None:
+def test_it_gives_up_after_the_stated_time(backend: FaultyBackend) -> None:
     """Guards against restarts without end, and against pauses that grow without one."""
     backend.reset_faults = [OSError("no")] * 100
     recovery = Recovery(backend)
@@ -66,7 +57,7 @@ def test_it_gives_up_after_the_stated_time(backend: Resettable) -> None:
     assert 7.0 + limits.GIVE_UP_S <= tried_at < 7.0 + limits.GIVE_UP_S + PAUSE_S_MAX
 
 
-def test_it_does_not_give_up_because_a_clock_leapt(backend: Resettable) -> None:
+def test_it_does_not_give_up_because_a_clock_leapt(backend: FaultyBackend) -> None:
     """Guards a machine that was suspended: one failed attempt is no reason."""
     backend.reset_faults = [OSError("no")] * limits.GIVE_UP_ATTEMPTS
     recovery = Recovery(backend)
@@ -77,7 +68,7 @@ def test_it_does_not_give_up_because_a_clock_leapt(backend: Resettable) -> None:
     assert recovery.has_given_up
 
 
-def test_the_time_starts_anew_with_each_loss(backend: Resettable) -> None:
+def test_the_time_starts_anew_with_each_loss(backend: FaultyBackend) -> None:
     """Guards a backend that is lost now and then: each time it has as long to come back."""
     recovery = Recovery(backend)
     recovery.lose(0.0)

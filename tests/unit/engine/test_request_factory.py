@@ -139,21 +139,25 @@ class Counting(FakeBackend):
         return super().encode(texts)
 
 
+def counting(model_len_max: int = 4096) -> tuple[Counting, RequestFactory]:
+    backend = Counting()
+    return backend, RequestFactory(backend, model_len_max, lambda: 0)
+
+
 NAMES = (("x", True), ("<|end|>", False))
 
 
 def test_all_parts_of_a_prompt_are_one_message() -> None:
     """Guards everybody's turn at the tokenizer: each call is a round trip to another process."""
-    backend = Counting()
-    tokens = RequestFactory(backend, 4096, lambda: 0).encode(NAMES * 100)
+    backend, factory = counting()
+    tokens = factory.encode(NAMES * 100)
     assert backend.calls == [200]
     assert tokens == tuple(FakeBackend(FakeSettings()).encode([("x<|end|>", False)])) * 100
 
 
 def test_more_parts_than_the_context_has_tokens_are_refused_unread() -> None:
     """Guards the tokenizer: each part is a token at least, so that it could never fit."""
-    backend = Counting()
-    factory = RequestFactory(backend, 64, lambda: 0)
+    backend, factory = counting(64)
     with pytest.raises(ContextLengthExceeded, match="66 parts"):
         factory.encode(NAMES * 33)
     assert backend.calls == []
@@ -164,8 +168,7 @@ def test_long_work_is_cut_into_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards those who wait for the tokenizer: one slice is the most that they wait for."""
     monkeypatch.setattr(limits, "SLICE_TEXTS", 3)
     monkeypatch.setattr(limits, "SLICE_CHARACTERS", 10)
-    backend = Counting()
-    factory = RequestFactory(backend, 4096, lambda: 0)
+    backend, factory = counting()
     factory.encode(tuple((text, True) for text in ("a", "", "b", "c", "d")))
     assert backend.calls == [3, 1]
     backend.calls.clear()
@@ -176,8 +179,7 @@ def test_long_work_is_cut_into_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_nobody_waits_for_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards the tokenizer against the work of those who left."""
     monkeypatch.setattr(limits, "SLICE_TEXTS", 2)
-    backend = Counting()
-    factory = RequestFactory(backend, 4096, lambda: 0)
+    backend, factory = counting()
     with pytest.raises(GivenUp):
         factory.encode(NAMES * 100, lambda: len(backend.calls) < 3)
     assert backend.calls == [2, 2, 2]
@@ -188,10 +190,9 @@ def test_what_nobody_waits_for_is_given_up(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_no_constraint_is_compiled_for_who_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards those who wait for the compiler, which does one at a time."""
-    backend = Counting()
+    backend, factory = counting()
     prepared: list[object] = []
     monkeypatch.setattr(backend, "prepare", prepared.append)
-    factory = RequestFactory(backend, 4096, lambda: 0)
     params = SamplingParams(structured_outputs=StructuredOutputsParams(regex="a+"))
     with pytest.raises(GivenUp):
         factory.make((65,), params, is_wanted=lambda: False)

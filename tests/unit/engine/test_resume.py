@@ -8,7 +8,7 @@ import pytest
 from jitney.core.events import FinishReason
 from jitney.core.params import StructuredOutputsParams
 from jitney.core.request import Request
-from jitney.engine.answer import Answer, Delta
+from jitney.engine.answer import Answer, Completion, Delta
 from jitney.engine.mailbox import Mailbox
 from jitney.records import RequestStarted
 from tests.unit.engine.worlds import make_request, make_world
@@ -46,16 +46,19 @@ def test_it_goes_on_from_every_token_as_if_nothing_had_happened(asked: dict[str,
     deltas, whole = run(request)
     (completion,) = whole.completions
     for cut in range(len(deltas)):
-        before = deltas[:cut]
-        made = tuple(token for delta in before for token in delta.tokens)
-        after, answer = run(replace(request, resumed=(made,)))
-        (resumed,) = answer.completions
-        assert "".join(each.text for each in (*before, *after)) == completion.text
-        assert resumed.text == completion.text
+        text, resumed = resumed_at(request, deltas, cut)
+        assert text == resumed.text == completion.text
         assert resumed.tokens == completion.tokens
         assert resumed.finish_reason is completion.finish_reason
         assert resumed.usage.completion_count == completion.usage.completion_count
         assert resumed.usage.prompt_count == completion.usage.prompt_count
+
+
+def resumed_at(request: Request, deltas: list[Delta], cut: int) -> tuple[str, Completion]:
+    """Go on after so many deltas: the text of both parts, and the completion."""
+    tokens = tuple(token for delta in deltas[:cut] for token in delta.tokens)
+    after, answer = run(replace(request, resumed=(tokens,)))
+    return "".join(each.text for each in (*deltas[:cut], *after)), answer.completions[0]
 
 
 def test_a_stop_string_across_the_cut_is_found() -> None:
@@ -67,11 +70,8 @@ def test_a_stop_string_across_the_cut_is_found() -> None:
     text = whole.completions[0].text
     assert whole.completions[0].stop_reason == stop
     for cut in range(len(deltas)):
-        before = deltas[:cut]
-        made = tuple(token for delta in before for token in delta.tokens)
-        after, answer = run(replace(request, resumed=(made,)))
-        assert "".join(each.text for each in (*before, *after)) == text
-        assert answer.completions[0].stop_reason == stop
+        together, resumed = resumed_at(request, deltas, cut)
+        assert (together, resumed.stop_reason) == (text, stop)
 
 
 def test_one_that_lost_only_its_end_ends_at_once() -> None:
@@ -107,16 +107,14 @@ def test_only_tokens_of_its_prompt_count_as_cached() -> None:
     prompt."""
     world = make_world()
     request = make_request("a prompt", max_tokens=24)
-    world.tick.submit(request, Mailbox(streams=False))
+    world.submit(request, streams=False)
     world.run_dry()
     _, whole = run(request)
     made = whole.completions[0].tokens[:16]
     again = make_request("a prompt", max_tokens=24)
-    world.tick.submit(replace(again, resumed=(made,)), Mailbox(streams=False))
+    world.submit(replace(again, resumed=(made,)), streams=False)
     world.run_dry()
-    cached = [
-        each.prefix_cache_tokens for each in world.records if isinstance(each, RequestStarted)
-    ]
+    cached = [each.prefix_cache_tokens for each in world.records_of(RequestStarted)]
     assert cached == [0, 8]
     statistics = world.tick.statistics
     assert (statistics.started_prompt_tokens, statistics.cached_tokens) == (16, 8)

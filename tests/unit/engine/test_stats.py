@@ -4,19 +4,14 @@ from dataclasses import fields, replace
 
 import pytest
 
-from jitney.backends.fake.backend import FakeBackend, FakeSettings
-from jitney.core.params import SamplingParams
-from jitney.core.request import Request, RequestId
+from jitney.backends.fake.backend import FakeSettings
+from jitney.core.request import RequestId
 from jitney.core.rules.cost import Fit
-from jitney.core.scheduler import Scheduler
-from jitney.core.scheduler_settings import SchedulerSettings
-from jitney.engine.mailbox import Mailbox
-from jitney.engine.observe import Observers
 from jitney.engine.stats import Statistics, Stats
-from jitney.engine.tick import Tick
 from jitney.errors import BackendFailed, DeadlineExceeded
-from jitney.records import Record, RequestAccepted, RequestDone, RequestStarted, TickRecord
+from jitney.records import RequestAccepted, RequestDone, RequestStarted, TickRecord
 from tests.snapshots_for_tests import IDLE
+from tests.unit.engine.worlds import FaultyBackend, make_request, make_world
 from tests.unit.server.observe import records_for_tests as records
 
 
@@ -46,16 +41,21 @@ def tick(at: float, batch_size: int, forward_ms: float, sampled_tokens: int) -> 
 NOTHING = replace(IDLE, slot_count=8, kv_tokens=0)
 
 
-def test_nothing_yet_is_zeros() -> None:
+@pytest.fixture
+def statistics() -> Statistics:
+    """Of an engine that has done nothing yet."""
+    return Statistics(0.0, NOTHING)
+
+
+def test_nothing_yet_is_zeros(statistics: Statistics) -> None:
     """Guards against a division by zero in the first second of a server."""
-    stats = Statistics(0.0, NOTHING).stats(0.0)
+    stats = statistics.stats(0.0)
     assert (stats.total_requests, stats.avg_batch_size, stats.tokens_per_second) == (0, 0.0, 0.0)
     assert stats.gpu_utilization == 0.0
 
 
-def test_every_accepted_request_is_in_exactly_one_place() -> None:
+def test_every_accepted_request_is_in_exactly_one_place(statistics: Statistics) -> None:
     """Guards invariant 7."""
-    statistics = Statistics(0.0, NOTHING)
     for _ in range(5):
         statistics.take(accepted(1.0))
     statistics.take(done(2.0, 100.0))
@@ -73,9 +73,8 @@ def test_every_accepted_request_is_in_exactly_one_place() -> None:
     assert (stats.timeout_count, stats.error_count, stats.live_requests) == (1, 1, 1)
 
 
-def test_rates_are_per_second_of_busy_time() -> None:
+def test_rates_are_per_second_of_busy_time(statistics: Statistics) -> None:
     """Guards against rates that decay while nobody asks for anything."""
-    statistics = Statistics(0.0, NOTHING)
     statistics.take(accepted(10.0))
     statistics.take(tick(11.0, 1, 500.0, 8))
     statistics.take(done(12.0, 2000.0))
@@ -88,9 +87,8 @@ def test_rates_are_per_second_of_busy_time() -> None:
     assert stats.gpu_utilization == 0.5 / 40.0
 
 
-def test_averages_are_over_what_was_seen() -> None:
+def test_averages_are_over_what_was_seen(statistics: Statistics) -> None:
     """Guards the averages of the seeds' statistics."""
-    statistics = Statistics(0.0, NOTHING)
     for at, waited_ms in ((1.0, 10.0), (1.0, 30.0)):
         statistics.take(accepted(at))
         statistics.take(started(at, waited_ms))
@@ -105,9 +103,8 @@ def test_averages_are_over_what_was_seen() -> None:
     assert (stats.total_batches, stats.computed_prompt_tokens, stats.cached_tokens) == (2, 8, 4)
 
 
-def test_averages_leave_out_the_background() -> None:
+def test_averages_leave_out_the_background(statistics: Statistics) -> None:
     """Guards the averages beside a batch, whose lines may wait for hours; and that they count."""
-    statistics = Statistics(0.0, NOTHING)
     for name, waited_ms in (("a", 10.0), ("x", 9e6)):
         request_id = RequestId(name)
         begin = replace(accepted(1.0), request_id=request_id, is_background=name == "x")
@@ -119,39 +116,22 @@ def test_averages_leave_out_the_background() -> None:
     assert (stats.total_requests, stats.completed_requests, stats.live_requests) == (2, 2, 0)
 
 
-def drain(engine: Tick) -> None:
-    """Turn until nothing lives."""
-    while engine.has_work:
-        engine.run()
-
-
 def test_shares_of_time_are_a_recount_of_the_records_and_together_one() -> None:
     """Guards the split: a pass with both kinds belonged to one of them, and idle time to nobody.
 
     The backend is said to take 10 ms and 1 ms for each token, which is what the fit must find.
     """
 
-    class Now:
-        moment = 100.0
-
-        def now(self) -> float:
-            return self.moment
-
-    backend = FakeBackend(FakeSettings(eos_period=0, tick_s=0.01, token_s=0.001))
-    settings = SchedulerSettings(model_len_max=400, max_num_seqs=4, prefill_chunk=16)
-    clock, observers, seen = Now(), Observers(), list[Record]()
-    observers.add(seen.append)
-    engine = Tick(Scheduler(settings, backend.traits, ()), backend, clock, observers)
+    backend = FaultyBackend(FakeSettings(eos_period=0, tick_s=0.01, token_s=0.001))
+    world = make_world(backend, model_len_max=400, max_num_seqs=4, prefill_chunk=16)
     for number in range(20):
         prompt = tuple(range(5 * number, 5 * number + 60))
-        params = SamplingParams(temperature=0.0, max_tokens=5 + 3 * number)
-        name = RequestId(str(number))
-        engine.submit(Request(id=name, prompt=prompt, params=params, seed=1), Mailbox())
+        world.submit(replace(make_request(max_tokens=5 + 3 * number), prompt=prompt))
         if number == 3:
             # The first four end one after the other: batches of every size, without prefill.
-            drain(engine)
-    drain(engine)
-    ticks = [each for each in seen if isinstance(each, TickRecord)]
+            world.run_dry()
+    world.run_dry()
+    ticks = world.records_of(TickRecord)
     mixed = [each for each in ticks if each.decode_tokens and each.prefill_tokens]
     assert len(mixed) > 10
     for each in mixed:
@@ -159,7 +139,7 @@ def test_shares_of_time_are_a_recount_of_the_records_and_together_one() -> None:
     prefill_ms = sum(each.forward_ms - each.decode_ms for each in ticks)
     decode_ms = sum(each.decode_ms for each in ticks)
     uptime_s = 2 * (prefill_ms + decode_ms) / 1e3
-    stats = engine.statistics.stats(clock.moment + uptime_s)
+    stats = world.tick.statistics.stats(world.clock.moment + uptime_s)
     assert stats.prefill_share == pytest.approx(prefill_ms / 1e3 / uptime_s)
     assert stats.decode_share == pytest.approx(decode_ms / 1e3 / uptime_s)
     assert stats.idle_share == pytest.approx(0.5)
@@ -168,9 +148,10 @@ def test_shares_of_time_are_a_recount_of_the_records_and_together_one() -> None:
     assert stats.cost_per_sequence_ms == pytest.approx(1.0)
 
 
-def test_shares_are_together_one_however_long_the_backend_says_it_took() -> None:
+def test_shares_are_together_one_however_long_the_backend_says_it_took(
+    statistics: Statistics,
+) -> None:
     """Guards the first second, and a backend whose clock is not ours."""
-    statistics = Statistics(0.0, NOTHING)
     stats = statistics.stats(0.0)
     assert (stats.prefill_share, stats.decode_share, stats.idle_share) == (0.0, 0.0, 1.0)
     statistics.take(tick(1.0, 1, 8000.0, 1))
@@ -178,18 +159,16 @@ def test_shares_are_together_one_however_long_the_backend_says_it_took() -> None
     assert (stats.prefill_share, stats.decode_share, stats.idle_share) == (0.75, 0.25, 0.0)
 
 
-def test_idle_slots_are_those_that_could_run_beside_the_others() -> None:
+def test_idle_slots_are_those_that_could_run_beside_the_others(statistics: Statistics) -> None:
     """Guards the count of idle slots: what is kept for its prefix takes nobody's place."""
-    statistics = Statistics(0.0, NOTHING)
     statistics.note(replace(NOTHING, running_count=3, cached_count=7), 0.0)
     stats = statistics.stats(1.0)
     assert (stats.slot_count, stats.active_slots, stats.idle_slots) == (8, 3, 5)
     assert stats.cached_slots == 7
 
 
-def test_the_cost_of_a_batch_is_told_when_two_sizes_were_seen() -> None:
+def test_the_cost_of_a_batch_is_told_when_two_sizes_were_seen(statistics: Statistics) -> None:
     """Guards against a fixed cost that is no such thing: one size tells nothing apart."""
-    statistics = Statistics(0.0, NOTHING)
     for fit, expected in (
         (None, (None, None)),
         (Fit(0.012, None), (None, None)),
@@ -218,9 +197,10 @@ def test_every_figure_of_the_two_lists_has_its_name() -> None:
     assert names >= CONTINUOUS_BATCHING_STATS
 
 
-def test_a_stall_is_counted_from_the_last_tick_or_from_when_one_was_due() -> None:
+def test_a_stall_is_counted_from_the_last_tick_or_from_when_one_was_due(
+    statistics: Statistics,
+) -> None:
     """Guards health and the alert: idle time, a pause and a window are no stall."""
-    statistics = Statistics(0.0, NOTHING)
     assert statistics.stalled_s(90.0) == 0.0
     statistics.note(replace(NOTHING, running_count=1), 90.0)
     assert statistics.stalled_s(97.0) == 7.0
@@ -234,10 +214,9 @@ def test_a_stall_is_counted_from_the_last_tick_or_from_when_one_was_due() -> Non
     assert statistics.stalled_s(601.0) == 1.0
 
 
-def test_time_in_which_all_are_paused_is_not_busy() -> None:
+def test_time_in_which_all_are_paused_is_not_busy(statistics: Statistics) -> None:
     """Guards the rates, which tell refused callers when to come back: a pause is no work, and the
     time in which a group is gathered belongs to it."""
-    statistics = Statistics(0.0, NOTHING)
     statistics.take(accepted(10.0))
     statistics.note(replace(NOTHING, running_count=1), 10.0)
     statistics.note(replace(NOTHING, paused_count=1), 12.0)

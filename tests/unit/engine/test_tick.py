@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from jitney.core import limits
-from jitney.core.batch import Batch, Outcome
 from jitney.core.events import FinishReason
-from jitney.core.request import Priority, Request, RequestId
+from jitney.core.request import Priority, RequestId
 from jitney.core.scheduler_settings import Policy, Strategy
 from jitney.core.snapshot import Snapshot
-from jitney.engine.answer import Answer, Ending
+from jitney.engine.answer import Ending
 from jitney.engine.collector import Collector
 from jitney.engine.mailbox import Mailbox
 from jitney.errors import (
@@ -33,7 +32,7 @@ from jitney.records import (
     RequestStarted,
     TickRecord,
 )
-from tests.unit.engine.worlds import World, make_request, make_world
+from tests.unit.engine.worlds import World, answer_of, make_request, make_world, texts_alone
 
 
 def cancel_all(world: World, names: str) -> None:
@@ -41,35 +40,11 @@ def cancel_all(world: World, names: str) -> None:
         world.tick.cancel(RequestId(name))
 
 
-def answer_of(mailbox: Mailbox) -> Answer:
-    ending = mailbox.ending
-    assert ending is not None, "not ended"
-    assert ending.error is None, ending.error
-    assert ending.answer is not None
-    return ending.answer
-
-
-def texts_alone(requests: list[Request]) -> list[str]:
-    """What each request gives in a world of its own."""
-    texts = []
-    for request in requests:
-        world, mailbox = make_world(), Mailbox()
-        world.tick.submit(request, mailbox)
-        world.run_dry()
-        texts.append(answer_of(mailbox).completions[0].text)
-    return texts
-
-
 def test_requests_run_together_give_what_they_give_alone() -> None:
     """Guards invariant 4 through text, stop strings and counting."""
     requests = [make_request(f"prompt {number}", max_tokens=20) for number in range(6)]
     world = make_world(max_num_seqs=4, prefill_chunk=3)
-    mailboxes = [Mailbox() for _ in requests]
-    for request, mailbox in zip(requests, mailboxes, strict=True):
-        world.tick.submit(request, mailbox)
-    world.run_dry()
-    texts = [answer_of(mailbox).completions[0].text for mailbox in mailboxes]
-    assert texts == texts_alone(requests)
+    assert world.texts(requests) == texts_alone(requests)
     world.tick.check()
 
 
@@ -77,8 +52,8 @@ def test_a_stop_string_ends_the_sequence_in_the_tick_that_finds_it() -> None:
     """Guards against tokens computed for a completion that is over."""
     (text,) = texts_alone([make_request("abc", max_tokens=20)])
     stop = text[4:7]
-    world, mailbox = make_world(), Mailbox()
-    world.tick.submit(make_request("abc", max_tokens=20, stop=stop), mailbox)
+    world = make_world()
+    mailbox = world.submit(make_request("abc", max_tokens=20, stop=stop))
     turns = 0
     while mailbox.ending is None:
         assert world.tick.run()
@@ -93,8 +68,8 @@ def test_a_stop_string_ends_the_sequence_in_the_tick_that_finds_it() -> None:
 
 def test_a_cancel_that_comes_during_the_forward_pass_is_taken_before_its_outcome() -> None:
     """Guards against tokens handed out after the caller said stop."""
-    world, mailbox = make_world(), Mailbox()
-    world.tick.submit(make_request(id="a", max_tokens=50), mailbox)
+    world = make_world()
+    mailbox = world.submit(make_request(id="a", max_tokens=50))
     world.tick.run()
     world.tick.run(lambda: world.tick.cancel(RequestId("a")))
     completion = answer_of(mailbox).completions[0]
@@ -106,14 +81,13 @@ def test_a_cancel_that_comes_during_the_forward_pass_is_taken_before_its_outcome
 
 def test_cancelling_twice_or_nobody_is_no_mistake() -> None:
     """Guards against a second ending, and against errors for a race that nobody can avoid."""
-    world, mailbox = make_world(), Mailbox()
-    world.tick.submit(make_request(id="a"), mailbox)
-    world.tick.cancel(RequestId("a"))
-    world.tick.cancel(RequestId("a"))
-    world.tick.cancel(RequestId("nobody"))
+    world = make_world()
+    mailbox = world.submit(make_request(id="a"))
+    for name in ("a", "a", "nobody"):
+        world.tick.cancel(RequestId(name))
     world.tick.run()
     assert answer_of(mailbox).was_cancelled
-    assert world.tick.statistics.stats(world.clock.now()).cancelled_requests == 1
+    assert world.stats.cancelled_requests == 1
 
 
 def test_a_turn_is_measured_a_few_times_however_many_leave_in_it(
@@ -129,30 +103,26 @@ def test_a_turn_is_measured_a_few_times_however_many_leave_in_it(
         return snapshot()
 
     monkeypatch.setattr(world.scheduler, "snapshot", counted)
-    mailboxes = {name: Mailbox() for name in "abcd"}
-    for name, mailbox in mailboxes.items():
-        world.tick.submit(make_request(id=name, max_tokens=50), mailbox)
+    mailboxes = [world.submit(make_request(id=name, max_tokens=50)) for name in "abcd"]
     for leaving in ("", "ab", "cd"):
         taken.clear()
         world.tick.run(partial(cancel_all, world, leaving))
         assert len(taken) <= 4
-    assert all(answer_of(mailbox).was_cancelled for mailbox in mailboxes.values())
+    assert all(answer_of(mailbox).was_cancelled for mailbox in mailboxes)
     assert world.tick.statistics.snapshot.running_count == 0
 
 
-def test_what_planning_changed_is_seen_during_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_planning_changed_is_seen_during_the_pass() -> None:
     """Guards what operators see: a forward pass may take long, and as many run as before."""
     world = make_world(max_num_seqs=1, policy=Policy.PRIORITY)
     seen: list[tuple[int, int]] = []
-    execute = world.backend.execute
 
-    def looked(batch: Batch) -> Outcome:
+    def look() -> None:
         snapshot = world.tick.statistics.snapshot
         seen.append((snapshot.counters["displaced"], snapshot.waiting_count))
-        return execute(batch)
 
-    monkeypatch.setattr(world.backend, "execute", looked)
-    world.tick.submit(make_request(id="low", max_tokens=9, priority=Priority.LOW), Mailbox())
+    world.backend.look = look
+    world.submit(make_request(id="low", max_tokens=9, priority=Priority.LOW))
     world.tick.run()
     high = make_request(id="high", max_tokens=9, priority=Priority.HIGH)
     world.tick.run(lambda: world.tick.submit(high, Mailbox()))
@@ -160,21 +130,14 @@ def test_what_planning_changed_is_seen_during_the_pass(monkeypatch: pytest.Monke
     assert seen == [(0, 0), (0, 0), (1, 1)]
 
 
-def test_a_start_is_told_before_the_first_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_is_told_before_the_first_pass() -> None:
     """Guards a fleet: a request that kills this process in its first pass must be known to run."""
     world = make_world()
     seen: list[int] = []
-    execute = world.backend.execute
-
-    def looked(batch: Batch) -> Outcome:
-        seen.append(sum(isinstance(record, RequestStarted) for record in world.records))
-        return execute(batch)
-
-    monkeypatch.setattr(world.backend, "execute", looked)
-    world.tick.submit(make_request(id="a", max_tokens=9), Mailbox())
-    world.tick.run()
-    world.tick.submit(make_request(id="b", max_tokens=9), Mailbox())
-    world.tick.run()
+    world.backend.look = lambda: seen.append(len(world.records_of(RequestStarted)))
+    for name in "ab":
+        world.submit(make_request(id=name, max_tokens=9))
+        world.tick.run()
     assert seen == [1, 2]
 
 
@@ -185,21 +148,16 @@ def test_a_lost_backend_costs_a_reset_and_no_text(fault: Exception) -> None:
     """Guards invariants 4 and 10: streams go on where they were."""
     requests = [make_request(f"prompt {number}", max_tokens=12) for number in range(3)]
     world = make_world()
-    mailboxes = [Mailbox() for _ in requests]
-    for request, mailbox in zip(requests, mailboxes, strict=True):
-        world.tick.submit(request, mailbox)
     world.backend.execute_faults = [None, None, None, fault]
-    world.run_dry()
-    assert world.backend.reset_count == 1
-    texts = [answer_of(mailbox).completions[0].text for mailbox in mailboxes]
-    assert texts == texts_alone(requests)
-    assert any(isinstance(record, BackendLost) for record in world.records)
+    assert world.texts(requests) == texts_alone(requests)
+    assert (world.backend.reset_count, world.stats.backend_failure_count) == (1, 1)
+    assert world.records_of(BackendLost)
 
 
 def test_a_request_that_always_breaks_the_backend_fails_with_the_reason() -> None:
     """Guards against one request that keeps the engine restarting for ever."""
-    world, mailbox = make_world(), Mailbox()
-    world.tick.submit(make_request(), mailbox)
+    world = make_world()
+    mailbox = world.submit(make_request())
     world.backend.execute_faults = [BackendFailed("poison")] * 50
     world.run_dry()
     assert mailbox.ending is not None
@@ -229,9 +187,7 @@ def test_an_idle_backend_that_is_gone_is_brought_back() -> None:
 def test_a_backend_that_cannot_be_started_stops_the_engine_and_everyone_is_told_once() -> None:
     """Guards against callers who wait for an engine that has given up (invariant 1)."""
     world = make_world()
-    mailboxes = [Mailbox() for _ in range(3)]
-    for mailbox in mailboxes:
-        world.tick.submit(make_request(), mailbox)
+    mailboxes = [world.submit(make_request()) for _ in range(3)]
     world.backend.execute_faults = [BackendCrashed("gone")]
     world.backend.reset_faults = [BackendCrashed("no memory")] * 100
     world.run_dry()
@@ -242,14 +198,14 @@ def test_a_backend_that_cannot_be_started_stops_the_engine_and_everyone_is_told_
         assert isinstance(mailbox.ending.error, EngineStopped)
         assert "no memory" in str(mailbox.ending.error)
     with pytest.raises(EngineStopped):
-        world.tick.submit(make_request(), Mailbox())
-    assert world.tick.statistics.stats(world.clock.now()).live_requests == 0
+        world.submit(make_request())
+    assert world.stats.live_requests == 0
 
 
 def test_a_deadline_passes_while_the_backend_is_away() -> None:
     """Guards invariant 8 when nothing can be planned."""
-    world, mailbox = make_world(), Mailbox()
-    world.tick.submit(make_request(request_timeout_s=0.2, max_tokens=100), mailbox)
+    world = make_world()
+    mailbox = world.submit(make_request(request_timeout_s=0.2, max_tokens=100))
     world.backend.execute_faults = [BackendCrashed("gone")]
     world.backend.reset_faults = [BackendCrashed("not yet")]
     assert world.tick.run()
@@ -265,10 +221,7 @@ def test_an_outcome_of_another_batch_is_a_fault_of_the_backend(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Guards against tokens given to the wrong sequence after frames got out of step."""
-    world, mailbox = make_world(), Mailbox()
-    request = make_request(max_tokens=4)
-    (expected,) = texts_alone([request])
-    world.tick.submit(request, mailbox)
+    world, requests = make_world(), [make_request(max_tokens=4)]
     execute = world.backend.execute
     outcomes: list[Any] = []
 
@@ -277,60 +230,56 @@ def test_an_outcome_of_another_batch_is_a_fault_of_the_backend(
         return outcomes[0] if len(outcomes) == 2 else outcomes[-1]
 
     monkeypatch.setattr(world.backend, "execute", stale)
-    world.run_dry()
+    assert world.texts(requests) == texts_alone(requests)
     assert world.backend.reset_count == 1
-    assert answer_of(mailbox).completions[0].text == expected
 
 
 def test_a_refusal_reaches_the_submitter_and_is_counted() -> None:
     """Guards against accepted requests that were never accepted (invariant 7)."""
     world = make_world(max_num_seqs=1, max_num_queued_reqs=1)
-    world.tick.submit(make_request(), Mailbox())
+    world.submit(make_request())
     with pytest.raises(QueueFull):
-        world.tick.submit(make_request(), Mailbox())
+        world.submit(make_request())
     with pytest.raises(ContextLengthExceeded):
-        world.tick.submit(make_request("x" * 2000), Mailbox())
-    stats = world.tick.statistics.stats(world.clock.now())
+        world.submit(make_request("x" * 2000))
+    stats = world.stats
     assert (stats.total_requests, stats.refused_requests, stats.live_requests) == (1, 2, 1)
-    assert sum(isinstance(record, RequestRefused) for record in world.records) == 2
+    assert len(world.records_of(RequestRefused)) == 2
 
 
 def test_records_tell_the_story_of_a_request_in_order() -> None:
     """Guards the numbers that observers build metrics from."""
-    world, mailbox = make_world(), Mailbox()
-    world.tick.submit(make_request("abc", id="a", max_tokens=2), mailbox)
+    world = make_world()
+    world.submit(make_request("abc", id="a", max_tokens=2))
     world.run_dry()
     kinds = [type(record) for record in world.records]
     assert kinds == [RequestAccepted, RequestStarted, TickRecord, TickRecord, RequestDone]
-    first, second = (record for record in world.records if isinstance(record, TickRecord))
+    first, second = world.records_of(TickRecord)
     assert (first.prefill_tokens, first.decode_tokens, first.sampled_tokens) == (3, 0, 1)
     assert (second.prefill_tokens, second.decode_tokens, second.sampled_tokens) == (0, 1, 1)
     assert [(m.request_id, m.start, m.length) for m in second.members] == [("a", 3, 1)]
-    done = world.records[-1]
-    assert isinstance(done, RequestDone)
+    (done,) = world.records_of(RequestDone)
     assert (done.prompt_tokens, done.generated_tokens, done.stop_reason) == (3, 2, "length")
 
 
 def test_a_failed_request_is_reported_as_such() -> None:
     """Guards against deadlines that vanish from the statistics."""
-    world, mailbox = make_world(), Mailbox()
-    world.tick.submit(make_request(request_timeout_s=1.0, max_tokens=100), mailbox)
+    world = make_world()
+    world.submit(make_request(request_timeout_s=1.0, max_tokens=100))
     world.tick.run()
     world.clock.moment += 2.0
     world.tick.run()
-    (failed,) = (record for record in world.records if isinstance(record, RequestFailed))
+    (failed,) = world.records_of(RequestFailed)
     assert isinstance(failed.error, DeadlineExceeded)
     assert (failed.generated_tokens, failed.duration_ms) == (1, 2000.0)
-    stats = world.tick.statistics.stats(world.clock.now())
+    stats = world.stats
     assert (stats.timeout_count, stats.error_count, stats.failed_requests) == (1, 0, 1)
 
 
 def test_a_static_group_is_answered_together() -> None:
     """Guards the meaning of `static`: the short wait for the long."""
     world = make_world(strategy="static", max_num_seqs=2)
-    short, long = Mailbox(), Mailbox()
-    world.tick.submit(make_request(max_tokens=2), short)
-    world.tick.submit(make_request(max_tokens=10), long)
+    short, long = (world.submit(make_request(max_tokens=count)) for count in (2, 10))
     for _ in range(9):
         world.tick.run()
         world.clock.moment += 0.01
@@ -346,7 +295,7 @@ def test_the_log_says_when_a_lost_backend_is_back(caplog: pytest.LogCaptureFixtu
     world = make_world()
     world.backend.execute_faults = [BackendCrashed("gone")]
     world.backend.reset_faults = [BackendCrashed("no"), BackendCrashed("no")]
-    world.tick.submit(make_request(), Mailbox())
+    world.submit(make_request())
     world.run_dry()
     back = [each.getMessage() for each in caplog.records if "is back" in each.getMessage()]
     assert back == ["The backend is back after 1.5 s"]
@@ -363,9 +312,7 @@ def test_answers_that_are_held_back_are_put_together_once(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Collector, "ending", counted)
     world = make_world(strategy=Strategy.STATIC, max_num_seqs=4)
-    mailboxes = [Mailbox() for _ in range(4)]
-    for tokens, mailbox in zip((1, 2, 3, 40), mailboxes, strict=True):
-        world.tick.submit(make_request(max_tokens=tokens), mailbox)
+    mailboxes = [world.submit(make_request(max_tokens=count)) for count in (1, 2, 3, 40)]
     world.run_dry()
     assert all(answer_of(mailbox) for mailbox in mailboxes)
     assert len(made) == 4
@@ -392,17 +339,16 @@ def test_a_stream_that_nobody_reads_ends_where_it_is_bounded(is_bounded: bool) -
 def test_the_id_of_an_answer_that_is_held_back_is_not_free() -> None:
     """Guards callers with ids of their own: a cancel of the first would end the second."""
     world = make_world(strategy=Strategy.STATIC, max_num_seqs=2)
-    first, second = Mailbox(), Mailbox()
-    world.tick.submit(make_request(id="a", max_tokens=1), first)
-    world.tick.submit(make_request(id="b", max_tokens=20), second)
+    first = world.submit(make_request(id="a", max_tokens=1))
+    world.submit(make_request(id="b", max_tokens=20))
     for _ in range(5):
         world.tick.run()
     assert first.ending is None
     assert world.scheduler.holds_answers
     with pytest.raises(InvalidRequest, match="'a' is live already: its answer waits"):
-        world.tick.submit(make_request(id="a"), Mailbox())
+        world.submit(make_request(id="a"))
     world.run_dry()
     assert first.ending is not None
-    world.tick.submit(make_request(id="a"), Mailbox())
+    world.submit(make_request(id="a"))
     world.run_dry()
     world.tick.check()

@@ -11,12 +11,7 @@ pytest.importorskip("gguf", reason="needs the gguf package")
 from jitney.backends.kinds import kind_of
 from jitney.config import Settings
 from jitney.errors import ConfigError, MissingDependency, ModelError, SetupError
-from jitney.loading import (
-    check_settings,
-    load_backend,
-    select_backend,
-    select_backend_if_known,
-)
+from jitney.loading import check_settings, load_backend, select_backend, select_backend_if_known
 from tests.children_for_tests import MODULES, install, refuses, stand_in
 from tests.models_for_tests import TinyShape, write_tiny_gguf
 

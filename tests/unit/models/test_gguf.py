@@ -13,6 +13,7 @@ from jitney.models.gguf import read_header
 from jitney.models.gguf_fields import ELEMENTS_MAX, READ_BYTES_MAX
 from jitney.models.gguf_vocabulary import read_vocabulary
 from tests.models_for_tests import TinyShape, write_tiny_gguf
+from tests.unit.models.refusals import refusal_by
 
 
 @pytest.fixture(scope="module")
@@ -23,14 +24,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def refusal(path: Path) -> str:
-    """What the reader says; exactly one line, and it names the file."""
-    with pytest.raises(ModelError) as caught:
-        read_header(path)
-    text = str(caught.value)
-    assert str(path) in text
-    assert "\n" not in text
-    assert text.endswith(".")
-    return text
+    return refusal_by(read_header, path)
 
 
 def crafted(keys: bytes = b"", *, key_count: int = 0, tensor_count: int = 0) -> bytes:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from jitney.errors import ModelError
 from jitney.models.gguf_fields import ELEMENTS_MAX, READ_BYTES_MAX, TEXT_BYTES_MAX
 from jitney.models.gguf_vocabulary import TOKEN_CHARACTERS_MAX, read_vocabulary
+from tests.unit.models.refusals import refusal_by
 
 BOOL, STRING, ARRAY = 7, 8, 9
 UNSIGNED, INTEGER, FLOAT = 4, 5, 6
@@ -61,15 +62,8 @@ def gguf_of(fields: GgufFields) -> bytes:
 
 
 def refusal(path: Path, content: bytes) -> str:
-    """What the reader says; exactly one line, and it names the file."""
     path.write_bytes(content)
-    with pytest.raises(ModelError) as caught:
-        read_vocabulary(path)
-    sentence = str(caught.value)
-    assert str(path) in sentence
-    assert "\n" not in sentence
-    assert sentence.endswith(".")
-    return sentence
+    return refusal_by(read_vocabulary, path)
 
 
 def test_reads_every_value(tmp_path: Path) -> None:

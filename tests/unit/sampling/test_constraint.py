@@ -2,8 +2,8 @@
 
 import json
 import re
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -346,12 +346,8 @@ def test_many_threads_compile_many_constraints(compiler: ConstraintCompiler) -> 
             if allowed(matcher) != {ord(str(number + offset)[0])}:
                 wrong.append(number)
 
-    threads = [threading.Thread(target=work, args=(offset,)) for offset in (0, 30, 60, 90)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert not any(thread.is_alive() for thread in threads)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, (0, 30, 60, 90)))
     assert wrong == []
 
 

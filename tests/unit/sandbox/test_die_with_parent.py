@@ -1,13 +1,12 @@
 """A child ends with its parent, whether or not the kernel sees to it."""
 
-import os
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Callable
 
 import pytest
+
+from tests.e2e.server.processes import is_alive, wait_until_gone
 
 WAIT_S = 100.0
 CHILD = (
@@ -19,25 +18,6 @@ CHILD = (
     "threading.Event().wait(600)\n"
 )
 PARENT = "import subprocess, sys\nsubprocess.run([sys.executable, '-c', {child!r}], check=False)\n"
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process of that number exists."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Poll, for at most the limit."""
-    pause = threading.Event()
-    for _ in range(int(WAIT_S / 0.02)):
-        if condition():
-            return
-        pause.wait(0.02)
-    raise AssertionError("it did not happen within the limit")
 
 
 @pytest.mark.parametrize(
@@ -66,7 +46,7 @@ def test_a_child_that_reads_nothing_ends_with_its_parent(taken_away: str) -> Non
         parent.wait(WAIT_S)
         is_watched = sys.platform != "linux" or taken_away != ""
         assert ("parent-watch" in threads) is is_watched
-    wait_until(lambda: not is_alive(int(number)))
+    assert wait_until_gone(int(number))
 
 
 def test_a_child_whose_parent_has_ended_is_told() -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any  # Any: JSON
@@ -85,8 +86,7 @@ def test_a_task_that_takes_too_long_is_ended_and_costs_no_set_up(
     make: Make, stack_bytes: int
 ) -> None:
     """Guards everybody behind it; the set-up of a real one takes a second."""
-    bounds = replace(SHORT, stack_bytes=stack_bytes)
-    sandbox = make(bounds=bounds)
+    sandbox = make(bounds=replace(SHORT, stack_bytes=stack_bytes))
     parent, server = pids_in_time(sandbox)
     for _ in range(3):
         with pytest.raises(TooLong, match=r"0\.1 s"):
@@ -223,8 +223,7 @@ def test_a_process_that_is_stuck_is_ended(make: Make, monkeypatch: pytest.Monkey
 def test_a_set_up_that_fails_is_told(make: Make, given: str, kind: type[Exception]) -> None:
     """Guards the first task, and every later one, against waiting for it."""
     limit_s = 1.0 if kind is TooLong else 60.0
-    bounds = Bounds(seconds=limit_s, memory_bytes=2**28, wait_s=60.0, set_up_s=limit_s)
-    sandbox = make(given, bounds)
+    sandbox = make(given, replace(LONG, seconds=limit_s, set_up_s=limit_s))
     for _ in range(2):
         with pytest.raises(kind):
             sandbox.run(["given"])
@@ -254,12 +253,8 @@ def test_tasks_of_many_threads_take_turns(make: Make) -> None:
             if sandbox.run(["same", number]) != number:
                 wrong.append(number)
 
-    threads = [threading.Thread(target=ask, args=(at * 1000,)) for at in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60.0)
-    assert not any(thread.is_alive() for thread in threads)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(ask, range(0, 4000, 1000)))
     assert wrong == []
     assert sandbox.start_count == 1
 

@@ -3,6 +3,7 @@
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -217,13 +218,9 @@ def test_renders_from_many_threads_do_not_mix() -> None:
             if text != f"<|im_start|>user\n{name}<|im_end|>\n":
                 wrong.append(text)
 
-    threads = [threading.Thread(target=work, args=(f"t{index}<",)) for index in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(200)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, (f"t{index}<" for index in range(4))))
     template.close()
-    assert not any(thread.is_alive() for thread in threads)
     assert wrong == []
 
 

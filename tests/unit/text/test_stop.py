@@ -31,23 +31,3 @@ def test_a_match_ends_the_text_with_or_without_itself(include: bool, text: str) 
     assert "".join(piece.text for piece in pieces) == text
     assert [piece.matched for piece in pieces] == [None, "##", None]
     assert matcher.flush() == ""
-
-
-@pytest.mark.parametrize(
-    ("stops", "text", "before", "matched"),
-    [
-        (("abcd", "bc"), "xabcd", "xa", "bc"),
-        (("bc", "abc"), "xabc", "x", "abc"),
-        (("b", "a"), "ab", "", "a"),
-        (("aab",), "aaab", "a", "aab"),
-    ],
-)
-def test_the_match_that_ends_first_wins_and_the_longest_of_those(
-    stops: tuple[str, ...], text: str, before: str, matched: str
-) -> None:
-    """Guards the documented choice among overlapping stop strings, in one piece and in many."""
-    assert StopMatcher(StopTable(stops), include=False).push(text) == StopResult(before, matched)
-    stepwise = StopMatcher(StopTable(stops), include=False)
-    results = [stepwise.push(character) for character in text]
-    assert "".join(result.text for result in results) == before
-    assert results[-1].matched == matched or any(result.matched == matched for result in results)

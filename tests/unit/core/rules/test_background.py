@@ -20,8 +20,11 @@ from tests.unit.core.schedulers import (
     losses,
     made_background,
     members,
+    names,
+    planned,
     runs,
     scheduler,
+    submit,
     turn,
 )
 from tests.unit.core.sequences import sequence
@@ -88,8 +91,7 @@ def test_they_come_back_when_no_live_one_waits() -> None:
     one = scheduler(max_num_seqs=1)
     one.submit(behind("x"), 0.0)
     turn(one)
-    for name in "abc":
-        one.submit(live(name, max_tokens=3), 0.0)
+    submit(one, *(live(name, max_tokens=3) for name in "abc"))
     ran = [members(one) for _ in range(9)]
     assert ran == [{"a"}] * 3 + [{"b"}] * 3 + [{"c"}] * 3
     assert one.counters["displaced"] == 1
@@ -100,8 +102,7 @@ def test_memory_is_taken_from_the_background_first() -> None:
     """Guards live requests when memory is short: to be admitted, and to grow."""
     traits = replace(TRAITS, kv_tokens=60)
     one = scheduler(traits=traits, watermark=0.0, enable_prefix_caching=False)
-    one.submit(behind("x", 30), 0.0)
-    one.submit(behind("y", 10), 0.0)
+    submit(one, behind("x", 30), behind("y", 10))
     turn(one)
     turn(one)
     one.submit(live("a", 20, max_tokens=40), 0.0)
@@ -126,8 +127,7 @@ def test_a_background_one_takes_memory_from_no_live_one(kv_tokens: int) -> None:
     share = Share(waiting_max=9, waiting_tokens_max=1000, running_max=2)
     one.submit(behind("x", 4, max_tokens=30), 0.0)
     turn(one)
-    for name in "ab":
-        one.submit(live(name, 4, tenant="t", share=share, max_tokens=14), 0.0)
+    submit(one, *(live(name, 4, tenant="t", share=share, max_tokens=14) for name in "ab"))
     events = []
     for _ in range(60):
         events += turn(one)[1]
@@ -141,8 +141,7 @@ def test_a_background_one_takes_memory_from_no_live_one(kv_tokens: int) -> None:
 def test_they_sit_out_while_a_first_token_is_due(mix: Mix) -> None:
     """Guards the time to the first token: a prompt shares no tick with the background."""
     one = scheduler(mix=mix, prefill_chunk=4)
-    one.submit(behind("x"), 0.0)
-    one.submit(behind("y", 60), 0.0)
+    submit(one, behind("x"), behind("y", 60))
     turn(one)
     turn(one)
     one.submit(live("a", 10), 0.0)
@@ -164,8 +163,7 @@ def test_a_prompt_of_one_token_has_a_first_token_too() -> None:
 def test_they_sit_out_for_one_that_was_preempted_and_prefills_again() -> None:
     """Guards a live request after a loss: its next token is as urgent as its first."""
     one = scheduler(prefill_chunk=4)
-    one.submit(live("a", 12), 0.0)
-    one.submit(behind("x"), 0.0)
+    submit(one, live("a", 12), behind("x"))
     for _ in range(5):
         turn(one)
     one.fail("the backend died.", 0.0)
@@ -179,12 +177,8 @@ def test_a_first_token_on_its_way_is_not_waited_for() -> None:
     one.submit(behind("x"), 0.0)
     turn(one)
     one.submit(live("a"), 0.0)
-    first = one.plan(0.0)
-    second = one.plan(0.0)
-    assert first is not None
-    assert second is not None
-    assert [str(each.request.id) for each in first.sequences] == ["a"]
-    assert [str(each.request.id) for each in second.sequences] == ["a", "x"]
+    first, second = planned(one), planned(one)
+    assert (names(first), names(second)) == (["a"], ["a", "x"])
     applied(one, first)
     applied(one, second)
 
@@ -194,8 +188,7 @@ def test_who_is_in_flight_sits_out_and_is_displaced_when_it_is_back() -> None:
     one = scheduler(max_num_seqs=1)
     one.submit(behind("x"), 0.0)
     turn(one)
-    flying = one.plan(0.0)
-    assert flying is not None
+    flying = planned(one)
     one.submit(live("a"), 0.0)
     assert not one.is_steady
     assert one.plan(0.0) is None
@@ -207,14 +200,13 @@ def test_a_live_one_waits_for_no_prefix_of_theirs() -> None:
     """Guards against waiting in a circle: they sit out for the one that would wait for them."""
     one = scheduler(prefill_chunk=8, traits=replace(TRAITS, kv_tokens=4000))
     prompt = tuple(range(10, 90))
-    one.submit(replace(behind("x"), prompt=prompt), 0.0)
+    one.submit(behind("x", prompt), 0.0)
     turn(one)
-    one.submit(replace(live("a"), prompt=prompt), 0.0)
-    planned = one.plan(0.0)
-    assert planned is not None
-    assert [str(each.request.id) for each in planned.sequences] == ["a"]
-    one.submit(replace(live("b"), prompt=prompt), 0.0)
-    applied(one, planned)
+    one.submit(live("a", prompt), 0.0)
+    batch = planned(one)
+    assert names(batch) == ["a"]
+    one.submit(live("b", prompt), 0.0)
+    applied(one, batch)
     assert members(one) == {"a"}, "for a live one it waits"
     assert one.counters["prefix_waits"] > 0
 
@@ -222,8 +214,7 @@ def test_a_live_one_waits_for_no_prefix_of_theirs() -> None:
 def test_a_live_suspect_does_not_wait_for_one_of_theirs() -> None:
     """Guards a live request after failures: suspects run one at a time, and live ones first."""
     one = scheduler()
-    one.submit(live("a"), 0.0)
-    one.submit(behind("x"), 0.0)
+    submit(one, live("a"), behind("x"))
     turn(one)
     one.pause(RequestId("a"), 0.0)
     (paused,) = one.running

@@ -20,8 +20,11 @@ from tests.unit.core.schedulers import (
     behind,
     live,
     members,
+    names,
+    planned,
     runs,
     scheduler,
+    submit,
     turn,
 )
 
@@ -35,17 +38,14 @@ def test_beside_live_decodes_their_prefill_is_short(mix: Mix) -> None:
     one.submit(live("a", max_tokens=90), 0.0)
     turn(one)
     for _ in range(4):
-        planned = one.plan(0.0)
-        assert planned is not None
-        applied(one, planned, seconds=0.02)
+        applied(one, planned(one), seconds=0.02)
     one.submit(behind("x", 90), 0.0)
     spans = []
     for _ in range(6):
-        planned = one.plan(0.0)
-        assert planned is not None
-        prefill = sum(each.length for each in planned.batch.entries if each.length > 1)
+        batch = planned(one)
+        prefill = sum(each.length for each in batch.batch.entries if each.length > 1)
         spans.append(prefill)
-        applied(one, planned, seconds=0.02 + 0.002 * prefill)
+        applied(one, batch, seconds=0.02 + 0.002 * prefill)
     # 50 ms in all, half of the target: the decode takes 20, and each token of prefill 2.
     assert spans == [PREFILL_MIN] * 5 + [90 - 5 * PREFILL_MIN]
 
@@ -95,15 +95,14 @@ def test_slow_decodes_of_the_background_take_turns() -> None:
     one.submit(live("a", max_tokens=90), 0.0)
     for _ in range(5):
         turn(one)
-    for name in "wxyz":
-        one.submit(behind(name), 0.0)
+    submit(one, *map(behind, "wxyz"))
     seen = []
     for _ in range(30):
-        planned = one.plan(0.0)
-        if planned is None:
+        batch = one.plan(0.0)
+        if batch is None:
             break
-        seen.append({str(each.request.id) for each in planned.sequences})
-        applied(one, planned, seconds=0.01 * len(planned.sequences))
+        seen.append(set(names(batch)))
+        applied(one, batch, seconds=0.01 * len(batch.sequences))
     assert all("a" in each for each in seen)
     crowded = seen[8:16]
     assert max(map(len, crowded)) < 5
@@ -113,13 +112,11 @@ def test_slow_decodes_of_the_background_take_turns() -> None:
 def test_the_queue_takes_live_ones_beside_a_full_background() -> None:
     """Guards live requests: a batch that waits does not make the server say it is full."""
     one = scheduler(max_num_seqs=1, max_num_queued_reqs=2)
-    for name in "xy":
-        one.submit(behind(name), 0.0)
+    submit(one, *map(behind, "xy"))
     with pytest.raises(QueueFull, match="2 requests") as refusal:
         one.submit(behind("z"), 0.0)
     assert refusal.value.retry_after_s > 0.0
-    for name in "ab":
-        one.submit(live(name), 0.0)
+    submit(one, *map(live, "ab"))
     with pytest.raises(QueueFull, match="2 requests"):
         one.submit(live("c"), 0.0)
     snapshot = one.snapshot()
@@ -130,8 +127,7 @@ def test_the_queue_takes_live_ones_beside_a_full_background() -> None:
 def test_a_prompt_of_the_background_does_not_fill_the_tick_for_live_ones() -> None:
     """Guards admission: a tick that is full of background prompts has room for a live one."""
     one = scheduler(max_num_seqs=4, max_num_batched_tokens=8, prefill_chunk=8)
-    one.submit(behind("x", 60), 0.0)
-    one.submit(behind("y", 60), 0.0)
+    submit(one, behind("x", 60), behind("y", 60))
     turn(one)
     assert runs(one) == {"x"}, "one of them fills it for the other"
     one.submit(live("a"), 0.0)
@@ -141,12 +137,10 @@ def test_a_prompt_of_the_background_does_not_fill_the_tick_for_live_ones() -> No
 def test_they_are_no_part_of_a_group() -> None:
     """Guards group strategies: a group waits neither for them nor behind them."""
     one = scheduler(max_num_seqs=2, strategy=Strategy.STATIC, wait_s=10.0)
-    one.submit(behind("x"), 0.0)
-    one.submit(live("a", max_tokens=3), 0.0)
+    submit(one, behind("x"), live("a", max_tokens=3))
     assert members(one) == {"x"}, "it uses the time in which a group gathers"
     assert runs(one) == {"x"}
-    one.submit(live("b", max_tokens=5), 0.0)
-    one.submit(live("c"), 0.0)
+    submit(one, live("b", max_tokens=5), live("c"))
     assert members(one) == {"a", "b"}
     for _ in range(2):
         turn(one)
@@ -171,12 +165,8 @@ def test_a_window_counts_live_ones_only() -> None:
 def flying(one: Scheduler, seconds: float = 0.01) -> PlannedBatch:
     """A batch of decodes that is in flight, after some that took so long."""
     for _ in range(3):
-        planned = one.plan(0.0)
-        assert planned is not None
-        applied(one, planned, seconds=seconds)
-    planned = one.plan(0.0)
-    assert planned is not None
-    return planned
+        applied(one, planned(one), seconds=seconds)
+    return planned(one)
 
 
 def test_planning_ahead_goes_on_beside_a_background_that_waits() -> None:
@@ -184,8 +174,7 @@ def test_planning_ahead_goes_on_beside_a_background_that_waits() -> None:
     a free slot goes to the next of the background at once."""
     one = scheduler(max_num_seqs=2)
     one.submit(live("a"), 0.0)
-    for name in "xy":
-        one.submit(behind(name), 0.0)
+    submit(one, *map(behind, "xy"))
     flying(one)
     assert one.snapshot().background_waiting == 1
     assert one.is_steady
@@ -216,16 +205,14 @@ def test_what_they_leave_in_memory_is_evicted_first() -> None:
         turn(one)
     assert one.snapshot().cached_count == 2
     one.submit(live("b", 40, max_tokens=1), 0.0)
-    planned = one.plan(0.0)
-    assert planned is not None
-    assert [each.slot for each in planned.batch.operations if isinstance(each, Release)] == [1]
+    batch = planned(one)
+    assert [each.slot for each in batch.batch.operations if isinstance(each, Release)] == [1]
 
 
 def test_people_are_told_why_they_wait() -> None:
     """Guards the page: a batch that stands still says for whom."""
     one = scheduler(max_num_seqs=1)
-    one.submit(behind("x"), 0.0)
-    one.submit(behind("y"), 0.0)
+    submit(one, behind("x"), behind("y"))
     turn(one)
     assert [each.reason for each in one.detail(0.0).waiting] == [WaitReason.SLOT]
     one.submit(live("a"), 0.0)
@@ -238,8 +225,7 @@ def test_people_are_told_why_they_wait() -> None:
 def test_their_deadline_ends_their_wait() -> None:
     """Guards the exception to invariant 8: this is the only bound that they have."""
     one = scheduler(max_num_seqs=1)
-    one.submit(live("a"), 0.0)
-    one.submit(behind("x", queue_timeout_s=100.0), 0.0)
+    submit(one, live("a"), behind("x", queue_timeout_s=100.0))
     turn(one)
     assert one.wake_at(0.0) == 100.0
     (end,) = one.expire(100.0)

@@ -8,34 +8,25 @@ import pytest
 from jitney.core import limits
 from jitney.core.admission import LOOKAHEAD
 from jitney.core.backend import Traits
-from jitney.core.batch import Batch, Outcome, Sample
-from jitney.core.params import SamplingParams
 from jitney.core.request import Priority, Request, RequestId, Share
 from jitney.core.scheduler import Scheduler
-from jitney.core.scheduler_settings import Policy, SchedulerSettings, Strategy
+from jitney.core.scheduler_settings import Policy, Strategy
 from jitney.core.snapshot import WaitReason
 from jitney.errors import QueueFull
 from tests.unit.core import schedulers
+from tests.unit.core.schedulers import live, runs, submit, turn
 
 SHARE = Share(waiting_max=512, waiting_tokens_max=100_000, running_max=3)
-TRAITS = Traits(name="none", slots_max=8, kv_tokens=4000, model_len_max=100, batch_invariant=True)
+TRAITS = replace(schedulers.TRAITS, kv_tokens=4000)
 
 
 # Any: of every setting's type
-def scheduler(policy: Policy = Policy.FIFO, **others: Any) -> Scheduler:
-    return schedulers.scheduler(4, TRAITS, policy=policy, enable_prefix_caching=False, **others)
+def scheduler(policy: Policy = Policy.FIFO, traits: Traits = TRAITS, **others: Any) -> Scheduler:
+    return schedulers.scheduler(4, traits, policy=policy, enable_prefix_caching=False, **others)
 
 
 def request(name: str, tenant: str, n: int = 1, share: Share | None = SHARE) -> Request:
-    params = SamplingParams(temperature=0.0, max_tokens=8, n=n)
-    prompt = (1, 2, 3)
-    return Request(
-        id=RequestId(name), prompt=prompt, params=params, seed=0, tenant=tenant, share=share
-    )
-
-
-def running(one: Scheduler) -> list[str]:
-    return sorted(each.request.id for each in one.running)
+    return live(name, (1, 2, 3), max_tokens=8, n=n, tenant=tenant, share=share)
 
 
 @pytest.mark.parametrize("policy", Policy)
@@ -48,10 +39,10 @@ def test_a_tenant_at_its_share_is_passed_over_however_many_it_brought(
     for number in range(4 * LOOKAHEAD):
         one.submit(request(f"a{number:03}", "a"), 0.0)
     one.plan(0.0)
-    assert running(one) == ["a000", "a001", "a002"]
+    assert runs(one) == {"a000", "a001", "a002"}
     one.submit(request("b", "b"), 1.0)
     one.plan(2.0)
-    assert running(one) == ["a000", "a001", "a002", "b"]
+    assert runs(one) == {"a000", "a001", "a002", "b"}
     one.check()
 
 
@@ -67,10 +58,10 @@ def test_a_tenant_at_its_share_goes_on_when_one_of_its_own_ends() -> None:
     assert shown == {"a3": WaitReason.SHARE, "a4": WaitReason.SHARE}
     one.cancel(RequestId("a1"), 0.0)
     one.plan(0.0)
-    assert running(one) == ["a0", "a2", "a3"]
+    assert runs(one) == {"a0", "a2", "a3"}
     one.fail("the backend died.", 0.0)
     one.plan(0.0)
-    assert running(one) == ["a0", "a2", "a3"]
+    assert runs(one) == {"a0", "a2", "a3"}
     one.check()
 
 
@@ -89,8 +80,7 @@ def test_two_calls_of_one_tenant_do_not_fill_the_queue() -> None:
     assert "its share of the queue is 512" in str(refusal)
     assert refusal.retry_after_s > 0
     assert one.counters["share_full"] == 128 - accepted
-    one.submit(request("b", "b", n=16), 0.0)
-    one.submit(request("anyone", "", n=16, share=None), 0.0)
+    submit(one, request("b", "b", n=16), request("anyone", "", n=16, share=None))
     one.check()
 
 
@@ -112,7 +102,7 @@ def test_who_has_nothing_waiting_may_bring_one_request_of_any_size() -> None:
     with pytest.raises(QueueFull):
         one.submit(request("again", "a", share=share), 0.0)
     one.plan(0.0)
-    assert running(one) == ["a"]
+    assert [each.request.id for each in one.running] == ["a"]
 
 
 def test_a_group_departs_without_those_at_their_share() -> None:
@@ -121,15 +111,15 @@ def test_a_group_departs_without_those_at_their_share() -> None:
     for number in range(6):
         one.submit(request(f"a{number}", "a"), 0.0)
     one.plan(0.0)
-    assert running(one) == ["a0", "a1", "a2"]
+    assert runs(one) == {"a0", "a1", "a2"}
     one.submit(request("b", "b"), 0.0)
     one.cancel(RequestId("a0"), 0.0)
     one.plan(0.0)
-    assert running(one) == ["a1", "a2"], "nobody joins a group on its way"
+    assert runs(one) == {"a1", "a2"}, "nobody joins a group on its way"
     for name in ("a1", "a2"):
         one.cancel(RequestId(name), 0.0)
     one.plan(2.0)
-    assert running(one) == ["a3", "a4", "a5", "b"]
+    assert runs(one) == {"a3", "a4", "a5", "b"}
 
 
 def test_a_higher_class_does_not_lift_the_share() -> None:
@@ -138,160 +128,130 @@ def test_a_higher_class_does_not_lift_the_share() -> None:
     for number in range(3):
         one.submit(request(f"a{number}", "a"), 0.0)
     one.plan(0.0)
-    one.submit(replace(request("urgent", "a"), priority=Priority.CRITICAL), 0.0)
-    one.submit(request("b", "b"), 0.0)
+    submit(one, replace(request("urgent", "a"), priority=Priority.CRITICAL), request("b", "b"))
     one.plan(0.0)
-    assert running(one) == ["a0", "a1", "a2", "b"]
+    assert runs(one) == {"a0", "a1", "a2", "b"}
     one.check()
 
 
 def long_request(name: str, tenant: str, tokens: int, tokens_max: int = 8) -> Request:
     """A prompt that nobody else has."""
-    params = SamplingParams(temperature=0.0, max_tokens=tokens_max)
     prompt = tuple((ord(letter) * 31 + at) % 500 + 10 for at, letter in enumerate(name * tokens))
-    return replace(request(name, tenant), prompt=prompt[:tokens], params=params)
+    return live(name, prompt[:tokens], max_tokens=tokens_max, tenant=tenant, share=SHARE)
 
 
-def tight(kv_tokens: int, batch_tokens: int = 2048) -> Scheduler:
+# Any: of every setting's type
+def tight(kv_tokens: int, **settings: Any) -> Scheduler:
     """Blocks of one token, so that memory is counted by hand."""
-    settings = SchedulerSettings(
-        model_len_max=60,
-        max_num_seqs=4,
-        max_num_batched_tokens=batch_tokens,
-        prefill_chunk=min(batch_tokens, 512),
-        enable_prefix_caching=False,
-        watermark=0.0,
-    )
     traits = replace(TRAITS, kv_tokens=kv_tokens, model_len_max=60, block_tokens=1)
-    return Scheduler(settings, traits, (9,))
-
-
-def tick(one: Scheduler, now: float = 0.0) -> Batch | None:
-    """One batch, of which every entry that wants a token gets one."""
-    planned = one.plan(now)
-    if planned is not None:
-        entries = planned.batch.entries
-        samples = tuple(Sample(token=5 if entry.wants_token else None) for entry in entries)
-        one.apply(planned, Outcome(planned.batch.number, samples, 0.01), now)
-    one.check()
-    return None if planned is None else planned.batch
+    return scheduler(traits=traits, watermark=0.0, **settings)
 
 
 def test_a_tenant_that_fills_a_tick_does_not_keep_others_out() -> None:
     """Guards a short prompt: five long ones of another tenant kept it waiting for a minute."""
-    one = tight(kv_tokens=4000, batch_tokens=40)
+    one = tight(4000, max_num_batched_tokens=40, prefill_chunk=40)
     for number in range(5):
         one.submit(long_request(f"a{number}", "a", 50), 0.0)
-    tick(one)
+    turn(one)
     one.submit(long_request("b", "b", 10), 0.0)
     assert one.detail(0.0).waiting[-1].reason is WaitReason.NEXT
-    batch = tick(one)
-    assert batch is not None
-    assert [entry.length for entry in batch.entries] == [10, 20, 10]
-    assert "b" in running(one)
+    assert turn(one)[0] == {"a0": 10, "a1": 20, "b": 10}
 
 
 def test_a_tenant_at_its_share_of_memory_is_passed_over() -> None:
     """Guards the others' memory: who has room in the queue and a place has none to run in."""
-    one = tight(kv_tokens=100)
+    one = tight(100)
     for number in range(3):
         one.submit(long_request(f"a{number}", "a", 30), 0.0)
     one.submit(long_request("b", "b", 20), 0.0)
-    tick(one)
-    assert running(one) == ["a0", "a1", "b"]
+    turn(one)
+    assert runs(one) == {"a0", "a1", "b"}
     assert [each.reason for each in one.detail(0.0).waiting] == [WaitReason.SHARE]
 
 
 def test_one_sequence_is_always_within_its_tenants_share() -> None:
     """Guards a long request against waiting for ever."""
-    one = tight(kv_tokens=60)
+    one = tight(60)
     one.submit(long_request("a", "a", 55), 0.0)
-    tick(one)
-    assert running(one) == ["a"]
+    turn(one)
+    assert runs(one) == {"a"}
 
 
 def test_memory_beyond_a_share_is_taken_back_for_who_arrives() -> None:
     """Guards a new request: what another tenant grew beyond its share was never given back."""
-    one = tight(kv_tokens=100)
+    one = tight(100)
     for number in range(3):
         one.submit(long_request(f"a{number}", "a", 20, tokens_max=40), 0.0)
     for _ in range(12):
-        tick(one)
-    assert len(running(one)) == 3
+        turn(one)
+    assert len(runs(one)) == 3
     one.submit(long_request("b", "b", 20), 0.0)
-    tick(one)
-    assert running(one) == ["a0", "a1", "b"]
+    turn(one)
+    assert runs(one) == {"a0", "a1", "b"}
     assert one.counters["preempted_saved"] == 1
 
 
 def test_a_tenant_beyond_its_share_takes_from_its_own() -> None:
     """Guards a running stream: the least computed of all was sent back, however small."""
-    one = tight(kv_tokens=100)
+    one = tight(100)
     for number in range(3):
         one.submit(long_request(f"a{number}", "a", 20, tokens_max=40), 0.0)
     one.submit(long_request("b", "b", 5, tokens_max=40), 0.0)
     while one.counters["ended_finished"] == 0:
-        tick(one)
-        assert "b" in running(one)
+        turn(one)
+        assert "b" in runs(one)
     assert one.counters["preempted_saved"] > 0
 
 
 def test_a_tenant_sent_back_for_its_memory_does_not_return_at_once() -> None:
     """Guards a newcomer: a cached prefix was not counted, and its owner came back before him."""
-    settings = SchedulerSettings(model_len_max=200, max_num_seqs=4, watermark=0.0)
     traits = replace(TRAITS, kv_tokens=400, model_len_max=200, block_tokens=1, can_save=False)
-    one = Scheduler(settings, traits, (9,))
+    one = schedulers.scheduler(4, traits, watermark=0.0)
     head = long_request("h", "a", 100, tokens_max=2)
     one.submit(head, 0.0)
     while one.has_work:
-        tick(one)
+        turn(one)
     one.submit(long_request("k", "a", 139, tokens_max=60), 0.0)
-    tick(one)
-    longer = replace(head, id=RequestId("m"), prompt=(*head.prompt, *range(600, 661)))
-    one.submit(replace(longer, params=SamplingParams(temperature=0.0, max_tokens=30)), 0.0)
-    tick(one)
+    turn(one)
+    longer = (*head.prompt, *range(600, 661))
+    one.submit(live("m", longer, max_tokens=30, tenant="a", share=SHARE), 0.0)
+    turn(one)
     one.submit(long_request("n", "b", 150), 1.0)
     for _ in range(3):
-        tick(one, 1.0)
-    assert running(one) == ["k", "n"]
+        turn(one, 1.0)
+    assert runs(one) == {"k", "n"}
 
 
 def test_the_detail_says_that_all_of_a_crowded_tenant_wait_for_its_share() -> None:
     """Guards whoever asks why: a small request behind a large one of its tenant was `next`."""
-    one = tight(kv_tokens=100)
+    one = tight(100)
     for name, count in (("c", 30), ("d", 30), ("e", 40), ("f", 2)):
         one.submit(long_request(name, "a", count), 0.0)
-    tick(one)
-    assert running(one) == ["c", "d"]
+    turn(one)
+    assert runs(one) == {"c", "d"}
     assert [each.reason for each in one.detail(0.0).waiting] == [WaitReason.SHARE] * 2
 
 
 def test_who_is_held_back_by_memory_joins_no_group_on_its_way() -> None:
     """Guards groups: what a share holds back departs with the next one."""
-    settings = SchedulerSettings(
-        model_len_max=60, max_num_seqs=4, strategy=Strategy.STATIC, watermark=0.0
-    )
-    traits = replace(TRAITS, kv_tokens=100, model_len_max=60, block_tokens=1)
-    one = Scheduler(settings, traits, (9,))
-    for name in "cde":
-        one.submit(long_request(name, "a", 30), 0.0)
-    tick(one, 2.0)
-    assert running(one) == ["c", "d"]
+    one = tight(100, strategy=Strategy.STATIC)
+    submit(one, *(long_request(name, "a", 30) for name in "cde"))
+    turn(one, 2.0)
+    assert runs(one) == {"c", "d"}
     one.submit(long_request("f", "b", 5), 2.0)
-    tick(one, 2.0)
-    assert running(one) == ["c", "d"]
+    turn(one, 2.0)
+    assert runs(one) == {"c", "d"}
 
 
 def test_long_prefixes_are_copied_to_few_in_one_tick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards those who generate: a copy moves bytes, and many wait for one prefix together."""
     monkeypatch.setattr(limits, "COPIED_TOKENS_MAX", 60)
-    settings = SchedulerSettings(model_len_max=100, max_num_seqs=8)
-    one = Scheduler(settings, replace(TRAITS, slots_max=16), (9,))
+    one = schedulers.scheduler(traits=replace(TRAITS, slots_max=16))
     for name in "abcdefg":
         one.submit(replace(long_request("same", "t", 50), id=RequestId(name), share=None), 0.0)
-    tick(one)
-    assert running(one) == ["a"]
-    tick(one)
-    assert running(one) == ["a", "b", "c"]
-    tick(one)
-    assert running(one) == ["a", "b", "c", "d", "e"]
+    turn(one)
+    assert runs(one) == {"a"}
+    turn(one)
+    assert runs(one) == {"a", "b", "c"}
+    turn(one)
+    assert runs(one) == {"a", "b", "c", "d", "e"}
