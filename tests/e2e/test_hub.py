@@ -138,11 +138,7 @@ def test_the_file_that_is_meant_is_fetched(
             f"{REPOSITORY} has no GGUF file; take a repository that has some, often the same name "
             "with -GGUF.",
         ),
-        (
-            (Q4,),
-            f"{REPOSITORY}/other.gguf",
-            f"{REPOSITORY} has no file other.gguf; it has {Q4}.",
-        ),
+        ((Q4,), f"{REPOSITORY}/other.gguf", f"{REPOSITORY} has no file other.gguf; it has {Q4}."),
     ],
     ids=["several", "no such quant", "twice", "no GGUF", "no such file"],
 )

@@ -173,10 +173,6 @@ def test_a_line_that_breaks_the_backend_fails_alone(tmp_path: Path) -> None:
 
 def test_a_wrong_header_is_refused(server: Running) -> None:
     """Guards the idempotency key: empty or endless ones are no keys."""
-    body = {
-        "input_file_id": "file-x",
-        "endpoint": "/v1/completions",
-        "completion_window": "24h",
-    }
+    body = {"input_file_id": "file-x", "endpoint": "/v1/completions", "completion_window": "24h"}
     for key in ("", "x" * 300):
         check_error(server.post("/v1/batches", body, **{"idempotency-key": key}), 400)

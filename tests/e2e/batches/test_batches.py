@@ -222,10 +222,7 @@ def test_what_is_not_done_in_time_is_told(tmp_path: Path) -> None:
     clock = LateClock()
     now = 1_700_000_000
     world = World(
-        backend=SLOW,
-        sequences=4,
-        jobs_dir=tmp_path / "jobs",
-        jobs_times=Times(clock, lambda: now),
+        backend=SLOW, sequences=4, jobs_dir=tmp_path / "jobs", jobs_times=Times(clock, lambda: now)
     )
     with running(world) as server, client_of(server) as client:
         lines = [line(f"c{each}", max_tokens=1 if each < 3 else LONG) for each in range(20)]

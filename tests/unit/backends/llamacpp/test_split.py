@@ -12,15 +12,7 @@ if reason := skip_reason("llamacpp"):
 
 from jitney.backends.llamacpp.backend import LlamaCppSettings, make_backend
 from jitney.core.backend import Backend
-from jitney.core.batch import (
-    Batch,
-    Entry,
-    MemoryOperation,
-    Open,
-    Release,
-    Sample,
-    Sampling,
-)
+from jitney.core.batch import Batch, Entry, MemoryOperation, Open, Release, Sample, Sampling
 from jitney.errors import BackendFailed, ConfigError
 
 SLOT_TOKENS = 256

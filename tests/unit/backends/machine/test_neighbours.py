@@ -269,10 +269,7 @@ def test_a_server_that_streams_costs_no_thread(
 
 @pytest.mark.parametrize(("busy_now", "threads"), [({}, 2), ({0: 1.0, 1: 1.0}, 1)])
 def test_after_a_break_a_short_look_decides(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    busy_now: dict[int, float],
-    threads: int,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy_now: dict[int, float], threads: int
 ) -> None:
     """Guards the first prompt after a break: it ran on half of the threads if others had been busy
     meanwhile, and were not any more."""

@@ -14,20 +14,10 @@ from jitney.server.batches.database import NAME
 from jitney.server.batches.rows import StoredBatch
 from jitney.server.batches.store import BatchStore
 from tests.unit.server.batches.conftest import OpenBench
-from tests.unit.server.batches.runner_for_tests import Bench
+from tests.unit.server.batches.runner_for_tests import Bench, HandClock
 from tests.unit.server.batches.store_for_tests import begun, result
 
 VERSION_1 = Path(__file__).with_name("version_1.sql")
-
-
-class HandClock:
-    """Time passes when the test says so."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def now(self) -> float:
-        return self.seconds
 
 
 def allowances(clock: HandClock, **per_day: float | None) -> Allowances:

@@ -171,11 +171,8 @@ async def test_what_was_running_when_the_engine_stopped_is_pending(open_bench: O
     assert sorted(again.answerer.asked) == sorted(f"a{number}" for number in range(7, 21))
 
 
-async def test_a_line_that_ends_unexpectedly_is_run_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_line_that_ends_unexpectedly_is_run_again(tmp_path: Path) -> None:
     """Guards a batch against a fault of ours: the line has no result, so the jobs begin again."""
-    monkeypatch.setattr(limits, "TROUBLE_S", 0.02)
     faults = iter([RuntimeError("a fault of ours")])
 
     async def fail_once(owner: str, text: str) -> None:
@@ -240,11 +237,8 @@ async def test_an_answer_that_comes_too_late_is_counted_nowhere(open_bench: Open
     assert (bench.runner.done_count, bench.runner.failed_count) == (2, 0)
 
 
-async def test_answers_are_kept_until_the_disk_takes_them(
-    open_bench: OpenBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_answers_are_kept_until_the_disk_takes_them(open_bench: OpenBench) -> None:
     """Guards answers that were paid for: none is asked again because the disk was full."""
-    monkeypatch.setattr(limits, "TROUBLE_S", 0.02)
 
     def set_pages(count: int) -> Callable[[BatchStore], object]:
         return lambda store: store._database.value(f"PRAGMA max_page_count = {count}")
@@ -272,7 +266,6 @@ async def test_an_input_that_is_away_pauses_its_batch_and_no_other(
     open_bench: OpenBench, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     """Guards a night of work: a folder that is away for a moment is no answer to a line."""
-    monkeypatch.setattr(limits, "TROUBLE_S", 0.02)
     away: set[Path] = set()
     opened = Path.open
 
@@ -297,13 +290,9 @@ async def test_an_input_that_is_away_pauses_its_batch_and_no_other(
 
 
 async def test_a_batch_whose_input_is_back_goes_on(
-    open_bench: OpenBench,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    open_bench: OpenBench, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Guards the pause: it is told once, and ends by itself."""
-    monkeypatch.setattr(limits, "TROUBLE_S", 0.02)
     bench = open_bench()
     batch = await bench.begin("a", 30)
     path = bench.input_path(batch)

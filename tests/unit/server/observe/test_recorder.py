@@ -81,10 +81,7 @@ def test_times_of_background_requests_are_in_no_histogram_and_no_percentile() ->
 
 def test_times_between_tokens_that_were_made_elsewhere_are_counted() -> None:
     """Guards the latencies of a cluster, whose ticks happen elsewhere; not those of batches."""
-    recorder = recorded(
-        accepted(0.0, "a", 4),
-        behind(0.0, "x"),
-    )
+    recorder = recorded(accepted(0.0, "a", 4), behind(0.0, "x"))
     for name in ("a", "x"):
         recorder.take(progressed(1.0, name, 1))
         recorder.take(progressed(1.5, name, 3, 0.2, 0.3))

@@ -57,11 +57,7 @@ def test_a_preempted_request_remembers_why_by_whom_and_what_was_recomputed() -> 
     )
     story = story_of(recorder, "a")
     (loss,) = story.losses
-    assert (loss.reason, loss.by, loss.by_priority) == (
-        PreemptReason.DISPLACED,
-        "b",
-        Priority.HIGH,
-    )
+    assert (loss.reason, loss.by, loss.by_priority) == (PreemptReason.DISPLACED, "b", Priority.HIGH)
     assert (story.preempted_count, story.recomputed_tokens, story.resumed_at) == (1, 5, [5.0])
     assert story.gap is not None
     assert (story.gap.seconds, story.gap.lost_slot) == (4.0, True)
@@ -89,10 +85,7 @@ def test_the_slowest_gap_knows_what_was_prefilled_beside_it() -> None:
         tick(1.0, 1, member("a", 0, 1, samples=True)),
         tick(1.1, 2, member("a", 1, 1, samples=True)),
     )
-    beside = (
-        member("b", 0, 256, samples=False, slot=1),
-        member("c", 0, 100, samples=True, slot=2),
-    )
+    beside = (member("b", 0, 256, samples=False, slot=1), member("c", 0, 100, samples=True, slot=2))
     recorder.take(tick(1.5, 3, member("a", 2, 1, samples=True), *beside))
     recorder.take(tick(1.6, 4, member("a", 3, 1, samples=True)))
     gap = story_of(recorder, "a").gap
@@ -168,9 +161,7 @@ def test_a_move_lasts_until_the_next_token() -> None:
 
 
 def test_moves_without_end_are_only_counted() -> None:
-    recorder = recorded(
-        accepted(0.0, "a", 10),
-    )
+    recorder = recorded(accepted(0.0, "a", 10))
     for at in range(LOSSES_MAX + 5):
         recorder.take(moved(1.0 + at, "a", 0))
     story = story_of(recorder, "a")
