@@ -263,9 +263,13 @@ async def test_answers_are_kept_until_the_disk_takes_them(open_bench: OpenBench)
 
 @pytest.mark.parametrize("number", [ENOENT, EACCES, ESTALE, ENOTCONN, ETIMEDOUT])
 async def test_an_input_that_is_away_pauses_its_batch_and_no_other(
-    open_bench: OpenBench, monkeypatch: pytest.MonkeyPatch, number: int
+    open_bench: OpenBench,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    number: int,
 ) -> None:
-    """Guards a night of work: a folder that is away for a moment is no answer to a line."""
+    """Guards a night of work: a folder that is away for a moment is no answer to a line. The pause
+    is logged once, and ends by itself."""
     away: set[Path] = set()
     opened = Path.open
 
@@ -278,31 +282,16 @@ async def test_an_input_that_is_away_pauses_its_batch_and_no_other(
     bench = open_bench()
     batch, other = await bench.begin("a", 30), await bench.begin("b", 30)
     away.add(bench.input_path(batch))
-    await bench.run_to_end(other)
-    before = await bench.now(batch)
-    away.clear()
-    again = open_bench()
-    again.runner.begin(batch)
-    after = await again.run_to_end(batch)
-    assert (before.completed, before.failed) == (0, 0)
-    assert (after.completed, after.failed) == (30, 0)
-    assert set((bench.answerer.asked + again.answerer.asked).values()) == {1}
-
-
-async def test_a_batch_whose_input_is_back_goes_on(
-    open_bench: OpenBench, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Guards the pause: it is told once, and ends by itself."""
-    bench = open_bench()
-    batch = await bench.begin("a", 30)
-    path = bench.input_path(batch)
-    path.rename(tmp_path / "away")
 
     async def is_settled() -> bool:
-        if "pauses until its input can be read" in caplog.text and not path.exists():
-            (tmp_path / "away").rename(path)
+        if away and (await bench.now(other)).is_settled:
+            before = await bench.now(batch)
+            assert (before.completed, before.failed) == (0, 0)
+            away.clear()
         return (await bench.now(batch)).is_settled
 
     await bench.run_until(is_settled)
-    assert (await bench.now(batch)).completed == 30
-    assert caplog.text.count("pauses until") == 1
+    after = await bench.now(batch)
+    assert (after.completed, after.failed) == (30, 0)
+    assert set(bench.answerer.asked.values()) == {1}
+    assert caplog.text.count("pauses until its input can be read") == 1

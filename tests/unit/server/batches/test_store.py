@@ -163,21 +163,6 @@ def test_a_part_of_an_input_is_noted_once(store: BatchStore) -> None:
     assert (now.read_bytes, now.read_lines, now.total) == (10, 1, 1)
 
 
-def test_files_belong_to_their_owner_and_to_their_batch(store: BatchStore) -> None:
-    """Guards deletes: another's file is not there, and one that is read stays."""
-    file = add_file(store, b"abc", "me")
-    assert store.find_file("you", file.id) is None
-    assert store.remove_file("you", file.id) is None
-    batch = store.batches.create(new_batch(file))
-    with refused(400, "file_in_use"):
-        store.remove_file("me", file.id)
-    store.batches.fail(batch.serial, NOW, "x", "why")
-    assert store.use_of("me")[:2] == (1, 3)
-    assert store.remove_file("me", file.id) == file
-    assert not store.content.path_of(file.id).exists()
-    assert store.use_of("me")[:2] == (0, 0)
-
-
 def test_another_owner_removes_nothing_of_a_file(store: BatchStore) -> None:
     """Guards content that has not got its final name yet: who may not delete it does not."""
     file = add_file(store, b"mine", "me")
