@@ -107,6 +107,5 @@ def test_a_batch_stops_after_a_days_worth_and_goes_on_later(
         wait_until(is_over, "the batch did not go on", BATCH_S)
         done = first.batches.retrieve(batch_id)
         assert done.status == "completed"
-        assert custom_ids(results(first, done.output_file_id)) == [
-            f"c{number:02}" for number in range(LINES)
-        ]
+        names = [f"c{number:02}" for number in range(LINES)]
+        assert custom_ids(results(first, done.output_file_id)) == names

@@ -78,6 +78,7 @@ def form(*parts: tuple[str, bytes], is_closed: bool = True) -> bytes:
 
 PURPOSE = ('name="purpose"', b"batch")
 FILE = ('name="file"; filename="a.jsonl"', b"x")
+EXPIRY = ('name="expires_after[seconds]"', b"9")
 
 
 @pytest.mark.parametrize(
@@ -90,11 +91,7 @@ FILE = ('name="file"; filename="a.jsonl"', b"x")
         (form(PURPOSE, ('name="file"', b"x")), "invalid_type", "file"),
         (form(PURPOSE, FILE, FILE), "invalid_value", "file"),
         (form(PURPOSE, FILE, ('name="more"', b"")), "unknown_parameter", "more"),
-        (
-            form(PURPOSE, FILE, ('name="expires_after[seconds]"', b"9")),
-            "unsupported_parameter",
-            "expires_after",
-        ),
+        (form(PURPOSE, FILE, EXPIRY), "unsupported_parameter", "expires_after"),
         (form(PURPOSE, FILE, is_closed=False), "invalid_value", None),
         (b"no form at all", "invalid_value", None),
         (b"", "invalid_value", None),

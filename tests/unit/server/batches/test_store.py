@@ -39,11 +39,8 @@ def test_a_line_has_one_result(store: BatchStore) -> None:
     assert (now.total, now.completed, now.failed) == (3, 1, 1)
     assert (now.prompt_tokens, now.cached_tokens, now.completion_tokens) == (6, 2, 4)
     assert [line.number for line in store.batches.pending_lines(batch.serial, 0, 10)] == [3]
-    assert [line.is_done for line in store.batches.written_lines(batch.serial, 0)] == [
-        True,
-        False,
-        False,
-    ]
+    written = store.batches.written_lines(batch.serial, 0)
+    assert [line.is_done for line in written] == [True, False, False]
 
 
 @pytest.mark.parametrize("how", ["cancel", "finalize"])
