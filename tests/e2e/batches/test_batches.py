@@ -241,11 +241,13 @@ def test_the_metrics_count_lines_and_batches(client: OpenAI, server: Running) ->
         "jitney:jobs_lines_pending 0.0",
         'jitney:jobs_limit{limit="lines_max"}',
     )
-    for each in figures:
-        wait_until(
-            lambda each=each: each in server.get("/metrics").text,  # type: ignore[misc]
-            f"the metrics do not have {each}",
-        )
+
+    def are_shown() -> bool:
+        text = server.get("/metrics").text
+        return all(each in text for each in figures)
+
+    wait_until(are_shown, "the metrics do not have them")
+    assert server.get("/metrics").status_code == 200
 
 
 def test_every_endpoint_wants_a_key(tmp_path: Path) -> None:
