@@ -16,6 +16,8 @@ from jitney.core.params import Constraint, ConstraintKind
 from jitney.errors import BackendCrashed, BackendFailed, ModelError
 from tests.conformance.driver import Driver, greedy
 
+SMALL: dict[str, Plain] = {"slots": 2, "kv_tokens": 64, "max_num_batched_tokens": 32, "threads": 1}
+
 
 def test_a_failed_batch_leaves_the_backend_usable(driver: Driver, tokens: tuple[int, ...]) -> None:
     """Guards against a bad slot that takes the backend down for everybody."""
@@ -109,14 +111,7 @@ def test_encoding_joins_to_the_text(driver: Driver) -> None:
 
 def test_an_illegal_instruction_leads_to_plain_kernels(tiny_gguf: Path) -> None:
     """Guards against a bad build of llama.cpp that kills every process that replaces it."""
-    settings: dict[str, Plain] = {
-        "model": str(tiny_gguf),
-        "slots": 2,
-        "kv_tokens": 64,
-        "max_num_batched_tokens": 32,
-    }
-    settings |= {"threads": 1, "extra_kernels": True}
-    backend = load_process("llamacpp", settings)
+    backend = load_process("llamacpp", SMALL | {"model": str(tiny_gguf), "extra_kernels": True})
     try:
         os.kill(backend.pid, signal.SIGILL)
         with pytest.raises(BackendCrashed, match="plain kernels"):
@@ -130,11 +125,5 @@ def test_an_illegal_instruction_leads_to_plain_kernels(tiny_gguf: Path) -> None:
 
 def test_a_missing_model_is_told_across_the_process(tiny_gguf: Path) -> None:
     """Guards against a wrong path that looks like a crash."""
-    settings: dict[str, Plain] = {
-        "model": str(tiny_gguf.parent / "none.gguf"),
-        "slots": 2,
-        "kv_tokens": 64,
-    }
-    settings |= {"max_num_batched_tokens": 32, "threads": 1}
     with pytest.raises(ModelError, match=r"none\.gguf"):
-        load_process("llamacpp", settings)
+        load_process("llamacpp", SMALL | {"model": str(tiny_gguf.parent / "none.gguf")})

@@ -5,17 +5,7 @@ Exact backends must give equal samples; others logprobs within the tolerance of 
 
 import pytest
 
-from jitney.core.batch import (
-    Copy,
-    Discard,
-    Entry,
-    Open,
-    Release,
-    Restore,
-    Sample,
-    Save,
-    Truncate,
-)
+from jitney.core.batch import Copy, Discard, Entry, Open, Release, Restore, Sample, Save, Truncate
 from jitney.errors import BackendFailed
 from tests.conformance.driver import TOLERANCE, TOP, Driver, greedy, top_difference
 

@@ -194,10 +194,7 @@ def test_penalties_count_the_completion_only(driver: Driver, tokens: tuple[int, 
     # Biased to be the best by one, it stays so unless a penalty of two counts it as said.
     for prompt_count, is_repeated in ((11, True), (10, False)):
         sampling = Sampling(
-            seed=0,
-            prompt_count=prompt_count,
-            logit_bias=((said, gap + 1.0),),
-            presence_penalty=2.0,
+            seed=0, prompt_count=prompt_count, logit_bias=((said, gap + 1.0),), presence_penalty=2.0
         )
         driver.run(operations=[Release(1), Open(1, sampling)])
         assert (driver.feed(1, 0, text).token == said) == is_repeated

@@ -42,24 +42,13 @@ from tests.vocabularies_for_tests import (
 ALPHABET = "aZ9٣ \t\n\r'sl.$é中\u0301\u00a0\u1c89"
 """One or two of each kind of character that some tokenizer treats apart."""
 NAMES = (
-    "<|endoftext|>",
-    "<|im_start|>",
-    "<|im_end|>",
-    "<unk>",
-    "<tool>",
-    "<tool><tool>",
-    "[EMPTY]",
+    *("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
+    *("<unk>", "<tool>", "<tool><tool>", "[EMPTY]"),
 )
 TYPES = (CONTROL, CONTROL, CONTROL, UNKNOWN, USER_DEFINED, USER_DEFINED, UNUSED)
 
 TEXTS = (
-    "",
-    " ",
-    "  ",
-    " " * 37,
-    "\n",
-    "\r",
-    "\r\n\r\n",
+    *("", " ", "  ", " " * 37, "\n", "\r", "\r\n\r\n"),
     " \n \n\n  \t\t x",
     "Hello, world!",
     " Hello  world   again    ",
@@ -83,10 +72,7 @@ TEXTS = (
     "nul\x00inside\x00\x00 bell\x07 del\x7f c1\x80\x9f",
     "private \ue000\uf8ff \U000f0000 \U0010fffd noncharacter \ufffe\uffff \U0001ffff",
     "replacement \ufffd\ufffd Ã© â\u201a¬ \\xff\\xfe",
-    "a" * 5000,
-    "ab" * 2500,
-    "🙂" * 700,
-    "中" * 1500,
+    *("a" * 5000, "ab" * 2500, "🙂" * 700, "中" * 1500),
     ("word " * 30 + "\n") * 20,
     "=" * 200 + "-" * 77 + "#" * 13 + "!?" * 20,
     "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n",

@@ -3,6 +3,7 @@
 import io
 import logging
 import os
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -50,6 +51,19 @@ def expect_sentence(done: Done, code: int, *texts: str) -> None:
     assert done.stderr.count("\n") == 1, done.stderr
     for text in texts:
         assert text in done.stderr
+
+
+@contextmanager
+def small_disk(folder: Path, size: int) -> Iterator[Path]:
+    """A new disk of so many bytes, where this folder is to be."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("disks cannot be mounted here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
 
 
 def _written(stream: io.TextIOWrapper) -> str:

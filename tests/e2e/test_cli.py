@@ -191,12 +191,8 @@ def test_config_show_says_where_each_value_came_from(tmp_path: Path) -> None:
     assert "the name of its file" in rows["served_model_name"]
     assert "hush" not in table.stdout
     # A given none is not the default, and must not look like it.
-    [row] = [
-        line.split()
-        for line in jitney("config", "show", "--jobs-dir", "none").stdout.splitlines()
-        if line.startswith("jobs_dir ")
-    ]
-    assert row == ["jobs_dir", "none", "flag", "--jobs-dir"]
+    lines = jitney("config", "show", "--jobs-dir", "none").stdout.splitlines()
+    assert ["jobs_dir", "none", "flag", "--jobs-dir"] in [line.split() for line in lines]
 
 
 def test_settings_reach_the_engine_from_every_source(tmp_path: Path) -> None:
@@ -240,11 +236,20 @@ def test_what_cannot_work_is_one_sentence(words: list[str], code: int, message: 
     expect_sentence(jitney(*words), code, message)
 
 
-def test_a_schema_that_is_none_is_one_sentence(tmp_path: Path) -> None:
-    """Guards --json-schema: JSON that is no schema. What is no JSON is refused before."""
-    schema = tmp_path / "schema.json"
-    schema.write_text('{"type": "objec"}', encoding="utf-8")
-    expect_sentence(jitney("run", *FAKE, "--json-schema", schema, "hi"), 2, "objec")
+@pytest.mark.parametrize(
+    ("flag", "name", "content", "message"),
+    [
+        # JSON that is no schema. What is no JSON is refused before.
+        ("--json-schema", "schema.json", '{"type": "objec"}', "objec"),
+        ("--config", "jitney.yaml", "max_num_sequences: 2", "Unknown setting max_num_sequences in"),
+    ],
+)
+def test_a_wrong_file_is_one_sentence(
+    tmp_path: Path, flag: str, name: str, content: str, message: str
+) -> None:
+    """Guards files of flags: the whole way from what is in them to the exit code."""
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    expect_sentence(jitney("run", *FAKE, flag, tmp_path / name, "hi"), 2, message)
 
 
 def test_binary_input_is_one_sentence() -> None:

@@ -204,15 +204,6 @@ def test_the_embedded_model_chats(embedded: Path) -> None:
     assert cached[1] > cached[0]
 
 
-def test_the_demo_streams_eight_prompts_from_the_embedded_model(embedded: Path) -> None:
-    """Guards `make demo`: it ends by itself, with every prompt answered."""
-    assert embedded.exists()
-    done = jitney("demo", "--max-tokens", "12")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("\n== ") == 7
-    assert "8 answers, " in done.stdout.splitlines()[-1]
-
-
 def test_a_failed_fetch_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards machines without a network: the package, the reason, and what else to do."""
     for name in [name for name in os.environ if name.startswith("PIP_")]:

@@ -59,19 +59,11 @@ def test_a_model_is_fetched_by_name_and_then_is_there_without_a_network(
 def test_what_was_fetched_answers(place: Place) -> None:
     """Guards the way from a name to text; which backend runs it does not matter."""
     needs("llamacpp")
-    words = (
-        "--backend",
-        "llamacpp",
-        "--max-tokens",
-        "4",
-        "--greedy",
-        "--raw",
-        "--kv-tokens",
-        "512",
-    )
-    first = place.jitney("run", "--model", REPOSITORY, *words, "the")
+    sizes = ("--backend", "llamacpp", "--max-tokens", "4", "--kv-tokens", "512")
+    words = ("run", "--model", REPOSITORY, *sizes, "--greedy", "--raw", "the")
+    first = place.jitney(*words)
     assert first.returncode == 0, first.stderr
-    again = place.jitney("run", "--model", REPOSITORY, *words, "the", HF_HUB_OFFLINE="1")
+    again = place.jitney(*words, HF_HUB_OFFLINE="1")
     assert again.stdout == first.stdout != ""
 
 
@@ -138,11 +130,7 @@ def test_the_file_that_is_meant_is_fetched(
             f"{REPOSITORY} has no GGUF file; take a repository that has some, often the same name "
             "with -GGUF.",
         ),
-        (
-            (Q4,),
-            f"{REPOSITORY}/other.gguf",
-            f"{REPOSITORY} has no file other.gguf; it has {Q4}.",
-        ),
+        ((Q4,), f"{REPOSITORY}/other.gguf", f"{REPOSITORY} has no file other.gguf; it has {Q4}."),
     ],
     ids=["several", "no such quant", "twice", "no GGUF", "no such file"],
 )

@@ -1,7 +1,6 @@
 """Names, networks and disks that fail, against a stand-in of the hub: one sentence each time."""
 
 import signal
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 pytest.importorskip("huggingface_hub", reason="the extra `hub` is not installed")
 pytest.importorskip("gguf", reason="needs the gguf package")
 
+from tests.e2e import program
 from tests.e2e.hub_place import Q4, REPOSITORY, WAIT_S, Place, break_later, place_in
 
 
@@ -203,16 +203,8 @@ def test_damage_on_the_disk_is_found_before_the_model_is_loaded(place: Place, ti
 @pytest.fixture
 def small_disk(place: Place, tiny: bytes) -> Iterator[Path]:
     """A disk with room for one and a half of the files, where the hub's cache is."""
-    folder = place.folder / "hf"
-    folder.mkdir()
-    size = len(tiny) * 3 // 2
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("disks cannot be mounted here")
-    try:
+    with program.small_disk(place.folder / "hf", len(tiny) * 3 // 2) as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_too_little_room_is_told_before_anything_is_fetched(

@@ -6,7 +6,6 @@ the libraries alone, so it is tested wherever they are installed.
 
 import multiprocessing
 import resource
-import subprocess
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
@@ -27,6 +26,7 @@ from jitney.config import Settings
 from jitney.errors import ModelError
 from jitney.loading import backend_failure, check_accepted, ready_model
 from jitney.models.conversions import RECORD_NAME
+from tests.e2e import program
 from tests.models_for_tests import TinyShape, write_tiny_gguf
 
 WAIT_S = 120.0
@@ -128,15 +128,8 @@ def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]
     It fills up while the weights are written anew, while the library writes its own, while it
     writes the graph, of which it says nothing, and while the corrected model is written.
     """
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={request.param}k", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("disks cannot be mounted here")
-    try:
+    with program.small_disk(tmp_path / "disk", request.param * 1024) as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_a_disk_that_fills_up_is_a_sentence(source: Path, small_disk: Path) -> None:

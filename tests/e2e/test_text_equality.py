@@ -277,10 +277,7 @@ def test_preempted_and_resumed_equals_undisturbed(
 
 @pytest.mark.parametrize("is_cached", [True, False], ids=["kept", "recomputed"])
 def test_displaced_by_a_higher_class_equals_undisturbed(
-    open_llm: Open,
-    alone: list[RequestOutput],
-    is_cached: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    open_llm: Open, alone: list[RequestOutput], is_cached: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards what goes on in its old memory, and what is computed again token by token."""
     slots = {"max_num_seqs": SOME // 2, "enable_prefix_caching": is_cached}

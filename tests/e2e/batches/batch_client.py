@@ -96,6 +96,13 @@ def ended(client: OpenAI, batch: Batch) -> Batch:
     return seen[0]
 
 
+def counts_of(batch: Batch) -> tuple[int, int, int]:
+    """Its lines: all, completed and failed."""
+    counts = batch.request_counts
+    assert counts is not None
+    return counts.total, counts.completed, counts.failed
+
+
 def results(client: OpenAI, file_id: str | None) -> list[Any]:
     """The lines of a file of results."""
     if file_id is None:

@@ -14,6 +14,7 @@ from jitney.server.batches.stages import BatchBounds
 from tests.e2e.batches.batch_client import (
     CHAT,
     client_of,
+    counts_of,
     create,
     custom_ids,
     ended,
@@ -77,11 +78,10 @@ def test_a_bad_line_is_told_and_the_rest_goes_on(client: OpenAI) -> None:
     lines = [good[0], *bad, good[1], b"", b"   ", *refused, *good[2:]]
     done = ended(client, submit(client, lines))
     assert done.status == "completed"
-    assert done.request_counts is not None
-    assert done.request_counts.total == len(lines) - 2
+    assert counts_of(done) == (len(lines) - 2, 5, len(bad) + len(refused))
     assert custom_ids(results(client, done.output_file_id)) == [f"good-{n}" for n in range(1, 6)]
     errors = results(client, done.error_file_id)
-    assert len(errors) == done.request_counts.failed == len(bad) + len(refused)
+    assert len(errors) == len(bad) + len(refused)
     for place, (row, (name, (_, code, words))) in enumerate(
         zip(errors[: len(bad)], BAD.items(), strict=True)
     ):
@@ -134,9 +134,7 @@ def test_ids_come_back_as_they_were(client: OpenAI) -> None:
 def test_more_completions_than_may_wait_beside_others_find_their_turn(client: OpenAI) -> None:
     """Guards wide lines: one that fills the queue waits until there is room for it."""
     lines = [line(f"c{each}", prompt=["a"] * 8 if each % 3 == 0 else "b") for each in range(12)]
-    done = ended(client, submit(client, lines))
-    assert done.request_counts is not None
-    assert done.request_counts.completed == 12
+    assert counts_of(ended(client, submit(client, lines))) == (12, 12, 0)
 
 
 def test_a_line_that_breaks_the_backend_fails_alone(tmp_path: Path) -> None:
@@ -163,8 +161,7 @@ def test_a_line_that_breaks_the_backend_fails_alone(tmp_path: Path) -> None:
     with running(world) as server, client_of(server) as client:
         lines = [line(f"c{each}", prompt="\x07" if each == 4 else "y") for each in range(10)]
         done = ended(client, submit(client, lines))
-        assert done.request_counts is not None
-        assert (done.request_counts.completed, done.request_counts.failed) == (9, 1)
+        assert counts_of(done) == (10, 9, 1)
         (row,) = results(client, done.error_file_id)
         assert row["custom_id"] == "c4"
         assert row["response"]["status_code"] == 500
@@ -173,10 +170,6 @@ def test_a_line_that_breaks_the_backend_fails_alone(tmp_path: Path) -> None:
 
 def test_a_wrong_header_is_refused(server: Running) -> None:
     """Guards the idempotency key: empty or endless ones are no keys."""
-    body = {
-        "input_file_id": "file-x",
-        "endpoint": "/v1/completions",
-        "completion_window": "24h",
-    }
+    body = {"input_file_id": "file-x", "endpoint": "/v1/completions", "completion_window": "24h"}
     for key in ("", "x" * 300):
         check_error(server.post("/v1/batches", body, **{"idempotency-key": key}), 400)

@@ -20,14 +20,7 @@ from tests.e2e.batches.batch_client import (
     two_keys,
     upload,
 )
-from tests.e2e.server.harness import (
-    Running,
-    World,
-    check_error,
-    read_all,
-    running,
-    wait_until,
-)
+from tests.e2e.server.harness import Running, World, check_error, read_all, running, wait_until
 from tests.e2e.server.pace import StillClock
 
 HEAD = (
@@ -111,10 +104,7 @@ def test_only_so_many_files_come_at_once(tmp_path: Path, monkeypatch: pytest.Mon
     """Guards the server against slow uploads: of one key, and of all."""
     monkeypatch.setattr(limits, "UPLOADS_MAX", 3)
     monkeypatch.setattr(limits, "UPLOADS_KEY_MAX", 2)
-    with (
-        two_keys(tmp_path / "jobs") as (server, first, other),
-        contextlib.ExitStack() as stack,
-    ):
+    with two_keys(tmp_path / "jobs") as (server, first, other), contextlib.ExitStack() as stack:
         begun = [stack.enter_context(_begun(server, FIRST)) for _ in range(2)]
         folder = tmp_path / "jobs" / "files"
         wait_until(lambda: len(_partial(folder)) == 2, "the uploads have not begun")

@@ -14,6 +14,7 @@ from tests.e2e.batches.batch_client import (
     FIRST,
     OTHER,
     client_of,
+    counts_of,
     custom_ids,
     ended,
     line,
@@ -56,8 +57,7 @@ def completed(client: OpenAI, batch_id: str) -> int:
     """How many lines are done, of a batch that has not ended."""
     batch = client.batches.retrieve(batch_id)
     assert batch.status not in ENDED, "it should wait"
-    assert batch.request_counts is not None
-    return batch.request_counts.completed
+    return counts_of(batch)[1]
 
 
 def wait_until_used_up(server: Running, client: OpenAI, batch_id: str) -> None:
@@ -107,6 +107,5 @@ def test_a_batch_stops_after_a_days_worth_and_goes_on_later(
         wait_until(is_over, "the batch did not go on", BATCH_S)
         done = first.batches.retrieve(batch_id)
         assert done.status == "completed"
-        assert custom_ids(results(first, done.output_file_id)) == [
-            f"c{number:02}" for number in range(LINES)
-        ]
+        names = [f"c{number:02}" for number in range(LINES)]
+        assert custom_ids(results(first, done.output_file_id)) == names

@@ -24,6 +24,7 @@ LINES = 100
 TRIES = 5
 """What must happen in the middle of a run is tried again where a busy machine came too late."""
 WORDS = ("batch", "run", "--backend", "fake")
+WORK = [line(f"c{n}", max_tokens=200, ignore_eos=True) for n in range(LINES)]
 
 
 def run(folder: Path, *words: str, output: str = "out.jsonl") -> Done:
@@ -95,8 +96,7 @@ def test_what_looks_like_a_folder_of_ours_is_not_removed(tmp_path: Path) -> None
 
 def test_a_file_that_takes_the_name_of_the_output_is_not_overwritten(tmp_path: Path) -> None:
     """Guards what somebody put there between two runs of the same command."""
-    work = [line(f"c{n}", max_tokens=200, ignore_eos=True) for n in range(LINES)]
-    folder, _ = cut_short(tmp_path, work, signal.SIGKILL)
+    folder, _ = cut_short(tmp_path, signal.SIGKILL)
     (folder / "out.jsonl").write_text("mine")
     expect_sentence(run(folder), 2, "is not of this run")
     assert (folder / "out.jsonl").read_text() == "mine"
@@ -231,34 +231,32 @@ def test_a_run_that_was_cut_short_goes_on_where_it_was(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     """Guards long runs: the same command again, and each line is in the output once."""
-    work = [line(f"c{n}", max_tokens=200, ignore_eos=True) for n in range(LINES)]
-    folder, log = cut_short(tmp_path, work, number)
+    folder, log = cut_short(tmp_path, number)
     if number == signal.SIGINT:
         assert "The same command goes on from there" in log
     assert "out.jsonl" not in names(folder)
     done = run(folder)
     assert done.returncode == 0, done.stderr
     assert "Going on with an earlier run" in done.stderr
-    assert custom_ids(rows(folder / "out.jsonl")) == [each["custom_id"] for each in work]
+    assert custom_ids(rows(folder / "out.jsonl")) == [each["custom_id"] for each in WORK]
     assert names(folder) == {"in.jsonl", "out.jsonl", "out.jsonl.done"}
 
 
-def cut_short(tmp_path: Path, work: list[Any], number: signal.Signals) -> tuple[Path, str]:
+def cut_short(tmp_path: Path, number: signal.Signals) -> tuple[Path, str]:
     """The folder of a run that was ended by this signal, and its log."""
 
     def send(folder: Path, process: "subprocess.Popen[str]") -> Callable[[Done], bool]:
         process.send_signal(number)
         return lambda done: done.returncode != 0
 
-    folder, done = disturbed(tmp_path, work, send)
+    folder, done = disturbed(tmp_path, WORK, send)
     assert done.returncode == (130 if number == signal.SIGINT else -number), done.stderr
     return folder, done.stderr
 
 
 def test_results_that_cannot_be_delivered_are_kept(tmp_path: Path) -> None:
     """Guards a night of work against a name that is taken meanwhile: the next run delivers it."""
-    work = [line(f"c{n}", max_tokens=200, ignore_eos=True) for n in range(LINES)]
-    folder, log = delivered_in_vain(tmp_path, [*work, b"{oops"])
+    folder, log = delivered_in_vain(tmp_path)
     assert log.count("\n") == 1, log
     assert "out.errors.jsonl: File exists" in log
     assert "they stay in out.jsonl.jobs, and the same command goes on from there" in log
@@ -266,16 +264,13 @@ def test_results_that_cannot_be_delivered_are_kept(tmp_path: Path) -> None:
     errors.rmdir()
     done = run(folder)
     assert done.returncode == 1, done.stderr
-    assert (
-        f"Going on with an earlier run, which has {LINES + 1} of {LINES + 1} lines done"
-        in done.stderr
-    )
-    assert custom_ids(rows(folder / "out.jsonl")) == [each["custom_id"] for each in work]
+    assert f"an earlier run, which has {LINES + 1} of {LINES + 1} lines done" in done.stderr
+    assert custom_ids(rows(folder / "out.jsonl")) == [each["custom_id"] for each in WORK]
     assert custom_ids(rows(errors)) == [None]
     assert names(folder) == {"in.jsonl", "out.jsonl", "out.errors.jsonl", "out.jsonl.done"}
 
 
-def delivered_in_vain(tmp_path: Path, work: list[Any]) -> tuple[Path, str]:
+def delivered_in_vain(tmp_path: Path) -> tuple[Path, str]:
     """The folder of a run that found a folder where its errors belong, and its log."""
 
     def take_name(folder: Path, process: "subprocess.Popen[str]") -> Callable[[Done], bool]:
@@ -284,7 +279,7 @@ def delivered_in_vain(tmp_path: Path, work: list[Any]) -> tuple[Path, str]:
             (folder / "out.errors.jsonl").mkdir()
         return lambda done: (folder / "out.errors.jsonl").is_dir()
 
-    folder, done = disturbed(tmp_path, work, take_name)
+    folder, done = disturbed(tmp_path, [*WORK, b"{oops"], take_name)
     assert done.returncode == 1, done.stderr
     return folder, done.stderr
 

@@ -17,6 +17,7 @@ from tests.e2e.batches.batch_client import (
     KEYS,
     SLOW,
     client_of,
+    counts_of,
     create,
     custom_ids,
     ended,
@@ -50,8 +51,7 @@ def test_every_line_is_answered_in_order_as_a_live_call_would_be(
     assert (batch.object, batch.status, batch.endpoint) == ("batch", "validating", url)
     done = ended(client, batch)
     assert done.status == "completed"
-    assert done.request_counts is not None
-    assert done.request_counts.model_dump() == {"total": 50, "completed": 50, "failed": 0}
+    assert counts_of(done) == (50, 50, 0)
     assert done.error_file_id is None
     assert done.errors is None
     moments = (done.created_at, done.in_progress_at, done.finalizing_at, done.completed_at)
@@ -95,11 +95,7 @@ def test_metadata_is_kept_and_other_fields_are_refused_by_name(
     }
     assert server.post("/v1/batches", body).json()["metadata"] == {"for": "tests"}
     for name, value, code in (
-        (
-            "output_expires_after",
-            {"anchor": "created_at", "seconds": 3600},
-            "unsupported_parameter",
-        ),
+        ("output_expires_after", {"anchor": "created_at", "seconds": 9}, "unsupported_parameter"),
         ("priority", "high", "unknown_parameter"),
         ("endpoint", "/v1/embeddings", "invalid_value"),
         ("completion_window", "1h", "invalid_value"),
@@ -152,8 +148,7 @@ def test_lines_do_not_count_against_the_rate_of_their_key(tmp_path: Path) -> Non
         client_of(server, FIRST) as client,
     ):
         done = ended(client, submit(client, [line(f"c{each}") for each in range(100)]))
-        assert done.request_counts is not None
-        assert done.request_counts.completed == 100
+        assert counts_of(done) == (100, 100, 0)
         reply = client.completions.create(model="fake", prompt="a", max_tokens=2)
         assert reply.choices
 
@@ -173,9 +168,7 @@ def test_live_calls_are_answered_while_a_batch_runs(tmp_path: Path, policy: Poli
         assert engine.stats().live_requests <= 4
         assert client.batches.retrieve(batch.id).status == "in_progress"
         pace.may_hurry.set()
-        done = ended(client, batch)
-        assert done.request_counts is not None
-        assert done.request_counts.completed == 16
+        assert counts_of(ended(client, batch)) == (16, 16, 0)
         text = server.get("/metrics").text
         assert "jitney:first_token_seconds_count 1.0" in text, "that of the live call"
         assert 'jitney:requests_ended_total{reason="length"} 17.0' in text
@@ -186,7 +179,7 @@ def test_a_cancel_keeps_what_is_done(slow: Running) -> None:
     with client_of(slow) as client:
         lines = [line(f"c{each}", max_tokens=1 if each < 5 else LONG) for each in range(40)]
         batch = submit(client, lines)
-        wait_until(lambda: (_counts(client, batch.id)) == 5, "the short lines were not done")
+        wait_until(lambda: completed(client, batch.id) == 5, "the short lines were not done")
         assert client.batches.cancel(batch.id).status in ("cancelling", "cancelled")
         done = ended(client, batch)
         assert done.status == "cancelled"
@@ -203,9 +196,8 @@ def test_a_cancel_keeps_what_is_done(slow: Running) -> None:
     slow.check_idle()
 
 
-def _counts(client: OpenAI, batch_id: str) -> int:
-    counts = client.batches.retrieve(batch_id).request_counts
-    return 0 if counts is None else counts.completed
+def completed(client: OpenAI, batch_id: str) -> int:
+    return counts_of(client.batches.retrieve(batch_id))[1]
 
 
 class LateClock(SystemClock):
@@ -222,15 +214,12 @@ def test_what_is_not_done_in_time_is_told(tmp_path: Path) -> None:
     clock = LateClock()
     now = 1_700_000_000
     world = World(
-        backend=SLOW,
-        sequences=4,
-        jobs_dir=tmp_path / "jobs",
-        jobs_times=Times(clock, lambda: now),
+        backend=SLOW, sequences=4, jobs_dir=tmp_path / "jobs", jobs_times=Times(clock, lambda: now)
     )
     with running(world) as server, client_of(server) as client:
         lines = [line(f"c{each}", max_tokens=1 if each < 3 else LONG) for each in range(20)]
         batch = submit(client, lines)
-        wait_until(lambda: _counts(client, batch.id) == 3, "the short lines were not done")
+        wait_until(lambda: completed(client, batch.id) == 3, "the short lines were not done")
         clock.late_s = 86_400.0
         done = ended(client, batch)
         assert (done.status, done.expired_at) == ("expired", now)
@@ -245,20 +234,19 @@ def test_the_metrics_count_lines_and_batches(client: OpenAI, server: Running) ->
     """Guards operators: what is done and what waits is told, with every bound."""
     ended(client, submit(client, [line("a"), line("b"), line("c", max_tokens=-7)]))
 
-    def is_told() -> bool:
-        text = server.get("/metrics").text
-        return all(
-            each in text
-            for each in (
-                'jitney:jobs_batches{status="completed"} 1.0',
-                'jitney:jobs_lines_total{result="done"} 2.0',
-                'jitney:jobs_lines_total{result="failed"} 1.0',
-                "jitney:jobs_lines_pending 0.0",
-                'jitney:jobs_limit{limit="lines_max"}',
-            )
-        )
+    figures = (
+        'jitney:jobs_batches{status="completed"} 1.0',
+        'jitney:jobs_lines_total{result="done"} 2.0',
+        'jitney:jobs_lines_total{result="failed"} 1.0',
+        "jitney:jobs_lines_pending 0.0",
+        'jitney:jobs_limit{limit="lines_max"}',
+    )
 
-    wait_until(is_told, "the metrics do not tell it")
+    def are_shown() -> bool:
+        text = server.get("/metrics").text
+        return all(each in text for each in figures)
+
+    wait_until(are_shown, "the metrics do not have them")
     assert server.get("/metrics").status_code == 200
 
 

@@ -1,7 +1,7 @@
 """Files over HTTP: what is stored, what is refused, and that nothing of a refused file stays."""
 
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -78,6 +78,7 @@ def form(*parts: tuple[str, bytes], is_closed: bool = True) -> bytes:
 
 PURPOSE = ('name="purpose"', b"batch")
 FILE = ('name="file"; filename="a.jsonl"', b"x")
+EXPIRY = ('name="expires_after[seconds]"', b"9")
 
 
 @pytest.mark.parametrize(
@@ -90,11 +91,7 @@ FILE = ('name="file"; filename="a.jsonl"', b"x")
         (form(PURPOSE, ('name="file"', b"x")), "invalid_type", "file"),
         (form(PURPOSE, FILE, FILE), "invalid_value", "file"),
         (form(PURPOSE, FILE, ('name="more"', b"")), "unknown_parameter", "more"),
-        (
-            form(PURPOSE, FILE, ('name="expires_after[seconds]"', b"9")),
-            "unsupported_parameter",
-            "expires_after",
-        ),
+        (form(PURPOSE, FILE, EXPIRY), "unsupported_parameter", "expires_after"),
         (form(PURPOSE, FILE, is_closed=False), "invalid_value", None),
         (b"no form at all", "invalid_value", None),
         (b"", "invalid_value", None),
@@ -156,25 +153,17 @@ def test_a_server_that_stops_takes_no_file(tmp_path: Path) -> None:
 def test_files_arrive_beside_each_other(server: Running) -> None:
     """Guards order: several files at once are each complete."""
     contents = [jsonl([line(f"{number}-{each}") for each in range(2000)]) for number in range(4)]
-    found: list[tuple[bytes, bytes]] = []
 
-    def send(content: bytes) -> None:
+    def sent_and_read(content: bytes) -> bytes:
         with client_of(server) as client:
-            file = upload(client, content)
-            found.append((content, client.files.content(file.id).read()))
+            return client.files.content(upload(client, content).id).read()
 
-    threads = [threading.Thread(target=send, args=(each,)) for each in contents]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(WAIT_S)
-    assert len(found) == 4
-    assert all(sent == got for sent, got in found)
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(sent_and_read, contents, timeout=WAIT_S)) == contents
 
 
 def test_the_document_names_the_endpoints(server: Running) -> None:
     """Guards programs that read /openapi.json."""
     paths = httpx.get(f"{server.url}/openapi.json", timeout=WAIT_S).json()["paths"]
-    assert {"/v1/files", "/v1/files/{file_id}/content", "/v1/batches/{batch_id}/cancel"} <= set(
-        paths
-    )
+    names = {"/v1/files", "/v1/files/{file_id}/content", "/v1/batches/{batch_id}/cancel"}
+    assert names <= set(paths)

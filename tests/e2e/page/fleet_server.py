@@ -1,10 +1,10 @@
 """A server over a fleet of replicas in this process, without Ray, for a browser to look at."""
 
 import asyncio
-import contextlib
 import socket
 import threading
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -124,11 +124,6 @@ def _slow(cluster: Cluster, name: str) -> None:
     backend._settings = replace(backend._settings, tick_s=TICK_S, sleeps=True)
 
 
-@contextlib.contextmanager
-def fleet_server(count: int, keys: tuple[Key, ...] = ()) -> Iterator[FleetServer]:
+def fleet_server(count: int, keys: tuple[Key, ...] = ()) -> closing[FleetServer]:
     """A server over so many replicas, ended afterwards."""
-    server = FleetServer(count, keys)
-    try:
-        yield server
-    finally:
-        server.close()
+    return closing(FleetServer(count, keys))

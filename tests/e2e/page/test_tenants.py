@@ -9,14 +9,7 @@ import pytest
 from jitney.backends.fake.backend import FakeSettings
 from jitney.config import Key
 from jitney.core.scheduler_settings import Policy
-from tests.e2e.server.harness import (
-    Running,
-    World,
-    check_error,
-    request_bytes,
-    running,
-    wait_until,
-)
+from tests.e2e.server.harness import Running, World, check_error, request_bytes, running, wait_until
 
 KEYS = {name: f"secret-of-{name}" for name in ("one", "two")}
 SLOW = FakeSettings(slots=32, eos_period=0, kv_tokens=8192, tick_s=0.01, sleeps=True)

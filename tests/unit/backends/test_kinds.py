@@ -15,25 +15,23 @@ from jitney.config import Settings
 from jitney.errors import ConfigError, MissingDependency
 
 
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("lamacpp", {}, "lamacpp"),
+        ("fake", {"slot_count": 4}, "slot_count"),
+        ("fake", {"slots": 0}, "slots must be from 1"),
+    ],
+    ids=["unknown backend", "unknown setting", "impossible setting"],
+)
 @pytest.mark.parametrize("build", [load, load_process])
-def test_an_unknown_backend_is_refused_by_name(build: Callable[..., object]) -> None:
-    """Guards against a typing mistake that is answered with a traceback."""
-    with pytest.raises(ConfigError, match="lamacpp"):
-        build("lamacpp", {})
-
-
-@pytest.mark.parametrize("build", [load, load_process])
-def test_an_unknown_setting_is_refused_by_name(build: Callable[..., object]) -> None:
-    """Guards against a setting that is taken and ignored."""
-    with pytest.raises(ConfigError, match="slot_count"):
-        build("fake", {"slot_count": 4})
-
-
-@pytest.mark.parametrize("build", [load, load_process])
-def test_an_impossible_setting_is_refused(build: Callable[..., object]) -> None:
-    """Guards against a set-up error that turns into a crash on its way out of the process."""
-    with pytest.raises(ConfigError, match="slots must be from 1"):
-        build("fake", {"slots": 0})
+def test_a_mistake_is_refused_by_name(
+    build: Callable[..., object], name: str, settings: dict[str, int], message: str
+) -> None:
+    """Guards against a traceback, a setting that is taken and ignored, and an error that turns
+    into a crash on its way out of the process."""
+    with pytest.raises(ConfigError, match=message):
+        build(name, settings)
 
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:

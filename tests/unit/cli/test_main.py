@@ -26,11 +26,6 @@ VERBS = all_verbs()
 WAIT_S = 120
 
 
-def run_python(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
-
-
 def check_loads_none(names: tuple[str, ...], words: list[str]) -> None:
     """The command works in a new Python, and none of these modules is loaded then."""
     program = (
@@ -39,7 +34,8 @@ def check_loads_none(names: tuple[str, ...], words: list[str]) -> None:
         f"assert main({words!r}) == 0\n"
         f"print([name for name in {names!r} if name in sys.modules], file=sys.stderr)"
     )
-    done = run_python("-c", program)
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr.strip() == "[]"
 
@@ -64,28 +60,18 @@ def test_every_verb_has_a_module(verb: Verb) -> None:
     assert list(inspect.signature(call).parameters) == ["options", "resolved"]
 
 
-def test_a_mistake_in_a_setting_is_told_before_anything_is_loaded(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Guards a quick answer to a wrong flag."""
-    assert main(["run", "--kv-tokens", "none", "--max-num-seqs", "0", "hi"]) == 2
-    assert "max_num_seqs" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
+        (["run", "--kv-tokens", "none", "--max-num-seqs", "0", "hi"], "max_num_seqs is '0'"),
         (["serve", "a.gguf", "b.gguf"], "jitney serve does not take b.gguf as well; "),
         (["serve", "--cors-origin", "app.example"], "cors_origin is 'app.example' in flag"),
-        (
-            ["serve", "--num-workers", "4"],
-            "num_workers is '4' in flag --num-workers, and an engine",
-        ),
+        (["serve", "--num-workers", "4"], "num_workers is '4' in flag --num-workers, and an eng"),
         (["serve", "--no-enable-metrics"], "enable_metrics is False in flag --enable-metrics, and"),
         (["serve", "--policy", "none_such:A"], "none_such:A' in flag --policy, which cannot be"),
         (["serve", "--config", "{folder}"], "is a folder; name the settings file in it."),
     ],
-    ids=["two models", "no origin", "workers", "no metrics", "no policy", "a folder"],
+    ids=["no slot", "two models", "no origin", "workers", "no metrics", "no policy", "a folder"],
 )
 def test_a_mistake_is_told_in_our_own_words(
     words: list[str], sentence: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
@@ -93,16 +79,6 @@ def test_a_mistake_is_told_in_our_own_words(
     """Guards newcomers: what was typed, and what to do."""
     assert main([word.format(folder=tmp_path) for word in words]) == 2
     assert sentence in capsys.readouterr().err
-
-
-def test_a_wrong_settings_file_ends_the_program_with_a_sentence(tmp_path: Path) -> None:
-    """Guards the whole way: the file, the exit code, and nothing but the sentence."""
-    file = tmp_path / "jitney.yaml"
-    file.write_text("max_num_sequences: 2\n", encoding="utf-8")
-    done = run_python("-m", "jitney", "run", "--config", file, "hi")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("jitney: Unknown setting max_num_sequences in file ")
-    assert done.stderr.count("\n") == 1
 
 
 def test_an_interrupt_ends_the_whole_command_silently(tmp_path: Path) -> None:

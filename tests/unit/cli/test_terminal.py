@@ -24,10 +24,7 @@ def test_a_word_longer_than_the_line_is_not_held_back_for_ever() -> None:
 
 
 @example(["      a"], 4)
-@given(
-    st.lists(st.text(st.sampled_from("ab \n日🚌"), max_size=8), max_size=12),
-    st.integers(4, 20),
-)
+@given(st.lists(st.text(st.sampled_from("ab \n日🚌"), max_size=8), max_size=12), st.integers(4, 20))
 def test_wrapping_keeps_every_word_and_does_not_depend_on_the_pieces(
     pieces: list[str], width: int
 ) -> None:

@@ -55,10 +55,8 @@ def test_batches_have_the_rate_of_their_key_for_a_day_unless_it_says_otherwise()
 def test_the_example_of_the_page_is_a_file_of_keys(tmp_path: Path) -> None:
     """Guards the page: what it shows can be pasted, and it names every field."""
     file = keys_in(tmp_path, EXAMPLE_KEYS)
-    assert [key.name for key in load_keys(file, {"NIGHTLY_KEY": "a-secret"})] == [
-        "search",
-        "nightly",
-    ]
+    keys = load_keys(file, {"NIGHTLY_KEY": "a-secret"})
+    assert [key.name for key in keys] == ["search", "nightly"]
     page = config_reference()
     assert EXAMPLE_KEYS in page
     assert all(f"| `{name}` |" in page for name in FIELDS)

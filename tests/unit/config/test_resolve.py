@@ -1,5 +1,6 @@
 """Tests of `jitney.config.resolve`: what is in force, where it came from, what is refused."""
 
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -157,12 +158,10 @@ def test_what_has_no_effect_is_refused_where_it_is_given(
     name, *others = flags
     variables = {f"JITNEY_{key.upper()}": str(each) for key, each in flags.items()}
     file = write(tmp_path, "a.yaml", "".join(f"{key}: {each}\n" for key, each in flags.items()))
-    with pytest.raises(ConfigError, match=sentence):
-        resolve({}, file, {})
-    with pytest.raises(ConfigError, match=sentence):
-        resolve({}, None, variables)
-    with pytest.raises(ConfigError, match=sentence):
-        resolve(flags, None, {})
+    in_file, in_environment = partial(resolve, {}, file, {}), partial(resolve, {}, None, variables)
+    for read in (in_file, in_environment, partial(resolve, flags, None, {})):
+        with pytest.raises(ConfigError, match=sentence):
+            read()
     with pytest.raises(ConfigError, match=f"{name} is given but .*{name}: argument {name}"):
         resolve(flags, None, {}, given_as="argument")
     without = resolve({key: flags[key] for key in others}, None, {})

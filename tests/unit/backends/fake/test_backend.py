@@ -1,7 +1,7 @@
 """The fake backend: its oracle, its strictness, and its count of memory."""
 
-from collections.abc import Callable
 from dataclasses import replace
+from typing import Any  # Any: values of settings
 
 import pytest
 from hypothesis import given, settings
@@ -29,13 +29,6 @@ from tests.expected_completion import expected_completion, sampling_of
 PROMPT = tuple(encode("What is a jitney? It is a small bus with no timetable.", special=False))
 END = byte_vocabulary().eos_tokens[0]
 SMALL = FakeSettings(slots=4, kv_tokens=64, model_len_max=48, max_num_batched_tokens=40)
-
-
-def built(eos_period: int = 0, kv_tokens: int = 4096, block_tokens: int = 1) -> FakeBackend:
-    """A backend whose completions do not end by themselves, unless told otherwise."""
-    return FakeBackend(
-        FakeSettings(eos_period=eos_period, kv_tokens=kv_tokens, block_tokens=block_tokens)
-    )
 
 
 def completion(backend: FakeBackend, slot: int, params: SamplingParams, seed: int) -> list[int]:
@@ -76,7 +69,7 @@ def completion(backend: FakeBackend, slot: int, params: SamplingParams, seed: in
 )
 def test_completion_is_the_expected_one(params: SamplingParams) -> None:
     """Guards against an oracle that disagrees with its backend on some parameter."""
-    backend = built(eos_period=40)
+    backend = FakeBackend(FakeSettings(eos_period=40, kv_tokens=4096))
     for seed in (1, -5, 2**62):
         assert params.max_tokens is not None
         found = completion(backend, 3, params, seed)
@@ -219,19 +212,15 @@ def test_time_is_told_and_slept_only_when_asked() -> None:
 
 
 @pytest.mark.parametrize(
-    "make",
-    [
-        lambda: FakeSettings(slots=0),
-        lambda: FakeSettings(eos_period=-1),
-        lambda: FakeSettings(kv_tokens=8, block_tokens=16),
-    ],
+    "values", [{"slots": 0}, {"eos_period": -1}, {"kv_tokens": 8, "block_tokens": 16}]
 )
-def test_impossible_settings_are_refused(make: Callable[[], FakeSettings]) -> None:
+def test_impossible_settings_are_refused(values: dict[str, Any]) -> None:
     """Guards against a backend that fails only at its first batch."""
     with pytest.raises(ConfigError):
-        make()
+        FakeSettings(**values)
 
 
 def test_memory_that_is_no_whole_number_of_blocks_is_not_promised() -> None:
     """Guards against a last block that the scheduler counts on and nobody has."""
-    assert built(kv_tokens=100, block_tokens=16).traits.kv_tokens == 96
+    blocks = FakeBackend(FakeSettings(kv_tokens=100, block_tokens=16))
+    assert blocks.traits.kv_tokens == 96

@@ -1,6 +1,7 @@
 """The llama.cpp backend on a tiny random model: edges that the conformance suite leaves out."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -221,12 +222,10 @@ def test_closed_is_told(tiny_model: Path) -> None:
     backend = make_backend(settings(tiny_model))
     backend.close()
     backend.close()
-    with pytest.raises(BackendCrashed):
-        backend.encode([("x", False)])
-    with pytest.raises(BackendCrashed):
-        backend.execute(Batch(0, (), ()))
-    with pytest.raises(BackendCrashed):
-        backend.reset()
+    encode, execute = partial(backend.encode, [("x", False)]), partial(run, backend)
+    for call in (encode, execute, backend.reset):
+        with pytest.raises(BackendCrashed):
+            call()
 
 
 def test_too_many_slots(tiny_model: Path) -> None:

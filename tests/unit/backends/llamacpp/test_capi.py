@@ -45,6 +45,11 @@ def native(**functions: Callable[[], Any]) -> SimpleNamespace:
     return SimpleNamespace(**(fitting | functions))
 
 
+def refusal_of(function: str, give: Callable[[], Any]) -> str:
+    """Why a library is refused whose function gives this."""
+    return refusal(lambda: capi.check_layout(native(**{function: give})))
+
+
 def refusal(action: Callable[[], object]) -> str:
     with pytest.raises(MissingDependency) as caught:
         action()
@@ -77,9 +82,7 @@ def test_one_other_default_is_refused_by_name(function: str, name: str) -> None:
     """Guards each field: all that is known of another layout is that values stand elsewhere."""
     usual = capi.DEFAULTS[function][name]
     other = not usual if isinstance(usual, bool) else 77 if usual is None else usual + 3  # type: ignore[operator]
-    message = refusal(
-        lambda: capi.check_layout(native(**{function: partial(params, function, **{name: other})}))
-    )
+    message = refusal_of(function, partial(params, function, **{name: other}))
     assert f"({function}: {name})" in message
     assert f"another interface than {capi.INTERFACE}" in message
 
@@ -93,10 +96,7 @@ def test_a_structure_with_a_field_more_in_front_is_refused(
     real = bytes(getattr(capi.load(folder), function)())
     kind = KINDS[function]
     moved = (b"\0" * shift + real)[: ctypes.sizeof(kind)]
-    message = refusal(
-        lambda: capi.check_layout(native(**{function: lambda: kind.from_buffer_copy(moved)}))
-    )
-    assert function in message
+    assert function in refusal_of(function, lambda: kind.from_buffer_copy(moved))
 
 
 def test_a_folder_without_libraries_is_a_sentence(tmp_path: Path) -> None:

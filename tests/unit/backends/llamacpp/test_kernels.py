@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,10 @@ from jitney.errors import ModelError
 from jitney.models.files import locked
 from tests.models_for_tests import write_tiny_gguf
 
+FakeChild = Callable[[str], Path]
+ILLEGAL = """case "$given" in *'"extra_kernels": false'*) exit 0;; *) kill -ILL $$;; esac"""
+"""Only a child without the fastest kernels lives."""
+
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
@@ -27,14 +32,21 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-def fake_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
-    """Let a shell script stand for the child; gives the file in which it counts its starts."""
-    log = tmp_path / "starts"
-    path = tmp_path / "python"
-    path.write_text(f'#!/bin/sh\necho start >> "{log}"\ngiven=$(cat)\n{script}\n')
-    path.chmod(0o755)
-    monkeypatch.setattr("sys.executable", str(path))
-    return log
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def fake_child(tmp_path: Path, stand_in_python: Callable[[str], None]) -> FakeChild:
+    """Lets a shell script stand for the child; gives the file in which it counts its starts."""
+
+    def fake(script: str) -> Path:
+        log = tmp_path / "starts"
+        stand_in_python(f'echo start >> "{log}"\ngiven=$(cat)\n{script}')
+        return log
+
+    return fake
 
 
 def usable(model: Path, cache: Path) -> bool:
@@ -42,74 +54,70 @@ def usable(model: Path, cache: Path) -> bool:
     return kernels.are_usable(model, cache, KIND.distributions())
 
 
-def test_a_good_model_runs_in_the_child(tmp_path: Path, model: Path) -> None:
+def test_a_good_model_runs_in_the_child(cache: Path, model: Path) -> None:
     """The trial really loads and computes."""
-    assert usable(model, tmp_path / "cache")
+    assert usable(model, cache)
 
 
-def test_the_answer_is_remembered(
-    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_answer_is_remembered(fake_child: FakeChild, cache: Path, model: Path) -> None:
     """One trial for each model, not one for each start; another one when the file changes."""
-    log = fake_child(tmp_path, monkeypatch, "exit 0")
+    log = fake_child("exit 0")
     for _ in range(3):
-        assert usable(model, tmp_path / "cache")
+        assert usable(model, cache)
     assert log.read_text() == "start\n"
     write_tiny_gguf(model, seed=2)
-    usable(model, tmp_path / "cache")
+    usable(model, cache)
     assert log.read_text() == "start\n" * 2
 
 
 def test_a_library_that_was_compiled_again_is_tried_again(
-    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+    fake_child: FakeChild, cache: Path, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards against the answer for another library, where only its files changed."""
-    log = fake_child(tmp_path, monkeypatch, "exit 0")
+    log = fake_child("exit 0")
     folder = tmp_path / "lib"
     folder.mkdir()
     monkeypatch.setattr(library, "find", lambda: library.LlamaPackage("jitney_llama", folder))
     for content in ("old", "newer", "newer"):
         (folder / "libllama.so").write_text(content)
         os.utime(folder / "libllama.so", (1, 1))
-        assert usable(model, tmp_path / "cache")
+        assert usable(model, cache)
     assert log.read_text() == "start\n" * 2
 
 
 def test_a_trial_of_one_model_does_not_wait_for_that_of_another(
-    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+    fake_child: FakeChild, cache: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards a start against the minutes that another model takes."""
-    fake_child(tmp_path, monkeypatch, "exit 0")
+    fake_child("exit 0")
     monkeypatch.setattr("jitney.models.files.LOCK_WAIT_S", 0.2)
-    probes = tmp_path / "cache/probes"
-    usable(model, tmp_path / "cache")
+    probes = cache / "probes"
+    usable(model, cache)
     (first,) = probes.glob("*.lock")
     write_tiny_gguf(model, seed=2)
     with locked(first):
-        assert usable(model, tmp_path / "cache")
+        assert usable(model, cache)
     model.unlink()
-    forget(tmp_path / "cache")
+    forget(cache)
     assert not list(probes.iterdir())
 
 
 def test_an_illegal_instruction_turns_kernels_off(
-    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+    fake_child: FakeChild, cache: Path, model: Path
 ) -> None:
     """A badly compiled library still serves, slower, and says how to rebuild it."""
-    script = """case "$given" in *'"extra_kernels": false'*) exit 0;; *) kill -ILL $$;; esac"""
-    log = fake_child(tmp_path, monkeypatch, script)
+    log = fake_child(ILLEGAL)
     for _ in range(2):
-        assert not usable(model, tmp_path / "cache")
+        assert not usable(model, cache)
     assert log.read_text() == "start\n" * 2
 
 
 def test_that_kernels_are_off_is_said_with_what_to_do(
-    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    fake_child: FakeChild, cache: Path, model: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Guards people against a slow server that does not say why."""
-    script = """case "$given" in *'"extra_kernels": false'*) exit 0;; *) kill -ILL $$;; esac"""
-    fake_child(tmp_path, monkeypatch, script)
-    settings = Settings(model=model, cache_dir=tmp_path / "cache")
+    fake_child(ILLEGAL)
+    settings = Settings(model=model, cache_dir=cache)
     assert safe_values({"model": str(model)}, settings)["extra_kernels"] is False
     assert "clang" in caplog.text
 
@@ -127,32 +135,32 @@ def test_that_kernels_are_off_is_said_with_what_to_do(
     ],
 )
 def test_every_death_is_a_sentence(
-    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, script: str, message: str
+    fake_child: FakeChild, cache: Path, model: Path, script: str, message: str
 ) -> None:
     """A crash in the child must never become one here, nor be remembered as success."""
-    fake_child(tmp_path, monkeypatch, script)
+    fake_child(script)
     with pytest.raises(ModelError, match=message):
-        usable(model, tmp_path / "cache")
-    for file in (tmp_path / "cache").rglob("*.json"):
+        usable(model, cache)
+    for file in cache.rglob("*.json"):
         assert json.loads(file.read_text())["extra_kernels"]["failure"]
 
 
-def test_a_truncated_model_is_refused_by_the_real_child(tmp_path: Path, model: Path) -> None:
+def test_a_truncated_model_is_refused_by_the_real_child(cache: Path, model: Path) -> None:
     """The sentence of the child arrives here."""
     model.write_bytes(model.read_bytes()[:20_000])
     with pytest.raises(ModelError, match="could not be loaded"):
-        usable(model, tmp_path / "cache")
+        usable(model, cache)
 
 
-def test_weights_that_are_not_numbers_are_refused(tmp_path: Path, model: Path) -> None:
+def test_weights_that_are_not_numbers_are_refused(cache: Path, model: Path) -> None:
     """Such a model loads, and fails at every token."""
     content = model.read_bytes()
     model.write_bytes(content[:-20_000] + b"\xff" * 20_000)
     with pytest.raises(ModelError, match="weights are damaged"):
-        usable(model, tmp_path / "cache")
+        usable(model, cache)
 
 
-def test_a_missing_model_is_refused(tmp_path: Path) -> None:
+def test_a_missing_model_is_refused(cache: Path, tmp_path: Path) -> None:
     """Its size and time are part of what is remembered."""
     with pytest.raises(ModelError, match="cannot be read"):
-        usable(tmp_path / "none.gguf", tmp_path / "cache")
+        usable(tmp_path / "none.gguf", cache)

@@ -8,6 +8,7 @@ import io
 import platform
 import tarfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from jitney.backends.llamacpp.prebuilt import (
 from jitney.errors import SetupError
 
 PACKAGE = "@stand-in/linux-testing"
+StandIn = Callable[[str], None]
 LIBRARY = b"\x7fELF" + bytes(range(256)) * 5
 MEMBERS = {
     "package/LICENSE": b"MIT\n",
@@ -73,16 +75,12 @@ def write_archive(path: Path, members: dict[str, bytes]) -> Path:
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An archive that is the expected one on this machine, which has no program on its path."""
     path = write_archive(tmp_path / "prepared.tgz", MEMBERS | UNWANTED)
-    expect(monkeypatch, path)
-    run_on(monkeypatch, "Linux", "testing", ("glibc", "2.39"))
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    return path
-
-
-def expect(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
     content = path.read_bytes()
     known = Prebuilt(PACKAGE, len(content), hashlib.sha256(content).hexdigest())
     monkeypatch.setitem(prebuilt.PREBUILT, ("Linux", "testing"), known)
+    run_on(monkeypatch, "Linux", "testing", ("glibc", "2.39"))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    return path
 
 
 def libraries(wheel: Path) -> dict[str, bytes]:
@@ -193,13 +191,12 @@ echo "$last" > "{log}"
 
 
 def test_without_npm_pip_brings_one_for_the_moment(
-    tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, archive: Path, stand_in_python: StandIn
 ) -> None:
     """Guards machines without node: it comes as a package of Python, and is gone afterwards."""
     log, words = tmp_path / "installed", tmp_path / "words"
     place(tmp_path / "node", f'echo "$@" > "{words}"; cp "{archive}" .')
-    place(tmp_path / "python", PIP.format(node=tmp_path / "node", log=log))
-    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    stand_in_python(PIP.format(node=tmp_path / "node", log=log))
     assert set(libraries(make_wheel(tmp_path))) == {name.rsplit("/", 1)[1] for name in MEMBERS}
     assert log.read_text().strip() == prebuilt.NPM_PACKAGE
     program, *given = words.read_text().split()
@@ -210,23 +207,21 @@ def test_without_npm_pip_brings_one_for_the_moment(
 
 @pytest.mark.usefixtures("archive")
 def test_without_npm_and_without_pip_both_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, stand_in_python: StandIn
 ) -> None:
     """Guards the reason: it is not the registry of node that is out of reach."""
-    place(tmp_path / "python", "echo 'ERROR: No matching distribution found' >&2; exit 1")
-    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    stand_in_python("echo 'ERROR: No matching distribution found' >&2; exit 1")
     message = refusal(tmp_path)
     assert message.startswith("npm is missing, and pip could not install it (")
 
 
 def test_what_was_fetched_once_is_installed_from_the_cache(
-    tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, archive: Path, stand_in_python: StandIn
 ) -> None:
     """Guards a new environment on a machine without a network: the wheel is there already."""
     fetched, installed = tmp_path / "fetched", tmp_path / "installed"
     place(tmp_path / "bin/npm", f'echo once >> "{fetched}"; cp "{archive}" .')
-    place(tmp_path / "python", f'for last; do :; done; echo "$last" >> "{installed}"')
-    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    stand_in_python(f'for last; do :; done; echo "$last" >> "{installed}"')
     for _ in range(2):
         assert add(tmp_path / "cache") == VERSION
     assert fetched.read_text() == "once\n"
@@ -236,13 +231,12 @@ def test_what_was_fetched_once_is_installed_from_the_cache(
 
 @pytest.mark.usefixtures("archive")
 def test_what_could_not_be_fetched_is_not_installed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, stand_in_python: StandIn
 ) -> None:
     """Guards the next attempt: nothing is kept of one that failed."""
     installed = tmp_path / "installed"
     place(tmp_path / "bin/npm", "exit 1")
-    place(tmp_path / "python", f'touch "{installed}"')
-    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    stand_in_python(f'touch "{installed}"')
     with pytest.raises(SetupError, match="npm could not fetch"):
         add(tmp_path / "cache")
     assert not installed.exists()

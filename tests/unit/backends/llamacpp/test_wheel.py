@@ -8,6 +8,7 @@ import subprocess
 import sys
 import sysconfig
 import zipfile
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
@@ -91,20 +92,13 @@ def test_the_same_libraries_make_the_same_wheel(tmp_path: Path) -> None:
     assert wheels[0] == wheels[1]
 
 
-def stand_in_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
-    """Let a shell script stand for the interpreter that runs pip; the file of its words."""
-    log, path = tmp_path / "words", tmp_path / "python"
-    path.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > "{log}"\n{script}\n')
-    path.chmod(0o755)
-    monkeypatch.setattr("sys.executable", str(path))
-    return log
-
-
-def test_pip_gets_the_file_and_no_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pip_gets_the_file_and_no_index(
+    tmp_path: Path, stand_in_python: Callable[[str], None]
+) -> None:
     """Guards the environment: what is installed is this file, and no other package with it."""
-    log = stand_in_pip(tmp_path, monkeypatch, "exit 0")
+    stand_in_python(f'printf "%s\\n" "$@" > "{tmp_path}/words"')
     install_wheel(tmp_path / "a.whl")
-    words = log.read_text().splitlines()
+    words = (tmp_path / "words").read_text().splitlines()
     assert words[-1] == str(tmp_path / "a.whl")
     assert {"pip", "install", "--no-index", "--no-deps", "--force-reinstall"} <= set(words)
 
@@ -120,10 +114,10 @@ def test_pip_gets_the_file_and_no_index(tmp_path: Path, monkeypatch: pytest.Monk
     ],
 )
 def test_what_pip_says_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, message: str
+    tmp_path: Path, stand_in_python: Callable[[str], None], script: str, message: str
 ) -> None:
     """Guards people whose Python belongs to their system."""
-    stand_in_pip(tmp_path, monkeypatch, script)
+    stand_in_python(script)
     with pytest.raises(SetupError) as caught:
         install_wheel(tmp_path / "a.whl")
     assert str(caught.value).startswith(message)

@@ -8,6 +8,7 @@ import pytest
 from jitney.backends.machine.cores import allowed_cores, usable_cores
 
 CORES = allowed_cores()
+VERSION_1 = "sys/fs/cgroup/cpu/cpu.cfs_"
 
 
 def test_cores_are_those_allowed_and_where_none_are_named_all(
@@ -39,20 +40,8 @@ def test_cores_are_those_allowed_and_where_none_are_named_all(
             },
             1,
         ),
-        (
-            {
-                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "100000\n",
-                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
-            },
-            1,
-        ),
-        (
-            {
-                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
-                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
-            },
-            CORES,
-        ),
+        ({f"{VERSION_1}quota_us": "100000\n", f"{VERSION_1}period_us": "100000\n"}, 1),
+        ({f"{VERSION_1}quota_us": "-1\n", f"{VERSION_1}period_us": "100000\n"}, CORES),
     ],
 )
 def test_usable_cores_respect_affinity_and_quota(

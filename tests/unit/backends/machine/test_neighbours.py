@@ -1,6 +1,7 @@
 """How many threads leave room for others: a written file of the system, and a clock of our own."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +21,7 @@ class Machine:
     cores: int
     now: float = 100.0
     own_s: float = 0.0
+    parent_s: float = 0.0
     seconds: dict[tuple[int, str], float] = field(default_factory=dict)
     busy_now: dict[int, float] = field(default_factory=dict)
     """What others use while we take a short look."""
@@ -30,7 +32,7 @@ class Machine:
             stat=self.stat,
             clock=lambda: self.now,
             own=lambda: self.own_s,
-            parent=lambda: 0.0,
+            parent=lambda: self.parent_s,
             wait=lambda seconds: self.run(seconds, self.busy_now),
         )
 
@@ -55,18 +57,29 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """Sixteen cores, all of which this process may use."""
-    return allow(tmp_path, monkeypatch, cores=16, allowed=set(range(16)))
+def allow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Machine]:
+    """So many cores, of which this process may use these, or all."""
 
+    def made(cores: int, allowed: set[int] | None = None) -> Machine:
+        usable = set(range(cores)) if allowed is None else allowed
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: usable, raising=False)
+        machine = Machine(tmp_path / "stat", cores)
+        machine.write()
+        return machine
 
-def allow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, cores: int, allowed: set[int]
-) -> Machine:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: allowed, raising=False)
-    made = Machine(tmp_path / "stat", cores)
-    made.write()
     return made
+
+
+@pytest.fixture
+def machine(allow: Callable[..., Machine]) -> Machine:
+    """Sixteen cores."""
+    return allow(16)
+
+
+@pytest.fixture
+def small(allow: Callable[..., Machine]) -> Machine:
+    """Two cores."""
+    return allow(2)
 
 
 def threads_beside(machine: Machine, threads: int, busy: dict[int, float], **given: str) -> int:
@@ -89,14 +102,11 @@ def threads_beside(machine: Machine, threads: int, busy: dict[int, float], **giv
     ],
     ids=["quiet", "a little", "half", "one loop", "two halves", "two loops"],
 )
-def test_two_cores(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy: dict[int, float], threads: int
-) -> None:
+def test_two_cores(small: Machine, busy: dict[int, float], threads: int) -> None:
     """Guards the small machine: two threads that spin beside a loop are slower than one.
 
     A loop that shares its core with a thread of ours gets half of it, and is seen all the same.
     """
-    small = allow(tmp_path, monkeypatch, cores=2, allowed={0, 1})
     assert threads_beside(small, 2, busy) == threads
 
 
@@ -131,11 +141,9 @@ def test_our_own_work_is_not_a_neighbours(machine: Machine) -> None:
     assert neighbours.threads() == 16
 
 
-def test_cores_that_we_may_not_use_do_not_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cores_that_we_may_not_use_do_not_count(allow: Callable[..., Machine]) -> None:
     """Guards a container: what runs beside it on other cores takes nothing from it."""
-    part = allow(tmp_path, monkeypatch, cores=16, allowed={4, 5, 6, 7})
+    part = allow(16, {4, 5, 6, 7})
     assert threads_beside(part, 4, {0: 1.0, 1: 1.0, 14: 1.0, 15: 1.0}) == 4
     assert threads_beside(part, 4, {4: 1.0, 15: 1.0}) == 3
 
@@ -228,10 +236,10 @@ def test_this_machine_says_something() -> None:
     ],
 )
 def test_threads_settle_beside_processes_that_want_whole_cores(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int, hogs: int, expected: set[int]
+    allow: Callable[..., Machine], cores: int, hogs: int, expected: set[int]
 ) -> None:
     """Guards the whole loop: what others use depends on what we leave them, and back."""
-    machine = allow(tmp_path, monkeypatch, cores=cores, allowed=set(range(cores)))
+    machine = allow(cores)
     neighbours = machine.neighbours(cores)
     seen = []
     for _ in range(30):
@@ -246,38 +254,24 @@ def test_threads_settle_beside_processes_that_want_whole_cores(
     assert set(seen[-10:]) <= expected, seen
 
 
-def test_a_server_that_streams_costs_no_thread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_streams_costs_no_thread(small: Machine) -> None:
     """Guards a quiet machine: short work of the process that started us is not a neighbour."""
-    machine = allow(tmp_path, monkeypatch, cores=2, allowed={0, 1})
-    parent = [0.0]
-    neighbours = Neighbours(
-        2,
-        stat=machine.stat,
-        clock=lambda: machine.now,
-        own=lambda: machine.own_s,
-        parent=lambda: parent[0],
-    )
+    neighbours = small.neighbours(2)
     for _ in range(10):
-        parent[0] += 0.45
-        machine.own_s += 1.55
-        machine.run(1.0, {0: 1.0, 1: 1.0})
+        small.parent_s += 0.45
+        small.own_s += 1.55
+        small.run(1.0, {0: 1.0, 1: 1.0})
         neighbours.computed(1.0)
         assert neighbours.threads() == 2
 
 
 @pytest.mark.parametrize(("busy_now", "threads"), [({}, 2), ({0: 1.0, 1: 1.0}, 1)])
 def test_after_a_break_a_short_look_decides(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    busy_now: dict[int, float],
-    threads: int,
+    small: Machine, busy_now: dict[int, float], threads: int
 ) -> None:
     """Guards the first prompt after a break: it ran on half of the threads if others had been busy
     meanwhile, and were not any more."""
-    machine = allow(tmp_path, monkeypatch, cores=2, allowed={0, 1})
-    neighbours = machine.neighbours(2)
-    machine.busy_now = busy_now
-    machine.run(20.0, {0: 1.0, 1: 1.0})
+    neighbours = small.neighbours(2)
+    small.busy_now = busy_now
+    small.run(20.0, {0: 1.0, 1: 1.0})
     assert neighbours.threads() == threads

@@ -45,10 +45,7 @@ def test_a_processor_without_a_name_goes_by_its_numbers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("features", "processor"),
-    [
-        ("exit 1", Processor("Fast 9", "")),
-        ('echo "FPU AVX2"', Processor("Fast 9", "fpu avx2")),
-    ],
+    [("exit 1", Processor("Fast 9", "")), ('echo "FPU AVX2"', Processor("Fast 9", "fpu avx2"))],
     ids=["arm", "intel"],
 )
 def test_without_the_file_a_program_is_asked(

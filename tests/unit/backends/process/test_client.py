@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 
 from jitney.backends.llamacpp.kind import KIND
 from jitney.backends.process.client import BackendSpec, ProcessBackend
-from jitney.backends.process.messages import Channel, Encode, Encoded, Message
+from jitney.backends.process.messages import Encode, Message
 from jitney.backends.process.worker_process import WorkerProcess
 from jitney.core import limits
 from jitney.core.batch import Batch, Entry, Open, Sampling
@@ -22,6 +21,7 @@ from jitney.core.params import Constraint, ConstraintKind
 from jitney.errors import BackendCrashed, BackendFailed
 from tests.e2e.server.harness import wait_until
 from tests.e2e.server.processes import children, is_alive
+from tests.unit.backends.process.asks_for_tests import before_each_ask
 
 WAIT_S = 100.0
 FIRST = Entry(0, 0, (1,), wants_token=True)
@@ -118,11 +118,8 @@ def test_no_orphan_when_the_parent_is_killed() -> None:
 
 def test_it_outlives_the_thread_that_built_it() -> None:
     """Guards against the kernel's rule that a child ends with the thread that started it."""
-    built: list[ProcessBackend] = []
-    builder = threading.Thread(target=lambda: built.append(ProcessBackend(spec())))
-    builder.start()
-    builder.join(WAIT_S)
-    (backend,) = built
+    with ThreadPoolExecutor(1) as builder:
+        backend = builder.submit(ProcessBackend, spec()).result(WAIT_S)
     pid = backend.pid
     with contextlib.closing(backend):
         assert backend.encode([("ab", False)]) == [97, 98]
@@ -174,20 +171,12 @@ def test_a_text_that_ends_every_process_is_given_up(
     """Guards against one question that is asked of every next process, and ends them all."""
     asked: list[int] = []
 
-    def deadly(
-        worker: WorkerProcess,
-        channel: Channel,
-        question: Message,
-        expected: type[Encoded],
-        limit_s: float,
-    ) -> Message:
+    def kill(worker: WorkerProcess, question: Message) -> None:
         if isinstance(question, Encode):
             asked.append(worker.process.pid)
             os.kill(worker.process.pid, signal.SIGKILL)
-        return ask(worker, channel, question, expected, limit_s)
 
-    ask = WorkerProcess.ask
-    monkeypatch.setattr(WorkerProcess, "ask", deadly)
+    before_each_ask(monkeypatch, kill)
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(backend.encode, [("deadly", False)])
         while not answer.done():
@@ -268,55 +257,33 @@ def test_a_batch_that_hangs_is_found_by_what_others_took(
 def test_close_cuts_a_running_batch_short() -> None:
     """Guards against a close that waits for a batch that may take for ever."""
     backend = ProcessBackend(spec(batch_s_max=600.0, token_s=600.0, sleeps=True))
-    caught: list[BackendCrashed] = []
-
-    def run() -> None:
-        try:
-            first_token(backend)
-        except BackendCrashed as error:
-            caught.append(error)
-
-    running = threading.Thread(target=run)
-    running.start()
-    backend.close()
-    running.join(WAIT_S)
-    assert not running.is_alive()
-    assert "closed" in str(caught[0])
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(first_token, backend)
+        backend.close()
+        with pytest.raises(BackendCrashed, match="closed"):
+            answer.result(WAIT_S)
 
 
 def test_encode_works_beside_a_running_batch() -> None:
     """Guards against tokenisers that wait for the forward pass."""
     backend = ProcessBackend(spec(token_s=600.0, sleeps=True, batch_s_max=600.0))
-
-    def run() -> None:
-        with pytest.raises(BackendCrashed):
-            first_token(backend)
-
-    running = threading.Thread(target=run)
-    running.start()
-    try:
+    with ThreadPoolExecutor(1) as pool, contextlib.closing(backend):
+        answer = pool.submit(first_token, backend)
         assert backend.encode([(" the<|end|>", True)]) != []
-        assert running.is_alive()
-    finally:
-        backend.close()
-        running.join(WAIT_S)
+        assert not answer.done()
 
 
 def test_many_threads_encode_at_once(backend: ProcessBackend) -> None:
     """Guards against an answer that goes to another question."""
-    wrong: list[str] = []
 
-    def work(letter: str) -> None:
-        for length in range(1, 40):
-            if backend.encode([(letter * length, False)]) != [ord(letter)] * length:
-                wrong.append(letter)
+    def are_right(letter: str) -> bool:
+        return all(
+            backend.encode([(letter * length, False)]) == [ord(letter)] * length
+            for length in range(1, 40)
+        )
 
-    threads = [threading.Thread(target=work, args=(letter,)) for letter in "abcdefgh"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(WAIT_S)
-    assert not wrong
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(are_right, "abcdefgh", timeout=WAIT_S))
 
 
 def test_an_interrupted_question_does_not_leave_its_answer_behind(
@@ -342,9 +309,7 @@ def test_what_the_process_writes_stays_off_the_terminal(
     os.kill(fresh.pid, signal.SIGABRT)
     with pytest.raises(BackendCrashed):
         first_token(fresh)
-    captured = capfd.readouterr()
-    assert captured.out == ""
-    assert captured.err == ""
+    assert capfd.readouterr() == ("", "")
 
 
 def test_two_batches_are_answered_in_order(backend: ProcessBackend) -> None:
@@ -389,8 +354,7 @@ def test_an_outcome_that_is_late_comes_later() -> None:
         assert backend.receive(0.01) is None
         outcome = backend.receive()
         assert outcome is not None
-        assert outcome.number == 1
-        assert backend.pid == pid
+        assert (outcome.number, backend.pid) == (1, pid)
 
 
 def test_a_reset_forgets_outcomes_that_nobody_took(backend: ProcessBackend) -> None:

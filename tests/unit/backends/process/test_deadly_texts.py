@@ -3,20 +3,21 @@
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from jitney.backends.process.client import BackendSpec, ProcessBackend
-from jitney.backends.process.messages import Channel, Encode, Encoded, Message, Prepare
+from jitney.backends.process.messages import Encode, Message, Prepare
 from jitney.backends.process.worker_process import WorkerProcess
 from jitney.core.batch import Batch, Entry, Open, Sampling
 from jitney.core.params import Constraint, ConstraintKind
 from jitney.errors import BackendCrashed, InputCrashed
 from tests.deadly_text import DEADLY, ENDLESS, Deaths, deadly_text
 from tests.e2e.server.harness import WAIT_S, wait_until
+from tests.unit.backends.process.asks_for_tests import before_each_ask
 
 SLOW = {"token_s": 600.0, "sleeps": True}
 
@@ -43,19 +44,11 @@ def test_those_who_wait_behind_a_deadly_text_are_answered(
     """Guards every caller in the line: they had asked a process that was dead when their turn came,
     and were told that their texts had ended it."""
 
-    def behind(
-        worker: WorkerProcess,
-        channel: Channel,
-        question: Message,
-        expected: type[Encoded],
-        limit_s: float,
-    ) -> Message:
+    def wait_for_others(worker: WorkerProcess, question: Message) -> None:
         if question == Encode(((DEADLY, False),)):
             wait_until(lambda: len(backend._turns["texts"]._queue) == 4, "nobody waits")
-        return ask(worker, channel, question, expected, limit_s)
 
-    ask = WorkerProcess.ask
-    monkeypatch.setattr(WorkerProcess, "ask", behind)
+    before_each_ask(monkeypatch, wait_for_others)
     with opened() as (backend, pool):
         deadly = pool.submit(backend.encode, [(DEADLY, False)])
         wait_until(lambda: backend._turns["texts"].change_count % 2 == 1, "it is not asked")
@@ -80,24 +73,25 @@ def test_a_batch_is_not_blamed_for_a_deadly_text(notes: Deaths) -> None:
     assert not caught.value.was_reached
 
 
-def test_a_text_is_not_blamed_for_what_ends_the_thread_of_batches(notes: Deaths) -> None:
+def abort(backend: ProcessBackend) -> None:
+    """The kernel gives the signal to the main thread, which runs batches."""
+    os.kill(backend.pid, signal.SIGABRT)
+
+
+def replace(backend: ProcessBackend) -> None:
+    """As a backend that fails to reset is ended."""
+    backend._present().end()
+
+
+@pytest.mark.parametrize("end", [abort, replace])
+def test_a_text_is_not_blamed_for_what_others_ended(
+    notes: Deaths, end: Callable[[ProcessBackend], None]
+) -> None:
     """Guards texts that are tokenised at that moment: they are asked of the next process."""
     with opened() as (backend, pool):
         answer = pool.submit(backend.encode, [(ENDLESS, False)])
         wait_until(lambda: notes.count == 1, "it is not tokenised")
-        # The kernel gives it to the main thread, which runs batches.
-        os.kill(backend.pid, signal.SIGABRT)
-        backend.reset()
-        assert len(answer.result(WAIT_S)) == len(ENDLESS)
-
-
-def test_a_text_is_not_blamed_for_a_process_that_we_ended(notes: Deaths) -> None:
-    """Guards texts that are tokenised while a backend that fails to reset is replaced."""
-    with opened() as (backend, pool):
-        answer = pool.submit(backend.encode, [(ENDLESS, False)])
-        wait_until(lambda: notes.count == 1, "it is not tokenised")
-        assert backend._worker is not None
-        backend._worker.end()
+        end(backend)
         backend.reset()
         assert len(answer.result(WAIT_S)) == len(ENDLESS)
 
@@ -109,13 +103,7 @@ def test_a_constraint_is_not_blamed_for_a_deadly_text_beside_it(
     each is asked once more, alone."""
     begun: list[Message] = []
 
-    def beside(
-        worker: WorkerProcess,
-        channel: Channel,
-        question: Message,
-        expected: type[Encoded],
-        limit_s: float,
-    ) -> Message:
+    def wait_for_each_other(worker: WorkerProcess, question: Message) -> None:
         begun.append(question)
         if len(begun) <= 2:
             wait_until(lambda: len(begun) >= 2, "the other is not asked")
@@ -123,12 +111,11 @@ def test_a_constraint_is_not_blamed_for_a_deadly_text_beside_it(
             # As if it were compiled for so long.
             wait_until(lambda: worker.process.has_ended, "the process does not end")
             raise BackendCrashed("It ended.", signal.SIGABRT, was_reached=True)
-        return ask(worker, channel, question, expected, limit_s)
 
     ask = WorkerProcess.ask
     constraint = Constraint(ConstraintKind.REGEX, "a+")
     with opened() as (backend, pool):
-        monkeypatch.setattr(WorkerProcess, "ask", beside)
+        before_each_ask(monkeypatch, wait_for_each_other)
         compiled = pool.submit(backend.prepare, constraint)
         deadly = pool.submit(backend.encode, [(DEADLY, False)])
         for deaths in (1, 2):

@@ -122,12 +122,8 @@ ENTRY = {"slot": 0, "start": 0, "tokens": [5], "wants_token": True, "continues":
 
 def execute(operations: object = (), **fields: object) -> dict[str, object]:
     """A batch of one entry, of which these fields are otherwise."""
-    return {
-        "type": "Execute",
-        "number": 1,
-        "operations": operations,
-        "entries": [{**ENTRY, **fields}],
-    }
+    entries = [{**ENTRY, **fields}]
+    return {"type": "Execute", "number": 1, "operations": operations, "entries": entries}
 
 
 def test_the_wrong_shapes_below_are_wrong_in_one_place_only() -> None:
@@ -138,19 +134,9 @@ def test_the_wrong_shapes_below_are_wrong_in_one_place_only() -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        None,
-        [],
-        {},
-        {"type": []},
-        {"type": "Launch"},
-        {"type": "Reset", "more": 1},
-        execute(slot="0"),
-        execute(start=0.5),
-        execute(wants_token=9),
-        execute(continues=None),
-        execute(tokens=5),
-        execute(tokens=["5"]),
-        execute(tokens=[True]),
+        *(None, [], {}, {"type": []}, {"type": "Launch"}, {"type": "Reset", "more": 1}),
+        *(execute(slot="0"), execute(start=0.5), execute(wants_token=9), execute(continues=None)),
+        *(execute(tokens=5), execute(tokens=["5"]), execute(tokens=[True])),
         execute(operations=[["Format", {"disk": 1}]]),
         execute(operations=[["Copy", {"source": 1, "target": 2}]]),
         execute(operations=[["Copy", [1, 2, 3]]]),

@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator, Sequence
 
+from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.backends.process.messages import (
     Channel,
     Done,
@@ -16,9 +17,8 @@ from jitney.backends.process.messages import (
     Reset,
 )
 from jitney.backends.process.worker import BackendServer
-from jitney.core.backend import Segment, Traits, Vocabulary
+from jitney.core.backend import Segment
 from jitney.core.batch import Batch, Outcome
-from jitney.core.params import Constraint
 from jitney.errors import BackendFailed
 from jitney.sandbox.frames import ChannelClosed, Frames
 
@@ -26,13 +26,11 @@ WAIT_S = 100.0
 SAYS_SO = "A batch before this one failed."
 
 
-class Plain:
-    """Has no model: an outcome has the number of its batch. Negative numbers fail."""
-
-    traits = Traits(name="plain", slots_max=1, kv_tokens=1, model_len_max=1, batch_invariant=True)
-    vocabulary = Vocabulary(pieces=(), control=frozenset(), eos_tokens=())
+class Plain(FakeBackend):
+    """Computes nothing: an outcome has the number of its batch. Negative numbers fail."""
 
     def __init__(self) -> None:
+        super().__init__(FakeSettings())
         self.reached: queue.Queue[int] = queue.Queue()
 
     def execute(self, batch: Batch) -> Outcome:
@@ -43,18 +41,6 @@ class Plain:
 
     def reset(self) -> None:
         self.reached.put(0)
-
-    def check(self) -> None:
-        raise NotImplementedError
-
-    def encode(self, texts: Sequence[Segment]) -> list[int]:
-        raise NotImplementedError
-
-    def prepare(self, constraint: Constraint) -> None:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        raise NotImplementedError
 
 
 class Panic(BaseException):

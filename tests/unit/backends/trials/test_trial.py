@@ -36,8 +36,11 @@ NUMBERS = {"threads": 2}
 DISTRIBUTION = "jitney-stand-in"
 
 
+TryIt = Callable[[], TrialResult]
+
+
 @pytest.fixture
-def try_it(tmp_path: Path) -> Callable[[], TrialResult]:
+def try_it(tmp_path: Path) -> TryIt:
     """A trial with a cache folder of its own."""
     return lambda: try_backend("llamacpp", NUMBERS, (), tmp_path / "cache")
 
@@ -46,13 +49,8 @@ def ended(status: int, failure: str) -> TrialResult:
     return TrialResult(failure=failure, status=status)
 
 
-def memory(tmp_path: Path) -> Path:
-    [path] = (tmp_path / "cache" / "probes").glob("*.json")
-    return path
-
-
 def test_one_that_works_is_tried_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, try_it: Callable[[], TrialResult]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, try_it: TryIt
 ) -> None:
     """Guards quick starts, and that the child gets what it is to try."""
     children = stand_in(tmp_path, monkeypatch, llamacpp=WORKS)
@@ -80,7 +78,7 @@ def test_one_that_works_is_tried_once(
 def test_every_failure_is_a_clause_and_only_lasting_ones_are_remembered(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    try_it: Callable[[], TrialResult],
+    try_it: TryIt,
     script: str,
     expected: TrialResult,
 ) -> None:
@@ -92,7 +90,7 @@ def test_every_failure_is_a_clause_and_only_lasting_ones_are_remembered(
 
 
 def test_a_trial_that_does_not_end_is_ended_and_not_remembered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, try_it: Callable[[], TrialResult]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, try_it: TryIt
 ) -> None:
     """Guards the start against a library that hangs, and a busy machine against the verdict."""
     monkeypatch.setattr(trial, "START_S_MAX", 0.2)
@@ -105,7 +103,7 @@ def test_a_trial_that_does_not_end_is_ended_and_not_remembered(
 
 
 def test_a_trial_that_cannot_be_started_is_not_remembered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, try_it: Callable[[], TrialResult]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, try_it: TryIt
 ) -> None:
     """Guards against a traceback where there is no interpreter to start."""
     monkeypatch.setattr("sys.executable", str(tmp_path / "none"))
@@ -114,26 +112,15 @@ def test_a_trial_that_cannot_be_started_is_not_remembered(
 
 
 def test_a_long_reason_is_cut(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, try_it: Callable[[], TrialResult]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, try_it: TryIt
 ) -> None:
     """Guards a sentence against a library that explains itself at length."""
     stand_in(tmp_path, monkeypatch, llamacpp=refuses("a" * 5000))
     assert try_it().failure == "a" * REASON_CHARACTERS_MAX
 
 
-def test_a_memory_that_makes_no_sense_is_tried_again_and_mended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, try_it: Callable[[], TrialResult]
-) -> None:
-    """Guards against a damaged file that would decide for ever."""
-    children = stand_in(tmp_path, monkeypatch)
-    try_it()
-    memory(tmp_path).write_bytes(b"nonsense")
-    assert [try_it(), try_it()] == [TrialResult()] * 2
-    assert len(children.given) == 2
-
-
 def test_a_cache_that_cannot_be_written_only_costs_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, try_it: Callable[[], TrialResult]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, try_it: TryIt
 ) -> None:
     """Guards a read-only home: it must not keep anybody from running a model."""
     stand_in(tmp_path, monkeypatch)
@@ -149,7 +136,7 @@ def write_distribution(folder: Path, *, version: str, record: str) -> None:
     (place / "RECORD").write_text(record)
 
 
-def starts_after(children: Children, action: Callable[[], TrialResult]) -> int:
+def starts_after(children: Children, action: TryIt) -> int:
     """How many trials an action needs; the second time none."""
     before = len(children.given)
     action()
@@ -295,11 +282,13 @@ GOOD = asdict(speed(1.5))
     ],
 )
 def test_results_that_make_no_sense_are_none(tmp_path: Path, content: bytes) -> None:
-    """Guards against damaged files: they are tried again."""
+    """Guards against a damaged file that would decide for ever: it is tried again, and mended."""
     once = speeds(tmp_path)
     once.file.parent.mkdir()
     once.file.write_bytes(content)
     assert once.recall() is None
+    found = dict.fromkeys(NAMES, speed(2.0))
+    assert once.results(found) == once.recall() == found
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from jitney.server.batches import limits
 from jitney.server.batches.store import BatchStore
 from tests.unit.server.batches.runner_for_tests import Bench, Script, at_once
 
@@ -14,6 +15,12 @@ OpenBench = Callable[..., Bench]
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def no_long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What failed is tried again soon."""
+    monkeypatch.setattr(limits, "TROUBLE_S", 0.02)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from jitney.server.batches.stages import BatchBounds, Stages, Times
 from jitney.server.batches.store import StoreThread
 from tests.unit.server.batches.store_for_tests import NOW, add_file, begun, new_batch, result
 
-WAIT_S = 60.0
+WAIT_S = 100.0
 ONE_TOKEN = Usage(prompt_count=1, completion_count=0, cached_count=0)
 
 Script = Callable[[str, str], Awaitable[None]]
@@ -83,6 +83,16 @@ class ScriptedAnswerer(LineAnswerer):
         finally:
             self.in_flight -= 1
         return replace(result(batch, line.number), usage=ONE_TOKEN)
+
+
+class HandClock:
+    """Time passes when the test says so."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def now(self) -> float:
+        return self.seconds
 
 
 class Bench:

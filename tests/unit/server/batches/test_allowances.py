@@ -11,23 +11,12 @@ from jitney.engine.answer import Usage
 from jitney.server.batches import limits
 from jitney.server.batches.allowances import DAY_S, Allowances
 from jitney.server.batches.database import NAME
-from jitney.server.batches.rows import StoredBatch
 from jitney.server.batches.store import BatchStore
 from tests.unit.server.batches.conftest import OpenBench
-from tests.unit.server.batches.runner_for_tests import Bench
+from tests.unit.server.batches.runner_for_tests import HandClock
 from tests.unit.server.batches.store_for_tests import begun, result
 
 VERSION_1 = Path(__file__).with_name("version_1.sql")
-
-
-class HandClock:
-    """Time passes when the test says so."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def now(self) -> float:
-        return self.seconds
 
 
 def allowances(clock: HandClock, **per_day: float | None) -> Allowances:
@@ -105,48 +94,6 @@ def test_a_lower_limit_is_not_paid_for_weeks() -> None:
     assert counted.used() == {"a": days * 100.0, "b": 120.0}
     counted.adopt({"b": 3.0})
     assert counted.used()["b"] == 120.0, "what was counted here is newer"
-
-
-async def run_until_idle(bench: Bench, *done: StoredBatch) -> None:
-    """Until these are done, no line runs, and every answer is in the store."""
-
-    async def is_idle() -> bool:
-        settled = [(await bench.now(each)).is_settled for each in done]
-        is_stored = bench.runner.in_flight_count == 0 and not bench.runner._results
-        return all(settled) and is_stored
-
-    await bench.run_until(is_idle)
-
-
-@pytest.mark.anyio
-async def test_a_key_that_used_its_day_waits_and_the_others_go_on(
-    open_bench: OpenBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Guards the rate of a key against a file of any length, over restarts too."""
-    monkeypatch.setattr(limits, "ALLOWANCE_S", 0.01)
-    clock = HandClock()
-    bench = open_bench(allowances=allowances(clock, a=5))
-    batch, other = await bench.begin("a", 30), await bench.begin("b", 30)
-    await run_until_idle(bench, other)
-    batch = await bench.now(batch)
-    # A line takes a token, and four run at a time.
-    assert 5 <= batch.completed < 5 + 4
-    assert batch.failed == 0
-    bench.thread.close()
-    assert stored(tmp_path) == {"a": float(batch.completed)}
-    again = open_bench(allowances=allowances(clock, a=5))
-    other = await again.begin("b", 30)
-    again.runner.begin(batch)
-    await run_until_idle(again, other)
-    assert await again.now(batch) == batch, "a restart is no new day"
-
-    async def is_settled() -> bool:
-        clock.seconds += 0.2 * DAY_S
-        return (await again.now(batch)).is_settled
-
-    await again.run_until(is_settled)
-    done = await again.now(batch)
-    assert (done.completed, done.failed) == (30, 0)
 
 
 @pytest.mark.anyio

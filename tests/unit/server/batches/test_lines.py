@@ -3,6 +3,7 @@
 import io
 import itertools
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,16 +44,6 @@ def test_every_byte_is_on_one_line(content: bytes) -> None:
     assert start == len(content) or not content[3:]
 
 
-def check(**options: object) -> LineCheck:
-    given_options: dict[str, object] = {
-        "endpoint": None,
-        "line_bytes_max": 1000,
-        "values_max": 1000,
-        "is_taken": lambda name: name == "taken",
-    }
-    return LineCheck(**(given_options | options))  # type: ignore[arg-type]
-
-
 def written(path: Path, *names: str) -> Path:
     rows = [
         json.dumps({"custom_id": name, "method": "POST", "url": "/v1/completions", "body": {}})
@@ -62,36 +53,35 @@ def written(path: Path, *names: str) -> Path:
     return path
 
 
+def checked_parts(path: Path) -> Iterator[CheckedPart]:
+    """One part after another, each from where the last one ended."""
+    check = LineCheck(None, 1000, 1000, lambda name: name == "taken")
+    read_bytes = read_lines = 0
+    is_last = False
+    while not is_last:
+        with path.open("rb") as file:
+            part = check.check_part(file, read_bytes, read_lines)
+        read_bytes, read_lines, is_last = part.read_bytes, part.read_lines, part.is_last
+        yield part
+
+
 def test_a_long_input_is_checked_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards the store's thread: each part is short, and together they are the whole."""
     monkeypatch.setattr(limits, "CHECK_LINES", 4)
     path = written(tmp_path / "in", *(f"c{number}" for number in range(10)))
-    read_bytes = read_lines = 0
-    numbers, sizes = [], []
-    is_last = False
-    while not is_last:
-        with path.open("rb") as file:
-            part = check().check_part(file, read_bytes, read_lines)
-        read_bytes, read_lines, is_last = part.read_bytes, part.read_lines, part.is_last
-        sizes.append(len(part.lines))
-        numbers += [line.number for line in part.lines]
-        content = path.read_bytes()
-        for line in part.lines:
-            text = content[line.start : line.start + line.length]
-            assert json.loads(text)["custom_id"] == line.custom_id
-    assert sizes == [4, 4, 2]
-    assert numbers == list(range(1, 11))
-    assert read_bytes == path.stat().st_size
-
-
-def checked_whole(path: Path, **options: object) -> CheckedPart:
-    with path.open("rb") as file:
-        return check(**options).check_part(file, 0, 0)
+    parts = list(checked_parts(path))
+    assert [len(part.lines) for part in parts] == [4, 4, 2]
+    assert parts[-1].read_bytes == path.stat().st_size
+    lines, content = [line for part in parts for line in part.lines], path.read_bytes()
+    assert [line.number for line in lines] == list(range(1, 11))
+    for line in lines:
+        text = content[line.start : line.start + line.length]
+        assert json.loads(text)["custom_id"] == line.custom_id
 
 
 def test_an_id_is_taken_once(tmp_path: Path) -> None:
     """Guards matching by id: the first line has it, within a part and across parts."""
-    part = checked_whole(written(tmp_path / "in", "a", "a", "taken", "b"))
+    part = next(checked_parts(written(tmp_path / "in", "a", "a", "taken", "b")))
     assert [line.reply is None for line in part.lines] == [True, False, False, True]
     assert [line.custom_id for line in part.lines] == ["a", "a", "taken", "b"]
 
@@ -102,7 +92,7 @@ def test_a_line_that_is_too_long_is_not_held(tmp_path: Path) -> None:
     path.write_bytes(b"x" * 3_000_000 + b"\n")
     with path.open("ab") as file:
         file.write(written(tmp_path / "more", "after").read_bytes())
-    long, good = checked_whole(path).lines
+    long, good = next(checked_parts(path)).lines
     assert long.reply is not None
     assert b"3000001 bytes" in long.reply
     assert (good.number, good.custom_id, good.reply) == (2, "after", None)
@@ -114,7 +104,7 @@ def test_the_id_of_a_refused_line_is_taken_too(tmp_path: Path) -> None:
     path.write_bytes(b'{"custom_id": "x", "method": "GET"}\n')
     with path.open("ab") as file:
         file.write(written(tmp_path / "more", "x", "y").read_bytes())
-    assert [line.reply is None for line in checked_whole(path).lines] == [False, False, True]
+    assert [line.reply is None for line in next(checked_parts(path)).lines] == [False, False, True]
 
 
 def test_blank_lines_are_skipped_in_large_steps(tmp_path: Path) -> None:
@@ -124,15 +114,11 @@ def test_blank_lines_are_skipped_in_large_steps(tmp_path: Path) -> None:
     path.write_bytes(b"\n" * (3 * limits.CHECK_BYTES) + b" \r\n" * 1000)
     with path.open("ab") as file:
         file.write(written(tmp_path / "more", "last").read_bytes())
-    read_bytes = read_lines = parts = steps = 0
-    is_last = False
-    while not is_last:
+    parts = list(checked_parts(path))
+    assert len(parts) <= 4
+    steps = 0
+    for begin in (0, *(part.read_bytes for part in parts[:-1])):
         with path.open("rb") as file:
-            steps += sum(1 for _ in itertools.islice(read_lines_of(file, read_bytes, 1000), 4000))
-        with path.open("rb") as file:
-            part = check().check_part(file, read_bytes, read_lines)
-        read_bytes, read_lines, is_last = part.read_bytes, part.read_lines, part.is_last
-        parts += 1
-    assert parts <= 4
+            steps += sum(1 for _ in itertools.islice(read_lines_of(file, begin, 1000), 4000))
     assert steps < 8000
-    assert [line.number for line in part.lines] == [3 * limits.CHECK_BYTES + 1001]
+    assert [line.number for line in parts[-1].lines] == [3 * limits.CHECK_BYTES + 1001]

@@ -171,11 +171,8 @@ async def test_what_was_running_when_the_engine_stopped_is_pending(open_bench: O
     assert sorted(again.answerer.asked) == sorted(f"a{number}" for number in range(7, 21))
 
 
-async def test_a_line_that_ends_unexpectedly_is_run_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_line_that_ends_unexpectedly_is_run_again(tmp_path: Path) -> None:
     """Guards a batch against a fault of ours: the line has no result, so the jobs begin again."""
-    monkeypatch.setattr(limits, "TROUBLE_S", 0.02)
     faults = iter([RuntimeError("a fault of ours")])
 
     async def fail_once(owner: str, text: str) -> None:
@@ -240,11 +237,8 @@ async def test_an_answer_that_comes_too_late_is_counted_nowhere(open_bench: Open
     assert (bench.runner.done_count, bench.runner.failed_count) == (2, 0)
 
 
-async def test_answers_are_kept_until_the_disk_takes_them(
-    open_bench: OpenBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_answers_are_kept_until_the_disk_takes_them(open_bench: OpenBench) -> None:
     """Guards answers that were paid for: none is asked again because the disk was full."""
-    monkeypatch.setattr(limits, "TROUBLE_S", 0.02)
 
     def set_pages(count: int) -> Callable[[BatchStore], object]:
         return lambda store: store._database.value(f"PRAGMA max_page_count = {count}")
@@ -269,10 +263,13 @@ async def test_answers_are_kept_until_the_disk_takes_them(
 
 @pytest.mark.parametrize("number", [ENOENT, EACCES, ESTALE, ENOTCONN, ETIMEDOUT])
 async def test_an_input_that_is_away_pauses_its_batch_and_no_other(
-    open_bench: OpenBench, monkeypatch: pytest.MonkeyPatch, number: int
+    open_bench: OpenBench,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    number: int,
 ) -> None:
-    """Guards a night of work: a folder that is away for a moment is no answer to a line."""
-    monkeypatch.setattr(limits, "TROUBLE_S", 0.02)
+    """Guards a night of work: a folder that is away for a moment is no answer to a line. The pause
+    is logged once, and ends by itself."""
     away: set[Path] = set()
     opened = Path.open
 
@@ -285,35 +282,16 @@ async def test_an_input_that_is_away_pauses_its_batch_and_no_other(
     bench = open_bench()
     batch, other = await bench.begin("a", 30), await bench.begin("b", 30)
     away.add(bench.input_path(batch))
-    await bench.run_to_end(other)
-    before = await bench.now(batch)
-    away.clear()
-    again = open_bench()
-    again.runner.begin(batch)
-    after = await again.run_to_end(batch)
-    assert (before.completed, before.failed) == (0, 0)
-    assert (after.completed, after.failed) == (30, 0)
-    assert set((bench.answerer.asked + again.answerer.asked).values()) == {1}
-
-
-async def test_a_batch_whose_input_is_back_goes_on(
-    open_bench: OpenBench,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Guards the pause: it is told once, and ends by itself."""
-    monkeypatch.setattr(limits, "TROUBLE_S", 0.02)
-    bench = open_bench()
-    batch = await bench.begin("a", 30)
-    path = bench.input_path(batch)
-    path.rename(tmp_path / "away")
 
     async def is_settled() -> bool:
-        if "pauses until its input can be read" in caplog.text and not path.exists():
-            (tmp_path / "away").rename(path)
+        if away and (await bench.now(other)).is_settled:
+            before = await bench.now(batch)
+            assert (before.completed, before.failed) == (0, 0)
+            away.clear()
         return (await bench.now(batch)).is_settled
 
     await bench.run_until(is_settled)
-    assert (await bench.now(batch)).completed == 30
-    assert caplog.text.count("pauses until") == 1
+    after = await bench.now(batch)
+    assert (after.completed, after.failed) == (30, 0)
+    assert set(bench.answerer.asked.values()) == {1}
+    assert caplog.text.count("pauses until its input can be read") == 1

@@ -39,11 +39,8 @@ def test_a_line_has_one_result(store: BatchStore) -> None:
     assert (now.total, now.completed, now.failed) == (3, 1, 1)
     assert (now.prompt_tokens, now.cached_tokens, now.completion_tokens) == (6, 2, 4)
     assert [line.number for line in store.batches.pending_lines(batch.serial, 0, 10)] == [3]
-    assert [line.is_done for line in store.batches.written_lines(batch.serial, 0)] == [
-        True,
-        False,
-        False,
-    ]
+    written = store.batches.written_lines(batch.serial, 0)
+    assert [line.is_done for line in written] == [True, False, False]
 
 
 @pytest.mark.parametrize("how", ["cancel", "finalize"])
@@ -161,21 +158,6 @@ def test_a_part_of_an_input_is_noted_once(store: BatchStore) -> None:
     store.batches.add_lines(batch, lines, 10, 1)
     now = store.batches.get(batch.serial)
     assert (now.read_bytes, now.read_lines, now.total) == (10, 1, 1)
-
-
-def test_files_belong_to_their_owner_and_to_their_batch(store: BatchStore) -> None:
-    """Guards deletes: another's file is not there, and one that is read stays."""
-    file = add_file(store, b"abc", "me")
-    assert store.find_file("you", file.id) is None
-    assert store.remove_file("you", file.id) is None
-    batch = store.batches.create(new_batch(file))
-    with refused(400, "file_in_use"):
-        store.remove_file("me", file.id)
-    store.batches.fail(batch.serial, NOW, "x", "why")
-    assert store.use_of("me")[:2] == (1, 3)
-    assert store.remove_file("me", file.id) == file
-    assert not store.content.path_of(file.id).exists()
-    assert store.use_of("me")[:2] == (0, 0)
 
 
 def test_another_owner_removes_nothing_of_a_file(store: BatchStore) -> None:

@@ -42,9 +42,7 @@ def test_phases_are_measured_from_slot_to_first_to_last_token() -> None:
 
 def test_a_copy_for_a_reader_does_not_change_any_more() -> None:
     """Guards a scrape: its numbers belong together, though the engine goes on."""
-    recorder = recorded(
-        accepted(0.0, "a", 4),
-    )
+    recorder = recorded(accepted(0.0, "a", 4))
     before = recorder.histograms()
     recorder.take(started(1.0, "a", 1.0))
     recorder.take(tick(3.0, 1, member("a", 0, 4, samples=True)))

@@ -26,6 +26,7 @@ from jitney.server.observe.prometheus_families import families
 from tests.unit.server.observe.records_for_tests import SNAPSHOT, VIEW
 
 WAIT_S = 60.0
+KV_STATES = ("used", "cached", "free")
 LABELS = {"model_name": "tiny", "engine": "0"}
 FIRST_TOKEN = [
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40,
@@ -154,6 +155,9 @@ def metered() -> Iterator[MeteredEngine]:
     one = MeteredEngine()
     yield one
     one.engine.close(drain_s=0)
+
+
+other_metered = metered
 
 
 def test_totals_after_a_run_are_what_the_callers_counted(metered: MeteredEngine) -> None:
@@ -297,17 +301,14 @@ def test_answers_over_http_are_counted_by_route_and_status(metered: MeteredEngin
     assert values["jitney:http_responses_total{route=/v1/models,status=503}"] == 1
 
 
-def test_two_servers_in_one_process_do_not_share_numbers() -> None:
+def test_two_servers_in_one_process_do_not_share_numbers(
+    metered: MeteredEngine, other_metered: MeteredEngine
+) -> None:
     """Guards against a registry that is global."""
-    first, second = MeteredEngine(), MeteredEngine()
-    try:
-        first.engine.start()
-        first.engine.submit(request("a", 5)).result(WAIT_S)
-        assert first.values()["jitney:requests_accepted_total"] == 1
-        assert second.values()["jitney:requests_accepted_total"] == 0
-    finally:
-        first.engine.close(drain_s=0)
-        second.engine.close(drain_s=0)
+    metered.engine.start()
+    metered.engine.submit(request("a", 5)).result(WAIT_S)
+    assert metered.values()["jitney:requests_accepted_total"] == 1
+    assert other_metered.values()["jitney:requests_accepted_total"] == 0
 
 
 def test_every_figure_has_the_name_of_its_replica() -> None:
@@ -323,9 +324,8 @@ def test_every_figure_has_the_name_of_its_replica() -> None:
     assert values["jitney:replica_up", "a"] == values["jitney:replica_up", "b"] == 1
     assert values["jitney:replica_requests_running", "a"] == 2
     assert values["jitney:replica_requests_waiting", "a"] == 3
-    memory = {state: values["jitney:replica_kv_tokens", "a", state] for state in ("used", "cached")}
-    assert memory == {"used": 40, "cached": 20}
-    assert values["jitney:replica_kv_tokens", "a", "free"] == 40
+    memory = {state: values["jitney:replica_kv_tokens", "a", state] for state in KV_STATES}
+    assert memory == {"used": 40, "cached": 20, "free": 40}
     assert values["jitney:replica_prompt_tokens_total", "a"] == 50
     assert values["jitney:replica_prompt_tokens_cached_total", "a"] == 30
     assert values["jitney:replica_completion_tokens_total", "a"] == 70
@@ -337,8 +337,6 @@ def test_every_figure_has_the_name_of_its_replica() -> None:
 def test_without_replicas_only_the_sums_are_there() -> None:
     """Guards the number of series: names of replicas that are gone are nowhere."""
     table = replica_levels(()) | replica_sums((), Statistics(0.0, SNAPSHOT, moved=4))
-    assert {name for name, (_, values) in table.items() if values != []} == {
-        "requests_moved",
-        "replicas_gone",
-    }
+    shown = {name for name, (_, values) in table.items() if values != []}
+    assert shown == {"requests_moved", "replicas_gone"}
     assert "ends when it is gone" in table["replica_completion_tokens"][0]

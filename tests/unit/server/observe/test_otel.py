@@ -1,13 +1,16 @@
 """Spans: one for each request, with its times, events and attributes."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
 pytest.importorskip("opentelemetry.sdk", reason="the extra `otel` is not installed")
 
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
+from opentelemetry.util.types import AttributeValue
 
 from jitney.core.events import PreemptReason
 from jitney.errors import BackendFailed
@@ -27,20 +30,27 @@ from tests.unit.server.observe.records_for_tests import (
 )
 
 
-def exported(*records: Record) -> InMemorySpanExporter:
-    """The exporter after these records went through recorder and spans, as an engine tells them."""
+def exported(*records: Record) -> tuple[ReadableSpan, ...]:
+    """The spans after these records went through recorder and spans, as an engine tells them."""
     exporter, recorder = InMemorySpanExporter(), Recorder(512)
     spans = Spans(recorder, "tiny", exporter)
     for record in records:
         recorder.take(record)
         spans.take(record)
     spans.close()
-    return exporter
+    return exporter.get_finished_spans()
+
+
+def one_span(*records: Record) -> tuple[ReadableSpan, Mapping[str, AttributeValue]]:
+    """The only span, and its attributes."""
+    (span,) = exported(*records)
+    assert span.attributes is not None
+    return span, span.attributes
 
 
 def test_a_request_becomes_one_span_with_its_events_in_order() -> None:
     """Guards the span of a request that was preempted on its way."""
-    exporter = exported(
+    span, attributes = one_span(
         accepted(10.0, "a", 4),
         started(11.0, "a", 1.0),
         tick(12.0, 1, member("a", 0, 4, samples=True)),
@@ -48,25 +58,23 @@ def test_a_request_becomes_one_span_with_its_events_in_order() -> None:
         tick(15.0, 2, member("a", 0, 5, samples=True), took_s=1.0),
         done(15.0, "a"),
     )
-    (span,) = exporter.get_finished_spans()
     assert span.start_time is not None
     assert span.end_time is not None
     assert span.end_time - span.start_time == pytest.approx(5e9, abs=2000)
     assert [event.name for event in span.events] == [
         "started", "prefilled", "first token", "preempted", "resumed", "prefilled",
     ]  # fmt: skip
-    assert span.attributes is not None
-    assert span.attributes["gen_ai.request.model"] == "tiny"
-    assert span.attributes["gen_ai.usage.input_tokens"] == 4
-    assert span.attributes["gen_ai.usage.output_tokens"] == 2
-    assert span.attributes["gen_ai.response.finish_reasons"] == ("stop",)
-    assert "preempted once" in str(span.attributes["jitney.why"])
+    assert attributes["gen_ai.request.model"] == "tiny"
+    assert attributes["gen_ai.usage.input_tokens"] == 4
+    assert attributes["gen_ai.usage.output_tokens"] == 2
+    assert attributes["gen_ai.response.finish_reasons"] == ("stop",)
+    assert "preempted once" in str(attributes["jitney.why"])
     assert span.status.status_code is StatusCode.UNSET
 
 
 def test_a_request_that_moved_is_one_span_with_its_moves() -> None:
     """Guards the trace over a loss: whoever looks for a pause finds where it came from."""
-    exporter = exported(
+    span, attributes = one_span(
         accepted(10.0, "a", 4),
         started(11.0, "a", 1.0, replica="r1"),
         progressed(12.0, "a", 1),
@@ -75,26 +83,22 @@ def test_a_request_that_moved_is_one_span_with_its_moves() -> None:
         moved(17.0, "a", 60, to="r3"),
         done(20.0, "a"),
     )
-    (span,) = exporter.get_finished_spans()
     assert [event.name for event in span.events] == ["started", "first token", "moved", "moved"]
-    attributes = [dict(event.attributes or {}) for event in span.events]
-    assert attributes[0] == {"cached_tokens": 0, "replica": "r1"}
-    assert attributes[2] == {
+    told = [dict(event.attributes or {}) for event in span.events]
+    assert told[0] == {"cached_tokens": 0, "replica": "r1"}
+    assert told[2] == {
         "from": "r1", "to": "r2", "tokens": 37, "reason": "lost", "away_seconds": 0.5,
     }  # fmt: skip
-    assert span.attributes is not None
-    assert (span.attributes["jitney.replica"], span.attributes["jitney.moved_count"]) == ("r3", 2)
-    assert span.attributes["gen_ai.usage.output_tokens"] == 2
-    assert "moved twice to another replica" in str(span.attributes["jitney.why"])
+    assert (attributes["jitney.replica"], attributes["jitney.moved_count"]) == ("r3", 2)
+    assert attributes["gen_ai.usage.output_tokens"] == 2
+    assert "moved twice to another replica" in str(attributes["jitney.why"])
 
 
 def test_a_failed_request_is_a_failed_span() -> None:
     """Guards error rates that are computed from spans."""
-    exporter = exported(accepted(1.0, "a", 4), failed(2.0, "a", BackendFailed("broken")))
-    (span,) = exporter.get_finished_spans()
+    span, attributes = one_span(accepted(1.0, "a", 4), failed(2.0, "a", BackendFailed("broken")))
     assert span.status.status_code is StatusCode.ERROR
-    assert span.attributes is not None
-    assert span.attributes["error.type"] == "error"
+    assert attributes["error.type"] == "error"
 
 
 @pytest.mark.parametrize(
@@ -110,15 +114,12 @@ def test_a_failed_request_is_a_failed_span() -> None:
 def test_a_span_is_found_by_the_id_of_the_reply(name: str, operation: str, reply: str) -> None:
     """Guards whoever looks for a slow call by the id that its caller has."""
     taken = replace(accepted(1.0, name, 4, reply_id=reply), is_chat=operation == "chat")
-    exporter = exported(taken, done(2.0, name))
-    (span,) = exporter.get_finished_spans()
+    span, attributes = one_span(taken, done(2.0, name))
     assert span.name == f"{operation} tiny"
-    assert span.attributes is not None
-    assert span.attributes["gen_ai.operation.name"] == operation
-    assert span.attributes["gen_ai.response.id"] == reply
+    assert attributes["gen_ai.operation.name"] == operation
+    assert attributes["gen_ai.response.id"] == reply
 
 
 def test_ticks_and_live_requests_make_no_span() -> None:
     """Guards the collector against a span per tick."""
-    exporter = exported(accepted(1.0, "a", 4), tick(2.0, 1, member("a", 0, 4, samples=True)))
-    assert exporter.get_finished_spans() == ()
+    assert exported(accepted(1.0, "a", 4), tick(2.0, 1, member("a", 0, 4, samples=True))) == ()

@@ -27,24 +27,20 @@ def behind(at: float, name: str) -> RequestAccepted:
 
 def test_who_was_there_first_is_counted_on_arrival() -> None:
     """Guards "queued behind 3 requests"."""
-    recorder = Recorder(LENGTH_MAX)
-    for name in ("a", "b", "c"):
-        recorder.take(accepted(0.0, name, 4))
-    recorder.take(started(1.0, "a", 1.0))
-    recorder.take(done(1.5, "b", cancelled=True))
-    recorder.take(accepted(2.0, "d", 4))
+    recorder = recorded(
+        *(accepted(0.0, name, 4) for name in ("a", "b", "c")),
+        started(1.0, "a", 1.0),
+        done(1.5, "b", cancelled=True),
+        accepted(2.0, "d", 4),
+    )
     story = story_of(recorder, "d")
     assert (story.waiting_before, story.running_before) == (1, 1)
 
 
 def test_a_live_request_is_behind_no_background_one() -> None:
     """Guards the same sentence beside a batch: what sits behind is not what it waits for."""
-    recorder = Recorder(LENGTH_MAX)
-    for name in ("x", "y"):
-        recorder.take(behind(0.0, name))
-    recorder.take(started(0.0, "x", 0.0))
-    recorder.take(accepted(1.0, "a", 4))
-    recorder.take(behind(1.0, "z"))
+    background = (behind(0.0, "x"), behind(0.0, "y"), started(0.0, "x", 0.0))
+    recorder = recorded(*background, accepted(1.0, "a", 4), behind(1.0, "z"))
     story = story_of(recorder, "a")
     assert (story.waiting_before, story.running_before) == (0, 1)
     assert story_of(recorder, "z").waiting_before == 2
@@ -72,19 +68,13 @@ def test_times_of_background_requests_are_in_no_histogram_and_no_percentile() ->
     }  # fmt: skip
     assert sorted(counts.values()) == [1] * 8 + [2] * 6 + [4] * 3, "the rest are times"
     assert (found.prefill_s, found.generation_s) == (2.0, 2.0), "llama-server's sums are of all"
-    assert {name: len(values) for name, values in recorder.latencies().items()} == {
-        "first_token": 1,
-        "gap": 1,
-        "whole": 1,
-    }
+    latencies = {name: len(values) for name, values in recorder.latencies().items()}
+    assert latencies == {"first_token": 1, "gap": 1, "whole": 1}
 
 
 def test_times_between_tokens_that_were_made_elsewhere_are_counted() -> None:
     """Guards the latencies of a cluster, whose ticks happen elsewhere; not those of batches."""
-    recorder = recorded(
-        accepted(0.0, "a", 4),
-        behind(0.0, "x"),
-    )
+    recorder = recorded(accepted(0.0, "a", 4), behind(0.0, "x"))
     for name in ("a", "x"):
         recorder.take(progressed(1.0, name, 1))
         recorder.take(progressed(1.5, name, 3, 0.2, 0.3))
@@ -107,22 +97,17 @@ def test_only_the_last_ticks_and_requests_are_kept() -> None:
 
 def test_wide_batches_make_fewer_ticks_kept() -> None:
     """Guards memory against batches of hundreds of sequences."""
-    recorder = Recorder(LENGTH_MAX)
     width = 1024
     members = [member(f"r{at}", 5, 1, samples=True, slot=at) for at in range(width)]
     count = MEMBERS_MAX // width + 20
-    for number in range(1, count + 1):
-        recorder.take(tick(float(number), number, *members))
-    ticks = recorder.ticks()
+    ticks = recorded(*(tick(float(at), at, *members) for at in range(1, count + 1))).ticks()
     assert sum(len(each.members) for each in ticks) <= MEMBERS_MAX
     assert ticks[-1].number == count
 
 
 def test_ticks_after_a_number_are_those_a_page_has_not_seen() -> None:
     """Guards the page against ticks that are drawn twice."""
-    recorder = Recorder(LENGTH_MAX)
-    for number in range(1, 11):
-        recorder.take(tick(float(number), number))
+    recorder = recorded(*(tick(float(number), number) for number in range(1, 11)))
     assert [each.number for each in recorder.ticks(after=7)] == [8, 9, 10]
     assert [each.number for each in recorder.ticks(after=0, count_max=2)] == [9, 10]
 

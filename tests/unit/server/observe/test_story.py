@@ -4,7 +4,6 @@ from jitney.core.events import PreemptReason
 from jitney.core.request import Priority
 from jitney.errors import BackendFailed, DeadlineExceeded
 from jitney.records import BackendLost
-from jitney.server.observe.recorder import Recorder
 from jitney.server.observe.story import LOSSES_MAX, SPANS_MAX
 from tests.unit.server.observe.records_for_tests import (
     accepted,
@@ -19,8 +18,6 @@ from tests.unit.server.observe.records_for_tests import (
     story_of,
     tick,
 )
-
-LENGTH_MAX = 512
 
 
 def test_a_request_is_followed_from_arrival_to_its_end() -> None:
@@ -57,11 +54,7 @@ def test_a_preempted_request_remembers_why_by_whom_and_what_was_recomputed() -> 
     )
     story = story_of(recorder, "a")
     (loss,) = story.losses
-    assert (loss.reason, loss.by, loss.by_priority) == (
-        PreemptReason.DISPLACED,
-        "b",
-        Priority.HIGH,
-    )
+    assert (loss.reason, loss.by, loss.by_priority) == (PreemptReason.DISPLACED, "b", Priority.HIGH)
     assert (story.preempted_count, story.recomputed_tokens, story.resumed_at) == (1, 5, [5.0])
     assert story.gap is not None
     assert (story.gap.seconds, story.gap.lost_slot) == (4.0, True)
@@ -70,31 +63,28 @@ def test_a_preempted_request_remembers_why_by_whom_and_what_was_recomputed() -> 
 
 def test_a_lost_backend_interrupts_those_who_ran_and_no_others() -> None:
     """Guards against failures that are blamed on requests that waited."""
-    recorder = Recorder(LENGTH_MAX)
-    for name in ("a", "b"):
-        recorder.take(accepted(0.0, name, 4))
-    recorder.take(started(0.0, "a", 0.0))
-    recorder.take(tick(1.0, 1, member("a", 0, 4, samples=True)))
-    recorder.take(BackendLost(at=2.0, error="gone", restarts_failed=0))
-    recorder.take(BackendLost(at=3.0, error="still gone", restarts_failed=1))
+    recorder = recorded(
+        *(accepted(0.0, name, 4) for name in ("a", "b")),
+        started(0.0, "a", 0.0),
+        tick(1.0, 1, member("a", 0, 4, samples=True)),
+        BackendLost(at=2.0, error="gone", restarts_failed=0),
+        BackendLost(at=3.0, error="still gone", restarts_failed=1),
+    )
     assert story_of(recorder, "a").failure_count == 1
     assert story_of(recorder, "b").failure_count == 0
 
 
 def test_the_slowest_gap_knows_what_was_prefilled_beside_it() -> None:
     """Guards the answer to: who made my stream stutter?"""
+    beside = (member("b", 0, 256, samples=False, slot=1), member("c", 0, 100, samples=True, slot=2))
     recorder = recorded(
         accepted(0.0, "a", 1),
         started(0.0, "a", 0.0),
         tick(1.0, 1, member("a", 0, 1, samples=True)),
         tick(1.1, 2, member("a", 1, 1, samples=True)),
+        tick(1.5, 3, member("a", 2, 1, samples=True), *beside),
+        tick(1.6, 4, member("a", 3, 1, samples=True)),
     )
-    beside = (
-        member("b", 0, 256, samples=False, slot=1),
-        member("c", 0, 100, samples=True, slot=2),
-    )
-    recorder.take(tick(1.5, 3, member("a", 2, 1, samples=True), *beside))
-    recorder.take(tick(1.6, 4, member("a", 3, 1, samples=True)))
     gap = story_of(recorder, "a").gap
     assert gap is not None
     assert (round(gap.seconds, 3), gap.prompts_beside, gap.prompt_tokens_beside) == (0.4, 2, 356)
@@ -103,10 +93,11 @@ def test_the_slowest_gap_knows_what_was_prefilled_beside_it() -> None:
 
 def test_errors_and_deadlines_end_a_story_with_their_message() -> None:
     """Guards the difference between a failure and a request that came too late."""
-    recorder = Recorder(LENGTH_MAX)
-    for name, error in (("a", BackendFailed("broken")), ("b", DeadlineExceeded("late"))):
-        recorder.take(accepted(0.0, name, 4))
-        recorder.take(failed(1.0, name, error))
+    recorder = recorded(
+        *(accepted(0.0, name, 4) for name in ("a", "b")),
+        failed(1.0, "a", BackendFailed("broken")),
+        failed(1.0, "b", DeadlineExceeded("late")),
+    )
     failure = story_of(recorder, "a")
     assert failure.ending == "error"
     # What a backend says is for the log; a story is shown to callers.
@@ -116,13 +107,9 @@ def test_errors_and_deadlines_end_a_story_with_their_message() -> None:
 
 def test_a_long_prompt_keeps_a_bounded_number_of_spans_and_counts_the_rest() -> None:
     """Guards memory against one request with ten thousand spans."""
-    recorder = Recorder(LENGTH_MAX)
     spans = SPANS_MAX + 50
-    recorder.take(accepted(0.0, "a", spans))
-    recorder.take(started(0.0, "a", 0.0))
-    for at in range(spans):
-        recorder.take(tick(float(at), at + 1, member("a", at, 1, samples=False)))
-    story = story_of(recorder, "a")
+    ticks = (tick(float(at), at + 1, member("a", at, 1, samples=False)) for at in range(spans))
+    story = story_of(recorded(accepted(0.0, "a", spans), started(0.0, "a", 0.0), *ticks))
     assert len(story.spans) == SPANS_MAX
     assert (story.prefill_ticks, story.prefill_tokens) == (spans, spans)
 
@@ -157,21 +144,14 @@ def test_a_move_lasts_until_the_next_token() -> None:
         accepted(0.0, "b", 10),
         moved(4.0, "b", 0, away_s=1.0),
     )
-    assert story_of(recorder, "a").phases[2:] == [
-        (2.0, "generating"),
-        (3.5, "moved"),
-        (6.0, "generating"),
-    ]
+    phases = story_of(recorder, "a").phases
+    assert phases[2:] == [(2.0, "generating"), (3.5, "moved"), (6.0, "generating")]
     waits = story_of(recorder, "b")
     assert waits.phases == [(0.0, "queued"), (3.0, "moved"), (4.0, "queued")]
     assert waits.replica == "r2"
 
 
 def test_moves_without_end_are_only_counted() -> None:
-    recorder = recorded(
-        accepted(0.0, "a", 10),
-    )
-    for at in range(LOSSES_MAX + 5):
-        recorder.take(moved(1.0 + at, "a", 0))
-    story = story_of(recorder, "a")
+    moves = (moved(1.0 + at, "a", 0) for at in range(LOSSES_MAX + 5))
+    story = story_of(recorded(accepted(0.0, "a", 10), *moves))
     assert (story.move_count, len(story.moves)) == (LOSSES_MAX + 5, LOSSES_MAX)
