@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from io import FileIO
+from threading import Lock
 
 from jitney.models.files import sync
 from jitney.server.batches.database import disk_errors
@@ -22,8 +23,9 @@ class ContentFile:
     """The content of a new file, written once: `write`, `sync`, and after its row is noted `name`.
 
     It is there from its first write on, for its user only, and is held open: in a folder that was
-    moved away meanwhile, a second file of the same name would lack what the first has. Raises
-    DiskError.
+    moved away meanwhile, a second file of the same name would lack what the first has. A task that
+    is cancelled may discard it before the thread that writes for it begins: then nothing is
+    written. Raises DiskError.
     """
 
     def __init__(self, folder: ContentFolder) -> None:
@@ -31,12 +33,16 @@ class ContentFile:
         self._folder = folder
         self._path = folder.partial_of(self.id)
         self._file: FileIO | None = None
+        self._lock = Lock()
+        self._is_discarded = False
         self._digest = hashlib.sha256()
         self.bytes = 0
 
     def write(self, content: bytes) -> None:
         """Write all of it."""
-        with disk_errors():
+        with self._lock, disk_errors():
+            if self._is_discarded:
+                return
             if self._file is None:
                 descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
                 # Without a buffer: what a full disk refused must not be tried again by a close.
@@ -44,13 +50,13 @@ class ContentFile:
             rest = memoryview(content)
             while rest:
                 rest = rest[self._file.write(rest) :]
-        self._digest.update(content)
-        self.bytes += len(content)
+            self._digest.update(content)
+            self.bytes += len(content)
 
     def sync(self) -> None:
         """It is complete: wait until it is on the disk."""
-        if self._file is not None:
-            with disk_errors():
+        with self._lock, disk_errors():
+            if self._file is not None and not self._is_discarded:
                 self._file.close()
                 sync(self._path)
                 sync(self._folder.path)
@@ -63,11 +69,13 @@ class ContentFile:
 
     def discard(self) -> None:
         """Remove it. What is away now is removed at the next start."""
-        if self._file is not None:
+        with self._lock:
+            self._is_discarded = True
+            if self._file is not None:
+                with suppress(OSError):
+                    self._file.close()
             with suppress(OSError):
-                self._file.close()
-        with suppress(OSError):
-            self._path.unlink()
+                self._path.unlink()
 
     def record(self, owner: str, filename: str, purpose: Purpose, now: int) -> StoredFile:
         """The row of the file."""

@@ -122,7 +122,8 @@ class Uploads:
             try:
                 await self._read(request, reader, upload)
             except BaseException:
-                upload.content.discard()
+                # A thread may still be writing for it.
+                await asyncio.to_thread(upload.content.discard)
                 raise
             finally:
                 self._arriving[owner] -= upload.file_bytes
@@ -239,7 +240,7 @@ class Uploads:
         try:
             await self._thread.call(add)
         except (Refusal, NotBegun):
-            content.discard()
+            await asyncio.to_thread(content.discard)
             raise
         # Where the disk failed, nobody knows what it has: the content stays until the next start.
         return file

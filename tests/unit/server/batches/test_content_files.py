@@ -65,3 +65,14 @@ def test_what_is_discarded_leaves_nothing(store: BatchStore) -> None:
         assert files_in(store) > before
         files.discard()
         assert files_in(store) == before
+
+
+def test_a_thread_that_is_late_writes_nothing_into_what_was_discarded(store: BatchStore) -> None:
+    """Guards a stop while a batch is written: no descriptor and no file stay behind."""
+    batch = expired(store)
+    before = files_in(store)
+    files = OutputFiles(store.content, batch)
+    files.discard()
+    files.add(store.batches.written_lines(batch.serial, 0))
+    files.sync()
+    assert files_in(store) == before
