@@ -166,10 +166,7 @@ def write_packed(source: Path, packed: Path, plain: Path) -> None:
         for path in (packed, plain)
     ]
     for writer in writers:
-        for name, each in reader.fields.items():
-            if not name.startswith(("GGUF.", "general.architecture", "general.file_type")):
-                outer, *inner = each.types
-                writer.add_key_value(name, each.contents(), outer, inner[-1] if inner else None)
+        _copy_fields(reader, writer, "general.file_type")
     writers[0].add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
     writers[1].add_file_type(gguf.LlamaFileType.ALL_F32)
     for tensor in reader.tensors:
@@ -182,6 +179,27 @@ def write_packed(source: Path, packed: Path, plain: Path) -> None:
         writers[1].add_tensor(tensor.name, gguf.dequantize(rounded, kind))
     for writer in writers:
         finish(writer)
+
+
+def write_beginning(source: Path, path: Path, layer_count: int) -> None:
+    """A model of the first layers of another one, with its weights and its vocabulary."""
+    reader = gguf.GGUFReader(source)
+    architecture = reader.fields["general.architecture"].contents()
+    writer = gguf.GGUFWriter(path, architecture)
+    _copy_fields(reader, writer, f"{architecture}.block_count")
+    writer.add_block_count(layer_count)
+    layers = tuple(f"blk.{index}." for index in range(layer_count))
+    for tensor in reader.tensors:
+        if tensor.name.startswith(layers) or not tensor.name.startswith("blk."):
+            writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    finish(writer)
+
+
+def _copy_fields(reader: gguf.GGUFReader, writer: gguf.GGUFWriter, but: str) -> None:
+    for name, each in reader.fields.items():
+        if not name.startswith(("GGUF.", "general.architecture", but)):
+            outer, *inner = each.types
+            writer.add_key_value(name, each.contents(), outer, inner[-1] if inner else None)
 
 
 class _Drawn:
