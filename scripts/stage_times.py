@@ -16,10 +16,10 @@ SLOWEST_COUNT = 15
 
 FIRST = (
     "tests/e2e/cluster/test_ray_data.py",
-    "tests/e2e/cluster/test_on_ray.py",
     "tests/e2e/batches/test_restarts.py",
     "tests/e2e/test_text_equality.py",
     "tests/e2e/test_families.py",
+    "tests/e2e/cluster/test_on_ray.py",
     "tests/simulation/test_seeds.py",
     "tests/e2e/page/test_page.py",
     "tests/e2e/batches/test_batch_run.py",
@@ -36,7 +36,8 @@ FIRST = (
     "tests/e2e/server/test_rows_constraints.py",
     "tests/unit/backends/process/test_client.py",
 )
-"""The files that take longest, the longest first, as the lines at the end of a run have them."""
+"""The files that take longest, the longest first, as the lines at the end of a run have them. Two
+Rays are not started at once, beside the types: Ray gives a start 30 seconds."""
 
 SPREAD = ("tests/simulation/",)
 """Where the tests of a file share nothing, so that each may run on any worker."""

@@ -61,3 +61,5 @@ def server_process(folder: Path, *flags: str) -> Iterator[ServerProcess]:
             yield ServerProcess(process, found[0], log)
         finally:
             process.kill()
+            # It ends with those that write to it: the server, and those that end with it.
+            reader.join(START_S)

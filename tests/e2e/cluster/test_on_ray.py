@@ -22,7 +22,7 @@ from tests.deadly_text import DEADLY, Deaths, deadly_text
 from tests.e2e.batches.batch_client import custom_ids, ended, line, results, submit
 from tests.e2e.batches.batch_process import ServerProcess, server_process
 from tests.e2e.cluster.open_ports import listening, started_with, tree
-from tests.e2e.cluster.ray_process import stream
+from tests.e2e.cluster.ray_process import STARTS_MAX, UNABLE, stream
 from tests.e2e.server.processes import PROC, _command, children, wait_until_gone
 
 pytest.importorskip("ray", reason="Ray is not installed: it has no package for this machine")
@@ -50,12 +50,15 @@ def cluster(folder: Path, home: Path) -> Iterator[ServerProcess]:
         patched.setenv("RAY_AUTH_MODE", "disabled")
         patched.setenv("HOME", str(home))
         patched.setenv("RAY_TMPDIR", str(home))
-        try:
-            running = stack.enter_context(server_process(folder, *FLAGS))
-        except AssertionError as error:
-            if "Ray could not be started" not in str(error):
-                raise
-            pytest.skip("Ray does not start here in its own time: the machine is too busy")
+        for _ in range(STARTS_MAX):
+            try:
+                running = stack.enter_context(server_process(folder, *FLAGS))
+                break
+            except AssertionError as error:
+                if "Ray could not be started" not in str(error):
+                    raise
+        else:
+            pytest.skip(UNABLE)
         yield running
 
 
