@@ -227,7 +227,7 @@ class Run:
             completion_window="24h",
             extra_headers={"Idempotency-Key": "batch-kills"},
         )
-        return batch.id
+        return str(batch.id)
 
     def _harm(self, server: ServerProcess, client: OpenAI, batch_id: str) -> Any:
         """Wait, and harm the server; the batch if it has ended, None if the server was killed."""

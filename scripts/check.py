@@ -10,6 +10,7 @@ for while you work: style, unit and property tests, and sixty seeds of the simul
 """
 
 import argparse
+import compileall
 import os
 import signal
 import subprocess
@@ -79,6 +80,7 @@ def run_tests(folders: Sequence[str], workers: str, others: Sequence[str]) -> in
     # Hundreds of processes import jitney: each would compile it again.
     environ = {**os.environ}
     environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    compileall.compile_dir(ROOT / "src", quiet=1)
     return subprocess.run(command, cwd=ROOT, env=environ, check=False).returncode
 
 
@@ -88,7 +90,7 @@ def main() -> int:
     parser.add_argument("--only", choices=tuple(CHOICES), help="one stage, and no tests")
     parser.add_argument("--quick", action="store_true", help="no simulation, conformance, e2e")
     parser.add_argument(
-        "--workers", default=str(2 * (os.cpu_count() or 1) + 1), help="processes that run tests"
+        "--workers", default=str(2 * (os.cpu_count() or 1)), help="processes that run tests"
     )
     asked, others = parser.parse_known_args()
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

@@ -48,7 +48,7 @@ of 1,500 tokens 0.64 was seen, and 0.0002 for the same weights as float32."""
 
 LENGTHS_SHORT = (64, 200)
 """Tokens of the prompts for real weights."""
-LAYERS = 6
+LAYERS = 3
 """Of the thirty of the embedded model: all are alike, and each takes a second to convert."""
 FIRST = 1000
 """The position of their first token in the graph."""

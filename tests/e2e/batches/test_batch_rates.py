@@ -50,7 +50,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 def submit(client: OpenAI) -> str:
     work = [line(f"c{number:02}", max_tokens=100) for number in range(LINES)]
-    return submit_lines(client, work).id
+    return str(submit_lines(client, work).id)
 
 
 def completed(client: OpenAI, batch_id: str) -> int:

@@ -156,7 +156,7 @@ def test_files_arrive_beside_each_other(server: Running) -> None:
 
     def sent_and_read(content: bytes) -> bytes:
         with client_of(server) as client:
-            return client.files.content(upload(client, content).id).read()
+            return bytes(client.files.content(upload(client, content).id).read())
 
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(sent_and_read, contents, timeout=WAIT_S)) == contents
