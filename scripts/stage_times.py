@@ -52,6 +52,7 @@ WAYS = {
     "embedded model": "make setup, with a network",
     "jitney_llama": "make llama",
     "openvino": "run it on a processor that OpenVINO knows (most of x86)",
+    "too busy": "run it when the machine has less to do",
     "Ray": "run it with a Python that Ray has a package for",
 }
 """How to try what was skipped, by a word of the reason."""

@@ -19,6 +19,7 @@ import logging
 import secrets
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 
 from jitney.core.request import Priority, Request, RequestId
 from jitney.core.rules.pauses import PauseOutcome
@@ -42,6 +43,7 @@ from jitney_cluster.overview import FleetOverview
 from jitney_cluster.replica_messages import (
     Address,
     Description,
+    OrderAccepted,
     OrderMessage,
     ReplicaMessage,
     ReplicaState,
@@ -84,7 +86,7 @@ class ReplicaFleet:
             model_key=description.model_key,
             replica_count=replica_count,
         )
-        self._is_closed = False
+        self._is_closed = self._ends_waits = False
 
     async def open(self) -> Address:
         """Listen for the replicas; where."""
@@ -186,7 +188,9 @@ class ReplicaFleet:
         return tuple(each.name for each in self.replica_views())
 
     def end_waits(self) -> None:
-        """A fleet gathers nothing."""
+        """No call can resume a paused request any more, or fill a group: let all go on. Any
+        thread."""
+        self._loop.call_soon_threadsafe(self._end_waits)
 
     def close(self, drain_s: float = 0.0) -> None:
         """End all requests of this ingress and leave the replicas. Any thread but the loop's."""
@@ -207,21 +211,20 @@ class ReplicaFleet:
         live.update_head()
         live.lose_place(self._clock.now())
         self._live[live.request.id] = live
-        live.task = self._loop.create_task(self._run(live))
+        live.task = self._loop.create_task(self._attempts.run(live))
+        live.task.add_done_callback(partial(self._finish, live))
 
-    async def _run(self, live: ClusterRequest) -> None:
-        """One request from its first replica to its end. It ends exactly once (invariant 1)."""
-        try:
-            await self._attempts.run(live)
-        except asyncio.CancelledError:
+    def _finish(self, live: ClusterRequest, task: asyncio.Task[None]) -> None:
+        """It ends exactly once (invariant 1), even if it was cancelled before its first step."""
+        self._live.pop(live.request.id, None)
+        error = None if task.cancelled() else task.exception()
+        if task.cancelled():
             self._events.end_cancelled(live)
-        except JitneyError as error:
+        elif isinstance(error, JitneyError):
             self._events.fail(live, error)
-        except Exception as error:
-            _log.exception("A request of the fleet failed")
+        elif error is not None:
+            _log.error("A request of the fleet failed", exc_info=error)
             self._events.fail(live, BackendFailed(f"The cluster failed unexpectedly ({error})."))
-        finally:
-            self._live.pop(live.request.id, None)
 
     def _cancel(self, request_id: RequestId, mailbox: Mailbox | None) -> None:
         live = self._live.get(request_id)
@@ -237,6 +240,11 @@ class ReplicaFleet:
             with contextlib.suppress(ReplicaLost):
                 outcome = await self._dispatch.steer(live.replica, request_id, "pause", 0)
         return outcome or PauseOutcome.NOT_NOW
+
+    def _end_waits(self) -> None:
+        self._ends_waits = True
+        for live in self._live.values():
+            self._steer(live.request.id, "end_waits")
 
     def _reprioritise(self, request_id: RequestId, priority: Priority) -> None:
         live = self._live.get(request_id)
@@ -258,6 +266,8 @@ class ReplicaFleet:
             live = self._live.get(message.request_id)
             if live is not None:
                 self._attempts.take(live, replica, message)
+                if self._ends_waits and isinstance(message, OrderAccepted):
+                    self._steer(live.request.id, "end_waits")
 
     def _lose(self, replica: str) -> None:
         """The connection of a replica has ended."""

@@ -177,14 +177,19 @@ class ReplicaEngine:
         await asyncio.to_thread(self._engine.backend.prepare, constraint)
 
     async def steer(self, request_id: str, action: str, priority: int) -> PauseOutcome | None:
-        """Pause, resume or reprioritise a request that runs here; the outcome of a pause."""
+        """Pause, resume or reprioritise a request that runs here; the outcome of a pause.
+
+        `end_waits` resumes it, and starts it with others that wait for a group.
+        """
         live = self._live.get(request_id)
         if live is None:
             return PauseOutcome.ENDED
         if action == "pause":
             return await asyncio.wrap_future(live.handle.pause())
-        if action == "resume":
+        if action in ("resume", "end_waits"):
             live.handle.resume()
+            if action == "end_waits":
+                self._engine.stop_gathering()
         else:
             live.handle.reprioritise(priority)
         return None

@@ -47,9 +47,7 @@ class RequestEvents:
         if live.is_accepted:
             self._move(live, before, away_s)
         else:
-            live.is_accepted = True
-            self._record(record_accepted(live.request, live.arrived_at, live.sent_at, now))
-            live.mailbox.accept()
+            self._accept_first(live)
 
     def start(self, live: ClusterRequest, message: OrderStarted) -> None:
         """It runs on a replica. Observers get that once."""
@@ -99,10 +97,10 @@ class RequestEvents:
                 replace(each, message=READ_TOO_SLOWLY) for each in answer.completions
             )
             answer = replace(answer, completions=completions)
-        if live.is_accepted:
-            self.end(live, answer)
-        else:
-            live.mailbox.end(Ending(answer))
+        if not live.is_accepted:
+            # No replica has taken it yet. Who counts what is live has to see an end.
+            self._accept_first(live)
+        self.end(live, answer)
 
     def fail(self, live: ClusterRequest, error: JitneyError) -> None:
         """It ends with an error."""
@@ -124,6 +122,12 @@ class RequestEvents:
             )
         )
         live.mailbox.end(Ending(live.answer(now), error))
+
+    def _accept_first(self, live: ClusterRequest) -> None:
+        live.is_accepted = True
+        now = self._clock.now()
+        self._record(record_accepted(live.request, live.arrived_at, live.sent_at, now))
+        live.mailbox.accept()
 
     def _record_gaps(self, live: ClusterRequest) -> None:
         """It ends: observers get the times between tokens that they have not got yet."""

@@ -92,7 +92,7 @@ class Marks:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        self._behind: set[RequestId] = set()
+        self._background: set[RequestId] = set()
 
     def add(self, name: str) -> None:
         """This place was visited."""
@@ -106,7 +106,7 @@ class Marks:
                 if seen.in_haste:
                     self.add("planned ahead in haste")
                 members = {seen.owners[entry.slot][0] for entry in batch.entries}
-                if members & self._behind and members - self._behind:
+                if members & self._background and members - self._background:
                     self.add("background beside live")
             case Executed():
                 self._see_batch(seen)
@@ -137,7 +137,7 @@ class Marks:
                 self.add("background refused")
             return
         if seen.request.is_background:
-            self._behind.add(seen.request.id)
+            self._background.add(seen.request.id)
         if params.n > 1:
             self.add("completions of one request")
         if len(params.stop_strings) == STOP_STRINGS_MAX:
@@ -158,7 +158,7 @@ class Marks:
             is_displaced = isinstance(event, PreemptEvent) and (
                 event.reason is PreemptReason.DISPLACED
             )
-            if is_displaced and event.request_id in self._behind:
+            if is_displaced and event.request_id in self._background:
                 self.add("background displaced")
 
     def _see_mail(self, seen: Fetched) -> None:

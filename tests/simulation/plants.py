@@ -224,7 +224,7 @@ OF_WAITING_AND_FAULTS: Table = {
     ("nobody ever becomes an elder", "waiting"): [
         (
             _QUEUE,
-            "                break\n            elders.append(sequence)",
+            "                break\n            yield sequence",
             "                break\n            break",
         ),
         (

@@ -24,13 +24,17 @@ OF_BACKGROUND: Table = {
         )
     ],
     ("background work waits in one line with live work", "background"): [
-        (_QUEUE, "return self.behind if sequence.is_background else self.live", "return self.live")
+        (
+            _QUEUE,
+            "return self.background if sequence.is_background else self.live",
+            "return self.live",
+        )
     ],
     ("background work passes a live one that waits for a prefix", "background"): [
         (
             _ADMISSION,
-            "queue.behind.count and not self.is_tick_full and not self.is_live_awaited:",
-            "queue.behind.count and not self.is_tick_full:",
+            "queue.background.count and not self.is_tick_full and not self.is_live_awaited:",
+            "queue.background.count and not self.is_tick_full:",
         )
     ],
     ("background work keeps its slot", "waiting"): [

@@ -131,7 +131,7 @@ class Admission:
         count = queue.live_count(frozenset(), newcomers=self.registry.gate.is_open)
         assert count >= 0, count
         is_live_running = running and not running[0].is_background
-        return count if is_live_running else count + queue.behind.count
+        return count if is_live_running else count + queue.background.count
 
     def has_memory(self, sequence: Sequence, match: Match) -> bool:
         """Whether there is room for its known tokens, beside the running sequences."""
@@ -203,9 +203,9 @@ class Admission:
         """
         queue = self.registry.queue
         yield from queue.live.ordered(now, without)
-        if queue.behind.count and not self.is_tick_full and not self.is_live_awaited:
+        if queue.background.count and not self.is_tick_full and not self.is_live_awaited:
             # They have no share, whatever their key has.
-            yield from queue.behind.ordered(now)
+            yield from queue.background.ordered(now)
 
     def _fill_tick(self, running: list[Sequence]) -> bool:
         """Whether these sequences want all tokens of a tick."""

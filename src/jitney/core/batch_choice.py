@@ -12,7 +12,7 @@ from jitney.core import limits
 from jitney.core.admission import Admission
 from jitney.core.backend import Traits
 from jitney.core.counters import Counters
-from jitney.core.rules.background import budget_behind
+from jitney.core.rules.background import background_budget
 from jitney.core.rules.cost import CostModel
 from jitney.core.rules.mix import Budget, Prefill, split_budget, within_stall
 from jitney.core.scheduler_settings import Mix, SchedulerSettings
@@ -72,14 +72,14 @@ class BatchChoice:
     def spans(self, candidates: list[Sequence]) -> list[SequenceSpan]:
         """The span that each of these may compute in this tick, in order of seniority."""
         live: list[SequenceSpan] = []
-        behind: list[SequenceSpan] = []
+        background: list[SequenceSpan] = []
         for sequence in candidates:
             # Some may have been preempted for other candidates that found no room in the end.
             if sequence.state is SequenceState.RUNNING:
-                lane = behind if sequence.is_background else live
+                lane = background if sequence.is_background else live
                 lane.append((sequence, self._wanted(sequence)))
         chosen = self._chosen(live)
-        return chosen + self._chosen(behind, len(chosen)) if behind else chosen
+        return chosen + self._chosen(background, len(chosen)) if background else chosen
 
     def _taking_part(self) -> list[Sequence]:
         """The running sequences that may be in the next batch."""
@@ -103,7 +103,7 @@ class BatchChoice:
         ]
         decodes_max, budget = decode_count, self._budget_of(prefills)
         if live_count is not None:
-            decodes_max, budget = budget_behind(live_count, decode_count, budget, self._cost)
+            decodes_max, budget = background_budget(live_count, decode_count, budget, self._cost)
         split = split_budget(self._settings.mix, decodes_max, prefills, budget, self._cost)
         assert split.decode_count <= decode_count, split
         # When this tick has no room for every decode, they take turns.

@@ -92,6 +92,11 @@ class Registry:
         assert len(self.running) < self._running_max, "all slots are in use"
         if not self.memory.give_slot(sequence, match):
             return False
+        if (fair := self.queue.lane_of(sequence).fair) is not None:
+            # Before it stops waiting, so that its tenant does not seem absent.
+            fair.admit(sequence)
+            # Charged now, or one tenant would take all room of this tick.
+            fair.charge(sequence.request.tenant, sequence.known_count - sequence.computed)
         self.queue.remove(sequence)
         sequence.move(SequenceState.RUNNING)
         history = sequence.history
@@ -99,10 +104,6 @@ class Registry:
         self._insert_running(sequence)
         self.gate.joined(sequence)
         self.queue.shares.count(sequence, running=1)
-        if (fair := self.queue.lane_of(sequence).fair) is not None:
-            fair.admit(sequence)
-            # Charged now, or one tenant would take all room of this tick.
-            fair.charge(sequence.request.tenant, sequence.known_count - sequence.computed)
         if history.started_at is None:
             history.started_at = now
             # A resumed one may find tokens that it made before, which are no prompt.
@@ -162,8 +163,6 @@ class Registry:
         self.paused.forget(sequence)
         sequence.move(SequenceState.FINISHED)
         self.gate.left(sequence)
-        if (fair := self.queue.lane_of(sequence).fair) is not None:
-            fair.forget_absent()
         self._counters[_ENDINGS[reason]] += 1
         siblings = self.by_request[sequence.request.id]
         siblings.remove(sequence)

@@ -285,8 +285,8 @@ class Scheduler:
             paused_count=sum(paused),
             waiting_tokens=queue.token_count,
             background_running=sum([sequence.is_background for sequence in running]),
-            background_waiting=queue.behind.count,
-            background_tokens=queue.behind.token_count,
+            background_waiting=queue.background.count,
+            background_tokens=queue.background.token_count,
             prefill_left=sum(prefills),
             deferred_count=min(self._admission.deferred_count, waiting_count),
             cached_count=memory.cached_count,
@@ -325,7 +325,7 @@ class Scheduler:
         rate, queue = self._cost.tokens_per_s, self._registry.queue
         work_count = queue.live.work_count
         if request.is_background:
-            work_count += queue.behind.work_count
+            work_count += queue.background.work_count
         return RETRY_PART * work_count / rate if rate else 1.0
 
     def _apply_sample(self, sequence: Sequence, entry: Entry, sample: Sample, now: float) -> None:

@@ -178,7 +178,7 @@ def _waiting(admission: Admission, settings: SchedulerSettings, now: float) -> l
     rows: list[Waiting] = []
     live = admission.registry
     everyone = _reason_for_all(admission, settings)
-    behind = _reason_behind(admission, settings) or everyone
+    background = _background_reason(admission, settings) or everyone
     gathered = WaitReason.GROUP
     if settings.strategy is Strategy.CONTINUOUS:
         gathered = WaitReason.WINDOW
@@ -186,7 +186,7 @@ def _waiting(admission: Admission, settings: SchedulerSettings, now: float) -> l
     memory_full: set[str | None] = set()
     for sequence in islice(live.queue.ordered(now), WAITING_SHOWN_MAX):
         tenant = sequence.request.limited_tenant
-        reason = behind if sequence.is_background else everyone
+        reason = background if sequence.is_background else everyone
         reason = reason or _reason_held(admission, sequence, gathered)
         if reason is None and tenant in memory_full:
             reason = WaitReason.SHARE
@@ -226,7 +226,7 @@ def _reason_for_all(admission: Admission, settings: SchedulerSettings) -> WaitRe
     return None
 
 
-def _reason_behind(admission: Admission, settings: SchedulerSettings) -> WaitReason | None:
+def _background_reason(admission: Admission, settings: SchedulerSettings) -> WaitReason | None:
     """The reason for all background sequences, if there is one."""
     if admission.is_live_awaited:
         return WaitReason.LIVE

@@ -195,7 +195,7 @@ class Statistics:
     """When a forward pass ended last, or became due."""
     read_at: float = 0.0
     """In a copy: when it is read."""
-    _behind: set[RequestId] = field(default_factory=set, repr=False, compare=False)
+    _background: set[RequestId] = field(default_factory=set, repr=False, compare=False)
     """Background requests that have not ended."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
@@ -301,12 +301,12 @@ class Statistics:
         if self.busy_since is None:
             self.busy_since = record.at
         if record.is_background:
-            self._behind.add(record.request_id)
+            self._background.add(record.request_id)
 
     def _add_started(self, record: RequestStarted) -> None:
         self.started_prompt_tokens += record.prompt_tokens
         self.cached_tokens += record.prefix_cache_tokens
-        if record.request_id not in self._behind:
+        if record.request_id not in self._background:
             self.waited_count += 1
             self.waited_ms += record.waited_ms
 
@@ -323,8 +323,8 @@ class Statistics:
     def _add_end(self, record: RequestDone | RequestFailed) -> None:
         ending = ending_of(record)
         self.ended[ending] += 1
-        if record.request_id in self._behind:
-            self._behind.remove(record.request_id)
+        if record.request_id in self._background:
+            self._background.remove(record.request_id)
         elif ending in ("stop", "length"):
             self.latency_count += 1
             self.latency_ms += record.duration_ms

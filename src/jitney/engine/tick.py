@@ -235,7 +235,11 @@ class Tick:
         self._ended.clear()
         self._collectors.clear()
         for collector in unfinished:
-            self._record_failed(collector, error, now)
+            try:
+                self._record_failed(collector, error, now)
+            except Exception:
+                # The fault that stops the engine may be in what counts. Callers get their end.
+                _log.exception("The end of a request could not be recorded")
             collector.mailbox.end(Ending(None, error))
 
     def abandon(self, error: EngineError) -> None:

@@ -27,7 +27,6 @@ REUSE_S = 1.0
 and a request that is on its way at that moment fails."""
 
 COMPLETIONS = "/v1/completions"
-CHAT = "/v1/chat/completions"
 MODELS = "/v1/models"
 VERSION = "/v1"
 """What the addresses of OpenAI's clients end with, and our paths begin with."""

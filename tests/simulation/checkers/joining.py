@@ -42,7 +42,7 @@ class JoiningChecker:
         self._oracle = oracle
         self._pauses = pauses
         self._arrived: Arrivals = {}
-        self._behind: set[Name] = set()
+        self._background: set[Name] = set()
         self._has_run: set[Name] = set()
         self._running: set[Name] = set()
         self._group: set[Name] = set()
@@ -57,7 +57,7 @@ class JoiningChecker:
         match seen:
             case Submitted(error=None):
                 if seen.request.is_background:
-                    self._behind |= seen.names
+                    self._background |= seen.names
                 else:
                     self._arrived |= dict.fromkeys(sorted(seen.names), seen.at)
             case Steered(kind="pause"):
@@ -86,13 +86,13 @@ class JoiningChecker:
 
     def _forget(self, name: Name) -> None:
         self._arrived.pop(name, None)
-        self._behind.discard(name)
+        self._background.discard(name)
         self._has_run.discard(name)
         self._running.discard(name)
         self._group.discard(name)
 
     def _planned(self, seen: Planned) -> None:
-        running = set(seen.owners.values()) - self._behind
+        running = set(seen.owners.values()) - self._background
         newcomers = {
             name: at
             for name, at in self._arrived.items()
@@ -164,7 +164,7 @@ class JoiningChecker:
         for name in self._arrived:
             if name in self._has_run and not self._pauses.is_paused(name):
                 raise Violation(NAME, f"{name} ran before, and is kept out though nobody runs")
-        for name in self._behind:
+        for name in self._background:
             if not self._pauses.is_paused(name):
                 raise Violation(NAME, f"{name} is behind all others, and nobody runs")
         is_enough = len(newcomers) >= self._enough(self._settings.max_num_seqs)

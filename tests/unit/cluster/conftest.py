@@ -1,22 +1,27 @@
 """Replicas in this process, over real engines and real connections, that a test can kill."""
 
 import asyncio
+import contextlib
 import inspect
 import itertools
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import pytest
 
+from jitney.backends.fake import backend as fake_backend
 from jitney.backends.fake import kind
+from jitney.backends.fake.backend import FakeBackend
 from jitney.config import Settings
 from jitney.core.backend import Segment
 from jitney.core.params import Constraint, SamplingParams
 from jitney.core.request import Request, RequestId
 from jitney.core.rules.pauses import PauseOutcome
 from jitney.loading.compose import assemble
-from jitney.records import Record
+from jitney.records import Record, RequestDone
 from jitney.tokenizers.byte_tokenizer import encode
 from jitney_cluster.dispatch import ReplicaLost
 from jitney_cluster.fleet import ReplicaFleet
@@ -45,16 +50,39 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
 
     async def bounded() -> None:
-        async with asyncio.timeout(60):
-            await pyfuncitem.obj(**arguments)
+        LOOPS.append(asyncio.get_running_loop())
+        try:
+            async with asyncio.timeout(60):
+                await pyfuncitem.obj(**arguments)
+        finally:
+            LOOPS.clear()
 
     asyncio.run(bounded())
     return True
 
 
+LOOPS: list[asyncio.AbstractEventLoop] = []
+"""The loop of the test that runs."""
+
+
+def pass_time(seconds: float) -> None:
+    """A pass takes this long, and until the test's loop has turned.
+
+    So a test that polls sees every pass, however busy the machine is: what it does while requests
+    run happens while they do.
+    """
+    threading.Event().wait(seconds)
+    turned = threading.Event()
+    for loop in LOOPS:
+        with contextlib.suppress(RuntimeError):  # it is closed: the test has ended
+            loop.call_soon_threadsafe(turned.set)
+            turned.wait(10)
+
+
 @pytest.fixture(autouse=True)
 def _slow_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pass takes a moment: what a test does while requests run must happen while they do."""
+    """A pass takes a moment (`pass_time`)."""
+    monkeypatch.setattr(fake_backend, "FakeBackend", partial(FakeBackend, sleep=pass_time))
     usual = kind.KIND.values
     slow = {"tick_s": TICK_S, "sleeps": True}
     paced = replace(kind.KIND, values=lambda *given: {**usual(*given), **slow})
@@ -213,9 +241,15 @@ class Cluster:
         return list(await asyncio.gather(*(read(request) for request in requests)))
 
     async def made(self, count: int) -> None:
-        """Wait until live requests have so many tokens in all."""
+        """Wait until the requests have so many tokens in all."""
         live = self.fleet._live
-        await until(lambda: sum(each.token_count for each in live.values()) >= count)
+        await until(
+            lambda: (
+                sum(each.token_count for each in live.values())
+                + sum(each.generated_tokens for each in self.recorded(RequestDone))
+                >= count
+            )
+        )
 
 
 IDLE_REPORT = ReplicaReport(

@@ -9,6 +9,7 @@ from jitney.config import Settings
 from jitney.core.events import FinishReason
 from jitney.core.request import Share
 from jitney.core.rules.pauses import PauseOutcome
+from jitney.core.scheduler_settings import Strategy
 from jitney.engine.answer import Answer
 from jitney.errors import BackendFailed, DeadlineExceeded, EngineStopped, InvalidRequest, QueueFull
 from jitney.records import RequestAccepted, RequestDone, RequestFailed, RequestRefused
@@ -137,6 +138,49 @@ async def test_a_cancel_reaches_the_replica() -> None:
         (replica,) = cluster.dispatch.replicas.values()
         await until(lambda: not replica._engine.stats().live_requests)
         assert request.id not in cluster.fleet._live
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2])
+async def test_a_cancel_right_after_the_send_ends_it(turns: int) -> None:
+    """Guards invariant 1: a task that is cancelled before its first step runs none of its code."""
+    async with make_cluster(1) as cluster:
+        handle = cluster.fleet.send(make_request(**SLOW))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        handle.cancel()
+        answer = await handle.result_async()
+        assert answer.completions[0].finish_reason is FinishReason.CANCELLED
+        assert not cluster.fleet._live
+
+
+async def test_what_is_cancelled_before_a_replica_takes_it_is_recorded() -> None:
+    """Guards reserved tokens of a key: they are given back when a record says that it ended."""
+    async with make_cluster(1) as cluster:
+        cluster.dispatch.silent.add("r1")
+        handle = cluster.fleet.send(make_request())
+        await until(lambda: cluster.dispatch.sent)
+        handle.cancel()
+        await handle.result_async()
+        assert [each.request_id for each in cluster.recorded(RequestAccepted)] == [handle.id]
+        assert [each.generated_tokens for each in cluster.recorded(RequestDone)] == [0]
+        assert cluster.fleet.stats().live_requests == 0
+
+
+async def test_a_drain_ends_pauses_and_groups() -> None:
+    """Guards callers of a server that drains: no call can resume theirs, or fill their group."""
+    settings = replace(SETTINGS, strategy=Strategy.STATIC, max_num_seqs=2, wait_until_full=True)
+    async with make_cluster(1, settings) as cluster:
+        pair = [cluster.fleet.send(make_request(**SLOW)) for _ in range(2)]
+        await cluster.made(5)
+        assert await asyncio.wrap_future(pair[0].pause()) is PauseOutcome.PAUSED
+        await pair[1].result_async()
+        alone = cluster.fleet.send(make_request())
+        await until(lambda: cluster.recorded(RequestAccepted)[2:])
+        cluster.fleet.end_waits()
+        late = cluster.fleet.send(make_request())
+        for handle in (pair[0], alone, late):
+            answer = await handle.result_async()
+            assert answer.completions[0].finish_reason is FinishReason.LENGTH
 
 
 async def test_a_pause_is_answered_by_the_replica() -> None:

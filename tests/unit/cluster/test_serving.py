@@ -75,7 +75,7 @@ def test_a_fleet_sees_its_replicas_before_their_first_request() -> None:
 
     async def end_replica() -> None:
         await dispatch.kill("r1")
-        while len(asyncio.all_tasks()) > 2:  # noqa: ASYNC110, this one and the meeting
+        while len(asyncio.all_tasks()) > 2:  # noqa: ASYNC110, this one and that of the connections
             await asyncio.sleep(0.005)
 
     asyncio.run_coroutine_threadsafe(end_replica(), thread._loop).result(WAIT_S)

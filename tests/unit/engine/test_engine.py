@@ -229,6 +229,27 @@ def test_a_fault_of_our_own_fails_every_live_request_once(
             handle.result(WAIT_S)
 
 
+def test_a_fault_in_what_counts_costs_nobody_the_end(
+    make_engine: MakeEngine, backend: FaultyBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards invariant 1: the same fault comes again when the end of each request is recorded."""
+
+    def broken(*arguments: object) -> None:
+        raise AssertionError("the count is wrong")
+
+    engine = make_engine()
+    backend.gate.clear()
+    handles = [engine.send(make_request()) for _ in range(3)]
+    assert backend.entered.wait(WAIT_S)
+    monkeypatch.setattr("jitney.engine.stats.Statistics.take", broken)
+    backend.gate.set()
+    for handle in handles:
+        with pytest.raises(EngineStopped, match="the count is wrong"):
+            handle.result(WAIT_S)
+    engine.close()
+    assert backend.closed_count == 1
+
+
 def test_closing_while_the_backend_is_stuck_still_tells_everyone(
     make_engine: MakeEngine, backend: FaultyBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:

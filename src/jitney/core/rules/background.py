@@ -38,7 +38,7 @@ def awaits_first_token(sequence: Sequence) -> bool:
     return sequence.wanted_count > 1 or sequence.completion_count + sequence.pending == 0
 
 
-def budget_behind(
+def background_budget(
     live_count: int, decode_count: int, budget: Budget, cost: CostModel
 ) -> tuple[int, Budget]:
     """The background decodes of a tick beside so many live ones, and the budget for all of it.

@@ -10,6 +10,7 @@ its bounds. Called by the scheduler only.
 
 import heapq
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterator, Set
 from operator import itemgetter
 
@@ -26,7 +27,7 @@ Rank = tuple[float, float, int]
 _RANK = itemgetter(0)
 
 TENANTS_MAX = 4096
-"""Above this many tenants, absent ones are forgotten, with their count of served tokens."""
+"""So many absent tenants are remembered, with their count of served tokens."""
 
 
 class RankedQueue:
@@ -97,8 +98,13 @@ class TenantQueues(PartedQueue):
 
     def __init__(self) -> None:
         super().__init__(by_arrival)
-        self._running: dict[str, int] = {}
+        self._running: Counter[str] = Counter()
         self._served: dict[str, float] = {}
+        self._present: list[tuple[float, str]] = []
+        """The tenants of which a sequence waits or runs, the least served first. Callers may choose
+        their tenant, so nothing here walks over all of them."""
+        self._absent: dict[str, None] = {}
+        """The other tenants that were served, in the order in which they left."""
 
     def part_of(self, sequence: Sequence) -> str:
         """Its tenant, with or without a share."""
@@ -107,46 +113,61 @@ class TenantQueues(PartedQueue):
     def add(self, sequence: Sequence) -> None:
         """Let a sequence wait in its tenant's queue."""
         tenant = sequence.request.tenant
-        if not self.is_here(tenant):
-            here = [self._served[name] for name in self._served if self.is_here(name)]
-            self._served[tenant] = max(self._served.get(tenant, 0.0), min(here, default=0.0))
+        if not self._is_present(tenant):
+            least = self._present[0][0] if self._present else 0.0
+            self._absent.pop(tenant, None)
+            self._served[tenant] = max(self._served.get(tenant, 0.0), least)
+            insort(self._present, (self._served[tenant], tenant))
         super().add(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Take it out."""
+        super().remove(sequence)
+        self._leave_if_absent(sequence.request.tenant)
 
     def ordered(self, without: Set[str]) -> Iterator[Sequence]:
         """The least served tenant's sequences first. Nothing may change meanwhile."""
-        tenants = [name for name in self._served if name in self._parts and name not in without]
-        for tenant in sorted(tenants, key=lambda name: (self._served[name], name)):
-            for _, sequence in self._parts[tenant].ranked:
-                yield sequence
+        for _, tenant in self._present:
+            if tenant in self._parts and tenant not in without:
+                for _, sequence in self._parts[tenant].ranked:
+                    yield sequence
 
     def admit(self, sequence: Sequence) -> None:
         """The sequence runs: its tenant is present even if nothing of it waits."""
-        tenant = sequence.request.tenant
-        assert tenant in self._served, "it waited here before"
-        self._running[tenant] = self._running.get(tenant, 0) + 1
+        assert sequence.request.tenant in self._parts, "it waits here until it runs"
+        self._running[sequence.request.tenant] += 1
 
     def leave(self, sequence: Sequence) -> None:
         """The sequence does not run any more."""
         tenant = sequence.request.tenant
         self._running[tenant] -= 1
         assert self._running[tenant] >= 0, tenant
-
-    def forget_absent(self) -> None:
-        """Bound the tables: above TENANTS_MAX, forget absent tenants."""
-        if len(self._served) <= TENANTS_MAX:
-            return
-        for tenant in [name for name in self._served if not self.is_here(name)]:
-            self._served.pop(tenant, None)
-            self._running.pop(tenant, None)
-
-    def is_here(self, tenant: str) -> bool:
-        """Whether any sequence of the tenant waits or runs."""
-        return tenant in self._parts or self._running.get(tenant, 0) > 0
+        if not self._running[tenant]:
+            del self._running[tenant]
+            self._leave_if_absent(tenant)
 
     def charge(self, tenant: str, token_count: int) -> None:
-        """The tenant was served so many tokens."""
+        """The tenant of a sequence that runs was served so many tokens."""
         assert token_count >= 0, token_count
-        self._served[tenant] = self._served.get(tenant, 0.0) + token_count
+        del self._present[self._place_of(tenant)]
+        self._served[tenant] += token_count
+        insort(self._present, (self._served[tenant], tenant))
+
+    def _is_present(self, tenant: str) -> bool:
+        return tenant in self._parts or tenant in self._running
+
+    def _leave_if_absent(self, tenant: str) -> None:
+        if not self._is_present(tenant):
+            del self._present[self._place_of(tenant)]
+            self._absent[tenant] = None
+            if len(self._absent) > TENANTS_MAX:
+                first = next(iter(self._absent))
+                del self._absent[first], self._served[first]
+
+    def _place_of(self, tenant: str) -> int:
+        place = bisect_left(self._present, (self._served[tenant], tenant))
+        assert self._present[place][1] == tenant, tenant
+        return place
 
 
 class Lane:
@@ -199,12 +220,10 @@ class Lane:
 
     def ordered(self, now: float, without: Set[str] = frozenset()) -> Iterator[Sequence]:
         """Elders by age, then the others by policy, without those of these tenants."""
-        elders = []
         for sequence in self._arrivals.ordered(without):
             if now - sequence.accepted_at <= self._overtake_s:
                 break
-            elders.append(sequence)
-        yield from elders
+            yield sequence
         for sequence in self._by_policy.ordered(without):
             if now - sequence.accepted_at <= self._overtake_s:
                 yield sequence
@@ -223,23 +242,23 @@ class WaitQueue:
     def __init__(self, ranking: Ranking | None, overtake_s: float) -> None:
         """Without a ranking, the policy is `fair`."""
         self.live = Lane(ranking, overtake_s)
-        self.behind = Lane(ranking, overtake_s)
+        self.background = Lane(ranking, overtake_s)
         """Tokens that its tenants are served here do not count in the other lane."""
         self.shares = Shares()
 
     @property
     def count(self) -> int:
         """How many wait."""
-        return self.live.count + self.behind.count
+        return self.live.count + self.background.count
 
     @property
     def token_count(self) -> int:
         """The known tokens of all that wait."""
-        return self.live.token_count + self.behind.token_count
+        return self.live.token_count + self.background.token_count
 
     def lane_of(self, sequence: Sequence) -> Lane:
         """Where this sequence waits, when it waits."""
-        return self.behind if sequence.is_background else self.live
+        return self.background if sequence.is_background else self.live
 
     def add(self, sequence: Sequence) -> None:
         """Let the sequence wait. A preempted one keeps its age."""
@@ -259,7 +278,7 @@ class WaitQueue:
         """The live ones, the next first, then the background ones, without these tenants."""
         yield from self.live.ordered(now, without)
         # Background work has no share, whatever its key has.
-        yield from self.behind.ordered(now)
+        yield from self.background.ordered(now)
 
     def live_count(self, without: Set[str], *, newcomers: bool) -> int:
         """How many live ones wait, without those of these tenants, and newcomers only if asked."""

@@ -44,7 +44,7 @@ def test_the_queue_has_them_behind_every_live_one_at_any_age(policy: Any) -> Non
     for each in waiting:
         queue.add(each)
     assert [str(each.request.id) for each in queue.ordered(20.0)] == ["a", "b", "z", "x"]
-    assert (queue.count, queue.live.count, queue.behind.count) == (4, 2, 2)
+    assert (queue.count, queue.live.count, queue.background.count) == (4, 2, 2)
 
 
 def test_tokens_of_the_background_do_not_count_against_a_tenant() -> None:

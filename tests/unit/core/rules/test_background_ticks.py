@@ -7,7 +7,7 @@ import pytest
 from jitney.core.batch import Release
 from jitney.core.events import FinishEvent, FinishReason
 from jitney.core.request import Share
-from jitney.core.rules.background import EARLY_S_MAX, STALL_PART, budget_behind
+from jitney.core.rules.background import EARLY_S_MAX, STALL_PART, background_budget
 from jitney.core.rules.cost import CostModel
 from jitney.core.rules.mix import PREFILL_MIN, STALL_FACTOR, Budget
 from jitney.core.scheduler import PlannedBatch, Scheduler
@@ -63,12 +63,12 @@ def model(decode_s: float, fixed_s: float, prefill_s: float = 0.001) -> CostMode
 def test_a_tick_with_background_work_is_short() -> None:
     """Guards whoever comes meanwhile: decodes and prefill together keep to a part of the target."""
     cost, budget = model(decode_s=0.002, fixed_s=0.01), Budget(512, 512, 0.1)
-    decodes, left = budget_behind(2, 6, budget, cost)
+    decodes, left = background_budget(2, 6, budget, cost)
     assert decodes == 6
     assert left.tokens - decodes == pytest.approx(1000 * (0.1 * STALL_PART - 0.026), abs=2)
     # Where they take too long, they take turns.
     slow = model(decode_s=0.02, fixed_s=0.01)
-    decodes, left = budget_behind(2, 10, budget, slow)
+    decodes, left = background_budget(2, 10, budget, slow)
     assert (
         slow.decodes_s(2 + decodes)
         <= STALL_FACTOR * slow.decodes_s(2)
@@ -76,17 +76,17 @@ def test_a_tick_with_background_work_is_short() -> None:
     )
     assert left.tokens == decodes + PREFILL_MIN
     # Alone they count as beside one live decode.
-    assert budget_behind(0, 10, budget, slow)[0] == 2
-    assert budget_behind(0, 10, budget, CostModel())[0] == 10
+    assert background_budget(0, 10, budget, slow)[0] == 2
+    assert background_budget(0, 10, budget, CostModel())[0] == 10
 
 
 def test_live_decodes_and_the_size_of_a_tick_come_first() -> None:
     """Guards the bounds of a tick: what live ones use is not given out twice."""
-    assert budget_behind(6, 4, Budget(8, 512, 0.1), CostModel())[0] == 2
-    assert budget_behind(6, 4, Budget(8, 512, 0.1), CostModel())[1].tokens == 2
+    assert background_budget(6, 4, Budget(8, 512, 0.1), CostModel())[0] == 2
+    assert background_budget(6, 4, Budget(8, 512, 0.1), CostModel())[1].tokens == 2
     budget = Budget(64, 512, 0.1, decode_batch_size=3)
-    assert budget_behind(2, 4, budget, CostModel())[0] == 1
-    assert budget_behind(3, 4, budget, CostModel())[0] == 0
+    assert background_budget(2, 4, budget, CostModel())[0] == 1
+    assert background_budget(3, 4, budget, CostModel())[0] == 0
 
 
 def test_slow_decodes_of_the_background_take_turns() -> None:

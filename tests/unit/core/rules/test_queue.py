@@ -1,9 +1,16 @@
 """Who is next, under each policy, and that nobody waits for ever."""
 
+import sys
+from collections.abc import Callable
+from functools import partial
+from types import FrameType
+from typing import Any  # Any: what a trace function is given
+
 import pytest
 
 from jitney.core.counters import Counters
 from jitney.core.request import Priority
+from jitney.core.rules import queue as queue_module
 from jitney.core.rules.queue import WaitQueue
 from jitney.core.rules.ranking import ranking_of
 from jitney.core.scheduler_settings import Policy
@@ -20,6 +27,43 @@ def filled(policy: Policy, *waiting: Sequence, overtake_s: float = 30.0) -> Wait
     for each in waiting:
         queue.add(each)
     return queue
+
+
+def lines_run(act: Callable[[], object]) -> int:
+    """How many lines of Python a call runs: work that does not depend on time."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        act()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@pytest.mark.parametrize("policy", Policy)
+@pytest.mark.parametrize("now", [1.0, 1e6])
+def test_the_work_does_not_grow_with_those_who_wait(policy: Policy, now: float) -> None:
+    """Guards invariant 11: who asks for the next one did walk over all elders, and under `fair`
+    each submission over all tenants, which callers choose."""
+    work = []
+    for count in (10, 500):
+        waiting = [
+            sequence(f"s{at}", tenant=f"t{at:04}", accepted_at=at / 1e4) for at in range(count)
+        ]
+        queue = filled(policy, *waiting)
+        new = sequence("new", tenant="new", accepted_at=0.5)
+        added = lines_run(partial(queue.add, new))
+        asked = lines_run(partial(next, queue.ordered(now)))
+        removed = lines_run(partial(queue.remove, new))
+        work.append((added, asked, removed))
+    assert work[0] == work[1]
 
 
 def test_fifo_is_the_order_of_arrival() -> None:
@@ -65,6 +109,23 @@ def test_fair_serves_the_tenant_that_had_least() -> None:
     assert queue.live.fair is not None
     queue.live.fair.charge("many", 100)
     assert names(queue) == ["c", "a", "b"]
+
+
+def test_the_tenants_that_left_first_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards memory: callers choose their tenant, so there is no end of them."""
+    monkeypatch.setattr(queue_module, "TENANTS_MAX", 2)
+    queue = filled(Policy.FAIR, sequence("a", tenant="here"))
+    fair = queue.live.fair
+    assert fair is not None
+    for name in ("first", "second", "third"):
+        waiting = sequence(name, accepted_at=1.0, tenant=name)
+        queue.add(waiting)
+        fair.charge(name, 100)
+        queue.remove(waiting)
+    for name in ("first", "third"):
+        queue.add(sequence(name, accepted_at=1.0, tenant=name))
+    fair.charge("here", 1)
+    assert names(queue, now=1.0) == ["first", "a", "third"]
 
 
 def test_a_tenant_that_was_away_earns_no_credit() -> None:
