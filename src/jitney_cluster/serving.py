@@ -8,6 +8,7 @@ Tests: tests/e2e/cluster/test_on_ray.py, tests/unit/cluster/test_serving.py.
 
 import asyncio
 import importlib
+import importlib.util
 import socket
 import threading
 from collections.abc import Callable, Coroutine
@@ -111,17 +112,14 @@ class FleetThread:
 
 def assemble_cluster(settings: Settings, serving: ServeSettings) -> ClusterAssembly:
     """Start or join Ray, start the replicas, and make a fleet of them. Raises a SetupError."""
+    if importlib.util.find_spec("ray") is None:
+        raise MissingDependency(f"Replicas need the package ray, which is not installed; {EXTRA}.")
     address = serving.ray_address
     if address is None:
         # Before Ray is imported, which reads it then.
         add_to_environment(closed_environment(environment()))
     warn_of_open_token(environment(), address)
-    try:
-        on_ray = importlib.import_module("jitney_cluster.on_ray")
-    except ModuleNotFoundError as error:
-        raise MissingDependency(
-            f"Replicas need the package {error.name}, which is not installed; {EXTRA}."
-        ) from error
+    on_ray = importlib.import_module("jitney_cluster.on_ray")
     bounds = replica_bounds(serving)
     one = _of_one_replica(settings, bounds[1], address)
     if address is None and takes_model(one):

@@ -31,6 +31,7 @@ from jitney.server.batches.batches import Batches
 from jitney.server.batches.database import DiskError
 from jitney.server.batches.rows import BatchStatus, StoredBatch
 from jitney.server.batches.store import BatchStore
+from jitney.server.batches.store_folder import is_store
 from jitney.server.service import Service
 
 
@@ -38,6 +39,9 @@ def call(options: BatchRunOptions, resolved: Resolved) -> int:
     """Run the command; the exit code."""
     if options.source is None:
         raise ConfigError("There is no input: name a file, as in jitney batch run in.jsonl.")
+    for flag, value in (("input", options.source), ("--output", str(options.output))):
+        if value in ("", "."):
+            raise ConfigError(f"The name of the {flag} is empty; name a file.")
     places = offline.RunPlaces(Path(options.source), options.output)
     places.check()
     settings = for_serving(resolved)
@@ -85,6 +89,8 @@ def _run(
     service = Service(assembly.engine, assembly.request_factory, assembly.template, serving)
     answerer = LineAnswerer(service, has_live_calls=False)
     batches = Batches(places.folder, answerer, bounds=offline.NO_BOUNDS)
+    if not is_store(places.folder):
+        raise _gone(places)
     batches.thread.open()
     batches.thread.store.inputs[batch.input_file_id] = source
     last = batch
@@ -96,7 +102,7 @@ def _run(
                 last = seen
                 show(seen)
 
-            ended = asyncio.run(offline.run(batches, batch.serial, note))
+            ended = asyncio.run(offline.run(batches, batch, note))
         source.check_content()
         return ended
     except InputChanged:
@@ -104,6 +110,8 @@ def _run(
             f"{places.source} was edited while its lines were answered; put it back as it was and "
             f"give the same command, or remove {places.folder} to begin again."
         ) from None
+    except offline.StoreGone:
+        raise _gone(places) from None
     except KeyboardInterrupt:
         say(f"Stopped: {_progress_text(last)} are done. The same command goes on from there.")
         raise
@@ -111,6 +119,13 @@ def _run(
         batches.close()
         service.worker_threads.close()
         service.bodies.close()
+
+
+def _gone(places: offline.RunPlaces) -> SetupError:
+    return SetupError(
+        f"{places.folder} was removed, with all results of this run; give the same command to "
+        "begin again."
+    )
 
 
 def _end(places: offline.RunPlaces, batch: StoredBatch) -> int:

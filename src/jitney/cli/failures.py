@@ -60,8 +60,8 @@ def report(error: BaseException, *, debug: bool) -> int:
             code = FAILED
         case ModuleNotFoundError() if error.name and not error.name.startswith("jitney"):
             say(
-                f"This command needs the package {error.name}, which is not installed; install "
-                "jitney with its extra: 'jitney[server]' to serve, 'jitney[bench]' to measure."
+                f"This command needs the package {error.name}, which is not installed; "
+                "pip install 'jitney[server]' to serve, 'jitney[bench,server]' to measure."
             )
             code = FAILED
         case OSError() if error.strerror:

@@ -152,8 +152,15 @@ class EngineTarget:
         ticks = list(self._ticks)
         for tick in ticks:
             for member in tick.members:
-                if member.samples and member.request_id in self._times:
-                    self._times[member.request_id].token_times.append(tick.at)
+                times = self._times.get(member.request_id)
+                if times is None:
+                    continue
+                # It holds its slot for the whole of its first tick. Where another process took the
+                # core in between, its start was noted later.
+                if times.started_at is not None:
+                    times.started_at = min(times.started_at, tick.at - tick.tick_ms / 1e3)
+                if member.samples:
+                    times.token_times.append(tick.at)
         requests = list(self._times.values())
         return EngineRun(requests, ticks, duration_s, self.engine.settings.max_num_seqs)
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -12,7 +13,10 @@ from typing import Any
 
 import pytest
 
+from jitney.cli import batch_run
+from jitney.config import Settings
 from jitney.core.limits import FAILURES_MAX
+from jitney.loading.compose import Assembly
 from jitney.server.batches.database import PENDING
 from tests.deadly_text import DEADLY, deadly_text
 from tests.e2e.batches.batch_client import CHAT, custom_ids, jsonl, line
@@ -307,8 +311,31 @@ def test_what_cannot_be_run_is_refused_in_a_sentence(tmp_path: Path) -> None:
     expect_sentence(run(tmp_path, output="nowhere/out.jsonl"), 2, "There is no folder nowhere")
     expect_sentence(run(tmp_path), 2, "no line with a request")
     expect_sentence(run(tmp_path, output="x" * 240), 2, "longer than 230 bytes")
+    expect_sentence(run(tmp_path, output=""), 2, "--output is empty")
+    expect_sentence(run(tmp_path, output="-"), 2, "only a file can be gone on with")
+    expect_sentence(run(tmp_path, output=".."), 2, "name a file")
     assert names(tmp_path) == {"in.jsonl"}
     expect_sentence(jitney(*WORDS), 2, "There is no input")
+
+
+def test_a_store_that_is_removed_ends_the_run_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards whoever cleans up while the model loads: a new store had nothing of the run in it."""
+    (tmp_path / "in.jsonl").write_bytes(jsonl([line("a"), line("b")]))
+    load = batch_run.assemble
+
+    def remove_and_load(settings: Settings) -> Assembly:
+        shutil.rmtree(tmp_path / "out.jsonl.jobs")
+        return load(settings)
+
+    monkeypatch.setattr(batch_run, "assemble", remove_and_load)
+    expect_sentence(run(tmp_path), 1, "out.jsonl.jobs was removed")
+    monkeypatch.setattr(batch_run, "is_store", lambda folder: True)
+    expect_sentence(run(tmp_path), 1, "out.jsonl.jobs was removed")
+    monkeypatch.undo()
+    assert run(tmp_path).returncode == 0
+    assert len(rows(tmp_path / "out.jsonl")) == 2
 
 
 def test_the_help_has_an_example() -> None:

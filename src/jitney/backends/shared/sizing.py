@@ -4,6 +4,7 @@ A budget from the user is taken or refused, never lowered in silence.
 """
 
 from dataclasses import dataclass
+from math import ceil
 
 from jitney.config import KV_TOKENS_DEFAULT, Settings
 from jitney.core import limits
@@ -74,8 +75,8 @@ class TokenMemory:
         needed = max(length, self.unit)
         if kv_tokens < needed:
             raise ConfigError(
-                f"memory_limit ({limit} bytes) holds {kv_tokens} tokens of this model, at "
-                f"{self.token_bytes:g} bytes each, and at least {needed} are needed; raise it."
+                f"memory_limit ({limit} bytes) is too little for {needed} tokens of this model, at "
+                f"{self.token_bytes:g} bytes each; give at least {ceil(needed * self.token_bytes)}."
             )
         return kv_tokens
 

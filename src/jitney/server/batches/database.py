@@ -143,6 +143,8 @@ def disk_errors(*, passing: Collection[int] = ()) -> Iterator[None]:
         if error.errno in passing:
             raise
         message = error.strerror or type(error).__name__
+        if error.filename:
+            message += f": {error.filename}"
         raise DiskError(message, is_full=error.errno in _FULL_ERRORS) from error
 
 

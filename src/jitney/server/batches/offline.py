@@ -37,6 +37,10 @@ NO_BOUNDS = BatchBounds(lines_max=None, bytes_max=None)
 _OWNER = ""
 
 
+class StoreGone(Exception):
+    """The store of this run was removed, with the results so far."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
     """What a run has put in place: digests of the input and of both files, and counts of lines.
@@ -89,6 +93,13 @@ class RunPlaces:
 
     def check(self) -> None:
         """Refuse what cannot be run, before anything is read. Raises ConfigError."""
+        for path, name in ((self.source, "The input"), (self.output, "The output")):
+            if str(path) == "-":
+                raise ConfigError(
+                    f"{name} is -, and only a file can be gone on with after a crash; name one."
+                )
+            if path.is_dir():
+                raise ConfigError(f"{name} is the folder {path}; name a file.")
         if len(self.output.name.encode()) > NAME_BYTES_MAX:
             raise ConfigError(f"The name of the output is longer than {NAME_BYTES_MAX} bytes.")
         if not self.source.is_file():
@@ -149,15 +160,21 @@ def adopt(places: RunPlaces, source: HeldInput, model: str) -> StoredBatch:
         store.close()
 
 
-async def run(batches: Batches, serial: int, show: Callable[[StoredBatch], None]) -> StoredBatch:
+async def run(
+    batches: Batches, batch: StoredBatch, show: Callable[[StoredBatch], None]
+) -> StoredBatch:
     """Run a batch to its end; `show` is called now and then.
 
-    Raises EngineStopped and InputChanged.
+    Raises EngineStopped, InputChanged and StoreGone.
     """
+    serial, batch_id = batch.serial, batch.id
     batches.start()
     try:
         while True:
-            batch = await batches.thread.call(lambda store: store.batches.get(serial))
+            found = await batches.thread.call(lambda store: store.batches.find(_OWNER, batch_id))
+            if found is None:
+                raise StoreGone
+            batch = found
             show(batch)
             if not batch.status.is_live:
                 return batch

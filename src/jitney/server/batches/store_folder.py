@@ -34,7 +34,7 @@ _PARTIAL = re.compile(r"(file-)?[0-9a-f]{32}\.partial")
 _FOUND_ON_VOLUMES = "lost+found"
 _OWN = frozenset({NAME, f"{NAME}-wal", f"{NAME}-shm", f"{NAME}-journal", LOCK, FILES})
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
-_ELSEWHERE = "or give another folder (--jobs-dir)"
+_ELSEWHERE = "or give another folder (--jobs-dir of serve, --output of batch run)"
 
 _log = logging.getLogger("jitney.server.batches")
 
