@@ -26,6 +26,7 @@ REUSE_S = 1.0
 """A connection that was idle for longer is not used again. Servers close them after some seconds,
 and a request that is on its way at that moment fails."""
 
+CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 MODELS = "/v1/models"
 VERSION = "/v1"

@@ -16,7 +16,7 @@ import pytest
 from jitney.cli import batch_run
 from jitney.config import Settings
 from jitney.core.limits import FAILURES_MAX
-from jitney.loading.compose import Assembly
+from jitney.loading.compose import Assembly, assemble
 from jitney.server.batches.database import PENDING
 from tests.deadly_text import DEADLY, deadly_text
 from tests.e2e.batches.batch_client import CHAT, custom_ids, jsonl, line
@@ -323,11 +323,10 @@ def test_a_store_that_is_removed_ends_the_run_in_a_sentence(
 ) -> None:
     """Guards whoever cleans up while the model loads: a new store had nothing of the run in it."""
     (tmp_path / "in.jsonl").write_bytes(jsonl([line("a"), line("b")]))
-    load = batch_run.assemble
 
     def remove_and_load(settings: Settings) -> Assembly:
         shutil.rmtree(tmp_path / "out.jsonl.jobs")
-        return load(settings)
+        return assemble(settings)
 
     monkeypatch.setattr(batch_run, "assemble", remove_and_load)
     expect_sentence(run(tmp_path), 1, "out.jsonl.jobs was removed")
