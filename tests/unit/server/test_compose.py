@@ -54,7 +54,7 @@ def mounts(service: str) -> dict[str, str]:
 
 def instruction(name: str) -> str:
     """The last one of this name in the Dockerfile; that is in the image for the plain server."""
-    return re.findall(rf"^{name} (.+)$", DOCKERFILE, re.MULTILINE)[-1].strip()
+    return str(re.findall(rf"^{name} (.+)$", DOCKERFILE, re.MULTILINE)[-1]).strip()
 
 
 def command_lines() -> dict[str, list[str]]:
