@@ -71,7 +71,7 @@ def test_versions_and_model_are_those_of_the_image(spec: Any, application: Any) 
     assert spec["rayClusterConfig"]["rayVersion"] == ray[1]
     dockerfile = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
     assert f"ARG MODEL={application['args']['model']}\n" in dockerfile
-    copied = re.findall(r"^COPY (.+) \S+$", dockerfile, re.MULTILINE)
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", dockerfile, re.MULTILINE)
     assert all((ROOT / name).exists() for line in copied for name in line.split())
     head = spec["rayClusterConfig"]["headGroupSpec"]["template"]["spec"]
     (workers,) = spec["rayClusterConfig"]["workerGroupSpecs"]

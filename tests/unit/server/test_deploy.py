@@ -1,4 +1,4 @@
-"""What is shipped for operators: a dashboard and alerts that ask for metrics which exist."""
+"""What operators get: a dashboard and alerts that ask for metrics which exist, and their page."""
 
 import json
 import re
@@ -13,16 +13,27 @@ from jitney.config import ServeSettings
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.engine.engine import STOP_S, Engine
 from jitney.server import limits
+from jitney.server.batches.batch_metrics import collect_batches
+from jitney.server.batches.batches import Batches
 from jitney.server.lifecycle import LAST_RESPONSES_S_MAX
+from jitney.server.observe.metric_table import replica_levels, replica_sums
 from jitney.server.observe.monitor import Monitor
+from jitney.server.observe.prometheus_families import families
+from tests.unit.server.batches.runner_for_tests import ScriptedAnswerer
+from tests.unit.server.observe.records_for_tests import VIEW
 
-DEPLOY = Path(__file__).parents[3] / "deploy"
-PANELS = json.loads((DEPLOY / "grafana-dashboard.json").read_text(encoding="utf-8"))["panels"]
+ROOT = Path(__file__).parents[3]
+DEPLOY = ROOT / "deploy"
+DASHBOARD = json.loads((DEPLOY / "grafana-dashboard.json").read_text(encoding="utf-8"))
+PANELS = DASHBOARD["panels"]
+PAGE = (ROOT / "docs" / "operate.md").read_text(encoding="utf-8")
+PAGE_LINES_MAX = 220
 RULES = yaml.safe_load((DEPLOY / "alerts.yaml").read_text(encoding="utf-8"))
 ALERTS = [rule for group in RULES["groups"] for rule in group["rules"]]
 UNIT = (DEPLOY / "jitney.service").read_text(encoding="utf-8")
 UNIT_SETTINGS = dict(re.findall(r"^(\w+)=(.*)$", UNIT, re.MULTILINE))
-NAME = re.compile(r"\bjitney:[a-z0-9_]+")
+NAME = re.compile(r"\b(?:jitney|vllm|llamacpp):[a-z0-9_]+")
+LABELS = re.compile(r"\b(?:by|on) \(([a-z, ]+)\)")
 WANTED = {
     "JitneyDown", "JitneyStuck", "JitneyQueueNearlyFull", "JitneyKvPressure", "JitneyErrorRate",
     "JitneyFirstTokenSlow",
@@ -33,31 +44,64 @@ LABEL = re.compile(r'limit="([a-z_]+)"')
 
 
 @pytest.fixture(scope="module")
-def text() -> str:
-    """The metrics of a server that has answered nothing yet."""
+def text(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The metrics of a server that has refused one call, with batches and with a replica."""
     engine = Engine(FakeBackend(FakeSettings()), SchedulerSettings(model_len_max=100))
-    metrics = Monitor(engine, "tiny").metrics
-    metrics.answered("/v1/models", 200)
+    metrics, totals = Monitor(engine, "tiny").metrics, engine.totals()
+    batches = Batches(tmp_path_factory.mktemp("jobs"), ScriptedAnswerer(answer_at_once))
+    metrics.attach_other(lambda: collect_batches(batches))
+    metrics.attach_other(lambda: families("gauge", replica_levels((VIEW,))))
+    metrics.attach_other(lambda: families("counter", replica_sums((VIEW,), totals)))
+    metrics.answered("/v1/models", 429, "QueueFull")
     rendered = metrics.render().decode()
     engine.close(drain_s=0)
     return rendered
 
 
+async def answer_at_once(owner: str, text: str) -> None:
+    """Answers a line of a batch; no line comes."""
+
+
+@pytest.fixture(scope="module")
+def known(text: str) -> set[str]:
+    """The names of all series. Of those without one yet, such as T(B), the name follows."""
+    found = list(text_string_to_metric_families(text))
+    endings = {"counter": "_total", "gauge": ""}
+    names = {sample.name for family in found for sample in family.samples}
+    return names | {each.name + endings[each.type] for each in found if each.type in endings}
+
+
 def expressions() -> list[str]:
     """Every query of the dashboard and of the alerts."""
     queries = [target["expr"] for panel in PANELS for target in panel.get("targets", ())]
+    queries += [each.get("definition", "") for each in DASHBOARD["templating"]["list"]]
     return queries + [alert["expr"] for alert in ALERTS]
 
 
-def test_every_metric_asked_for_is_exposed(text: str) -> None:
+def test_every_metric_asked_for_is_exposed(known: set[str]) -> None:
     """Guards dashboards and alerts against names that were changed under them."""
-    families = list(text_string_to_metric_families(text))
-    known = {sample.name for family in families for sample in family.samples}
-    # Families without a sample yet, such as refusals by error, are known by their name.
-    known |= {f"{family.name}_total" for family in families}
     asked = {name for expression in expressions() for name in NAME.findall(expression)}
     assert len(asked) > 20
     assert asked - known == set()
+    # The page names a histogram as a whole.
+    histograms = {name.removesuffix("_count") for name in known if name.endswith("_count")}
+    assert set(NAME.findall(PAGE)) - known - histograms == set()
+
+
+def test_every_label_asked_for_is_exposed(text: str) -> None:
+    """Guards sums by a label that no series has: they show one line without a name."""
+    found = text_string_to_metric_families(text)
+    labels = {label for family in found for sample in family.samples for label in sample.labels}
+    groups = [group for expression in expressions() for group in LABELS.findall(expression)]
+    asked = {label for group in groups for label in group.split(", ")}
+    assert asked - labels == {"job", "instance"}, "only these two are added by Prometheus"
+
+
+def test_the_dashboard_has_what_themisdb_watches() -> None:
+    """Guards the three figures that its check list asks for: GPU Util, avg_batch_size and T(B)."""
+    shown = {name for panel in PANELS for name in NAME.findall(json.dumps(panel))}
+    wanted = {"pass_seconds_total", "batch_sequences_total", "batch_per_sequence_seconds"}
+    assert {f"jitney:{name}" for name in wanted} <= shown
 
 
 def test_every_limit_asked_for_is_exposed(text: str) -> None:
@@ -74,6 +118,14 @@ def test_every_alert_says_what_is_wrong_and_how_bad_it_is() -> None:
     for alert in ALERTS:
         assert alert["labels"]["severity"] in ("critical", "warning"), alert["alert"]
         assert alert["annotations"]["summary"].endswith("."), alert["alert"]
+        assert alert["annotations"]["runbook"] == f"docs/operate.md#{alert['alert'].lower()}"
+
+
+def test_every_alert_has_a_section_of_the_page_and_no_other() -> None:
+    """Guards whoever is called at night: the page says what to do, and in few words."""
+    sections = re.findall(r"^### (Jitney\w+)$", PAGE, re.MULTILINE)
+    assert sections == [alert["alert"] for alert in ALERTS]
+    assert len(PAGE.splitlines()) <= PAGE_LINES_MAX
 
 
 def test_the_unit_waits_for_the_whole_of_a_shutdown() -> None:

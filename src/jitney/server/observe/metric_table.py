@@ -90,6 +90,7 @@ def sums(totals: Statistics, histograms: Histograms) -> MetricTable:
     """What only grows."""
     prompt, cached, ended = totals.started_prompt_tokens, totals.cached_tokens, totals.ended
     computed = {"prefill": totals.prefill_tokens, "decode": totals.decode_tokens}
+    passes = {"prefill": totals.prefill_s, "decode": totals.decode_s}
     sources = {"local_compute": prompt - cached, "local_cache_hit": cached}
     reasons = {
         **{name: ended[name] for name in ("stop", "length", "abort")},
@@ -113,6 +114,9 @@ def sums(totals: Statistics, histograms: Histograms) -> MetricTable:
             "Positions that went through a forward pass, recomputed ones included.",
             by("kind", computed),
         ),
+        "pass_seconds": ("Seconds in forward passes.", by("kind", passes)),
+        "batches": ("Forward passes.", totals.batches),
+        "batch_sequences": ("Sequences of all forward passes, added up.", totals.entries),
         "preemptions": (
             "Sequences that lost their slot, by what happened to their memory.",
             by("reason", totals.preempted),
@@ -132,7 +136,6 @@ def sums(totals: Statistics, histograms: Histograms) -> MetricTable:
         "llamacpp:prompt_tokens": ("Prompt tokens computed.", prompt - cached),
         "llamacpp:prompt_seconds": ("Prompt process time.", histograms.prefill_s),
         "llamacpp:tokens_predicted_seconds": ("Time spent making tokens.", histograms.generation_s),
-        "llamacpp:n_decode": ("Forward passes.", totals.batches),
         **{f"llamacpp:spec_decode_{name}": ("Always 0.", 0) for name in NOT_SPECULATED},
         "llamacpp:spec_decode_num_accepted_tokens_per_pos": ("Always 0.", by("position", {"0": 0})),
     }

@@ -30,6 +30,7 @@ OTHER_NAMES = {
     "prompt_tokens_cached": (
         "vllm:prompt_tokens_cached vllm:prefix_cache_hits llamacpp:prompt_tokens_cached"
     ),
+    "batches": "llamacpp:n_decode",
     "completion_tokens": "vllm:generation_tokens llamacpp:tokens_predicted",
     "first_token_seconds": "vllm:time_to_first_token_seconds",
     "token_gap_seconds": "vllm:inter_token_latency_seconds",

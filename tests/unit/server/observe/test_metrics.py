@@ -27,6 +27,7 @@ from tests.unit.server.observe.records_for_tests import SNAPSHOT, VIEW
 
 WAIT_S = 60.0
 KV_STATES = ("used", "cached", "free")
+KINDS = ("prefill", "decode")
 LABELS = {"model_name": "tiny", "engine": "0"}
 FIRST_TOKEN = [
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40,
@@ -214,7 +215,7 @@ def test_displacement_by_class_is_a_preemption_in_every_count(
 
 
 def test_figures_of_the_statistics_are_there_and_the_same(metered: MeteredEngine) -> None:
-    """Guards the peak of the queue, idle slots, shares of time and T(B) = C + B c."""
+    """Guards the peak of the queue, idle slots, shares of time, batches and T(B) = C + B c."""
     before = metered.values()
     assert before["jitney:time_share{kind=idle}"] == 1.0
     assert "jitney:batch_fixed_seconds" not in before, "nothing was fitted, and 0 would be a lie"
@@ -225,8 +226,12 @@ def test_figures_of_the_statistics_are_there_and_the_same(metered: MeteredEngine
     values, stats = metered.values(), metered.engine.stats()
     assert values["jitney:peak_queue_size"] == stats.peak_queue_size >= 5
     assert values["jitney:idle_slots"] == stats.idle_slots == 4
-    shares = [values[f"jitney:time_share{{kind={kind}}}"] for kind in ("prefill", "decode", "idle")]
+    shares = [values[f"jitney:time_share{{kind={kind}}}"] for kind in (*KINDS, "idle")]
     assert sum(shares) == pytest.approx(1.0)
+    in_passes = [values[f"jitney:pass_seconds_total{{kind={kind}}}"] for kind in KINDS]
+    assert sum(in_passes) == pytest.approx(values["jitney:forward_seconds_sum"])
+    batches, sequences = values["jitney:batches_total"], values["jitney:batch_sequences_total"]
+    assert (batches, sequences / batches) == (stats.total_batches, stats.avg_batch_size)
     assert values["jitney:batch_fixed_seconds"] == pytest.approx(0.01)
     assert values["jitney:batch_per_sequence_seconds"] == pytest.approx(0.001)
 
