@@ -9,15 +9,19 @@ from jitney.server.batches.batch_bodies import BatchBody
 from jitney.server.error_object import CODES
 from jitney.server.openai.bodies import CompletionBody, SamplingFields, Strict
 from jitney.server.openai.chat_body import ChatBody, TokenizeBody
-from jitney.server.openai.refused_fields import OF_OTHERS, RefusedField
+from jitney.server.openai.refused_fields import IGNORED_PARTS, OF_BOTH, RefusedField
 
 _HEAD = f"""\
 # HTTP interface
 
 `jitney serve` answers the clients of OpenAI's interface. A field is supported; or accepted without
-effect, where no answer could differ and clients send it all the same; or refused by name with a
-sentence that says why. Fields of other names are refused too, with the nearest name that is
-known. A field that may be left out may be null as well.
+effect, where no answer could differ and clients send it all the same; or ignored; or refused by
+name with a sentence that says why. Fields of other names are refused too, with the nearest name
+that is known. A field that may be left out may be null as well.
+
+Ignored are fields of other servers that clients send and that could not change an answer. The
+header `x-jitney-ignored` names those that a call had, and a line of a batch has them as `ignored`
+beside its `status_code`. With `--strict` they are refused. No other field is ever ignored.
 
 This page is made from the source by `make docs`.
 
@@ -116,6 +120,8 @@ right key is enough.
 | --- | --- |
 | `x-request-id` | the caller's own, when it has 1 to {limits.REQUEST_ID_CHARACTERS_MAX} printable \
 characters, else one of ours |
+| `x-jitney-ignored` | fields of the body that were ignored, by the names in the tables below; \
+missing if there were none |
 | `x-jitney-queue-position` | how many requests waited when this one was accepted |
 | `x-jitney-queue-ms` | the wait for the first slot, once it is over |
 | `x-jitney-first-token-ms`, `x-jitney-total-ms` | from arrival, where the answer is no stream |
@@ -165,7 +171,8 @@ def api_reference() -> str:
             _table("Fields of both", _rows(SamplingFields)),
             _table("Fields of /v1/chat/completions", _rows(ChatBody, SamplingFields)),
             _table("Fields of /v1/completions", _rows(CompletionBody, SamplingFields)),
-            _table("Names of llama-server and vLLM, on both", _refusals(OF_OTHERS)),
+            _table("Names of other servers and of clients, on both", _refusals(OF_BOTH)),
+            _table("Fields of messages and tools that are ignored", _refusals(IGNORED_PARTS)),
             _table("Fields of /tokenize", _rows(TokenizeBody)),
             _table("Fields of /v1/batches", _rows(BatchBody)),
             _errors(),
@@ -185,7 +192,7 @@ def _rows(kind: type[Strict], base: type[Strict] = Strict) -> list[str]:
         if name not in base.model_fields:
             status = "accepted, without effect" if name in kind.without_effect else "supported"
             rows.append(f"| `{name}` | {status} | {field.description} |")
-    own = {name: each for name, each in kind.refused.items() if name not in OF_OTHERS}
+    own = {name: each for name, each in kind.refused.items() if name not in OF_BOTH}
     return rows + _refusals(own)
 
 
@@ -196,7 +203,8 @@ def _refusals(refused: Mapping[str, RefusedField]) -> list[str]:
         if field.allows:
             values = ", ".join(f"`{_json(value)}`" for value in field.allows)
             reason += f" Passes as {values}."
-        rows.append(f"| `{name}` | refused | {reason} |")
+        word = "ignored" if field.is_harmless else "refused"
+        rows.append(f"| `{name}` | {word} | {reason} |")
     return rows
 
 

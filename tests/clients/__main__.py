@@ -22,6 +22,7 @@ from tests.clients.server import MODEL_LEN, Server, serving
 CLIENT_S_MAX = 300
 QUIET = {
     "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
     "LANGCHAIN_TRACING_V2": "false",
     "LANGSMITH_TRACING": "false",
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
@@ -107,6 +108,8 @@ def fill(row: Row, command: list[str], server: Server) -> None:
             "JITNEY_MODEL_LEN": str(MODEL_LEN),
             "JITNEY_KEY": server.key,
             "JITNEY_REPORT": str(report),
+            "JITNEY_PYTHON": sys.executable,
+            "JITNEY_CACHE": str(cache_folder(environment())),
             **QUIET,
         }
         said = run(row, command, given)

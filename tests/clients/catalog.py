@@ -46,6 +46,9 @@ CLIENTS: tuple[Client, ...] = (
     PythonClient("llama-index", ("llama-index-llms-openai-like==0.8.1",), "with_llama_index.py"),
     PythonClient("smolagents", ("smolagents[openai]==1.26.0",), "with_smolagents.py"),
     PythonClient("llm", ("llm==0.36",), "with_llm.py"),
+    PythonClient("lm-eval", ("lm-eval[api]==0.4.13", "pydantic==2.14.3"), "with_lm_eval.py"),
+    # The version of torch keeps out the one for GPUs, where there are both.
+    PythonClient("guidellm", ("guidellm==0.8.1", "torch==2.13.0"), "with_guidellm.py"),
     NodeClient("openai-npm", "openai.mjs"),
     NodeClient("vercel-ai", "ai.mjs"),
 )

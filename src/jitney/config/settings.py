@@ -296,6 +296,11 @@ class ServeSettings:
         "The largest body of a request.",
         default_text="32 bytes for each token of the model's length, and at least 2MiB",
     )
+    strict: bool = _server(
+        "Refuse also those unknown fields of a body that could not change an answer; otherwise "
+        "they are ignored, and a header of the response names them.",
+        default=False,
+    )
     stall_timeout: Seconds = _server(
         "Seconds without a forward pass, while requests wait, until /health reports it.",
         default=10.0,

@@ -80,6 +80,8 @@ class Generation:
         self.live_requests: list[LiveRequest] = []
         """How each request waits, once it is sent."""
         self._handles: Handles = []
+        self._token_count = 0
+        """Of all deltas so far."""
 
     async def whole(self) -> bytes:
         """Send the requests, and write the reply as JSON when they have ended. Raises any error of
@@ -191,8 +193,9 @@ class Generation:
                 if not (delta.text or delta.tokens):
                     continue
                 delta = replace(delta, finish_reason=None, stop_reason=None)
+            self._token_count += len(delta.tokens)
             # Some deltas add nothing yet, such as half a tool call.
-            if chunks := self.reply.chunks(place, delta):
+            if chunks := self.reply.chunks(place, delta, self._token_count):
                 yield chunks
         # A fleet cancels without a delta that says so.
         ending = self._handles[place].ending

@@ -39,6 +39,7 @@ _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 EXPOSED = (
     "x-request-id",
+    "x-jitney-ignored",
     "x-jitney-queue-position",
     "x-jitney-queue-ms",
     "x-jitney-first-token-ms",
@@ -88,6 +89,9 @@ class RequestContext:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 extra = [(b"x-request-id", call.id.encode())]
+                if call.ignored:
+                    # Names of our own tables, never text of the caller.
+                    extra.append((b"x-jitney-ignored", ", ".join(call.ignored).encode()))
                 if self._service.admission.is_draining or must_end():
                     extra.append((b"connection", b"close"))
                 names = {name for name, _ in extra}

@@ -153,7 +153,8 @@ def make_state_router(service: Service) -> APIRouter:
 
 
 async def _read(service: Service, request: Request, kind: type[Body]) -> Body:
-    check = partial(check_body, kind=kind, values_max=service.values_max)
+    ignored = None if service.settings.strict else Call.of(request.scope).ignored
+    check = partial(check_body, kind=kind, values_max=service.values_max, ignored=ignored)
     body: Body = await service.bodies.read(request, check)
     check_model(service, body.model)
     return body

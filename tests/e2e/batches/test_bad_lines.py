@@ -113,6 +113,15 @@ def test_an_input_that_is_wrong_as_a_whole_fails_the_batch(
     assert (done.output_file_id, done.error_file_id) == (None, None)
 
 
+def test_what_a_line_has_in_vain_is_named_beside_its_status(client: OpenAI) -> None:
+    """Guards inputs that other clients wrote: they run, and say what was left out."""
+    done = ended(client, submit(client, [line("a"), line("b", keep_alive=5, session_id="x")]))
+    first, second = (row["response"] for row in results(client, done.output_file_id))
+    assert "ignored" not in first
+    assert second["ignored"] == ["keep_alive", "session_id"]
+    assert first["status_code"] == second["status_code"] == 200
+
+
 def test_lines_end_as_editors_end_them(client: OpenAI) -> None:
     """Guards inputs of other systems: a mark at the beginning, CR LF, and no end at the end."""
     content = b"\xef\xbb\xbf" + jsonl([line("a"), line("b")]).replace(b"\n", b"\r\n")

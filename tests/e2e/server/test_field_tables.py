@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 
+from jitney.config import ServeSettings
 from jitney.server.openai.bodies import CompletionBody, Strict
 from jitney.server.openai.chat_body import ChatBody, TokenizeBody
-from jitney.server.openai.refused_fields import RefusedField
-from tests.e2e.server.harness import Running, check_error
+from jitney.server.openai.refused_fields import IGNORED as IGNORED_BY_BOTH
+from jitney.server.openai.refused_fields import IGNORED_PARTS, OF_CHAT, RefusedField
+from tests.e2e.server.harness import MODEL, Running, World, check_error, running
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
@@ -90,7 +92,43 @@ REFUSED = [
     (path, name, field)
     for path, (kind, _) in TABLES.items()
     for name, field in kind.refused.items()
+    if not field.is_harmless
 ]
+IGNORED = [
+    (path, name)
+    for path, (kind, _) in TABLES.items()
+    for name, field in kind.refused.items()
+    if field.is_harmless
+]
+FULL: dict[str, Any] = {
+    **dict.fromkeys(OF_CHAT.keys() & {*IGNORED_BY_BOTH, "prediction"}, STRANGE),
+    "messages": [
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "hi", "cache_control": STRANGE}],
+            "cache_control": STRANGE,
+            "copilot_cache_control": STRANGE,
+        },
+        {
+            "role": "assistant",
+            "tool_calls": [{"id": "1", "index": 0, "function": {"name": "f", "arguments": "{}"}}],
+            "provider_specific_fields": STRANGE,
+        },
+        {"role": "tool", "tool_call_id": "1", "content": "done"},
+    ],
+    "tools": [{**TOOLS[0], "cache_control": STRANGE, "copilot_mcp_server_name": "x"}],
+}
+"""A body with everything in it that is ignored."""
+
+
+def plain(value: Any) -> Any:
+    """The same without that."""
+    if isinstance(value, list):
+        return [plain(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    names = {path.split(".")[-1] for path in (*OF_CHAT, *IGNORED_PARTS) if path != "prompt"}
+    return {name: plain(each) for name, each in value.items() if name not in names}
 
 
 def asked(path: str, name: str) -> dict[str, Any]:
@@ -131,3 +169,54 @@ def test_what_is_refused_is_refused_with_its_reason(
     assert error["message"] == f"{name} is not supported: {field.reason}."
     for value in (None, *field.allows):
         assert server.post(path, {**body, name: value}).status_code == 200, value
+
+
+@pytest.mark.parametrize(("path", "name"), IGNORED)
+def test_what_is_ignored_is_named_in_a_header(server: Running, path: str, name: str) -> None:
+    """Guards both sides: the answer is the same, and the caller can see what was left out."""
+    body = TABLES[path][1]
+    usual, given = server.post(path, body), server.post(path, {**body, name: STRANGE})
+    assert given.json()["choices"] == usual.json()["choices"]
+    assert given.headers["x-jitney-ignored"] == name
+    assert "x-jitney-ignored" not in server.post(path, {**body, name: None}).headers
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_the_header_holds_names_of_the_tables_alone(server: Running, streams: bool) -> None:
+    """Guards the header against a caller's text, and its length: the longest one is short."""
+    body = {**FULL, "temperature": 0, "max_tokens": 4, "stream": streams}
+    given = server.post("/v1/chat/completions", body)
+    assert given.status_code == 200, given.text
+    names = given.headers["x-jitney-ignored"].split(", ")
+    ignored = {name for name, field in ChatBody.refused.items() if field.is_harmless}
+    assert sorted(names) == sorted({*ignored, *IGNORED_PARTS})
+    assert len(given.headers["x-jitney-ignored"]) < 600
+    if not streams:
+        usual = server.post("/v1/chat/completions", plain(body)).json()
+        assert given.json()["choices"] == usual["choices"]
+        assert given.json()["usage"]["prompt_tokens"] == usual["usage"]["prompt_tokens"]
+    tokens = {"messages": FULL["messages"], "tools": FULL["tools"]}
+    counted = server.post("/tokenize", tokens)
+    assert counted.json() == server.post("/tokenize", plain(tokens)).json()
+    assert counted.headers["x-jitney-ignored"] == ", ".join(IGNORED_PARTS)
+
+
+@pytest.mark.parametrize("name", ["messages.cache_control", "ttl\r\nx-evil: 1", "Keep_Alive"])
+def test_a_name_that_only_looks_like_a_row_is_unknown(server: Running, name: str) -> None:
+    """Guards the header: what is not in the table, letter by letter, is refused."""
+    response = server.post("/v1/completions", {"prompt": "a", name: 1})
+    assert check_error(response, 400)["code"] == "unknown_parameter"
+    assert "x-jitney-ignored" not in response.headers
+    assert "x-evil" not in response.headers
+
+
+def test_a_strict_server_ignores_nothing() -> None:
+    """Guards callers who want to hear of every field: one row of each table, and no header."""
+    settings = ServeSettings(served_model_name=(MODEL,), strict=True)
+    with running(World(settings=settings)) as strict:
+        error = check_error(strict.chat(keep_alive="5m"), 400, "keep_alive")
+        assert error["message"].startswith("keep_alive is not supported: the model stays loaded")
+        parts = [{"role": "user", "content": "hi", "cache_control": {"type": "ephemeral"}}]
+        response = strict.chat(messages=parts)
+        check_error(response, 400, "messages[0].cache_control")
+        assert "x-jitney-ignored" not in response.headers

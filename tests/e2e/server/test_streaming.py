@@ -91,6 +91,26 @@ def test_a_streamed_chat_adds_up_to_the_whole(server: Running, fields: dict[str,
     assert all(chunk["usage"] is None for chunk in chunks)
 
 
+@pytest.mark.parametrize("has_last", [False, True])
+def test_every_chunk_tells_what_was_used_so_far(server: Running, has_last: bool) -> None:
+    """Guards tools that measure as they read: counts only grow, and end at the usage of the call,
+    whose tokens here all have text."""
+    body = {"prompt": ["a", "bc"], "n": 2, "seed": 1, "max_tokens": 6, "ignore_eos": True}
+    options = {"continuous_usage_stats": True, "include_usage": has_last}
+    asked = {**body, "stream": True, "stream_options": options}
+    *chunks, done = events(server.post("/v1/completions", asked).text)
+    assert done == "[DONE]"
+    usage = server.post("/v1/completions", body).json()["usage"]
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert counts == sorted(counts)
+    assert 0 < counts[0] < counts[-1] == usage["completion_tokens"] == 24
+    assert {chunk["usage"]["prompt_tokens"] for chunk in chunks} == {usage["prompt_tokens"]}
+    for chunk in chunks:
+        total = chunk["usage"]["prompt_tokens"] + chunk["usage"]["completion_tokens"]
+        assert chunk["usage"]["total_tokens"] == total
+    assert (chunks[-1]["choices"] == []) is has_last
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -282,10 +302,10 @@ def test_our_own_mistake_in_a_stream_is_one_event(
     """Guards clients against what nobody foresaw: an error they can read, not a cut connection."""
     chunks = Reply.chunks
 
-    def failing(self: Reply, place: int, delta: Delta) -> list[dict[str, Any]]:
+    def failing(self: Reply, place: int, delta: Delta, count: int) -> list[dict[str, Any]]:
         if delta.finish_reason is not None:
             raise RuntimeError("a mistake in /some/secret/file.py")
-        return chunks(self, place, delta)
+        return chunks(self, place, delta, count)
 
     monkeypatch.setattr(Reply, "chunks", failing)
     server = start(World(backend=SLOW))

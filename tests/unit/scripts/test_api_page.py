@@ -91,8 +91,9 @@ def test_every_field_has_a_row_on_the_page() -> None:
         for name in body.model_fields:
             word = "accepted, without effect" if name in body.without_effect else "supported"
             assert f"| `{name}` | {word} | " in page, name
-        for name in body.refused:
-            assert f"| `{name}` | refused | " in page, name
+        for name, field in {**body.refused, **body.ignored_parts}.items():
+            word = "ignored" if field.is_harmless else "refused"
+            assert f"| `{name}` | {word} | " in page, name
 
 
 def accepts(body: type[Strict], **given: Any) -> bool:

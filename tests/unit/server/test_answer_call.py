@@ -1,7 +1,9 @@
 """Tests of the floor below HTTP: bodies are refused and made requests without a socket. That they
 are answered and streamed is told by tests/e2e/server/test_streaming.py."""
 
+import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -29,7 +31,13 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def service() -> Iterator[Service]:
-    backend = FakeBackend(FakeSettings(eos_period=0))
+    with serving(eos_period=0) as made:
+        yield made
+
+
+@contextmanager
+def serving(eos_period: int) -> Iterator[Service]:
+    backend = FakeBackend(FakeSettings(eos_period=eos_period))
     engine = Engine(backend, SchedulerSettings(model_len_max=MODEL_LEN))
     source = backend.vocabulary.chat_template
     assert source is not None
@@ -59,6 +67,18 @@ async def test_what_is_wrong_is_raised_as_an_error(service: Service) -> None:
     service.worker_threads.close()
     with pytest.raises(Draining):
         await answer(service, CHAT, call())
+
+
+@pytest.mark.parametrize("eos_period", [0, 1])
+async def test_what_scores_a_text_gets_one_token_more(eos_period: int) -> None:
+    """Guards lm-eval, which leaves the last logprob out: it is never one of the text, also where
+    the model would end there."""
+    with serving(eos_period) as service:
+        fields = {"prompt": [65, 66, 67], "max_tokens": 1, "echo": True, "logprobs": 1}
+        body = CompletionBody.model_validate({**fields, "temperature": 0})
+        (choice,) = json.loads(await answer(service, body, call()))["choices"]
+    assert len(choice["logprobs"]["token_logprobs"]) == len(choice["logprobs"]["tokens"]) == 4
+    assert choice["logprobs"]["tokens"][:3] == ["A", "B", "C"]
 
 
 async def test_a_line_of_a_batch_runs_behind_live_calls(service: Service) -> None:

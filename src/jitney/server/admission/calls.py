@@ -58,6 +58,8 @@ class Call:
     """Whether somebody still waits for the result. Worker threads read it."""
     refused: str | None = None
     """Why it was refused, for the metrics."""
+    ignored: list[str] = field(default_factory=list)
+    """Fields of the body that were ignored, for the caller."""
     user: str | None = None
     """The field `user` of the body, for the log."""
     reply_id: str | None = None

@@ -138,14 +138,15 @@ class LineAnswerer:
         try:
             if not self.is_open:
                 raise EngineStopped("Nothing more is answered here.")
-            check = partial(self._checked_body, line, content)
+            check = partial(self._checked_body, line, content, call)
             body, usage = await self._answer(call, check, is_suspect=is_suspect)
         except InputChanged:
             raise
         except Exception as error:
             self._raise_unless_final(error)
             return refused(error, batch, line, request_id)
-        return _result(batch, line, request_id, 200, body, usage)
+        reply = answered_line(_id_of(line), 200, request_id, body, call.ignored)
+        return _result(batch, line, reply, usage, is_done=True)
 
     async def _answer(
         self, call: Call, check: Callable[[], ChatBody | CompletionBody], *, is_suspect: bool
@@ -157,14 +158,17 @@ class LineAnswerer:
         encoded = await generation.whole()
         return encoded, _sum(generation.usages())
 
-    def _checked_body(self, line: StoredLine, content: bytes) -> ChatBody | CompletionBody:
+    def _checked_body(
+        self, line: StoredLine, content: bytes, call: Call
+    ) -> ChatBody | CompletionBody:
         """On a worker thread: the body on a line. Raises Refusal and InputChanged."""
         found = _checked_line(line.custom_id, content, self.values_max)
+        ignored = None if self._service.settings.strict else call.ignored
         body: ChatBody | CompletionBody
         if found.url == "/v1/chat/completions":
-            body = check_fields(dict(found.body), ChatBody)
+            body = check_fields(dict(found.body), ChatBody, ignored)
         else:
-            body = check_fields(dict(found.body), CompletionBody)
+            body = check_fields(dict(found.body), CompletionBody, ignored)
         for name, reason in _REFUSED.items():
             if getattr(body, name):
                 message = f"{name} is not supported in a batch: {reason}."
@@ -188,20 +192,21 @@ def refused(error: Exception, batch: StoredBatch, line: StoredLine, request_id: 
     """The result of a line that ended with an error."""
     refusal = refusal_for(error, request_id)
     body = dump_json(refusal.body).encode()
-    return _result(batch, line, request_id, refusal.status, body, NO_TOKENS)
+    reply = answered_line(_id_of(line), refusal.status, request_id, body)
+    return _result(batch, line, reply, NO_TOKENS, is_done=False)
 
 
 def _result(
-    batch: StoredBatch, line: StoredLine, request_id: str, status: int, body: bytes, usage: Usage
+    batch: StoredBatch, line: StoredLine, reply: bytes, usage: Usage, *, is_done: bool
 ) -> LineResult:
-    assert line.custom_id is not None, "A line without an id has failed when it was read"
     return LineResult(
-        batch=batch.serial,
-        number=line.number,
-        is_done=status == 200,
-        reply=answered_line(line.custom_id, status, request_id, body),
-        usage=usage,
+        batch=batch.serial, number=line.number, is_done=is_done, reply=reply, usage=usage
     )
+
+
+def _id_of(line: StoredLine) -> str:
+    assert line.custom_id is not None, "A line without an id has failed when it was read"
+    return line.custom_id
 
 
 def _checked_line(custom_id: str | None, content: bytes, values_max: int) -> BatchLine:

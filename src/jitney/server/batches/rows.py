@@ -241,10 +241,14 @@ def listed(found: Sequence[Row], limit: int, form: Callable[[Row], Json]) -> Jso
     }
 
 
-def answered_line(custom_id: str, status: int, request_id: str, body: bytes) -> bytes:
-    """The line of a request that was asked; `body` is JSON already."""
+def answered_line(
+    custom_id: str, status: int, request_id: str, body: bytes, ignored: Sequence[str] = ()
+) -> bytes:
+    """The line of a request that was asked; `body` is JSON already. Fields that were ignored stand
+    beside the status, if there are any: a line has no headers."""
     head = _encode({"id": _line_id(), "custom_id": custom_id}).encode()
-    response = _encode({"status_code": status, "request_id": request_id}).encode()
+    about: Json = {"status_code": status, "request_id": request_id}
+    response = _encode({**about, "ignored": list(ignored)} if ignored else about).encode()
     line = b'%b,"response":%b,"body":%b},"error":null}' % (head[:-1], response[:-1], body)
     for character, escaped in _LINE_ENDS.items():
         line = line.replace(character, escaped)

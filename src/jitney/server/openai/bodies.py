@@ -2,7 +2,7 @@
 
 Strict: no value is turned into another type, every range is checked, and a field that is not
 here is refused. A body defines everything about its fields: type, range, a note for the reference
-page, which fields change nothing, and which are refused by name. Sampling parameters
+page, which fields change nothing, and which are refused or ignored by name. Sampling parameters
 come from the table in `jitney.core.params`. Pure; any thread. The only modules that know pydantic
 are this one, `chat_body` and `check_body`.
 
@@ -72,7 +72,9 @@ class Strict(BaseModel):
     without_effect: ClassVar[frozenset[str]] = frozenset()
     """Fields that are checked and change no answer."""
     refused: ClassVar[Mapping[str, RefusedField]] = {}
-    """Fields that are refused by name."""
+    """Fields that are refused by name, or ignored."""
+    ignored_parts: ClassVar[Mapping[str, RefusedField]] = {}
+    """Fields inside others that are ignored."""
 
 
 Body = TypeVar("Body", bound=Strict)
@@ -97,6 +99,7 @@ class StreamOptions(Strict):
     """What a stream carries beside deltas."""
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
     include_obfuscation: Literal[False] | None = None
 
 
@@ -147,7 +150,9 @@ class SamplingFields(Strict):
     structured_outputs: StructuredOutputs | None = note(PARAMETERS["structured_outputs"].about)
     stream: bool | None = note("Server-sent events.")
     stream_options: StreamOptions | None = note(
-        "`include_usage` adds a last chunk with the usage. `include_obfuscation` may be false."
+        "`include_usage` adds a last chunk with the usage. With `continuous_usage_stats`, which is "
+        "vLLM's, every chunk has the usage of the call so far: all its prompts, and the tokens "
+        "whose text was sent. `include_obfuscation` may be false."
     )
     user: Name | None = note(
         "Whose request it is: a label in the line of the server's log, and the tenant of the "
@@ -218,7 +223,8 @@ class CompletionBody(SamplingFields):
     logprobs: Alternatives | None = note("0 to 20 alternatives for each token.")
     echo: bool | None = note(
         "The prompt comes before the completion, with its logprobs where they are asked for "
-        "(those not together with stream)."
+        "(those not together with stream). Then `max_tokens` of 1 makes exactly one token more "
+        "than the prompt has, also where the model would end, as `lm_eval` expects it."
     )
     best_of: Annotated[int, Field(ge=1, le=engine_limits.COMPLETIONS_MAX)] | None = note(
         "Only the value of n."

@@ -19,7 +19,7 @@ from jitney.server.openai.bodies import (
     Tokens,
     note,
 )
-from jitney.server.openai.refused_fields import OF_CHAT, OF_TOKENIZE
+from jitney.server.openai.refused_fields import IGNORED_PARTS, OF_CHAT, OF_TOKENIZE
 
 FunctionName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.\-]{1,64}$")]
 JsonObject = dict[str, Any]  # Any: a JSON schema, or arguments of a tool
@@ -183,6 +183,7 @@ class ChatBody(SamplingFields):
 
     without_effect = frozenset({"metadata", "prompt_cache_key", "safety_identifier", "store"})
     refused = OF_CHAT
+    ignored_parts = IGNORED_PARTS
 
     messages: Messages = Field(
         description="Text, from system, developer, user, assistant and tool. Several parts of "
@@ -239,6 +240,7 @@ class TokenizeBody(Strict):
     """POST /tokenize: a prompt, or messages."""
 
     refused = OF_TOKENIZE
+    ignored_parts = IGNORED_PARTS
 
     model: Name | None = note(MODEL_NOTE)
     prompt: str | None = note("A text.")

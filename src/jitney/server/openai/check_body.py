@@ -44,25 +44,55 @@ _STEPS = {ord("{"): 1, ord("["): 1, ord("}"): -1, ord("]"): -1}
 _OTHERS = bytes(set(range(256)) - set(_STEPS) - set(b'",'))
 
 
-def check_body(content: bytes, kind: type[Body], values_max: int = limits.VALUES_MAX) -> Body:
+def check_body(
+    content: bytes,
+    kind: type[Body],
+    values_max: int = limits.VALUES_MAX,
+    ignored: list[str] | None = None,
+) -> Body:
     """The body in these bytes. Raises Refusal with status 400."""
-    return check_fields(parse_object(content, values_max), kind)
+    return check_fields(parse_object(content, values_max), kind, ignored)
 
 
-def check_fields(fields: dict[str, Any], kind: type[Body]) -> Body:  # Any: a JSON value
-    """The body in this object, which is used up. Raises Refusal with status 400."""
+def check_fields(
+    fields: dict[str, Any],  # Any: a JSON value
+    kind: type[Body],
+    ignored: list[str] | None = None,
+) -> Body:
+    """The body in this object, which is used up. Raises Refusal with status 400.
+
+    Harmless fields that the body does not have are added to `ignored`; without that list they are
+    refused. All names in it are those of the body's tables.
+    """
     for name in [each for each in fields if each in kind.refused]:
         refused = kind.refused[name]
-        if not refused.passes(fields.pop(name)):
+        if refused.passes(fields.pop(name)):
+            continue
+        if ignored is None or not refused.is_harmless:
             raise Refusal(
                 "unsupported_parameter", f"{name} is not supported: {refused.reason}.", param=name
             )
+        ignored.append(name)
+    if ignored is not None:
+        ignored += [path for path in kind.ignored_parts if _drop(fields, path.split("."))]
     try:
         return kind.model_validate(fields)
     except ValidationError as error:
         raise _explained(error, kind) from None
     except RecursionError:
         raise Refusal("invalid_json", "The body is nested too deeply.") from None
+
+
+def _drop(value: Any, path: list[str]) -> bool:
+    """Leave out what has this path, in all items of lists. Whether there was any."""
+    if isinstance(value, list):
+        return sum(_drop(each, path) for each in value) > 0
+    if not isinstance(value, dict) or path[0] not in value:
+        return False
+    if len(path) > 1:
+        return _drop(value[path[0]], path[1:])
+    del value[path[0]]
+    return True
 
 
 def parse_object(

@@ -1,7 +1,8 @@
-"""Fields that bodies refuse by name, each with the reason and what to use instead.
+"""Fields that bodies refuse or ignore by name, each with the reason and what to use instead.
 
-Bodies name those that concern them, and the reference page is made from the bodies. Pure; any
-thread.
+A field is ignored if clients send it and no answer could differ by it: then a header of the
+response names it, and a strict server refuses it like the others. Bodies name those that concern
+them, and the reference page is made from the bodies. Pure; any thread.
 
 Tests: tests/unit/scripts/test_api_page.py, tests/e2e/server/test_field_tables.py.
 """
@@ -13,10 +14,12 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class RefusedField:
-    """Why a field is refused. Null and the values in `allows` change nothing, and pass."""
+    """Why a field is refused. Null and the values in `allows` change nothing, and pass. One that
+    is harmless is refused by a strict server alone."""
 
     reason: str
     allows: tuple[Any, ...] = ()  # Any: JSON values
+    is_harmless: bool = False
 
     def passes(self, value: Any) -> bool:
         """Whether the value changes nothing."""
@@ -29,7 +32,55 @@ class RefusedField:
 _ONE_WAY = "tokens are chosen in one order here; use temperature, top_p, top_k and min_p"
 _OFF = (0, 0.0)
 
-OF_OTHERS: Mapping[str, RefusedField] = {
+
+def _harmless(reason: str, *allows: Any) -> RefusedField:
+    return RefusedField(f"{reason}; leave it out", allows, is_harmless=True)
+
+
+_PREFIXES = _harmless("prefixes are found by their tokens")
+_STAYS = _harmless("the model stays loaded")
+_UNSTORED = _harmless("nothing is stored here")
+_TIMES = _harmless("times are in the headers x-jitney-... and in /metrics", False)
+
+IGNORED: Mapping[str, RefusedField] = {
+    "cache_control": _PREFIXES,
+    "session_id": _PREFIXES,
+    "promptCacheKey": _PREFIXES,
+    "prompt_cache_options": _harmless("prefixes are kept while there is room"),
+    "prompt_cache_retention": _harmless("prefixes are kept while there is room", "in_memory"),
+    "n_cache_reuse": _harmless("prefixes are found by their tokens", *_OFF),
+    "n_keep": _harmless("a prompt is never cut", *_OFF),
+    "id_slot": _harmless("slots are given out by the scheduler", -1),
+    "keep_alive": _STAYS,
+    "ttl": _STAYS,
+    "service_tier": _harmless("there are no tiers, only priority", "auto", "default"),
+    "client_metadata": _UNSTORED,
+    "timings_per_token": _TIMES,
+    "return_progress": _TIMES,
+}
+"""Of both endpoints: where a prompt is kept, what is noted beside it, how long it took."""
+
+_OF_OPENAI_CHAT: Mapping[str, RefusedField] = {
+    "metadata": _UNSTORED,
+    "store": _UNSTORED,
+    "prompt_cache_key": _PREFIXES,
+    "safety_identifier": _harmless("there is no abuse monitoring, and user says who it is"),
+}
+"""Fields of chats that some clients send with completions too."""
+
+IGNORED_PARTS: Mapping[str, RefusedField] = {
+    "messages.cache_control": _PREFIXES,
+    "messages.content.cache_control": _PREFIXES,
+    "messages.copilot_cache_control": _PREFIXES,
+    "messages.provider_specific_fields": _harmless("they are notes of another server"),
+    "messages.tool_calls.index": _harmless("calls are read in the order of the list"),
+    "tools.cache_control": _PREFIXES,
+    "tools.copilot_mcp_server_name": _harmless("where a tool comes from is not told to the model"),
+}
+"""The same inside messages and tools: the place of each, without the numbers of items."""
+
+OF_BOTH: Mapping[str, RefusedField] = {
+    **IGNORED,
     # llama-server's.
     "n_predict": RefusedField("it is max_tokens here; use that"),
     "grammar": RefusedField(
@@ -55,13 +106,8 @@ OF_OTHERS: Mapping[str, RefusedField] = {
         ),
         RefusedField(_ONE_WAY),
     ),
-    "id_slot": RefusedField("slots are given out by the scheduler; leave it out", (-1,)),
-    "n_keep": RefusedField("a prompt is never cut; leave it out", _OFF),
-    "n_cache_reuse": RefusedField("prefixes are found by their tokens; leave it out", _OFF),
     "lora": RefusedField("this server has no adapters; leave it out", ([],)),
     "return_tokens": RefusedField("use logprobs, which names the tokens, or /tokenize", (False,)),
-    "return_progress": RefusedField("streams begin with the first token; leave it out", (False,)),
-    "timings_per_token": RefusedField("use the headers x-jitney-..., or /metrics", (False,)),
     # vLLM's.
     "guided_json": RefusedField('use structured_outputs, as {"json": ...}'),
     "guided_regex": RefusedField('use structured_outputs, as {"regex": ...}'),
@@ -75,14 +121,14 @@ OF_OTHERS: Mapping[str, RefusedField] = {
     "prompt_logprobs": RefusedField("use /v1/completions with echo and logprobs"),
     "return_tokens_as_token_ids": RefusedField("logprobs names tokens by their text", (False,)),
     "return_token_ids": RefusedField("use /tokenize for the tokens of a text", (False,)),
-    "session_id": RefusedField("prefixes are found by their tokens; leave it out"),
     "vllm_xargs": RefusedField("this server has no extensions; leave it out", ({},)),
     "kv_transfer_params": RefusedField("prefixes stay on this server; leave it out"),
 }
 """Names that clients of other servers send, with what to use instead; defaults pass."""
 
 OF_COMPLETIONS: Mapping[str, RefusedField] = {
-    **OF_OTHERS,
+    **OF_BOTH,
+    **_OF_OPENAI_CHAT,
     "suffix": RefusedField("no model here fills in the middle; leave suffix out", ("",)),
     "messages": RefusedField("conversations go to /v1/chat/completions"),
     "response_format": RefusedField("use structured_outputs, or /v1/chat/completions"),
@@ -90,19 +136,14 @@ OF_COMPLETIONS: Mapping[str, RefusedField] = {
 }
 
 OF_CHAT: Mapping[str, RefusedField] = {
-    **OF_OTHERS,
+    **OF_BOTH,
     "audio": RefusedField("this server makes text only; leave audio out"),
     "chat_template": RefusedField("the chat template is the model's own; leave chat_template out"),
     "function_call": RefusedField("it was replaced by tool_choice; use that"),
     "functions": RefusedField("they were replaced by tools; use those", ([],)),
     "modalities": RefusedField("this server makes text only", (["text"],)),
     "moderation": RefusedField("this server does not moderate; leave it out"),
-    "prediction": RefusedField("predicted output is not supported; leave it out"),
-    "prompt_cache_options": RefusedField("prefixes are kept while there is room; leave it out"),
-    "prompt_cache_retention": RefusedField(
-        "prefixes are kept while there is room; leave it out", ("in_memory",)
-    ),
-    "service_tier": RefusedField("there are no tiers; use priority", ("auto", "default")),
+    "prediction": _harmless("a predicted answer would make the same answer, only sooner"),
     "verbosity": RefusedField("no model here has levels of verbosity; leave it out", ("medium",)),
     "web_search_options": RefusedField("this server does not search the web; leave it out"),
     "prompt": RefusedField("use messages, or /v1/completions"),

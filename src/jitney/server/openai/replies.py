@@ -71,11 +71,18 @@ def usage_of(usages: list[Usage]) -> Json:
     """What was counted, over all prompts of a call."""
     prompt_count = sum(each.prompt_count for each in usages)
     completion_count = sum(each.completion_count for each in usages)
+    cached_count = sum(each.cached_count for each in usages)
+    return {
+        **_counted(prompt_count, completion_count),
+        "prompt_tokens_details": {"cached_tokens": cached_count},
+    }
+
+
+def _counted(prompt_count: int, completion_count: int) -> Json:
     return {
         "prompt_tokens": prompt_count,
         "completion_tokens": completion_count,
         "total_tokens": prompt_count + completion_count,
-        "prompt_tokens_details": {"cached_tokens": sum(each.cached_count for each in usages)},
     }
 
 
@@ -264,6 +271,8 @@ class Reply:
     choices: CompletionChoices | ChatChoices
     streams: bool
     wants_usage: bool
+    counts_along: bool = False
+    """Whether every chunk of a stream has the usage so far."""
 
     def whole(self, answers: list[Answer]) -> Json:
         """The reply, all at once."""
@@ -275,16 +284,20 @@ class Reply:
         parts = self._object(self.choices.whole_object, choices)
         return {**parts, "usage": usage_of([answer.usage for answer in answers])}
 
-    def chunks(self, place: int, delta: Delta) -> list[Json]:
-        """What a delta of the request at this place adds to the stream."""
+    def chunks(self, place: int, delta: Delta, completion_count: int) -> list[Json]:
+        """What a delta of the request at this place adds to the stream. The count is that of the
+        tokens in all deltas of the call up to this one."""
         parts = [
             self._object(self.choices.chunk_object, [choice])
             for choice in self.choices.parts(place, delta)
         ]
-        if self.wants_usage:
-            # As OpenAI does it: null, when the last chunk will have the usage.
+        # As OpenAI does it: null, when the last chunk will have the usage.
+        usage = None
+        if self.counts_along:
+            usage = _counted(sum(len(each.prompt) for each in self.requests), completion_count)
+        if self.wants_usage or self.counts_along:
             for chunk in parts:
-                chunk["usage"] = None
+                chunk["usage"] = usage
         return parts
 
     def usage_chunk(self, usages: list[Usage]) -> Json:

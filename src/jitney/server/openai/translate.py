@@ -20,7 +20,13 @@ from jitney.errors import InvalidRequest, ModelError, RequestError
 from jitney.server import limits
 from jitney.server.admission.calls import Call
 from jitney.server.error_object import Refusal
-from jitney.server.openai.bodies import NO_LIMIT, PASSED_ON, CompletionBody, SamplingFields
+from jitney.server.openai.bodies import (
+    NO_LIMIT,
+    PASSED_ON,
+    CompletionBody,
+    SamplingFields,
+    StreamOptions,
+)
 from jitney.server.openai.chat_body import ChatBody, ObjectFormat, SchemaFormat, Tool
 from jitney.server.openai.conversation import chat_segments, enforced, read_calling, switches_of
 from jitney.server.openai.replies import (
@@ -70,6 +76,11 @@ def _prepare_completion(service: Service, body: CompletionBody, call: Call) -> R
         prompt_logprobs=body.logprobs if echoes else None,
         structured_outputs=_structured(body),
     )
+    is_scored = params.prompt_logprobs is not None and params.max_tokens == 1
+    if is_scored and params.structured_outputs is None:
+        # Programs that score the prompt leave the last logprob out. An end token has none, unless
+        # it is one like the others.
+        params = replace(params, ignore_eos=True)
     if body.best_of not in (None, params.n):
         raise InvalidRequest(
             "best_of must be equal to n: completions are not ranked here.", "best_of"
@@ -152,7 +163,7 @@ def _prepare(
         named = replace(options, id=name)
         request = service.request_factory.make(prompt.tokens, params, named, call.still_wanted)
         requests.append(replace(request, is_background=True) if call.is_background else request)
-    stream_options = body.stream_options
+    stream_options = body.stream_options or StreamOptions()
     is_invariant = service.engine.backend.traits.batch_invariant
     return Reply(
         id=base,
@@ -164,7 +175,8 @@ def _prepare(
         requests=tuple(requests),
         choices=choices,
         streams=bool(body.stream),
-        wants_usage=bool(stream_options and stream_options.include_usage),
+        wants_usage=bool(stream_options.include_usage),
+        counts_along=bool(stream_options.continuous_usage_stats),
     )
 
 
