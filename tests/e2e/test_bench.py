@@ -47,7 +47,7 @@ def bench(capsys: Capture, *words: str | Path) -> tuple[dict[str, Any], str]:
         (
             "strategies",
             "--quick --set max_num_seqs=8",
-            {"num_prompts": 64, "request_rate": None, "slots": 8},
+            {"num_prompts": 24, "request_rate": None, "slots": 8},
         ),
         (
             "scaling",

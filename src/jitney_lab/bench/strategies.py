@@ -42,7 +42,7 @@ CHANGES: dict[str, dict[str, object]] = {
 SETS = frozenset(UNLIMITED) | JOINING.keys()
 """The settings that are not the user's here."""
 
-IN_TURN = (SEQUENTIAL, CONTINUOUS, STATIC, "dynamic", "adaptive", "windowed")
+IN_TURN: tuple[str, ...] = (SEQUENTIAL, CONTINUOUS, STATIC, "dynamic", "adaptive", "windowed")
 """The order of measuring: those that continuous is compared with come right before and after it, so
 that what changes on the machine meanwhile counts least."""
 
