@@ -45,6 +45,11 @@ def bench(capsys: Capture, *words: str | Path) -> tuple[dict[str, Any], str]:
             {"num_prompts": 6, "request_rate": 50.0, "slots": 3},
         ),
         (
+            "strategies",
+            "--quick --set max_num_seqs=8",
+            {"num_prompts": 24, "request_rate": None, "slots": 8},
+        ),
+        (
             "scaling",
             "--sizes 1,2 --runs 1",
             {"slots": 2, "prompt_count": 32, "completion_count": 64},
@@ -152,6 +157,7 @@ def test_chats_and_a_trace(tmp_path: Path, capsys: Capture) -> None:
         (("strategies", "--backend", "fake", "--runs", "0"), "--runs"),
         (("strategies", "--backend", "fake", "--num-prompts", "1000000"), "--num-prompts"),
         (("strategies", "--backend", "fake", "--request-rate", "inf"), "--request-rate"),
+        (("strategies", "--quick", "--num-prompts", "9"), "--quick has a load of its own"),
         (("strategies", "--backend", "fake", "-o", "/dev/null"), "cannot be written"),
     ],
 )

@@ -42,9 +42,12 @@ CHANGES: dict[str, dict[str, object]] = {
 SETS = frozenset(UNLIMITED) | JOINING.keys()
 """The settings that are not the user's here."""
 
-IN_TURN = (SEQUENTIAL, CONTINUOUS, STATIC, "dynamic", "adaptive", "windowed")
+IN_TURN: tuple[str, ...] = (SEQUENTIAL, CONTINUOUS, STATIC, "dynamic", "adaptive", "windowed")
 """The order of measuring: those that continuous is compared with come right before and after it, so
 that what changes on the machine meanwhile counts least."""
+
+QUICK = IN_TURN[:3]
+"""Those of `--quick`: what it is about is in them."""
 
 COLUMNS = (
     *("workload", "strategy", "requests/s", "tokens/s", "p50 s", "p95 s", "p99 s"),
@@ -82,20 +85,21 @@ def measure(
     *,
     runs: int,
     say: Say,
+    names: tuple[str, ...] = IN_TURN,
 ) -> Result:
-    """Every workload under every strategy, so many times, strategies in turn.
+    """Every workload under each of these strategies, so many times, strategies in turn.
 
     Raises SetupError if all requests of a run failed.
     """
     # One backend for all: another one may be chosen for one request at a time.
     settings = for_bench(settings, backend=select_backend(for_bench(settings)).name)
     figures: dict[str, dict[str, list[dict[str, object]]]] = {
-        load.name: {name: [] for name in CHANGES} for load in loads
+        load.name: {name: [] for name in CHANGES if name in names} for load in loads
     }
     failures: list[str] = []
     calm = CalmParts(say)
     for number in range(runs):
-        for name in IN_TURN if number % 2 == 0 else reversed(IN_TURN):
+        for name in names if number % 2 == 0 else reversed(names):
             changed = for_bench(settings, **CHANGES[name])
             with engine_target(changed) as target:
                 for load in loads:

@@ -138,6 +138,16 @@ def equal(count: int, *, seed: int) -> Workload:
     return make_workload("equal", seed, [(32, 32)] * count)
 
 
+def uneven(slots: int, *, seed: int) -> Workload:
+    """Short answers and first a long one, all at once, in more than one group of `slots`.
+
+    Fewer than one in twenty are long, so the p95 is that of a short answer. In groups it waits for
+    the long one, and without groups it does not: on every machine, whatever a pass costs there.
+    """
+    count = max(24, slots + slots // 2)
+    return make_workload("uneven", seed, [(4, 200)] + [(4, 3)] * (count - 1))
+
+
 def twenty_clients(*, seed: int) -> Workload:
     """Twenty clients that want 50 to 200 tokens each, as in the seed documents."""
     source = random.Random(f"{seed} twenty")

@@ -10,7 +10,7 @@ from jitney.config import Resolved, Settings
 from jitney.errors import ConfigError
 from jitney_lab.bench import overhead, scaling, stalls, strategies
 from jitney_lab.bench.report import Result
-from jitney_lab.bench.workload import Say, Workload
+from jitney_lab.bench.workload import Say, Workload, uneven
 from jitney_lab.cli.bench_result import (
     LENGTH_MAX,
     RATE_MAX,
@@ -22,6 +22,8 @@ from jitney_lab.cli.bench_result import (
     read_counts,
 )
 from jitney_lab.cli.bench_verbs import (
+    MIXED_PROMPTS,
+    RUNS_DEFAULT,
     OverheadOptions,
     ScalingOptions,
     StallsOptions,
@@ -35,27 +37,36 @@ megabytes for so many requests."""
 
 def run_strategies(options: StrategiesOptions, resolved: Resolved) -> None:
     """Run `jitney bench strategies`."""
-    check_number("--runs", options.runs, 1, RUNS_MAX)
-    check_number("--num-prompts", options.num_prompts, 1, ENGINE_PROMPTS_MAX)
+    runs = options.runs if options.runs is not None else 1 if options.quick else RUNS_DEFAULT
+    count = options.num_prompts if options.num_prompts is not None else MIXED_PROMPTS
+    check_number("--runs", runs, 1, RUNS_MAX)
+    check_number("--num-prompts", count, 1, ENGINE_PROMPTS_MAX)
     if options.request_rate is not None:
         check_number("--request-rate", options.request_rate, RATE_MIN, RATE_MAX)
+    if options.quick and (options.num_prompts, options.request_rate) != (None, None):
+        raise ConfigError(
+            "--quick has a load of its own; leave out --num-prompts and --request-rate, or --quick."
+        )
 
     def measure(settings: Settings, *, seed: int, say: Say) -> Result:
-        slots = settings.max_num_seqs
-        per_s = options.request_rate or strategies.fitting_rate(settings, seed, say)
-        loads = loads_of(options, per_s, seed=seed, slots=slots)
-        result = strategies.measure(settings, loads, runs=options.runs, say=say)
-        load = {"num_prompts": options.num_prompts, "request_rate": per_s, "slots": slots}
+        slots, names, per_s = settings.max_num_seqs, strategies.IN_TURN, options.request_rate
+        if options.quick:
+            loads, names = [uneven(slots, seed=seed)], strategies.QUICK
+        else:
+            per_s = per_s or strategies.fitting_rate(settings, seed, say)
+            loads = loads_of(count, runs, per_s, seed=seed, slots=slots)
+        result = strategies.measure(settings, loads, runs=runs, say=say, names=names)
+        load = {"num_prompts": len(loads[0].jobs), "request_rate": per_s, "slots": slots}
         return replace(result, figures={"load": load, **result.figures})
 
     measure_and_finish(measure, resolved, options.output, strategies.SETS)
 
 
-def loads_of(options: StrategiesOptions, per_s: float, *, seed: int, slots: int) -> list[Workload]:
+def loads_of(count: int, runs: int, per_s: float, *, seed: int, slots: int) -> list[Workload]:
     """The loads of `jitney bench strategies`; very long ones are announced."""
-    loads = strategies.workloads(options.num_prompts, per_s, seed=seed, slots=slots)
+    loads = strategies.workloads(count, per_s, seed=seed, slots=slots)
     once_s = sum(load.jobs[-1].at_s for load in loads)
-    announce_arrivals(options.runs * len(strategies.CHANGES) * once_s)
+    announce_arrivals(runs * len(strategies.CHANGES) * once_s)
     return loads
 
 

@@ -11,8 +11,9 @@ from jitney.cli.flags import ASSIGNED, COMMAND, SERVER_URL, Verb, option
 LOAD = "Load"
 OUTPUT = "Output"
 NUM_PROMPTS, INPUT_LEN, OUTPUT_LEN = 100, 128, 64
+MIXED_PROMPTS, RUNS_DEFAULT = 96, 3
 
-RUNS = option(COMMAND, "How often everything is measured, in turn.", 3)
+RUNS = option(COMMAND, "How often everything is measured, in turn.", RUNS_DEFAULT)
 FOLDER = option(
     OUTPUT,
     "A folder for the result as JSON and its plots (PNG, SVG).",
@@ -30,13 +31,23 @@ class StrategiesOptions:
     request at a time, static, dynamic, adaptive, windowed and continuous batching.
     """
 
-    num_prompts: int = option(LOAD, "Requests of the mixed workloads.", 96)
+    quick: bool = option(
+        LOAD,
+        "Under a minute: one workload on which groups are certain to be slower, one run, and only "
+        "one request at a time, static and continuous batching.",
+        False,
+    )
+    num_prompts: int | None = option(
+        LOAD, f"Requests of the mixed workloads. Default: {MIXED_PROMPTS}."
+    )
     request_rate: float | None = option(
         LOAD,
         "Requests per second of the Poisson stream. Default: nine tenths of what is measured as "
         "possible here.",
     )
-    runs: int = RUNS
+    runs: int | None = option(
+        COMMAND, "How often everything is measured, in turn. Default: 3, or 1 if it is quick."
+    )
     assigned: tuple[str, ...] = ASSIGNED
     output: Path | None = FOLDER
 
@@ -170,7 +181,7 @@ BENCH_VERBS = (
     _engine_verb(
         "strategies",
         StrategiesOptions,
-        "jitney bench strategies",
+        "jitney bench strategies --quick",
         "jitney bench strategies --runs 1 -o results",
     ),
     _engine_verb("scaling", ScalingOptions, "jitney bench scaling --sizes 1,4,16,64 -o results"),

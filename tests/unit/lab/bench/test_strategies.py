@@ -3,6 +3,7 @@
 from dataclasses import replace
 from threading import Event
 
+import numpy as np
 import pytest
 
 from jitney.config import Settings
@@ -16,7 +17,7 @@ from jitney_lab.bench import in_process, overhead
 from jitney_lab.bench.in_process import EngineRun, engine_target, for_bench
 from jitney_lab.bench.overhead import measure as measure_overhead
 from jitney_lab.bench.strategies import CHANGES, CONTINUOUS, STATIC, fitting_rate, measure
-from jitney_lab.bench.workload import Job, Workload, equal, mixed
+from jitney_lab.bench.workload import Job, Workload, equal, mixed, uneven
 
 WAIT_S = 120.0
 FAKE = Settings(backend="fake", max_num_seqs=4)
@@ -43,14 +44,16 @@ def test_strategies_give_figures_for_each_workload_and_run() -> None:
     assert order[:3] == ["sequential", "continuous", "static"]
 
 
-def run_at_once(name: str, load: Workload, monkeypatch: pytest.MonkeyPatch) -> EngineRun:
+def run_at_once(
+    name: str, load: Workload, monkeypatch: pytest.MonkeyPatch, settings: Settings = FAKE
+) -> EngineRun:
     """A load under a strategy. The engine looks at none of it before all of it was sent."""
     all_sent = Event()
 
     def hold() -> None:
         assert all_sent.wait(WAIT_S), "not all requests were sent in time"
 
-    with engine_target(for_bench(FAKE, **CHANGES[name])) as target:
+    with engine_target(for_bench(settings, **CHANGES[name])) as target:
         monkeypatch.setattr(target.engine, "stop_gathering", all_sent.set)
         target.engine._inbox.send(hold)
         run = target.run(load, gathers=True)
@@ -66,6 +69,23 @@ def test_static_groups_waste_steps_where_continuous_does_not(
     assert static.wasted > 0.2
     assert continuous.wasted == 0.0
     assert continuous.mean_batch > static.mean_batch > 1.0
+
+
+@pytest.mark.parametrize(("slots", "token_share"), [(4, 0.0), (4, 1.0), (16, 1.0)])
+def test_the_quick_load_tells_groups_from_none_on_every_machine(
+    slots: int, token_share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards `--quick`: its p95 is far lower without groups, whether all passes cost the same or
+    each as much as its tokens. Counted, not timed."""
+    late, settings = {}, replace(FAKE, max_num_seqs=slots)
+    for name in (STATIC, CONTINUOUS):
+        run = run_at_once(name, uneven(slots, seed=1), monkeypatch, settings)
+        sizes = [tick.decode_tokens + tick.prefill_tokens for tick in run.ticks]
+        costs = [(1 - token_share) * 8 + token_share * size for size in sizes]
+        moments = [tick.at for tick in run.ticks]
+        ended = [moments.index(each.token_times[-1]) for each in run.requests]
+        late[name] = np.percentile([sum(costs[: at + 1]) for at in ended], 95)
+    assert late[CONTINUOUS] < 0.6 * late[STATIC]
 
 
 def test_equal_lengths_favour_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
