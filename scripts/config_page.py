@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from jitney.config.definitions import Group, variable_name
 from jitney.config.foreign_names import FOREIGN_NAMES, SYNONYMS, TABLES, ForeignName
+from jitney.config.forms import SWITCH
 from jitney.config.keyfile import FIELDS
 from jitney.config.settings import known_serve_settings, known_settings
 
@@ -88,8 +89,8 @@ these spellings:
 """
 
 _TABLES_HEAD = """\
-In a file the settings may be inside ThemisDB's tables, all of them or the inner ones. The tables
-choose nothing; `llamacpp` does not choose the backend.
+In a file the settings may be inside ThemisDB's tables, all of them or the inner ones. The table
+`llamacpp` is `backend: llamacpp`; the others choose nothing.
 """
 
 
@@ -130,7 +131,8 @@ def _other_words() -> list[str]:
     return [
         _WORDS_HEAD,
         _table(("word", "setting", "in the environment", "from"), names),
-        "These have other values. A value without a meaning here is refused:\n",
+        "These have other values. A value without a meaning here is refused, or taken with a "
+        "warning.\n`enabled: false` stands above what the same file says of `max_num_seqs`.\n",
         _table(("word", "value", "stands for", "from"), meanings),
         _SPELLINGS_HEAD,
         _table(("setting", "value", "stands for"), spellings),
@@ -142,12 +144,17 @@ def _other_words() -> list[str]:
 
 def _meaning_rows(word: ForeignName) -> list[tuple[str, ...]]:
     rows = [
-        (
-            f"`{str(value).lower()}`",
-            "what jitney always does" if ours is None else f"`{word.setting}: {ours}`",
-        )
-        for value, ours in word.values
+        (f"`{str(value).lower()}`", ", ".join(f"`{name}: {ours}`" for name, ours in meant.items()))
+        for value, meant in word.values
     ]
+    others = "any other" if word.values else "any"
     if word.advice:
-        rows.append(("any other" if word.values else "any", f"refused: {word.advice}"))
-    return [(f"`{word.name}`", value, stands, word.origin) for value, stands in rows]
+        rows.append((others, f"refused: {word.advice}"))
+    elif word.note:
+        rows.append((others, f"nothing, with a warning: {word.note}"))
+    elif word.form is not SWITCH:
+        rows.append((others, f"the same number of `{word.setting}`"))
+    return [
+        (f"`{word.name}`", value, stands or "what jitney always does", word.origin)
+        for value, stands in rows
+    ]

@@ -9,11 +9,12 @@ import math
 import threading
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import Any, Self
 
+from jitney.api.batch_result import BatchRequest, BatchResult, result_of
 from jitney.api.callbacks import check_plain
 from jitney.api.llm import LLM
 from jitney.api.outputs import RequestOutput
@@ -21,7 +22,6 @@ from jitney.api.prompts import PromptInput
 from jitney.api.submission import PriorityInput
 from jitney.config import resolve
 from jitney.config.forms import SWITCH, Form, read_named, whole_number
-from jitney.core.events import FinishReason
 from jitney.core.params import SamplingParams
 from jitney.core.request import RequestId
 from jitney.engine.clock import SystemClock, epoch_offset_s
@@ -36,6 +36,8 @@ GenerationConfig = SamplingParams
 BatchStats = Stats
 """The engine's statistics have all fields of the seed's, and more."""
 
+LOOK_S = 60.0
+"""How long an engine has to say who waits."""
 
 WAIT_MS = 100
 """How long a batch waits to fill up by default; the seed's value."""
@@ -57,7 +59,8 @@ class BatchingStrategy(StrEnum):
 
 
 class RequestPriority(IntEnum):
-    """With `enable_priority` the highest is served first. Over HTTP, numbers count down instead."""
+    """With `enable_priority` the highest is served first. As numbers over HTTP they need
+    `priority_numbers: levels`."""
 
     Low = 0
     Normal = 1
@@ -103,8 +106,8 @@ class BatchConfig:
         object.__setattr__(self, "strategy", strategy)
         if self.num_workers != 1:
             raise ConfigError(
-                "num_workers is 1: one engine runs every batch; raise max_batch_size, or start "
-                f"several processors in processes of their own ({self.num_workers!r:.80} is given)."
+                f"num_workers is {self.num_workers}, and a processor has one engine; leave it out, "
+                "or let `jitney serve --replicas` run several behind one address."
             )
         if self.min_batch_size > 1 and strategy is not BatchingStrategy.Adaptive:
             raise ConfigError(
@@ -135,85 +138,6 @@ class BatchConfig:
         }
 
 
-@dataclass(slots=True, kw_only=True)
-class BatchRequest:
-    """One request and its result, which is filled in when it ends.
-
-    Times are milliseconds since 1970, and None if the moment never came.
-    """
-
-    id: RequestId
-    prompt: PromptInput
-    config: SamplingParams
-    created_at: float
-    generated_tokens: list[int] = field(default_factory=list)
-    generated_text: str = ""
-    log_probs: list[float] = field(default_factory=list)
-    started_at: float | None = None
-    completed_at: float | None = None
-    stop_reason: FinishReason | None = None
-    """stop, length, abort (it was cancelled), deadline or error."""
-
-    @property
-    def max_tokens(self) -> int | None:
-        """How many tokens it may generate; None is as many as fit."""
-        return self.config.max_tokens
-
-    @property
-    def cumulative_log_prob(self) -> float:
-        """The sum of its tokens' log probabilities."""
-        return sum(self.log_probs)
-
-    @property
-    def completed(self) -> bool:
-        """Whether it has ended, with or without an error."""
-        return self.completed_at is not None
-
-    def get_latency(self) -> float | None:
-        """Milliseconds of processing, from its start to its end."""
-        if self.started_at is None or self.completed_at is None:
-            return None
-        return self.completed_at - self.started_at
-
-    def get_queue_time(self) -> float | None:
-        """Milliseconds in the queue: until its start, or until its end if it never started."""
-        until = self.completed_at if self.started_at is None else self.started_at
-        return None if until is None else until - self.created_at
-
-    def mark_completed(self, output: RequestOutput | None, now: float) -> None:
-        """Copy the output, if there is one."""
-        self.completed_at, self.stop_reason = now, FinishReason.FAILED
-        if output is None:
-            return
-        (completion,) = output.outputs
-        self.generated_tokens, self.generated_text = completion.token_ids, completion.text
-        scored = zip(completion.logprobs or [], completion.token_ids, strict=True)
-        self.log_probs = [position[token].logprob for position, token in scored]
-        self.stop_reason = FinishReason(completion.finish_reason)
-        self.completed_at = self.created_at + output.metrics.latency * 1e3
-        if output.metrics.queue_time is not None:
-            self.started_at = self.created_at + output.metrics.queue_time * 1e3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchResult:
-    """What the callback gets, once for each accepted request."""
-
-    request_id: RequestId
-    tokens: list[int]
-    text: str
-    log_probs: list[float]
-    total_log_prob: float
-    num_tokens: int
-    stop_reason: FinishReason
-    latency_ms: float
-    """Processing time, without the time in the queue."""
-    queue_time_ms: float
-    error: JitneyError | None
-    """Why it failed or was late. The tokens made before that are in the result."""
-    request: BatchRequest
-
-
 ResultCallback = Callable[[BatchResult, Any], object]
 """Called with a result and the processor's `user_data` (Any: what the caller gave)."""
 
@@ -239,14 +163,16 @@ class BatchProcessor:
                 "tokenizer: the model brings its own."
             )
         check_plain("result_callback", result_callback)
-        self._model = model
+        self.model = model
+        self.config = config or (None if isinstance(model, LLM) else BatchConfig())
+        """None if a given `LLM` keeps its own settings."""
+        self.result_callback = result_callback
+        self.user_data = user_data
         self._settings = {**(config or BatchConfig()).settings(), **settings}
-        self._callback = result_callback
-        self._user_data = user_data
         self._llm: LLM | None = None
         self._starting = threading.Lock()
         self._ended = threading.Condition()
-        self._open: set[RequestId] = set()
+        self._open: dict[RequestId, BatchRequest] = {}
         """Requests whose submission has begun, and whose callback has not ended."""
         self._calling = threading.local()
         """The request of a thread's latest callback."""
@@ -259,7 +185,7 @@ class BatchProcessor:
         with self._starting:
             if self.is_running:
                 return
-            model, settings = self._model, self._settings
+            model, settings = self.model, self._settings
             self._llm = model if isinstance(model, LLM) else LLM(model, config=None, **settings)
             self.is_running = True
 
@@ -287,7 +213,7 @@ class BatchProcessor:
         with self._ended:
             if not self.is_running:
                 raise EngineStopped("The processor was stopped; call start again.")
-            self._open.add(request.id)
+            self._open[request.id] = request
         try:
             llm.submit(
                 prompt,
@@ -309,15 +235,34 @@ class BatchProcessor:
         """
         return self._loaded().stats()
 
+    @property
+    def stats(self) -> BatchStats:
+        """The same as `get_stats()`."""
+        return self.get_stats()
+
+    @property
+    def queue(self) -> list[BatchRequest]:
+        """The requests that wait to run, the next one first; none before `start` or after `stop`.
+
+        The engine says it between two ticks, and lists 256 at most. Raises TimeoutError if it is
+        stuck.
+        """
+        llm = self._llm
+        if llm is None or not self.is_running:
+            return []
+        waiting = llm.engine.look().result(LOOK_S).waiting
+        with self._ended:
+            return [self._open[row.request_id] for row in waiting if row.request_id in self._open]
+
     def stop(self, drain_s: float = DRAIN_S) -> None:
         """Refuse new requests, and wait at most `drain_s` seconds for the results of the others."""
         with self._ended:
             self.is_running = False
-        if self._llm is not None and self._llm is not self._model:
+        if self._llm is not None and self._llm is not self.model:
             self._llm.close(drain_s)
             return
         # A callback that stops cannot wait for its own end, nor another one for it.
-        self._end(getattr(self._calling, "request_id", None))
+        self._end(getattr(self._calling, "request_id", RequestId("")))
         with self._ended:
             self._ended.wait_for(lambda: not self._open, min(drain_s, threading.TIMEOUT_MAX))
 
@@ -339,32 +284,16 @@ class BatchProcessor:
         self._calling.request_id = request.id
         try:
             request.mark_completed(output, _now_ms())
-            if self._callback is None:
+            if self.result_callback is None:
                 return None
-            return self._callback(_result(request, error), self._user_data)
+            return self.result_callback(result_of(request, error), self.user_data)
         finally:
             self._end(request.id)
 
-    def _end(self, request_id: RequestId | None) -> None:
+    def _end(self, request_id: RequestId) -> None:
         with self._ended:
-            self._open -= {request_id}
+            self._open.pop(request_id, None)
             self._ended.notify_all()
-
-
-def _result(request: BatchRequest, error: JitneyError | None) -> BatchResult:
-    return BatchResult(
-        request_id=request.id,
-        tokens=request.generated_tokens,
-        text=request.generated_text,
-        log_probs=request.log_probs,
-        total_log_prob=request.cumulative_log_prob,
-        num_tokens=len(request.generated_tokens),
-        stop_reason=request.stop_reason or FinishReason.FAILED,
-        latency_ms=request.get_latency() or 0.0,
-        queue_time_ms=request.get_queue_time() or 0.0,
-        error=error,
-        request=request,
-    )
 
 
 def _check_agrees(llm: LLM, settings: dict[str, object]) -> None:

@@ -2,8 +2,8 @@
 
 So a file of LlamaCppEx, ThemisDB, ZigLlama, the Mini-GPT course, llama.cpp or vLLM works here. Most
 words are another name of a setting. Some have other values, and so a form. A value without a
-meaning here is refused with advice; nothing is ignored. `resolve`, the command line and the
-reference page read the table. Pure; any thread.
+meaning here is refused with advice, or taken with a note; nothing is ignored. `resolve`, the
+command line and the reference page read the table. Pure; any thread.
 """
 
 from collections.abc import Mapping
@@ -22,15 +22,20 @@ class ForeignName:
     origin: str
     form: Form | None = None
     """How its own values are written."""
-    values: tuple[tuple[object, str | None], ...] = ()
-    """Pairs of such a value and the setting's value; None is what jitney always does."""
+    values: tuple[tuple[object, Mapping[str, str]], ...] = ()
+    """Pairs of such a value and the settings that it means; without any, it is what jitney always
+    does. What it says of another setting than its own stands above that setting's own names."""
     advice: str = ""
-    """The message for every other value."""
+    """Why every other value is refused; without it, the setting takes them."""
+    note: str = ""
+    """Why it has no effect, and is taken all the same."""
 
 
 LLAMACPPEX = "LlamaCppEx"
 THEMISDB = "ThemisDB"
 COURSE = "the Mini-GPT course"
+STATIC_LOOP = f"the static loop of {COURSE}"
+CONTINUOUS_LOOP = f"the continuous loop of {COURSE}"
 ZIGLLAMA = "ZigLlama"
 LLAMACPP = "llama.cpp"
 VLLM = "vLLM"
@@ -46,13 +51,13 @@ FOREIGN_NAMES: tuple[ForeignName, ...] = (
         THEMISDB,
         # `on` would exclude OpenVINO, which has no such choice.
         SWITCH,
-        ((True, "auto"), (False, "off")),
+        ((True, {"flash_attention": "auto"}), (False, {"flash_attention": "off"})),
     ),
     ForeignName("max_batch_size", "max_num_seqs", f"{THEMISDB}, {ZIGLLAMA}"),
     ForeignName("n_parallel", "max_num_seqs", LLAMACPPEX),
     ForeignName("parallel", "max_num_seqs", LLAMACPP),
-    ForeignName("max_batch", "max_num_seqs", COURSE),
-    ForeignName("max_inflight", "max_num_seqs", COURSE),
+    ForeignName("max_batch", "max_num_seqs", STATIC_LOOP),
+    ForeignName("max_inflight", "max_num_seqs", CONTINUOUS_LOOP),
     ForeignName("n_batch", "max_num_batched_tokens", f"{LLAMACPPEX}, {LLAMACPP}"),
     ForeignName("batch_size", "max_num_batched_tokens", f"{LLAMACPPEX}, {LLAMACPP}"),
     ForeignName("chunk_size", "prefill_chunk", LLAMACPPEX),
@@ -67,46 +72,33 @@ FOREIGN_NAMES: tuple[ForeignName, ...] = (
         "strategy",
         THEMISDB,
         SWITCH,
-        ((True, "continuous"),),
-        "requests always share forward passes here; leave it out, and set max_num_seqs to 1 "
-        "for one request at a time",
+        ((True, {"strategy": "continuous"}), (False, {"max_num_seqs": "1"})),
     ),
-    ForeignName("batching_strategy", "strategy", ZIGLLAMA),
+    ForeignName("batching_strategy", "strategy", OLDER),
     ForeignName("scheduler_policy", "policy", THEMISDB),
     ForeignName("scheduling_policy", "policy", VLLM),
     ForeignName(
-        "enable_priority", "policy", ZIGLLAMA, SWITCH, ((True, "priority"), (False, "fifo"))
+        "enable_priority",
+        "policy",
+        ZIGLLAMA,
+        SWITCH,
+        ((True, {"policy": "priority"}), (False, {"policy": "fifo"})),
     ),
     ForeignName("max_wait_time_ms", "max_wait_ms", ZIGLLAMA),
     ForeignName("batch_timeout", "max_wait_ms", LLAMACPPEX),
     ForeignName(
         "idle_ms",
         None,
-        COURSE,
+        CONTINUOUS_LOOP,
         number(0.0, 86_400_000.0),
-        advice="an idle engine sleeps until a request comes and polls no queue; leave it out",
+        note="an idle engine sleeps until a request comes, and nothing polls the queue",
     ),
-    ForeignName("prefill_batch", "prefill_batch_size", COURSE),
-    ForeignName("decode_batch", "decode_batch_size", COURSE),
+    ForeignName("prefill_batch", "prefill_batch_size", OLDER),
+    ForeignName("decode_batch", "decode_batch_size", OLDER),
     ForeignName("max_queue", "max_num_queued_reqs", LLAMACPPEX),
     ForeignName("max_queue_size", "max_num_queued_reqs", ZIGLLAMA),
-    ForeignName(
-        "num_workers",
-        None,
-        ZIGLLAMA,
-        whole_number(1, 4096),
-        ((1, None),),
-        "an engine is one process with one batch; leave it out, set threads for the cores of "
-        "a forward pass, or run several servers behind a load balancer",
-    ),
-    ForeignName(
-        "enable_metrics",
-        None,
-        THEMISDB,
-        SWITCH,
-        ((True, None),),
-        "metrics are always counted; leave it out",
-    ),
+    # One worker needs no replicas, and so no Ray.
+    ForeignName("num_workers", "replicas", ZIGLLAMA, whole_number(1, 1024), ((1, {}),)),
     ForeignName("target_tick_ms", "target_stall_ms", OLDER),
     ForeignName(
         "cache_tokens",
@@ -128,7 +120,7 @@ FOREIGN_NAMES: tuple[ForeignName, ...] = (
         "jobs_dir",
         OLDER,
         SWITCH,
-        ((True, None),),
+        ((True, {}),),
         "jobs_dir says it now; leave it out, and set jobs_dir to none for no files and batches",
     ),
     ForeignName("cache", "cache_dir", OLDER),
@@ -138,7 +130,10 @@ FOREIGN_NAMES: tuple[ForeignName, ...] = (
 
 TABLES = ("llm_plugins", "llamacpp", "optimizations", "continuous_batching")
 """ThemisDB's tables that settings may be in within a file. Each may be inside those before it, or
-alone. They choose nothing."""
+alone."""
+
+PLUGINS = ("llamacpp",)
+"""Tables that choose the backend of their name."""
 
 SYNONYMS: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
     {

@@ -5,6 +5,7 @@ Called at start-up, from one thread; reads one file and nothing else.
 """
 
 import difflib
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,11 +15,13 @@ from typing import Any, Literal
 from jitney.config import file as settings_file
 from jitney.config.combinations import refuse_conflicts
 from jitney.config.definitions import DEFAULT, flag_name, variable_name
-from jitney.config.foreign_names import FOREIGN_NAMES, TABLES, ForeignName
+from jitney.config.foreign_names import FOREIGN_NAMES, PLUGINS, TABLES, ForeignName
 from jitney.config.forms import read_named, value_text
 from jitney.config.machine import cache_folder, jobs_folder
 from jitney.config.settings import ServeSettings, Settings, known_serve_settings, known_settings
 from jitney.errors import ConfigError
+
+_log = logging.getLogger("jitney")
 
 SPELLED_MAX = 160
 """How much of an unknown name a message repeats; all tables together have 54 characters."""
@@ -58,6 +61,10 @@ class _Assignment:
     source: str
     is_meaning: bool = False
     """Whether it is the meaning of another system's word, and not the written value."""
+    is_above: bool = False
+    """Whether it stands above other values in the same source."""
+    origin: str = ""
+    """The system whose word it was, in words."""
 
 
 def resolve(
@@ -86,10 +93,10 @@ def resolve(
     sources = dict.fromkeys(known, DEFAULT)
     for layer in layers:
         found: dict[str, tuple[_Assignment, object]] = {}
-        for assignment in _translate(layer):
+        for assignment in sorted(_translate(layer), key=lambda each: not each.is_above):
             value = known[assignment.name].read(assignment.value, f" in {assignment.source}")
             first, other = found.setdefault(assignment.name, (assignment, value))
-            if first is not assignment:
+            if first is not assignment and not first.is_above:
                 _refuse_twice(first, assignment, is_equal=other == value)
         values |= {name: value for name, (_, value) in found.items()}
         sources |= {name: first.source for name, (first, _) in found.items()}
@@ -142,6 +149,8 @@ def _from_table(
             name = _known_name(name, spelled, source, _known_names(), tables=TABLES)
             yield _Assignment(name, value, source if spelled == name else f"{source}: {spelled}")
         elif isinstance(value, dict | None):
+            if name in PLUGINS:
+                yield _Assignment("backend", name, f"{source}: {spelled}", is_meaning=True)
             yield from _from_table(value or {}, source, within, inner[inner.index(name) + 1 :])
         else:
             raise ConfigError(
@@ -193,7 +202,11 @@ def _known_name(
         return key
     close = nearest(key, [*names, *tables])
     hint = "`jitney config show` lists all settings"
-    if close is not None:
+    served = {each.name: each.name for each in known_serve_settings()}
+    served |= {word.name: served[word.setting] for word in FOREIGN_NAMES if word.setting in served}
+    if key in served:
+        hint = f"`jitney serve` has it as {flag_name(served[key])}"
+    elif close is not None:
         hint = f"the nearest known one is {spell(close)}"
     raise ConfigError(f"Unknown setting {spelled[:SPELLED_MAX]} in {place}; {hint}.")
 
@@ -214,7 +227,7 @@ def _translate(layer: list[_Assignment]) -> Iterator[_Assignment]:
             yield from _meaning_of(word, assignment)
         else:
             assert word.setting is not None, f"{word.name} names a setting"
-            yield replace(assignment, name=word.setting)
+            yield replace(assignment, name=word.setting, origin=word.origin)
 
 
 def _meaning_of(word: ForeignName, assignment: _Assignment) -> Iterator[_Assignment]:
@@ -222,16 +235,26 @@ def _meaning_of(word: ForeignName, assignment: _Assignment) -> Iterator[_Assignm
     assert word.form is not None, f"{word.name} has values of its own"
     value = read_named(word.form, word.name, assignment.value, f" in {assignment.source}")
     values = dict(word.values)
-    if value not in values:
+    if word.note:
+        _log.warning("%s (%s) has no effect: %s", word.name, assignment.source, word.note)
+    elif value not in values and word.advice:
         found = f"{word.name} is {value_text(assignment.value)} in {assignment.source}"
         raise ConfigError(f"{found}, and {word.advice}.")
-    if word.setting is not None and values[value] is not None:
-        yield _Assignment(word.setting, values[value], assignment.source, is_meaning=True)
+    elif value not in values:
+        assert word.setting is not None, f"{word.name} has values of a setting"
+        yield replace(assignment, name=word.setting, is_meaning=True)
+    for name, meaning in values.get(value, {}).items():
+        is_above = name != word.setting
+        yield replace(assignment, name=name, value=meaning, is_meaning=True, is_above=is_above)
 
 
 def _refuse_twice(first: _Assignment, second: _Assignment, *, is_equal: bool) -> None:
     """Refuse one setting under two names, unless another system's word means the same value."""
-    places = " and ".join(dict.fromkeys((first.source, second.source)))
+    both = (first, second)
+    told = [each.source for each in both]
+    if first.origin and second.origin:
+        told = [f"{each.source} ({each.origin})" for each in both]
+    places = " and ".join(dict.fromkeys(told))
     if not first.is_meaning and not second.is_meaning:
         raise ConfigError(
             f"{first.name} is given twice, under two of its names, in {places}; leave one out."

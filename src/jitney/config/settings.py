@@ -34,9 +34,13 @@ KvCacheDtype = Literal["auto", "uint8", "bfloat16", "float16", "float32"]
 FlashAttention = Literal["auto", "on", "off"]
 BatchInvariant = Literal["auto", "on", "off"]
 PerSequence = Literal["overcommit", "even"]
+PriorityNumbers = Literal["vllm", "levels"]
 
 KV_TOKENS_DEFAULT = 16_384
 """`kv_tokens` when neither it nor `memory_limit` is given, unless `max_model_len` is larger."""
+
+GPU_LAYERS_ALL = -1
+"""`gpu_layers` for as many as there can be: where there is no GPU, none."""
 
 BYTES_MAX = 2**50
 JOBS_BYTES_DEFAULT = 16 * 2**30
@@ -91,8 +95,9 @@ class Settings:
     threads: Annotated[int, whole_number(1, 1024)] | None = _model(
         "Threads of the forward pass.", default_text="the usable cores", short="-t"
     )
-    gpu_layers: Annotated[int, whole_number(-1, 10_000)] = _model(
-        "Layers of the model on the GPU, if llama.cpp was built for one; -1 is all.",
+    gpu_layers: Annotated[int, whole_number(GPU_LAYERS_ALL, 10_000)] = _model(
+        "Layers of the model on the GPU, if llama.cpp was built for one; -1 is as many as there "
+        "can be, and none without a GPU.",
         short="-ngl",
         default=0,
     )
@@ -309,6 +314,13 @@ class ServeSettings:
         "Seconds that a client may read nothing, with full buffers, before it is cut off.",
         default=30.0,
     )
+    priority_numbers: PriorityNumbers | None = _server(
+        "Whose numbers the priorities of calls are. vllm: 0 is normal, -1 high, below that "
+        "critical, above 0 low. levels: 0 is low, 1 normal, 2 high, 3 critical. Names need "
+        "neither.",
+        default_text="a number that the two read differently is refused where priorities count",
+    )
+    enable_metrics: bool = _server("Whether there is a /metrics for Prometheus.", default=True)
     otlp_endpoint: Annotated[str, text_line(1, 2048)] | None = _server(
         "Where to send OpenTelemetry spans; needs the extra `otel`."
     )

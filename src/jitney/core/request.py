@@ -19,8 +19,8 @@ RequestId = NewType("RequestId", str)
 class Priority(IntEnum):
     """Classes of service. Under the policy `priority` the higher class is served first.
 
-    Here a larger number is a higher class. Over HTTP it is the opposite, because that field is
-    vLLM's.
+    Here a larger number is a higher class. Over HTTP a number may also be vLLM's, where the lower
+    one is served first.
     """
 
     LOW = 0

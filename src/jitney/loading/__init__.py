@@ -12,6 +12,7 @@ from jitney.backends.kinds import all_kinds, kind_of, load_process
 from jitney.backends.trials.trial import Payload, payload_of
 from jitney.backends.trials.trial_process import NO_END, TrialResult
 from jitney.config import Settings
+from jitney.config.settings import GPU_LAYERS_ALL
 from jitney.core.backend import Backend
 from jitney.errors import ConfigError, ModelError, SetupError
 from jitney.loading.model_source import source_if_there, source_of
@@ -36,6 +37,12 @@ def load_backend(settings: Settings) -> Backend:
     kind = kind_of(select_backend(settings).name)
     source = source_of(settings) if kind.takes_model else None
     values = values_of(kind, settings, source)
+    if settings.gpu_layers == GPU_LAYERS_ALL and not values.get("gpu_layers"):
+        _log.warning(
+            "gpu_layers is %d, as many as there can be, and none are on a GPU: %s runs on the CPU",
+            GPU_LAYERS_ALL,
+            kind.title,
+        )
     if source is not None:
         _note_use(source, Path(str(values["model"])), settings.cache_dir)
     if settings.backend_process:

@@ -12,12 +12,16 @@ from jitney.backends.kind import Kind, Library, threads_of
 from jitney.backends.trials.trial import Trial, TrialResults
 from jitney.backends.trials.trial_process import EXIT_REFUSED, TrialResult
 from jitney.config import Settings
+from jitney.config.settings import GPU_LAYERS_ALL
 from jitney.errors import ConfigError, MissingDependency
 from jitney.models.files import Stamp
 
 FEW_SEQUENCES = 8
 """With more sequences than this, the preferred backend was faster in every measurement. With fewer,
 the result depends on the machine and on the compiler."""
+
+_TAKEN_BY_ALL = {"gpu_layers": GPU_LAYERS_ALL}
+"""Values that every backend takes, though only one of them has the setting."""
 
 _DEFAULTS = {each.name: each.default for each in fields(Settings)}
 
@@ -75,7 +79,7 @@ def select(settings: Settings, candidates: Sequence[BackendState]) -> Selection 
         raise MissingDependency(_why_none(candidates, accepting))
     if len(able) == 1:
         return Selection(able[0].kind.name, _reason_alone(able[0], candidates))
-    if settings.max_num_seqs <= FEW_SEQUENCES:
+    if settings.max_num_seqs <= FEW_SEQUENCES or settings.gpu_layers == GPU_LAYERS_ALL:
         return None
     return Selection(
         able[0].kind.name,
@@ -84,8 +88,8 @@ def select(settings: Settings, candidates: Sequence[BackendState]) -> Selection 
 
 
 def is_given(settings: Settings, name: str) -> bool:
-    """Whether a setting differs from its default."""
-    return bool(getattr(settings, name) != _DEFAULTS[name])
+    """Whether a setting differs from its default, and not every backend takes its value."""
+    return getattr(settings, name) not in (_DEFAULTS[name], _TAKEN_BY_ALL.get(name))
 
 
 def refuse_unusable(name: str, failure: str | None, *, setting: str = "backend") -> None:

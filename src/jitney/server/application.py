@@ -70,6 +70,7 @@ _INSTEAD = {
     "/api/tags": _MODELS,
     "/api/version": "use /version",
     "/ping": "use /health",
+    "/metrics": "enable_metrics is false here",
     "/files": "use /v1/files",
     "/batches": "use /v1/batches",
     **dict.fromkeys(("/embedding", "/embeddings", "/v1/embeddings"), _NO_EMBEDDINGS),

@@ -54,15 +54,13 @@ def make_router(service: Service) -> APIRouter:
     async def reprioritise(
         request: Request, reply_id: str, priority: str = Query(max_length=PRIORITY_CHARACTERS_MAX)
     ) -> Response:
-        """Put a call into another class: by its name, or by a number as vLLM has them."""
+        """Put a call into another class: by its name, or by a number as in the field `priority`."""
         value = int(priority) if _NUMBER.fullmatch(priority) else priority
         if isinstance(value, str) and value.upper() not in Priority.__members__:
             raise InvalidRequest(
-                "priority must be low, normal, high or critical, or a whole number as vLLM has "
-                "them: 0 is normal, -1 high, below that critical, above 0 low.",
-                "priority",
+                "priority must be low, normal, high or critical, or a whole number.", "priority"
             )
-        chosen = allowed_priority(value, Call.of(request.scope).caller.key)
+        chosen = allowed_priority(service, value, Call.of(request.scope).caller.key)
         if service.engine.settings.policy is not Policy.PRIORITY:
             raise InvalidRequest(
                 "priority has no effect here: the server does not run with the policy priority.",

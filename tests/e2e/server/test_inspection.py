@@ -8,10 +8,10 @@ from dataclasses import fields
 from functools import partial
 from typing import Any
 
-from jitney.config import Key
+from jitney.config import Key, ServeSettings
 from jitney.engine.stats import Stats
 from tests.e2e.server.conftest import Start
-from tests.e2e.server.harness import WAIT_S, Running, World, check_error, wait_until
+from tests.e2e.server.harness import MODEL, WAIT_S, Running, World, check_error, wait_until
 from tests.e2e.server.pace import SLOW, Gated
 
 KEYS = {name: f"secret-of-{name}" for name in ("one", "two")}
@@ -47,6 +47,14 @@ def asking(server: Running, **fields: Any) -> Iterator[None]:
         lines = response.iter_lines()
         next(lines)
         yield
+
+
+def test_metrics_may_be_switched_off(start: Start) -> None:
+    """Guards ThemisDB's `enable_metrics: false`: there is no such path, and the rest is there."""
+    settings = ServeSettings(served_model_name=(MODEL,), enable_metrics=False)
+    server = start(World(settings=settings))
+    assert "enable_metrics" in check_error(server.get("/metrics"), 404)["message"]
+    assert server.get("/stats").status_code == 200
 
 
 def test_every_statistic_is_told_under_its_name(server: Running) -> None:

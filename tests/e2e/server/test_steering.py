@@ -156,7 +156,7 @@ def test_who_leaves_while_paused_frees_the_place(calls: Calls) -> None:
 
 
 def test_a_call_is_put_into_another_class(calls: Calls) -> None:
-    """Guards the direction of numbers: over HTTP the lower is served first, as vLLM has it."""
+    """Guards the direction of numbers: those that only vLLM has are its own, others are refused."""
     server = calls.serve(policy=Policy.PRIORITY)
     stream = calls.begin(server)
     engine = server.service.engine
@@ -166,6 +166,8 @@ def test_a_call_is_put_into_another_class(calls: Calls) -> None:
         wait_until(partial(_is_reprioritised, engine, count), "it stayed in its class")
     check_error(stream.post("priority", "urgent"), 400, "priority")
     check_error(stream.post("priority"), 400)
+    assert "3 is low in vLLM" in check_error(stream.post("priority", 3), 400, "priority")["message"]
+    assert "and high among levels" in check_error(server.complete(priority=2), 400)["message"]
     assert _is_reprioritised(engine, 3)
 
 

@@ -19,13 +19,14 @@ from jitney import (
     BatchProcessor,
     BatchRequest,
     BatchResult,
+    FinishReason,
     GenerationConfig,
+    RequestId,
     RequestPriority,
     SamplingParams,
+    StopReason,
 )
 from jitney.config import resolve
-from jitney.core.events import FinishReason
-from jitney.core.request import RequestId
 from jitney.core.scheduler_settings import Strategy
 from jitney.errors import ConfigError, DeadlineExceeded, EngineStopped, InvalidRequest, QueueFull
 from jitney.loading import compose
@@ -121,6 +122,26 @@ def test_results_are_those_of_the_model() -> None:
         assert result.total_log_prob == pytest.approx(sum(result.log_probs))
         assert result.stop_reason is FinishReason(completion.finish_reason)
         assert result.error is None
+
+
+def test_what_the_seeds_struct_holds_are_attributes() -> None:
+    """Guards `processor.queue` and its neighbours: each was an AttributeError."""
+    results = Results(2)
+    # A third one, for which both wait, never comes.
+    config = BatchConfig(strategy="FixedSize", max_batch_size=3, max_wait_time_ms=math.inf)
+    made = processor(config, results)
+    assert (made.model, made.config, made.queue) == (None, config, [])
+    assert (made.result_callback, made.user_data) == (results, results)
+    made.start()
+    ids = [made.submit(prompt, GREEDY) for prompt in ("one", "two")]
+    assert [(each.id, each.prompt) for each in made.queue] == [(ids[0], "one"), (ids[1], "two")]
+    assert made.stats.total_requests == 2
+    made.stop(0.0)
+    assert results.all_came.wait(WAIT_S)
+    assert made.queue == []
+    with LLM(backend="fake") as llm:
+        given = BatchProcessor(llm)
+        assert (given.model, given.config) == (llm, None)
 
 
 def test_a_request_has_its_moments_in_order() -> None:
@@ -329,12 +350,13 @@ def test_the_defaults_are_the_seeds() -> None:
         "memory_limit": None,
     }
     assert GenerationConfig is SamplingParams
+    assert StopReason is FinishReason
 
 
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"num_workers": 4}, "several processors in processes of their own"),
+        ({"num_workers": 4}, "jitney serve --replicas"),
         ({"strategy": "Greedy"}, "FixedSize, DynamicTimeout, Adaptive, Continuous"),
         ({"max_wait_time_ms": math.inf}, "under FixedSize only, not DynamicTimeout"),
         ({"min_batch_size": 2}, "under Adaptive only, not DynamicTimeout"),

@@ -66,12 +66,12 @@ def test_every_verb_has_a_module(verb: Verb) -> None:
         (["run", "--kv-tokens", "none", "--max-num-seqs", "0", "hi"], "max_num_seqs is '0'"),
         (["serve", "a.gguf", "b.gguf"], "jitney serve does not take b.gguf as well; "),
         (["serve", "--cors-origin", "app.example"], "cors_origin is 'app.example' in flag"),
-        (["serve", "--num-workers", "4"], "num_workers is '4' in flag --num-workers, and an eng"),
-        (["serve", "--no-enable-metrics"], "enable_metrics is False in flag --enable-metrics, and"),
+        (["serve", "--cache-tokens", "4"], "cache_tokens is '4' in flag --cache-tokens, and unus"),
+        (["serve", "--num-workers", "0"], "num_workers is '0' in flag --num-workers; expected a"),
         (["serve", "--policy", "none_such:A"], "none_such:A' in flag --policy, which cannot be"),
         (["serve", "--config", "{folder}"], "is a folder; name the settings file in it."),
     ],
-    ids=["no slot", "two models", "no origin", "workers", "no metrics", "no policy", "a folder"],
+    ids=["no slot", "two models", "no origin", "cache", "no worker", "no policy", "a folder"],
 )
 def test_a_mistake_is_told_in_our_own_words(
     words: list[str], sentence: str, capsys: pytest.CaptureFixture[str], tmp_path: Path

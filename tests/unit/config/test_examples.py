@@ -14,6 +14,7 @@ FOLDER = Path(__file__).parents[3] / "examples"
 FILES = sorted(FOLDER.glob("*.yaml"))
 EXPECTED: dict[str, dict[str, object]] = {
     "llamacppex-adr-005": {
+        "gpu_layers": -1,
         "kv_tokens": 8192,
         "max_num_seqs": 8,
         "max_num_batched_tokens": 512,
@@ -27,9 +28,7 @@ EXPECTED: dict[str, dict[str, object]] = {
     },
     "minigpt-course": {
         "max_num_seqs": 16,
-        "mix": Mix.SEPARATE,
-        "prefill_batch_size": 4,
-        "decode_batch_size": 16,
+        "strategy": Strategy.CONTINUOUS,
     },
     "themisdb": {
         "kv_tokens": 131_072,

@@ -1,5 +1,6 @@
 """Tests of `jitney.config.foreign_names`: each works or is refused in a sentence."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -125,19 +126,23 @@ def test_a_word_put_differently_is_translated_or_refused_in_a_sentence(
     values = dict(word.values)
     for value in candidates:
         text = f"{word.name.upper()}: {str(value).lower()}\n"
-        if value not in values:
+        source = f"file {tmp_path}/a.yaml: {word.name.upper()}"
+        if value not in values and not word.advice:
+            found = read(tmp_path, text)
+            taken = {name for name, each in found.sources.items() if each == source}
+            assert taken == {word.setting} - {None}
+            assert word.setting is None or value_of(found, word.setting) == value
+        elif value not in values:
             with pytest.raises(ConfigError) as refused:
                 read(tmp_path, text)
             assert str(refused.value).startswith(f"{word.name} is {value} in file ")
             assert str(refused.value).endswith(f": {word.name.upper()}, and {word.advice}.")
             assert "leave it out" in word.advice
-        elif values[value] is None:
-            assert set(read(tmp_path, text).sources.values()) == {"default"}
         else:
-            assert word.setting is not None
             found = read(tmp_path, text)
-            assert value_of(found, word.setting) == values[value]
-            assert found.sources[word.setting] == f"file {tmp_path}/a.yaml: {word.name.upper()}"
+            meant = {name: KNOWN[name].form.read(each) for name, each in values[value].items()}
+            assert {name: value_of(found, name) for name in meant} == meant
+            assert {name for name, each in found.sources.items() if each == source} == {*meant}
     with pytest.raises(ConfigError, match=f"{word.name} is 'perhaps' in .*; expected "):
         read(tmp_path, f"{word.name}: perhaps\n")
     with pytest.raises(ConfigError, match=f"{word.name} is 'x' in environment JITNEY_"):
@@ -151,7 +156,17 @@ def test_a_word_put_differently_is_translated_or_refused_in_a_sentence(
         ("policy: fair\nenable_priority: false\n", "policy is 'fair' by .* and 'fifo' by "),
         ("enabled: true\nstrategy: static\n", "strategy is 'continuous' by .* and 'static' by "),
         ("use_flash_attn: true\nflash_attn: off\n", "leave one of them out"),
-        ("max_batch: 3\nmax_inflight: 3\n", "max_num_seqs is given twice"),
+        (
+            "MAX_BATCH: 3\nMAX_INFLIGHT: 3\n",
+            "max_num_seqs is given twice, under two of its names, ",
+        ),
+        (
+            "MAX_BATCH: 3\nMAX_INFLIGHT: 3\n",
+            r"BATCH \(the static loop of the Mini-GPT course\) and ",
+        ),
+        ("MAX_BATCH: 3\nMAX_INFLIGHT: 3\n", r"FLIGHT \(the continuous loop of .*\); leave one out"),
+        ("num_workers: 3\nreplicas: 2\n", "replicas is 3 by .* and 2 by .*; leave one"),
+        ("llamacpp:\nbackend: openvino\n", "'llamacpp' by .*: llamacpp and 'openvino' by "),
     ],
 )
 def test_two_words_that_contradict_each_other_are_refused(
@@ -181,7 +196,8 @@ def test_a_word_of_the_server_is_unknown_where_only_the_engine_is_set(
     word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Guards `LLM(...)` and `jitney run`: such a word was taken, and nothing used it."""
-    with pytest.raises(ConfigError, match=f"Unknown setting {word} in the arguments"):
+    sentence = f"Unknown setting {word} in the arguments; `jitney serve` has it as --"
+    with pytest.raises(ConfigError, match=sentence):
         resolve({word: True}, None, {}, given_as="argument")
     assert main(["run", flag_name(word), "hi"]) == 2
     assert f"There is no option {flag_name(word)} of jitney run" in capsys.readouterr().err
@@ -215,12 +231,40 @@ def test_themisdb_as_printed(tmp_path: Path) -> None:
     lost = "\n".join(line.strip() for line in PRINTED.splitlines())
     flat = "\n".join(line.strip() for line in PRINTED.splitlines()[5:])
     nested, *others = (read(tmp_path, text).settings for text in (PRINTED, lost, flat))
-    assert others == [nested, nested]
+    # Without its tables it names no plugin.
+    assert others == [nested, replace(nested, backend="auto")]
+    assert nested.backend == "llamacpp"
     assert (nested.strategy, nested.policy) == (Strategy.CONTINUOUS, Policy.PRIORITY)
     assert (nested.max_num_seqs, nested.min_batch_size, nested.max_wait_ms) == (32, 1, 50)
     assert (nested.kv_tokens, nested.max_model_len) == (131_072, 4096)
     assert nested.enable_preemption
     assert not nested.log_batch_composition
+
+
+def test_batching_that_is_off_is_one_at_a_time_whatever_the_block_says(tmp_path: Path) -> None:
+    """Guards ThemisDB's switch: who turns it in the printed block leaves the other lines there."""
+    found = read(tmp_path, PRINTED.replace("enabled: true", "enabled: false"))
+    assert (found.settings.max_num_seqs, found.settings.max_wait_ms) == (1, 50)
+    assert found.sources["max_num_seqs"].endswith(".continuous_batching.enabled")
+    assert resolve({"max_num_seqs": 4}, None, {"JITNEY_ENABLED": "no"}).settings.max_num_seqs == 4
+
+
+def test_the_constants_of_each_loop_of_the_course_are_taken(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Guards `IDLE_MS`: it was refused, and a word that is taken and does nothing must say so."""
+    found = read(tmp_path, "MAX_INFLIGHT: 3\nIDLE_MS: 5\n").settings
+    assert found.max_num_seqs == 3
+    (line,) = caplog.messages
+    assert "IDLE_MS) has no effect: an idle engine sleeps until a request comes" in line
+    static = read(tmp_path, "strategy: static\nMAX_BATCH: 4\nMAX_WAIT_MS: 50\n").settings
+    assert (static.max_num_seqs, static.max_wait_ms) == (4, 50)
+
+
+def test_workers_are_replicas_of_a_server(tmp_path: Path) -> None:
+    """Guards `num_workers`: one needs no Ray, and more are as many engines behind one address."""
+    assert read(tmp_path, "num_workers: 1\n").serving.replicas is None
+    assert read(tmp_path, "num_workers: 3\n").serving.replicas == 3
 
 
 @pytest.mark.parametrize("outer", range(len(TABLES)))
@@ -266,7 +310,10 @@ optimizations:
         ("continous_batching:\n  seed: 1\n", "the nearest known one is continuous_batching"),
         ("optimizations: &a\n  continuous_batching: *a\n", r"Unknown setting .*\.continuous_batc"),
         ("optimizations:\n  1: 2\n", r"Unknown setting optimizations\.1 in file"),
-        ("optimizations:\n  num_workers: 2\n", r"num_workers is 2 in .*: optimizations\.num_work"),
+        (
+            "optimizations:\n  cache_tokens: 2\n",
+            r"cache_tokens is 2 in .*: optimizations\.cache_to",
+        ),
     ],
 )
 def test_messages_name_the_nested_path(text: str, message: str, tmp_path: Path) -> None:

@@ -66,6 +66,17 @@ def test_settings_of_other_backends_are_refused(
     assert sentence.startswith(f"{setting} is given, and the {backend} backend")
 
 
+def test_as_many_layers_on_a_gpu_as_there_can_be_are_none_without_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Guards ADR 005's `n_gpu_layers: -1`: it was refused on every backend that jitney installs."""
+    for name in ("openvino", "llamacpp"):
+        check_settings(kind_of(name), Settings(gpu_layers=-1))
+    load_backend(Settings(backend="fake", gpu_layers=-1)).close()
+    (line,) = caplog.messages
+    assert "gpu_layers is -1, as many as there can be, and none are on a GPU" in line
+
+
 def test_bytes_are_refused_by_a_backend_that_has_none(tmp_path: Path) -> None:
     """Guards against a budget that is taken and ignored."""
     sentence = refused_at_once(tmp_path, backend="fake", memory_limit=2**20)

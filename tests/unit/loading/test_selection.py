@@ -58,9 +58,11 @@ def failing(**reasons: str) -> dict[str, str | None]:
     ("given", "known", "name", "sentence"),
     [
         ({}, facts(is_folder=True), "openvino", "folder"),
-        ({"gpu_layers": -1}, facts(), "llamacpp", "gpu_layers"),
-        ({"gpu_layers": -1}, facts(OPENVINO), "llamacpp", "gpu_layers"),
-        ({"gpu_layers": -1}, facts(is_folder=True), "openvino", "folder"),
+        ({"gpu_layers": 3}, facts(), "llamacpp", "gpu_layers"),
+        ({"gpu_layers": 3}, facts(OPENVINO), "llamacpp", "gpu_layers"),
+        ({"gpu_layers": 3}, facts(is_folder=True), "openvino", "folder"),
+        ({"gpu_layers": -1}, facts(OPENVINO), "openvino", "llama.cpp is not installed"),
+        ({"gpu_layers": -1}, facts(failing(llamacpp=CRASHED)), "openvino", CRASHED),
         ({}, facts(refusal=REFUSAL), "llamacpp", "gemma2"),
         ({}, facts(failing(openvino=CRASHED), refusal=REFUSAL), "llamacpp", "gemma2"),
         ({}, facts(LLAMACPP), "llamacpp", "OpenVINO is not installed"),
@@ -92,6 +94,11 @@ def test_settings_the_model_and_what_works_decide(
 def test_speed_is_asked_only_where_both_would_do_for_a_few_sequences(sequences: int) -> None:
     """Guards a quick start: a measurement takes seconds."""
     assert select(Settings(max_num_seqs=sequences), facts()) is None
+
+
+def test_speed_is_asked_where_layers_may_be_on_a_gpu() -> None:
+    """Guards -1, as many layers as there can be: it is the faster one with a GPU, and else not."""
+    assert select(Settings(gpu_layers=-1, max_num_seqs=FEW_SEQUENCES + 1), facts()) is None
 
 
 @pytest.mark.parametrize(

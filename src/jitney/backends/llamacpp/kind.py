@@ -6,6 +6,7 @@ See `jitney.backends.kind`. This module does not load the library.
 import logging
 import signal
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any  # Any: plain values for the backend's settings
 
@@ -16,6 +17,7 @@ from jitney.backends.machine.free_memory import available_bytes
 from jitney.backends.process.worker_process import Fallback
 from jitney.backends.trials.trial import try_backend
 from jitney.config import Settings
+from jitney.config.settings import GPU_LAYERS_ALL
 from jitney.errors import ConfigError, SetupError
 from jitney.models import conversions
 from jitney.models.gguf import read_header
@@ -92,6 +94,8 @@ def ready(source: Path, settings: Settings) -> Path:
 def values(settings: Settings, source: Path | None) -> Values:
     """The values for `LlamaCppSettings`, with the model made ready. Raises a SetupError."""
     assert source is not None, "This backend takes a model"
+    if settings.gpu_layers == GPU_LAYERS_ALL and not KIND.module("bindings").supports_gpu():
+        settings = replace(settings, gpu_layers=0)
     model = ready(source, settings)
     header = read_header(model)
     sizes = size_llamacpp(settings, header, available_bytes())
@@ -138,12 +142,14 @@ def trial_values(model: Path, folder: Path, numbers: Mapping[str, Any]) -> Value
 
 
 def speed_facts(source: Path, settings: Settings) -> object:
-    """Whether each slot would have cells of its own: it is several times faster then."""
+    """Whether each slot would have cells of its own: it is several times faster then. And the
+    layers on a GPU, if there are any."""
     try:
         sizes = size_llamacpp(settings, read_header(source), available_bytes())
     except SetupError:
         return False  # loading reports what is wrong
-    return sizes.slot_tokens_max != 0
+    is_split = sizes.slot_tokens_max != 0
+    return [is_split, settings.gpu_layers] if settings.gpu_layers else is_split
 
 
 def _reason_of_pool(settings: Settings, tokens: int) -> str:

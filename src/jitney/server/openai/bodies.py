@@ -159,9 +159,10 @@ class SamplingFields(Strict):
         "policy `fair` where no key is needed."
     )
     priority: PriorityName | Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] | None = note(
-        "`low`, `normal`, `high` or `critical`; or a number as vLLM has them, lower first: "
-        "0 is normal, -1 high, below that critical, above 0 low. In Python numbers count up, from "
-        "0 for `Priority.LOW` to 3 for `Priority.CRITICAL`. Matters under the policy `priority`."
+        "`low`, `normal`, `high` or `critical`; or a number. In vLLM 0 is normal, -1 high, below "
+        "that critical, above 0 low; as levels, and in Python, 0 is low, 1 normal, 2 high, 3 "
+        "critical. Under the policy `priority`, or one of your own, 0 to 3 are refused unless "
+        "`priority_numbers` says which they are. Other policies do not look at it."
     )
     cache_salt: (
         Annotated[

@@ -25,8 +25,7 @@ _EXPECTED = {
     "prompt": f"a string, a list of 1 to {limits.PROMPTS_MAX} strings, a list of token ids, "
     "or a list of such lists",
     "stop": "a string of 1 to 256 characters, or a list of up to 16 of them",
-    "priority": "low, normal, high or critical, or a whole number of up to 31 bits: 0 is normal, "
-    "-1 high",
+    "priority": "low, normal, high or critical, or a whole number of up to 31 bits",
     "tool_choice": "none, auto, required, or an object that names a function",
     "response_format": "an object whose type is text, json_object or json_schema",
 }

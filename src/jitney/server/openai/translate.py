@@ -15,6 +15,7 @@ from jitney.config import Key
 from jitney.core.limits import CONSTRAINT_COMPILE_S_MAX
 from jitney.core.params import SamplingParams, StructuredOutputsParams
 from jitney.core.request import Priority, RequestId, Share, read_priority
+from jitney.core.scheduler_settings import Policy
 from jitney.engine.request_factory import GivenUp, RequestOptions, Wanted
 from jitney.errors import InvalidRequest, ModelError, RequestError
 from jitney.server import limits
@@ -148,7 +149,7 @@ def _prepare(
     is_line = call.window_s is not None
     options = RequestOptions(
         # What people see of a line; the scheduler looks at `is_background`.
-        priority=Priority.LOW if is_line else allowed_priority(body.priority, key),
+        priority=Priority.LOW if is_line else allowed_priority(service, body.priority, key),
         tenant=key.name if key is not None else body.user or "",
         share=call.caller.share,
         scope=cache_scope("" if key is None else key.cache_scope, _salt(body)),
@@ -197,21 +198,37 @@ def _room(max_tokens: int | None) -> int | None:
     return None if max_tokens == NO_LIMIT else max_tokens
 
 
-def allowed_priority(value: str | int | None, key: Key | None) -> Priority:
-    """The priority of a name, or of a number as in vLLM, where lower numbers are served first.
+def allowed_priority(service: Service, value: str | int | None, key: Key | None) -> Priority:
+    """The class that a caller asks for, by name or by number.
 
-    Refuses a priority above the highest one of the key.
+    Refuses one above the highest class of the key, and a number that has two meanings.
     """
     highest = Priority.CRITICAL if key is None else key.priority_max
     if value is None:
         return min(Priority.NORMAL, highest)
-    if isinstance(value, str):
-        priority = read_priority(value)
-    else:
-        priority = Priority(min(max(Priority.NORMAL - value, Priority.LOW), Priority.CRITICAL))
+    priority = read_priority(value) if isinstance(value, str) else _numbered(service, value)
     if priority > highest:
         raise InvalidRequest(
             f"priority: this key may ask for {highest.name.lower()} at most.", "priority"
+        )
+    return priority
+
+
+def _numbered(service: Service, value: int) -> Priority:
+    """The class of a number. In vLLM lower numbers are served first, and levels count up."""
+    numbers, policy = service.settings.priority_numbers, service.engine.settings.policy
+    if numbers == "levels":
+        return read_priority(value)
+    priority = Priority(min(max(Priority.NORMAL - value, Priority.LOW), Priority.CRITICAL))
+    # Without an effect, no client of vLLM needs to be sent away.
+    has_effect = policy is Policy.PRIORITY or not isinstance(policy, Policy)
+    if numbers is None and has_effect and value in set(Priority):
+        raise InvalidRequest(
+            f"priority: {value} is {priority.name.lower()} in vLLM, where lower numbers are served "
+            f"first, and {Priority(value).name.lower()} among levels from 0 (low) to 3 (critical); "
+            "send a name (low, normal, high or critical), or start the server with "
+            "--priority-numbers vllm or levels.",
+            "priority",
         )
     return priority
 

@@ -96,14 +96,16 @@ def make_page_router(service: Service, monitor: Monitor, state: PageState) -> AP
 
 
 def make_monitoring_router(service: Service, monitor: Monitor, state: PageState) -> APIRouter:
-    """`/metrics`, `/stats` and `/slots`."""
+    """`/metrics` unless it is switched off, `/stats` and `/slots`."""
     router = APIRouter()
     rendered = SharedValue(monitor.metrics.render)
 
-    @router.get("/metrics", response_class=Response)
     async def metrics() -> Response:
         """All metrics, in Prometheus' format."""
         return Response(await rendered.get(), media_type=CONTENT_TYPE)
+
+    if service.settings.enable_metrics:
+        router.add_api_route("/metrics", metrics, response_class=Response)
 
     @router.get("/stats")
     async def stats() -> Response:

@@ -7,10 +7,23 @@ import pytest
 from jitney.backends.kind import Library
 from jitney.backends.llamacpp.kind import KIND, failure
 from jitney.config import Settings
+from jitney.config.settings import GPU_LAYERS_ALL
 from tests.children_for_tests import MODULES, Children, install, refuses, stand_in
 
 ALL = """*'"extra_kernels": true'*"""
 SIGILL = "kill -ILL $$"
+
+
+def test_as_many_layers_as_can_be_are_none_where_no_gpu_is_found(tiny_model: Path) -> None:
+    """Guards -1 on a processor: memory is laid out as without it, so that texts stay equal."""
+    pytest.importorskip("jitney.backends.llamacpp.bindings", reason="needs llama.cpp")
+    if KIND.module("bindings").supports_gpu():
+        pytest.skip("needs llama.cpp without a GPU")
+    plain, wished = (
+        KIND.values(Settings(model=tiny_model, gpu_layers=layers), tiny_model)
+        for layers in (0, GPU_LAYERS_ALL)
+    )
+    assert wished == plain
 
 
 def tried(children: Children) -> list[bool]:
