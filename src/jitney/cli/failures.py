@@ -61,7 +61,7 @@ def report(error: BaseException, *, debug: bool) -> int:
         case ModuleNotFoundError() if error.name and not error.name.startswith("jitney"):
             say(
                 f"This command needs the package {error.name}, which is not installed; install "
-                "jitney with its extra: 'jitney[server]' to serve, 'jitney[bench]' to measure."
+                "jitney again, or 'jitney[all]' for what measures and draws."
             )
             code = FAILED
         case OSError() if error.strerror:
