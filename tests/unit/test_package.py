@@ -98,6 +98,16 @@ def test_the_source_has_what_its_build_needs(source: Path) -> None:
     assert not (source / "tests").exists()
 
 
+def test_the_image_copies_what_the_build_needs() -> None:
+    """Guards `docker build`, which sees no other file; the wheel of these tests needs these."""
+    copied = " ".join(
+        line
+        for line in (ROOT / "deploy" / "Dockerfile").read_text(encoding="utf-8").splitlines()
+        if line.startswith("COPY ")
+    )
+    assert [name for name in NEEDED if f" {name} " not in copied] == []
+
+
 def test_the_metadata_say_who_may_use_it(metadata: Metadata) -> None:
     """Guards people who may use nothing without a licence; and one version in every place."""
     assert metadata.license_expression == "Apache-2.0"
