@@ -77,15 +77,15 @@ $(BIN)/python:
 # Without OpenVINO only where it has no package for this machine; other failures are shown.
 $(VENV)/.packages: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing Python packages"
-	@$(PIP) install -qq -c constraints.txt -e '.[hub,openvino,server]' 2> $(VENV)/packages.log || { \
+	@$(PIP) install -qq -c constraints.txt -e '.[openvino]' 2> $(VENV)/packages.log || { \
 		grep -q "No matching distribution found for openvino" $(VENV)/packages.log \
 		|| { cat $(VENV)/packages.log; exit 1; }; \
-		$(PIP) install -qq -c constraints.txt -e '.[hub,server]'; }
+		$(PIP) install -qq -c constraints.txt -e .; }
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.packages
 	@echo "Installing what the tests need"
-	@$(PIP) install -qq -c constraints.txt -e '.[dev,hub,otel,server]'
+	@$(PIP) install -qq -c constraints.txt -e '.[dev,otel]'
 	@$(PIP) install -qq -c constraints.txt --only-binary :all: xllamacpp 2> $(VENV)/xllamacpp.log \
 		|| echo "xllamacpp has no package for this machine; its test is skipped."
 	@touch $@
@@ -110,7 +110,7 @@ $(VENV)/.bench: pyproject.toml constraints.txt | $(VENV)/.packages
 # Without Ray only where it has no package for this machine; other failures are shown.
 $(VENV)/.cluster: pyproject.toml constraints.txt | $(VENV)/.packages
 	@echo "Installing Ray (about 500 MB)"
-	@$(PIP) install -qq -c constraints.txt -e '.[cluster,server]' 2> $(VENV)/cluster.log || { \
+	@$(PIP) install -qq -c constraints.txt -e '.[cluster]' 2> $(VENV)/cluster.log || { \
 		grep -q "No matching distribution found for ray" $(VENV)/cluster.log \
 		|| { cat $(VENV)/cluster.log; exit 1; }; \
 		echo "Ray has no package for this machine; jitney serve --replicas does not work here."; }

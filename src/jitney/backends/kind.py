@@ -96,8 +96,9 @@ class Kind:
     """What the user can do where it is not installed, as a clause."""
     advice_unusable: str = ""
     """What the user can do where no backend can run the model, as a clause."""
-    add: Callable[[Path], str] | None = None
-    """Installs the library, and returns its version. The argument is the cache folder."""
+    add: Callable[[Path, str], str] | None = None
+    """Installs the library, and returns its version. The arguments are the cache folder, and the
+    word after the hyphen of `--add NAME-GPU`, or nothing."""
 
     own_settings: Mapping[str, str] = field(default_factory=dict)
     """Settings that only this backend has, each with the reason as a clause. A user who gives one

@@ -13,10 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from jitney.backends.kinds import all_kinds, kind_of
+from jitney.cli.adding import add_backend
 from jitney.cli.pull import fetch_model, show_log
 from jitney.cli.verbs import BackendsOptions
 from jitney.config import Resolved, Settings
-from jitney.errors import ConfigError, MissingDependency, SetupError
+from jitney.errors import ConfigError, MissingDependency
 from jitney.loading import backend_state, select_backend, select_backend_if_known
 from jitney.loading.model_source import located_if_fetched, takes_model
 from jitney.loading.selection import FEW_SEQUENCES, BackendState
@@ -52,7 +53,7 @@ def call(options: BackendsOptions, resolved: Resolved) -> None:
     settings = resolved.settings
     show_log(every_tick=False)
     if options.add is not None:
-        _add(options.add, settings)
+        add_backend(options.add, settings)
     found = overview(settings, measures=options.measure)
     if options.json:
         sys.stdout.write(overview_json(found) + "\n")
@@ -106,28 +107,6 @@ def state(each: BackendState) -> str:
     version = each.library.version or "installed, of an unknown version"
     verdict = "yes, it was tried" if each.failure is None else f"no: {each.failure}"
     return f"{version}; works here: {verdict}"
-
-
-def _add(name: str, settings: Settings) -> None:
-    """Install the library of a backend in this environment. Raises a SetupError."""
-    known = {kind.name: kind for kind in all_kinds() if kind.add is not None}
-    if name not in known:
-        others = [each for each in all_kinds() if each.extra and each.name not in known]
-        extras = "; ".join(f"{each.title} comes with the extra `{each.extra}`" for each in others)
-        raise ConfigError(
-            f"--add takes {' or '.join(known)}, and got {printable(name)!r}; {extras} of jitney."
-        )
-    kind = known[name]
-    assert kind.add is not None, "The kind can be added"
-    sys.stderr.write(f"jitney: adding {kind.title}, prebuilt\n")
-    try:
-        version = kind.add(settings.cache_dir)
-    except SetupError as error:
-        raise SetupError(
-            f"{kind.title} could not be added: {str(error).rstrip('.')}; the extra `{kind.extra}` "
-            "of jitney compiles it instead."
-        ) from error
-    sys.stderr.write(f"jitney: {kind.title} {version} was added\n")
 
 
 def overview_json(found: Overview) -> str:

@@ -60,8 +60,8 @@ def report(error: BaseException, *, debug: bool) -> int:
             code = FAILED
         case ModuleNotFoundError() if error.name and not error.name.startswith("jitney"):
             say(
-                f"This command needs the package {error.name}, which is not installed; "
-                "pip install 'jitney[server]' to serve, 'jitney[bench,server]' to measure."
+                f"This command needs the package {error.name}, which is not installed; install "
+                "jitney again, or 'jitney[bench]' for what measures and draws."
             )
             code = FAILED
         case OSError() if error.strerror:

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from jitney.backends.kinds import all_kinds
 from jitney.backends.trials.trial import forget
+from jitney.cli.terminal import agrees
 from jitney.cli.verbs import ModelsOptions, PruneOptions, RemoveOptions
 from jitney.config import Resolved, nearest
 from jitney.errors import ConfigError, ModelError
@@ -161,8 +162,4 @@ def _confirm(shared: list[StoredModel]) -> bool:
             "no terminal to ask on; give --yes."
         )
     size = bytes_text(sum(each.size for each in shared))
-    sys.stderr.write(
-        f"Remove {names} ({size}) from the hub's cache, which other tools share? [y/N] "
-    )
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    return agrees(f"Remove {names} ({size}) from the hub's cache, which other tools share?")

@@ -7,12 +7,14 @@ Tests: tests/e2e/test_cli_model.py.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from rich.console import Console
 
 from jitney.api.llm import LLM
 from jitney.api.prompts import Prompt
+from jitney.cli.adding import add_if_missing
 from jitney.cli.pull import fetch_model, show_log
 from jitney.config import Resolved, Settings
 from jitney.loading.model_source import takes_model
@@ -57,9 +59,12 @@ def make_prompt(llm: LLM, text: str, *, chats: bool, system: str | None = None) 
 
 
 @contextmanager
-def loading(settings: Settings) -> Iterator[None]:
-    """Fetch the model before it is loaded. On a terminal, show that it is being loaded."""
-    fetch_model(settings)
+def loading(settings: Settings, *, yes: bool = False) -> Iterator[None]:
+    """Fetch the model before it is loaded. On a terminal, show that it is being loaded.
+
+    A backend that is missing is added, if the user agrees, or said yes before.
+    """
+    fetch_model(settings, partial(add_if_missing, yes=yes))
     console = Console(stderr=True)
     if not console.is_terminal:
         yield

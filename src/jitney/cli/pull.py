@@ -5,13 +5,14 @@ Tests: tests/e2e/test_hub.py.
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
 from rich.console import Console
 from rich.progress import DownloadColumn, TransferSpeedColumn
 
+from jitney.cli.adding import add_if_missing
 from jitney.cli.progress_bar import progress_bar
 from jitney.cli.verbs import PullOptions
 from jitney.config import Resolved, Settings
@@ -32,8 +33,10 @@ def call(options: PullOptions, resolved: Resolved) -> None:
     if options.named is not None:
         _pull_named(options.named, settings)
         return
+    settings = replace(settings, model=None)
+    add_if_missing(settings)
     with _progress() as report:
-        model = ready_model(replace(settings, model=None), report)
+        model = ready_model(settings, report)
     files = model.iterdir() if model.is_dir() else [model]
     size = sum(file.stat().st_size for file in files) / MIB
     sys.stdout.write(f"{embedded.NAME} is ready: {model} ({size:.0f} MiB)\n")
@@ -51,18 +54,22 @@ def _pull_named(name: str, settings: Settings) -> None:
     sys.stdout.write(f"{reference} is here: {model} ({size_of(model) / MIB:.1f} MiB)\n")
 
 
-def fetch_model(settings: Settings) -> None:
+def fetch_model(
+    settings: Settings, prepare: Callable[[Settings], None] = lambda located: None
+) -> None:
     """Fetch the model before it is loaded; quick and quiet if it is already here.
 
-    The embedded one is also converted for its backend.
+    The embedded one is also converted for its backend. `prepare` is called before that, with the
+    settings that have the path of the model.
     """
     if not takes_model(settings):
         return
     with _progress() as report:
-        if settings.model is None:
+        here = located(settings, report)
+    prepare(here)
+    if settings.model is None:
+        with _progress() as report:
             ready_model(settings, report)
-        else:
-            located(settings, report)
 
 
 def show_log(*, every_tick: bool) -> None:

@@ -42,7 +42,7 @@ def call(options: ServeOptions, resolved: Resolved) -> None:
         check_replicas(serving)
         with bind(serving.host, serving.port) as listener:
             _warn_if_exposed(serving.host, keys)
-            with loading(settings):
+            with loading(settings, yes=options.yes):
                 assembly = _assembled(settings, serving)
             try:
                 serve(assembly, serving, keys, listener, log)

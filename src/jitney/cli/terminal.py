@@ -1,5 +1,7 @@
 """Writes a model's text to standard output; on a terminal it is made safe and wrapped at words.
 
+It also asks people questions that are answered with y or n.
+
 Main thread.
 """
 
@@ -86,6 +88,13 @@ class AnswerWriter:
     def break_off(self) -> None:
         """End the line if it has text: what follows is not part of the answer."""
         write("\n" if self._has_written else "")
+
+
+def agrees(question: str) -> bool:
+    """Ask on standard error; whether the answer on standard input is yes."""
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def write(text: str) -> None:

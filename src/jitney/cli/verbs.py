@@ -111,6 +111,12 @@ class ServeOptions:
     """
 
     model_argument: str | None = argument("[MODEL]", "The model to serve; the same as --model.")
+    yes: bool = option(
+        COMMAND,
+        "If only llama.cpp can run the model and it is not installed, add it without asking.",
+        False,
+        spelled=("--yes", "-y"),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +209,8 @@ class BackendsOptions:
     )
     add: str | None = option(
         COMMAND,
-        "First add the backend to this environment, without a compiler: llamacpp.",
+        "First add the backend to this environment, without a compiler: llamacpp, or "
+        "llamacpp-vulkan for a GPU on Linux x86-64.",
         metavar="NAME",
     )
     json: bool = option(COMMAND, "One JSON object instead of a table.", False)

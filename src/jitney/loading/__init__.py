@@ -21,6 +21,7 @@ from jitney.loading.selection import (
     Selection,
     fastest,
     is_given,
+    missing,
     refuse_unusable,
     select,
     speed_trial,
@@ -99,6 +100,14 @@ def backend_state(kind: Kind, settings: Settings) -> BackendState:
     refusal = None if model is None else kind.refusal(model, settings.max_model_len)
     failure = None if library is None else kind.failure(settings)
     return BackendState(kind, library, failure, refusal)
+
+
+def missing_backend(settings: Settings) -> Kind | None:
+    """What has to be added before these settings can run; None where nothing has, or can be."""
+    if settings.backend == "auto":
+        return missing(settings, _candidates(settings))
+    kind = kind_of(settings.backend)
+    return kind if kind.add is not None and kind.library() is None else None
 
 
 def backend_failure(name: str, settings: Settings) -> str | None:

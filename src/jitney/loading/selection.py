@@ -87,6 +87,21 @@ def select(settings: Settings, candidates: Sequence[BackendState]) -> Selection 
     )
 
 
+def missing(settings: Settings, candidates: Sequence[BackendState]) -> Kind | None:
+    """The backend to add where no installed one can run the model; None where there is none."""
+    accepting = [each for each in candidates if each.refusal is None]
+    asked = [
+        each
+        for each in accepting
+        if any(is_given(settings, name) for name in each.kind.own_settings)
+    ]
+    wanted = asked or accepting
+    if any(each.is_able for each in wanted):
+        return None
+    can_be_added = (each.kind for each in wanted if each.library is None and each.kind.add)
+    return next(can_be_added, None)
+
+
 def is_given(settings: Settings, name: str) -> bool:
     """Whether a setting differs from its default, and not every backend takes its value."""
     return getattr(settings, name) not in (_DEFAULTS[name], _TAKEN_BY_ALL.get(name))

@@ -47,7 +47,7 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
     message = str(caught.value)
     assert message.startswith("The llamacpp backend needs llama.cpp, which is not installed: ")
     assert kind_of("llamacpp").advice in message
-    for way in ("`make llama`", "extra `llama`"):
+    for way in ("`jitney backends --add llamacpp`", "extra `llama`"):
         assert way in message
 
 

@@ -104,18 +104,21 @@ def test_speed_is_asked_where_layers_may_be_on_a_gpu() -> None:
 @pytest.mark.parametrize(
     ("known", "sentence"),
     [
-        (facts({}), "OpenVINO is not installed, and llama.cpp is not installed; `make llama`"),
+        (facts({}), "OpenVINO is not installed, and llama.cpp is not installed; `jitney backends"),
         (
             facts({"openvino": NO_ATTENTION}),
             f"OpenVINO does not work here: {NO_ATTENTION}, and llama.cpp is not installed; "
-            "`make llama`",
+            "`jitney backends --add llamacpp`",
         ),
         (
             facts(failing(openvino=NO_ATTENTION, llamacpp=CRASHED)),
             f"OpenVINO does not work here: {NO_ATTENTION}, and "
             f"llama.cpp does not work here: {CRASHED}",
         ),
-        (facts(OPENVINO, refusal=REFUSAL), "gemma2, and llama.cpp is not installed; `make llama`"),
+        (
+            facts(OPENVINO, refusal=REFUSAL),
+            "gemma2, and llama.cpp is not installed; `jitney backends --add llamacpp`",
+        ),
         (
             facts(failing(llamacpp=CRASHED), refusal=REFUSAL),
             f"gemma2, and llama.cpp does not work here: {CRASHED}",

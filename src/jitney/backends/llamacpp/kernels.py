@@ -54,7 +54,10 @@ def are_usable(model: Path, cache: Path, distributions: tuple[str, ...]) -> bool
 def _sentence(model: Path, found: TrialResult) -> str:
     if found.status in (EXIT_REFUSED, EXIT_NO_ROOM):
         return f"{found.failure}."
-    if found.would_repeat:
+    gpus = library.gpus()
+    if found.status < 0 and found.would_repeat and gpus:
+        advice = library.unfit(gpus)
+    elif found.would_repeat:
         advice = "the file is damaged or its kind of model is not supported"
     elif found.status in (-signal.SIGKILL, NO_END):
         advice = "take a smaller model or free some memory"

@@ -24,10 +24,7 @@ from jitney.models.gguf import read_header
 
 _log = logging.getLogger("jitney")
 
-ADVICE = (
-    "`make llama` adds llama.cpp, or `jitney backends --add llamacpp`, or the extra `llama` of "
-    "jitney, which compiles it"
-)
+ADVICE = "`jitney backends --add llamacpp` adds it, prebuilt; the extra `llama` compiles it"
 Q8_KIND = "Q8_0"
 Q8_FILE = "model.gguf"
 Q8_BYTES_PER_WEIGHT = 34 / 32
@@ -62,7 +59,8 @@ def failure(settings: Settings) -> str | None:
         tried = {"extra_kernels": extra_kernels}
         found = try_backend(KIND.name, tried, KIND.distributions(), settings.cache_dir)
         if found.status != -signal.SIGILL:
-            return found.failure
+            gpus = library.gpus() if found.status < 0 else []
+            return f"{found.failure}; {library.unfit(gpus)}" if gpus else found.failure
     return "it was compiled for another processor and stops with an illegal instruction"
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from jitney.backends.llamacpp import capi
 
+GPUS = ("cann", "cuda", "hip", "metal", "musa", "opencl", "sycl", "vulkan")
 PACKAGES = {"jitney_llama": "jitney-llama", "llama_cpp": "llama-cpp-python"}
 """Modules with the library, the preferred one first, and the names of their packages in pip."""
 
@@ -56,6 +57,20 @@ def stamps() -> list[list[str | int]]:
             status = path.stat()
             files.append([path.name, status.st_size, status.st_mtime_ns])
     return files
+
+
+def gpus() -> list[str]:
+    """What the library was built for besides the processor, by the names of its files."""
+    names = [str(name) for name, *_ in stamps()]
+    return [gpu for gpu in GPUS if any(name.startswith(f"libggml-{gpu}.") for name in names)]
+
+
+def unfit(gpus: list[str]) -> str:
+    """What to do where a library for a GPU crashed, as a clause."""
+    return (
+        f"this llama.cpp is built for {' and '.join(gpus)}, and probably does not work with this "
+        "GPU or its driver: `jitney backends --add llamacpp` adds the usual one"
+    )
 
 
 @functools.cache

