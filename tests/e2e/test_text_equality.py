@@ -34,7 +34,7 @@ from tests.backends_for_tests import needs
 
 LOGPROB_BOUND = 1.0
 """Between two backends, or two shapes of pass, a logit moves by up to 0.97
-(docs/log/memory_layouts.md)."""
+(docs/project/log/memory_layouts.md)."""
 
 LIKELY = -4.0
 """Distributions are compared over tokens with a chance of two in a hundred or more: the logprobs of

@@ -45,7 +45,7 @@ without cycles; with Python's 700, the search took a third of the time under loa
 
 _NICER = 5
 """Niceness of the HTTP thread: with 10, 16 streams were 4 % faster in one short run on two cores
-(docs/log/http_cost.md). Later runs saw no difference between 5, 10 and 19."""
+(docs/project/log/http_cost.md). Later runs saw no difference between 5, 10 and 19."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

@@ -1,4 +1,4 @@
-"""Tests of `docs/seeds.md`: every row has an answer, and what it points to is there."""
+"""Tests of `docs/project/seeds.md`: every row has an answer, and what it points to is there."""
 
 import ast
 import re
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-PAGE = ROOT / "docs" / "seeds.md"
+PAGE = ROOT / "docs" / "project" / "seeds.md"
 SEEDS = 5
 ANSWERS = ("works", "differs", "refused")
 LINK = re.compile(r"\[([^\]]+)\]\(([^)#]+)\)")
