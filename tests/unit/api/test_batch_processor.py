@@ -307,7 +307,7 @@ def test_a_model_that_was_loaded_with_the_defaults_agrees(strategy: BatchingStra
 
 def test_a_loaded_timer_is_not_a_wait_until_full() -> None:
     """Guards FixedSize as the seed has it: for ever is not any number of milliseconds."""
-    settings = {"strategy": "static", "max_wait_ms": 5, "max_num_queued_reqs": 1000}
+    settings: Any = {"strategy": "static", "max_wait_ms": 5, "max_num_queued_reqs": 1000}
     with LLM(backend="fake", max_num_seqs=8, **settings) as llm:
         assert BatchProcessor(llm, BatchConfig(strategy="FixedSize", max_wait_time_ms=5))
         with pytest.raises(ConfigError, match=r"max_wait_ms 5\.0, and None is wanted"):
@@ -320,7 +320,7 @@ def test_a_fixed_size_is_waited_for_until_the_processor_stops(is_loaded: bool) -
     results = Results(11)
     config = BatchConfig(strategy="FixedSize")
     with ExitStack() as stack:
-        settings = {"backend": "fake", **config.settings()}
+        settings: Any = {"backend": "fake", **config.settings()}
         llm = stack.enter_context(LLM(**settings)) if is_loaded else None
         running = BatchProcessor(llm, config, results, results, **({} if llm else settings))
         running.start()

@@ -9,6 +9,7 @@ import pytest
 
 from jitney.cli.serve import announce, bind, check_replicas, url_of
 from jitney.config import Key, ServeSettings, Settings
+from jitney.core.scheduler_settings import Strategy
 from jitney.errors import ConfigError
 from jitney.loading.compose import assemble
 from jitney.server.application import Application, allowed_hosts, read_keys
@@ -31,7 +32,7 @@ def test_a_wait_without_a_limit_is_said_at_the_start(
     settings: dict[str, Any], tmp_path: Path
 ) -> None:
     """Guards whoever pastes the line: under static without a timer it waits for others."""
-    assembly = assemble(Settings(backend="fake", strategy="static", **settings))
+    assembly = assemble(Settings(backend="fake", strategy=Strategy.STATIC, **settings))
     lines: list[str] = []
     try:
         application = Application(assembly, ServeSettings(jobs_dir=tmp_path), ())
