@@ -6,7 +6,7 @@ same sizes come out on every machine.
 
     calm    few arrive: a group is whoever came while the last one ran
     deep    more arrive than leave: groups fill every place
-    slow    as deep, but full groups make ticks longer than the target: groups stay small
+    slow    as deep, but full groups make ticks longer than the target: groups are smaller
 """
 
 import argparse
@@ -27,7 +27,7 @@ PROMPT_COUNT = 4
 COMPLETION_COUNT = 16
 VOCABULARY = 256
 SECONDS = 20.0
-TICK_S = 0.01
+TICK_S = 0.005
 IMAGE = Path(__file__).parents[1] / "docs" / "images" / "adaptive.png"
 
 
@@ -55,7 +55,7 @@ class Departure:
 
 CALM = Load("calm", per_s=4.0, token_s=0.001)
 DEEP = Load("deep", per_s=50.0, token_s=0.001)
-SLOW = Load("slow", per_s=50.0, token_s=0.008)
+SLOW = Load("slow", per_s=50.0, token_s=0.006)
 LOADS = (CALM, DEEP, SLOW)
 
 

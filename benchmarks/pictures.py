@@ -86,12 +86,12 @@ STRATEGIES = (
         "continuous, max_wait_ms: 500",
         {"strategy": "continuous", "max_wait_ms": 500},
     ),
-    Setup("strategy-static", "static", {"strategy": "static"}),
     Setup(
-        "strategy-full",
-        "static, wait_until_full: true",
-        {"strategy": "static", "wait_until_full": True},
+        "strategy-static",
+        "static, max_wait_ms: 1000",
+        {"strategy": "static", "max_wait_ms": 1000},
     ),
+    Setup("strategy-full", "static", {"strategy": "static"}),
     Setup("strategy-dynamic", "dynamic", {"strategy": "dynamic"}),
     Setup("strategy-adaptive", "adaptive", {"strategy": "adaptive"}),
 )

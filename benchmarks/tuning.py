@@ -81,6 +81,7 @@ class Section:
 CROWD = Load()
 CALM = Load(clients=16, pause_s=2.0)
 LONG = Load(clients=16, prompt_counts=(24, 24, 24, 600))
+STATIC: dict[str, object] = {"strategy": "static", "max_wait_ms": 1000}
 
 SECTIONS = {
     "size": Section(
@@ -109,8 +110,8 @@ SECTIONS = {
         "Strategy",
         CROWD,
         (
-            Line({"strategy": "static"}, "004: highest throughput, high latency"),
-            Line({"strategy": "static", "group_answers": "each"}, ""),
+            Line(STATIC, "004: highest throughput, high latency"),
+            Line({**STATIC, "group_answers": "each"}, ""),
             Line({"strategy": "dynamic", "max_wait_ms": 100}, "004: high throughput"),
             Line({"strategy": "adaptive"}, "004: for variable load"),
             Line({"strategy": "continuous"}, "002: highest throughput; 004: lowest"),

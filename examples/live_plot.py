@@ -35,7 +35,7 @@ from jitney.records import (
 )
 
 STRATEGIES: dict[str, dict[str, object]] = {
-    "static": {"strategy": "static"},
+    "static": {"strategy": "static", "max_wait_ms": 1000},
     "dynamic": {"strategy": "dynamic"},
     "adaptive": {"strategy": "adaptive"},
     "continuous": {"strategy": "continuous"},

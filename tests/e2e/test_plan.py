@@ -105,7 +105,7 @@ def test_a_trace_is_replayed_under_other_settings(
 ) -> None:
     monkeypatch.setenv("JITNEY_SEED", "5")
     changes = ("max_num_seqs=1,policy=sjf", "replicas=2", "max_model_len=8")
-    static = "strategy=static,wait_until_full=true,max_num_seqs=32"
+    static = "strategy=static,max_num_seqs=32"
     words = [word for change in (*changes, static) for word in ("--what-if", change)]
     found, out, _ = result(plan("--cost", cost, "--trace", timed, *words))
     names = [line.split("\t")[0] for line in out.splitlines()[1:6]]

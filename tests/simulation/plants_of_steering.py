@@ -26,18 +26,25 @@ OF_JOINING: Table = {
     ("a group departs one short", "joining"): [
         (
             _GATE,
-            "if newcomers.count >= least or starts_now",
-            "if newcomers.count >= least - 1 or starts_now",
+            "if newcomers.count >= enough or starts_now",
+            "if newcomers.count >= enough - 1 or starts_now",
         )
     ],
     ("a full group waits for its timer all the same", "joining"): [
-        (_GATE, "if newcomers.count >= least or starts_now", "if starts_now")
+        (_GATE, "if newcomers.count >= enough or starts_now", "if starts_now")
     ],
     ("anybody joins a group that has departed", "joining"): [
-        (_GATE, "self._room = min(newcomers.count, least)", "self._room = 9 * least")
+        (
+            _GATE,
+            "self._room = min(newcomers.count, max(size, enough))",
+            "self._room = 9 * max(size, enough)",
+        )
     ],
     ("the minimum of a group is not kept", "joining"): [
-        (_GATE, "least = max(size, self._settings.min_batch_size)", "least = size")
+        (_GATE, "enough = self._settings.enough(size)", "enough = size")
+    ],
+    ("the first of a burst leaves alone", "joining"): [
+        (_GATE, "return size_within(self", "return 1 or size_within(self")
     ],
     ("answers of a group are not held back", "joining"): [
         (

@@ -256,11 +256,11 @@ def _steered(random: Random, settings: SchedulerSettings, seed: int) -> Schedule
     if settings.strategy is Strategy.STATIC and random.random() < 0.4:
         wait_s = None
     is_separate = random.random() < 0.2
+    least = random.choice((1, 1, min(2, size), size))
     settings = replace(
         settings,
         wait_s=wait_s,
-        window_size=window_size,
-        min_batch_size=random.choice((1, 1, min(2, size), size)),
+        min_batch_size=window_size or least,
         group_answers=random.choice(tuple(GroupAnswers)),
         mix=Mix.SEPARATE if is_separate else settings.mix,
         prefill_batch_size=random.choice((None, 1, 2)) if is_separate else None,

@@ -40,6 +40,8 @@ class Line:
 
     settings: SchedulerSettings
     fake: FakeSettings = field(default_factory=lambda: FakeSettings(eos_period=0))
+    idle_s: float = 0.0
+    """Time that passed beside the ticks."""
 
     def __post_init__(self) -> None:
         self.backend = FakeBackend(self.fake)
@@ -49,13 +51,17 @@ class Line:
         self.reasons: dict[str, FinishReason] = {}
         self.batches: list[Batch] = []
 
+    @property
+    def now(self) -> float:
+        return self.idle_s + len(self.batches)
+
     def submit(self, *requests: Request) -> None:
         for each in requests:
-            self.scheduler.submit(each, float(len(self.batches)))
+            self.scheduler.submit(each, self.now)
 
     def tick(self) -> Batch | None:
-        """One turn; the time is the number of ticks so far."""
-        now = float(len(self.batches))
+        """One turn; the time is the number of ticks so far, and idle time."""
+        now = self.now
         planned = self.scheduler.plan(now)
         if planned is None:
             return None
@@ -440,18 +446,6 @@ def test_a_wait_by_the_name_of_the_chapter_reaches_the_gate() -> None:
     one.submit(request("a", 1))
     assert one.tick() is None
     assert one.scheduler.wake_at(0.0) == 0.1
-
-
-def test_a_minimum_above_the_size_of_a_window_keeps_it_shut() -> None:
-    """Guards `min_batch_size` under continuous: a window that is full waits for the minimum."""
-    for least, joined in ((1, {"a", "b"}), (3, set())):
-        one = line(wait_s=5.0, window_size=2, min_batch_size=least)
-        one.submit(request("a", 3), request("b", 3))
-        one.tick()
-        assert one.running() == joined
-    one.submit(request("c", 3))
-    one.tick()
-    assert one.running() == {"a", "b", "c"}
 
 
 def test_the_block_of_the_guide_runs_as_printed(tmp_path: Path) -> None:

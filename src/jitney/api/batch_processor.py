@@ -24,6 +24,7 @@ from jitney.config import resolve
 from jitney.config.forms import SWITCH, Form, read_named, whole_number
 from jitney.core.params import SamplingParams
 from jitney.core.request import RequestId
+from jitney.core.scheduler_settings import Strategy
 from jitney.engine.clock import SystemClock, epoch_offset_s
 from jitney.engine.engine import DRAIN_S
 from jitney.engine.stats import Stats
@@ -39,10 +40,6 @@ BatchStats = Stats
 LOOK_S = 60.0
 """How long an engine has to say who waits."""
 
-WAIT_MS = 100
-"""How long a batch waits to fill up by default; the seed's value."""
-
-
 class BatchingStrategy(StrEnum):
     """When requests run together. The values are the names of our strategies."""
 
@@ -56,6 +53,15 @@ class BatchingStrategy(StrEnum):
         """Also find a strategy by the seed's name, in upper or lower case."""
         word = str(value).casefold().replace("_", "").replace("-", "")
         return next((each for each in cls if word in (each.name.casefold(), each.value)), None)
+
+
+WAIT_MS: dict[BatchingStrategy, float] = {
+    BatchingStrategy.FixedSize: math.inf,
+    BatchingStrategy.DynamicTimeout: 100,
+    BatchingStrategy.Adaptive: 100,
+    BatchingStrategy.Continuous: 0,
+}
+"""How long a batch waits to fill up by default; 100 is the seed's value."""
 
 
 class RequestPriority(IntEnum):
@@ -85,11 +91,12 @@ class BatchConfig:
     strategy: BatchingStrategy | str = BatchingStrategy.DynamicTimeout
     max_batch_size: int = 8
     min_batch_size: int = 1
-    """The fewest requests that start together before the wait is over. Above 1 only under Adaptive:
-    the other strategies wait for `max_batch_size`."""
+    """So many requests start before the wait is over; 1 means `max_batch_size`. Above 1 not under
+    FixedSize, and under Continuous only with a wait."""
     max_wait_time_ms: float | None = None
-    """How long a batch waits to fill up; under Continuous, how long new requests are collected.
-    `math.inf` is for ever, under FixedSize only. The default is 100, and 0 under Continuous."""
+    """How long a batch waits to fill up; under Continuous, how long new requests are collected. The
+    default is 100, 0 under Continuous, and under FixedSize `math.inf`: until it is full, or until
+    `stop`."""
     max_queue_size: int = 1000
     num_workers: int = 1
     enable_priority: bool = False
@@ -109,15 +116,16 @@ class BatchConfig:
                 f"num_workers is {self.num_workers}, and a processor has one engine; leave it out, "
                 "or let `jitney serve --replicas` run several behind one address."
             )
-        if self.min_batch_size > 1 and strategy is not BatchingStrategy.Adaptive:
-            raise ConfigError(
-                f"min_batch_size above 1 has an effect under Adaptive only, not {strategy.name}; "
-                f"leave it out ({self.min_batch_size!r:.80} is given)."
-            )
         if self.max_wait_time_ms is None:
-            waits_ms = 0 if strategy is BatchingStrategy.Continuous else WAIT_MS
-            object.__setattr__(self, "max_wait_time_ms", waits_ms)
-        if self.max_wait_time_ms == math.inf and strategy is not BatchingStrategy.FixedSize:
+            object.__setattr__(self, "max_wait_time_ms", WAIT_MS[strategy])
+        is_fixed = strategy is BatchingStrategy.FixedSize
+        if self.min_batch_size > 1 and (is_fixed or not self.max_wait_time_ms):
+            raise ConfigError(
+                "min_batch_size above 1 has no effect under FixedSize, which waits for "
+                "max_batch_size, nor where max_wait_time_ms is 0; choose DynamicTimeout, or give a "
+                f"wait ({self.min_batch_size} is given under {strategy.name})."
+            )
+        if self.max_wait_time_ms == math.inf and not is_fixed:
             raise ConfigError(
                 "max_wait_time_ms is for ever (inf) under FixedSize only, not "
                 f"{strategy.name}; give a number of milliseconds."
@@ -125,16 +133,15 @@ class BatchConfig:
 
     def settings(self) -> dict[str, object]:
         """The same under the names of our settings."""
-        waits_ms = self.max_wait_time_ms
-        timer = {"wait_until_full": True} if waits_ms == math.inf else {"max_wait_ms": waits_ms}
+        is_endless = self.max_wait_time_ms == math.inf
         return {
             "strategy": str(self.strategy),
             "max_num_seqs": self.max_batch_size,
             "min_batch_size": self.min_batch_size,
+            "max_wait_ms": None if is_endless else self.max_wait_time_ms,
             "max_num_queued_reqs": self.max_queue_size,
             "policy": "priority" if self.enable_priority else "fifo",
             "memory_limit": self.memory_limit_bytes,
-            **timer,
         }
 
 
@@ -255,7 +262,10 @@ class BatchProcessor:
             return [self._open[row.request_id] for row in waiting if row.request_id in self._open]
 
     def stop(self, drain_s: float = DRAIN_S) -> None:
-        """Refuse new requests, and wait at most `drain_s` seconds for the results of the others."""
+        """Refuse new requests, and wait at most `drain_s` seconds for the results of the others.
+
+        Those that wait for others to fill a batch start now.
+        """
         with self._ended:
             self.is_running = False
         if self._llm is not None and self._llm is not self.model:
@@ -263,6 +273,8 @@ class BatchProcessor:
             return
         # A callback that stops cannot wait for its own end, nor another one for it.
         self._end(getattr(self._calling, "request_id", RequestId("")))
+        if self._llm is not None:
+            self._llm.engine.stop_gathering()
         with self._ended:
             self._ended.wait_for(lambda: not self._open, min(drain_s, threading.TIMEOUT_MAX))
 
@@ -297,13 +309,17 @@ class BatchProcessor:
 
 
 def _check_agrees(llm: LLM, settings: dict[str, object]) -> None:
-    """Refuse settings that differ from those of a loaded model. None means: left out."""
+    """Refuse settings that differ from those of a loaded model. None means: left out, or no limit
+    of a wait under FixedSize."""
     named = {name: value for name, value in settings.items() if value is not None}
-    resolved = resolve(named, None, {}, given_as="argument")
-    for name, value in resolved.given().items():
+    wanted = resolve(named, None, {}, given_as="argument").given()
+    if wanted.get("strategy") is Strategy.STATIC and "max_wait_ms" in settings:
+        wanted.setdefault("max_wait_ms", None)
+    for name, value in wanted.items():
         loaded = getattr(llm.settings, name)
-        if name == "max_wait_ms" and loaded is None and not llm.settings.wait_until_full:
-            loaded = WAIT_S[llm.settings.strategy] * 1e3
+        wait_s = WAIT_S[llm.settings.strategy]
+        if name == "max_wait_ms" and loaded is None and wait_s is not None:
+            loaded = wait_s * 1e3
         if loaded != value:
             raise ConfigError(
                 f"The LLM was loaded with {name} {loaded!s:.80}, and {value!s:.80} is wanted; load "

@@ -132,6 +132,9 @@ def announce(service: Service, listener: socket.socket, say: Callable[[str], Non
     say(f"jitney serves {service.model_name} at {address}")
     say(f"  page  {address}/")
     say(f"  try   {curl_line(address, service)}")
+    if service.engine.settings.wait_s is None:
+        say("  note  strategy is static: a call waits for others until a group is full, however")
+        say("        long that takes; --max-wait-ms limits it")
 
 
 def url_of(listener: socket.socket) -> str:

@@ -14,8 +14,6 @@ from jitney.core.scheduler_settings import GroupAnswers, Mix, Strategy
 from jitney.errors import ConfigError
 
 EFFECTIVE = (
-    ("window_size", "strategy", (Strategy.CONTINUOUS,)),
-    ("wait_until_full", "strategy", (Strategy.STATIC,)),
     ("group_answers", "strategy", (Strategy.STATIC, Strategy.DYNAMIC, Strategy.ADAPTIVE)),
     ("prefill_batch_size", "mix", (Mix.SEPARATE,)),
     ("decode_batch_size", "mix", (Mix.SEPARATE,)),
@@ -48,15 +46,8 @@ def refuse_conflicts(values: Mapping[str, Any], sources: Mapping[str, str]) -> N
 # Any: of every setting's type
 def _find_conflicts(values: Mapping[str, Any], explicit: Set[str]) -> Iterator[_Conflict]:
     yield from _find_useless(values, explicit)
-    yield from _find_pairs(values)
     yield from _find_out_of_bounds(values)
-    if values["min_batch_size"] > 1 and not _has_small_groups(values):
-        yield (
-            f"min_batch_size is given but has no effect where strategy is {values['strategy']}: "
-            "a group starts when it is full or when max_wait_ms has passed; leave it out, or set "
-            "strategy to adaptive, or to continuous with a window_size.",
-            ("min_batch_size", "strategy"),
-        )
+    yield from _find_pairs(values)
 
 
 def _find_pairs(values: Mapping[str, Any]) -> Iterator[_Conflict]:
@@ -66,22 +57,27 @@ def _find_pairs(values: Mapping[str, Any]) -> Iterator[_Conflict]:
             "kv_tokens and memory_limit set the same budget; give one of them.",
             ("kv_tokens", "memory_limit"),
         )
-    if values["wait_until_full"] and values["max_wait_ms"] is not None:
+    is_static = values["strategy"] is Strategy.STATIC
+    if values["min_batch_size"] > 1 and is_static:
         yield (
-            "max_wait_ms is given but wait_until_full has no timer; leave one of them out.",
-            ("max_wait_ms", "wait_until_full"),
+            "min_batch_size is given but has no effect where strategy is static: a group waits "
+            "for max_num_seqs; lower that, or set strategy to dynamic.",
+            ("min_batch_size", "strategy"),
         )
-    if values["window_size"] is not None and not values["max_wait_ms"]:
+    waits_ms = values["max_wait_ms"]
+    is_at_once = waits_ms == 0 or (waits_ms is None and values["strategy"] is Strategy.CONTINUOUS)
+    if values["min_batch_size"] > 1 and is_at_once:
         yield (
-            "window_size is given but there is no window; set max_wait_ms above 0.",
-            ("window_size", "max_wait_ms"),
+            "min_batch_size is given but has no effect where requests are not collected; set "
+            "max_wait_ms above 0.",
+            ("min_batch_size", "max_wait_ms"),
         )
-    if values["wait_until_full"] and values["max_num_queued_reqs"] < values["max_num_seqs"]:
+    if is_static and waits_ms is None and values["max_num_queued_reqs"] < values["max_num_seqs"]:
         yield (
-            f"wait_until_full needs max_num_seqs ({values['max_num_seqs']}) waiting requests, and "
+            f"A static group waits for max_num_seqs ({values['max_num_seqs']}) requests, and "
             f"max_num_queued_reqs ({values['max_num_queued_reqs']}) allows fewer; raise the second "
-            "or lower the first.",
-            ("wait_until_full", "max_num_seqs", "max_num_queued_reqs"),
+            "or lower the first, or set max_wait_ms.",
+            ("strategy", "max_num_seqs", "max_num_queued_reqs"),
         )
 
 
@@ -90,7 +86,6 @@ def _find_out_of_bounds(values: Mapping[str, Any]) -> Iterator[_Conflict]:
     bounded = (
         ("max_num_seqs", "max_num_batched_tokens", "every running sequence needs a token a tick"),
         ("min_batch_size", "max_num_seqs", "no more can start together"),
-        ("window_size", "max_num_seqs", "no more can join at once"),
         ("prefill_batch_size", "max_num_seqs", "no more run at once"),
         ("decode_batch_size", "max_num_seqs", "no more run at once"),
         ("prefill_chunk", "max_num_batched_tokens", "a chunk must fit into one forward pass"),
@@ -105,12 +100,6 @@ def _find_out_of_bounds(values: Mapping[str, Any]) -> Iterator[_Conflict]:
                 "lower the first or raise the second.",
                 (smaller, larger),
             )
-
-
-def _has_small_groups(values: Mapping[str, Any]) -> bool:
-    """Whether a group may be smaller than max_num_seqs."""
-    has_window = values["strategy"] is Strategy.CONTINUOUS and values["window_size"] is not None
-    return has_window or values["strategy"] is Strategy.ADAPTIVE
 
 
 def _find_useless(values: Mapping[str, Any], explicit: Set[str]) -> Iterator[_Conflict]:

@@ -169,21 +169,13 @@ class Settings:
     )
     max_wait_ms: Annotated[float, number(0.0, 60_000.0)] | None = _scheduling(
         "How long new requests are collected before they join, or a group waits to fill up.",
-        default_text="0 under continuous, 50 under dynamic and adaptive, 1000 under static",
-    )
-    window_size: Count | None = _scheduling(
-        "Under continuous, the number of new requests that ends the wait of max_wait_ms early.",
-        default_text="the number of free slots",
+        default_text="0 under continuous, 50 under dynamic and adaptive; under static no limit: a "
+        "group waits for exactly max_num_seqs requests",
     )
     min_batch_size: Count = _scheduling(
-        "The fewest requests that start together before max_wait_ms has passed; for adaptive, and "
-        "for continuous with a window_size.",
+        "So many requests start before max_wait_ms has passed, under every strategy but static. 1 "
+        "means as many as have a slot.",
         default=1,
-    )
-    wait_until_full: bool = _scheduling(
-        "Let a static group wait for exactly max_num_seqs requests, without a time limit. Requests "
-        "that a key's share holds back count too.",
-        default=False,
     )
     group_answers: GroupAnswers = _scheduling(
         "Give the answers of a group together when its last one ends, or each when it ends.",

@@ -27,7 +27,6 @@ NAMES = (
     "evicted",
     "groups_departed",
     "kv_full",
-    "minimum_waits",
     "paused",
     "pauses_ended",
     "pauses_refused",

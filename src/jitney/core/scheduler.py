@@ -224,7 +224,7 @@ class Scheduler:
                 self._apply_sample(sequence, entry, sample, now)
         decode_count = [entry.length for entry in batch.entries].count(1)
         self._cost.observe(decode_count, planned.token_count - decode_count, outcome.seconds)
-        self._registry.gate.observe(outcome.seconds)
+        self._registry.gate.observe(self._cost.fit)
         return self._registry.take_events()
 
     def fail(self, message: str, now: float, failed: tuple[Sequence, ...] = ()) -> list[Event]:

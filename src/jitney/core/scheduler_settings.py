@@ -18,11 +18,11 @@ class Strategy(StrEnum):
     CONTINUOUS = "continuous"
     """At any tick; or at the end of the window, if there is one."""
     STATIC = "static"
-    """A group starts when it is full or its oldest waited `wait_s`, and runs to its end."""
+    """A group starts when it is full, or its oldest waited `wait_s`, and runs to its end."""
     DYNAMIC = "dynamic"
-    """Like static, with a shorter wait."""
+    """Like static, always with a `wait_s`."""
     ADAPTIVE = "adaptive"
-    """Like dynamic. Groups are larger when many wait and smaller when ticks are slow."""
+    """Like dynamic. Groups are smaller while ticks of full ones are slow."""
 
 
 class Policy(StrEnum):
@@ -101,10 +101,8 @@ class SchedulerSettings:
     mix: Mix = Mix.BOUNDED_STALL
     wait_s: float | None = 0.0
     """How long newcomers are gathered before they run; None: until a group is full."""
-    window_size: int | None = None
-    """So many newcomers end the window of `continuous` early; None: as many as may run."""
     min_batch_size: int = 1
-    """The smallest group that starts before `wait_s` is over."""
+    """Above 1, so many newcomers start before `wait_s` is over; 1: as many as have a place."""
     group_answers: GroupAnswers = GroupAnswers.TOGETHER
     prefill_batch_size: int | None = None
     decode_batch_size: int | None = None
@@ -125,3 +123,7 @@ class SchedulerSettings:
         assert self.prefill_chunk >= 1, self.prefill_chunk
         # With fewer tokens than sequences, a prefill could starve behind decodes.
         assert self.max_num_batched_tokens >= self.max_num_seqs, self.max_num_batched_tokens
+
+    def enough(self, places: int) -> int:
+        """So many newcomers start before `wait_s` is over, where so many have a place."""
+        return self.min_batch_size if self.min_batch_size > 1 else places

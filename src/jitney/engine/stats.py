@@ -141,6 +141,10 @@ class Stats:
     of two sizes."""
     cost_per_sequence_ms: float | None = _read(lambda sums: sums.cost_ms[1], cost="sequence_ms")
     """c of the same."""
+    tokens_per_second_of_one: float | None = _read(lambda sums: sums.rate_limits[0])
+    """1 / (C + c): the tokens per second of one sequence, by the same line."""
+    tokens_per_second_limit: float | None = _read(lambda sums: sums.rate_limits[1])
+    """1 / c: what many sequences together come near, by the same line."""
     uptime_s: float = _read(lambda sums: sums.uptime_s, health="uptime_s")
     """Time since the start."""
     busy_s: float = _read(lambda sums: sums.busy_s)
@@ -226,6 +230,14 @@ class Statistics:
         if fit is None or fit.sequence_s is None:
             return None, None
         return fit.fixed_s * 1e3, fit.sequence_s * 1e3
+
+    @property
+    def rate_limits(self) -> tuple[float | None, float | None]:
+        """1 / (C + c) and 1 / c, each None where it is not known."""
+        fixed_ms, sequence_ms = self.cost_ms
+        if fixed_ms is None or sequence_ms is None:
+            return None, None
+        return rate(1e3, fixed_ms + sequence_ms) or None, rate(1e3, sequence_ms) or None
 
     def share_of(self, spent_s: float) -> float:
         """The share of the time since the start."""

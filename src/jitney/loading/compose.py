@@ -26,11 +26,11 @@ from jitney.text.chat_template import ChatTemplate, Renderer
 
 WAIT_S = {
     Strategy.CONTINUOUS: 0.0,
-    Strategy.STATIC: 1.0,
+    Strategy.STATIC: None,
     Strategy.DYNAMIC: 0.05,
     Strategy.ADAPTIVE: 0.05,
 }
-"""How long requests are gathered where the user does not give `max_wait_ms`."""
+"""How long requests are gathered where the user does not give `max_wait_ms`; None is no limit."""
 
 TOKENS_LEAST = 2
 """The shortest sequence: a token of prompt and one of completion."""
@@ -122,8 +122,6 @@ def scheduler_settings(settings: Settings, traits: Traits) -> SchedulerSettings:
 
 def _wait_s(settings: Settings) -> float | None:
     """How long requests are gathered; None means no limit."""
-    if settings.wait_until_full:
-        return None
     if settings.max_wait_ms is None:
         return WAIT_S[settings.strategy]
     return settings.max_wait_ms / 1e3

@@ -35,9 +35,7 @@ CLOCK_S = 1e-6
 JOINING: dict[str, object] = {
     "strategy": Strategy.CONTINUOUS,
     "max_wait_ms": None,
-    "window_size": None,
     "min_batch_size": 1,
-    "wait_until_full": False,
     "group_answers": GroupAnswers.TOGETHER,
     "prefill_batch_size": None,
     "decode_batch_size": None,

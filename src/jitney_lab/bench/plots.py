@@ -11,6 +11,7 @@ from typing import Any  # Any: results are JSON values
 from matplotlib.figure import Figure
 
 from jitney_lab.bench.drawing import GREY, OTHER, OURS, empty_figure, machine_of, save_figure
+from jitney_lab.bench.scaling import rate_limits
 
 COLOURS = {
     "sequential": GREY,
@@ -64,7 +65,13 @@ def _scaling(content: Mapping[str, Any]) -> Figure:
     if 1 in sizes:
         one = content["tokens_per_s"]["1"]
         expected = [one * gain for gain in claimed.values()]
-        rate.plot(list(claimed), expected, ":", color=GREY, label="claimed once")
+        rate.plot(list(claimed), expected, "--", color=GREY, label="claimed once")
+    for (name, limit), label in zip(
+        rate_limits(content["fit"]).items(), ("1 / (C + c)", "1 / c"), strict=True
+    ):
+        if limit is not None:
+            colour = OTHER if name == "many" else GREY
+            rate.axhline(limit, color=colour, linestyle=":", label=f"{label} = {limit:,.0f}")
     rate.set(xlabel="sequences in a batch", ylabel="tokens per second", ylim=(0, None))
     rate.set_xscale("log", base=2)
     rate.set_xticks(sizes, [str(size) for size in sizes])

@@ -33,7 +33,7 @@ WINDOW_MS = 60_000.0
 SATURATED = 1.1
 """A batch twice as large that is less than this much faster is not worth its latency."""
 
-COLUMNS = ("sequences", "tick ms", "T(B) ms", "tokens/s")
+COLUMNS = ("sequences", "tick ms", "T(B) ms", "tokens/s", "B / T(B)")
 GAIN_COLUMNS = ("times one", "claimed once")
 """Only where one sequence was measured too."""
 
@@ -67,21 +67,17 @@ def measure(
             spread([1e3 * value for value in tick_s[size]]),
             f"{1e3 * (line['fixed_s'] + size * line['sequence_s']):.2f}",
             f"{rates[size]:,.0f}",
+            f"{size / (line['fixed_s'] + size * line['sequence_s']):,.0f}",
             *_gains(size, rates),
         )
         for size in sizes
-    )
-    found = "still rises" if stops is None else f"saturates at about {stops}"
-    note = (
-        f"T(B) = {1e3 * line['fixed_s']:.2f} ms + B * {1e3 * line['sequence_s']:.3f} ms, mean "
-        f"error {100 * line['error']:.0f} %; throughput {found}."
     )
     return Result(
         name="scaling",
         title=f"Decode rate by batch size, median of {runs} (range)",
         columns=COLUMNS + (GAIN_COLUMNS if 1 in rates else ()),
         rows=rows,
-        notes=(note,),
+        notes=(_note(line, stops),),
         figures={
             "runs": runs,
             "stolen_share": calm.share,
@@ -94,6 +90,7 @@ def measure(
             "tick_s": {str(size): values for size, values in tick_s.items()},
             "tokens_per_s": {str(size): rate for size, rate in rates.items()},
             "fit": line,
+            "limits_tokens_per_s": rate_limits(line),
             "saturates_at": stops,
             "claimed": {str(size): gain for size, gain in SEED_GAINS.items() if 1 in rates},
         },
@@ -113,6 +110,30 @@ def fit(seconds: Mapping[int, float]) -> dict[str, float]:
         "sequence_s": float(sequence_s),
         "error": float(np.mean(errors)),
     }
+
+
+def rate_limits(line: Mapping[str, float]) -> dict[str, float | None]:
+    """Tokens per second of one sequence, 1 / (C + c), and the limit for many, 1 / c.
+
+    None where measured times leave no such limit: a cost that is not above zero is noise.
+    """
+    costs_s = {"one": line["fixed_s"] + line["sequence_s"], "many": line["sequence_s"]}
+    return {name: 1.0 / cost_s if cost_s > 0.0 else None for name, cost_s in costs_s.items()}
+
+
+def _note(line: Mapping[str, float], stops: int | None) -> str:
+    found = "still rises" if stops is None else f"saturates at about {stops}"
+    limits = rate_limits(line)
+    return (
+        f"T(B) = {1e3 * line['fixed_s']:.2f} ms + B * {1e3 * line['sequence_s']:.3f} ms, mean "
+        f"error {100 * line['error']:.0f} %; throughput {found}. By this line one sequence makes "
+        f"1 / (C + c) = {_shown(limits['one'])} tokens/s, and many come near 1 / c = "
+        f"{_shown(limits['many'])}."
+    )
+
+
+def _shown(rate: float | None) -> str:
+    return "unknown" if rate is None else f"{rate:,.0f}"
 
 
 def saturation(rates: Mapping[int, float]) -> int | None:

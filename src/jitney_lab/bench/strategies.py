@@ -3,7 +3,7 @@
 sequential   one request at a time
 static       a group starts full or after a second, and all of it ends before the next
 dynamic      the same with a wait of 50 ms
-adaptive     the same with sizes that follow the queue and the ticks
+adaptive     the same, and smaller groups while ticks are slow
 windowed     continuous, but newcomers are gathered for 50 ms
 continuous   requests join and leave at any tick
 """
@@ -22,6 +22,9 @@ from jitney_lab.bench.timing import summary
 from jitney_lab.bench.workload import Say, Workload, equal, mixed, twenty_clients
 
 WINDOW_MS = 50.0
+STATIC_MS = 1000.0
+"""Without a timer the last requests of a workload would wait for a full group."""
+
 LOAD_SHARE = 0.9
 """The Poisson stream brings this much of what the machine can do: queues form, and end."""
 
@@ -31,7 +34,7 @@ CONTINUOUS = "continuous"
 
 CHANGES: dict[str, dict[str, object]] = {
     SEQUENTIAL: {**JOINING, "max_num_seqs": 1},
-    STATIC: {**JOINING, "strategy": Strategy.STATIC},
+    STATIC: {**JOINING, "strategy": Strategy.STATIC, "max_wait_ms": STATIC_MS},
     "dynamic": {**JOINING, "strategy": Strategy.DYNAMIC},
     "adaptive": {**JOINING, "strategy": Strategy.ADAPTIVE},
     "windowed": {**JOINING, "max_wait_ms": WINDOW_MS},

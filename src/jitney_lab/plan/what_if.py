@@ -12,7 +12,7 @@ REPLICAS = "replicas"
 WHOLE_MAX = 1000
 """Replicas of a fleet of which each is simulated."""
 
-TIMED = ("max_wait_ms", "wait_until_full", "target_stall_ms")
+TIMED = ("max_wait_ms", "target_stall_ms")
 MEMORY = ("kv_tokens", "max_model_len", "max_per_sequence")
 COMPUTED = ("model_len_max", "wait_s", "stall_s_target")
 """Of the scheduler; the user sets what they are computed from."""

@@ -100,7 +100,7 @@ class JoiningChecker:
         }
         starts = running & set(newcomers)
         if self._is_grouped:
-            self._groups(seen.at, running, starts, newcomers)
+            self._groups(seen, running, starts, newcomers)
         else:
             self._window(seen, running, starts, newcomers)
         if not seen.owners and seen.batch is None:
@@ -110,13 +110,13 @@ class JoiningChecker:
         self._counters = Counter(seen.snapshot.counters)
 
     def _groups(
-        self, at: float, running: set[Name], starts: set[Name], newcomers: Arrivals
+        self, seen: Planned, running: set[Name], starts: set[Name], newcomers: Arrivals
     ) -> None:
         # Whoever was paused has left its group as soon as its batch had returned.
         self._leave(self._group - running)
         if not self._group and running:
             self._group_number += 1
-            self._places = len(newcomers) if self._departs(at, newcomers) else 0
+            self._places = len(newcomers) if self._departs(seen, newcomers) else 0
             if starts and not self._places:
                 raise Violation(NAME, f"a group departs with {len(newcomers)} before its time")
         self._places -= len(starts)
@@ -129,13 +129,15 @@ class JoiningChecker:
     def _leave(self, names: set[Name]) -> None:
         self._group -= {name for name in names if self._pauses.is_paused(name)}
 
-    def _departs(self, at: float, newcomers: Arrivals) -> bool:
+    def _departs(self, seen: Planned, newcomers: Arrivals) -> bool:
         """Whether newcomers may form a group."""
         settings = self._settings
-        least = settings.max_num_seqs
-        if settings.strategy is Strategy.ADAPTIVE:
+        fit = seen.snapshot.fit
+        is_slow = fit is not None and fit.seconds(settings.max_num_seqs) > settings.stall_s_target
+        least = self._enough(settings.max_num_seqs)
+        if settings.strategy is Strategy.ADAPTIVE and is_slow:
             least = settings.min_batch_size
-        return len(newcomers) >= least or self._is_over(at, newcomers)
+        return len(newcomers) >= least or self._is_over(seen.at, newcomers)
 
     def _window(
         self, seen: Planned, running: set[Name], starts: set[Name], newcomers: Arrivals
@@ -156,8 +158,8 @@ class JoiningChecker:
 
     def _enough(self, places: int) -> int:
         """Newcomers who end a window early, or fill a group."""
-        size = max(self._settings.window_size or places, self._settings.min_batch_size)
-        return min(size, places)
+        least = self._settings.min_batch_size
+        return min(least, places) if least > 1 else places
 
     def _idle(self, at: float, newcomers: Arrivals) -> None:
         """Nobody runs and nothing is done: then somebody must be waited for."""

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,7 @@ def processor(config: BatchConfig, results: Results, **settings: object) -> Batc
         (BatchingStrategy.DynamicTimeout, 5, {}),
         (BatchingStrategy.Adaptive, 5, {}),
         (BatchingStrategy.Continuous, None, {}),
-        (BatchingStrategy.Continuous, 5, {"window_size": 4}),
+        (BatchingStrategy.Continuous, 5, {"min_batch_size": 4}),
     ],
     ids=[*(each.name for each in BatchingStrategy), "Continuous with a window"],
 )
@@ -312,27 +313,46 @@ def test_a_result_that_cannot_be_made_is_counted_all_the_same(
 @pytest.mark.parametrize("strategy", list(BatchingStrategy))
 def test_a_model_that_was_loaded_with_the_defaults_agrees(strategy: BatchingStrategy) -> None:
     """Guards against a refusal of what is the same: a wait that was left out, and its number."""
-    waits_ms = compose.WAIT_S[Strategy(strategy)] * 1e3
+    wait_s = compose.WAIT_S[Strategy(strategy)]
+    waits_ms = math.inf if wait_s is None else wait_s * 1e3
     with LLM(backend="fake", strategy=str(strategy), max_num_queued_reqs=1000) as llm:
         size = llm.settings.max_num_seqs
         agreeing = BatchConfig(strategy=strategy, max_batch_size=size, max_wait_time_ms=waits_ms)
         assert BatchProcessor(llm, agreeing, max_wait_ms=None) is not None
         assert BatchProcessor(llm, agreeing) is not None
         other = replace(agreeing, max_wait_time_ms=7)
-        with pytest.raises(ConfigError, match=f"max_wait_ms {waits_ms}, and 7.0 is wanted"):
+        loaded = None if wait_s is None else waits_ms
+        with pytest.raises(ConfigError, match=f"max_wait_ms {loaded}, and 7.0 is wanted"):
             BatchProcessor(llm, other)
 
 
-def test_a_wait_for_ever_agrees_with_no_timer() -> None:
+def test_a_loaded_timer_is_not_a_wait_until_full() -> None:
     """Guards FixedSize as the seed has it: for ever is not any number of milliseconds."""
-    with LLM(
-        backend="fake", strategy="static", wait_until_full=True, max_num_queued_reqs=1000
-    ) as llm:
-        size = llm.settings.max_num_seqs
-        config = BatchConfig(strategy="FixedSize", max_batch_size=size, max_wait_time_ms=math.inf)
-        assert BatchProcessor(llm, config) is not None
-        with pytest.raises(ConfigError, match=r"max_wait_ms None, and 1000\.0 is wanted"):
-            BatchProcessor(llm, replace(config, max_wait_time_ms=1000))
+    settings: Any = {"strategy": "static", "max_wait_ms": 5, "max_num_queued_reqs": 1000}
+    with LLM(backend="fake", max_num_seqs=8, **settings) as llm:
+        assert BatchProcessor(llm, BatchConfig(strategy="FixedSize", max_wait_time_ms=5))
+        with pytest.raises(ConfigError, match=r"max_wait_ms 5\.0, and None is wanted"):
+            BatchProcessor(llm, BatchConfig(strategy="FixedSize"))
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_a_fixed_size_is_waited_for_until_the_processor_stops(is_loaded: bool) -> None:
+    """Guards FixedSize: eight start when the eighth comes, and three more when nobody else can."""
+    results = Results(11)
+    config = BatchConfig(strategy="FixedSize")
+    with ExitStack() as stack:
+        settings: Any = {"backend": "fake", **config.settings()}
+        llm = stack.enter_context(LLM(**settings)) if is_loaded else None
+        running = BatchProcessor(llm, config, results, results, **({} if llm else settings))
+        running.start()
+        for number in range(7):
+            running.submit(f"number {number}", GREEDY)
+        assert running.get_stats().total_batches == 0
+        for number in range(7, 11):
+            running.submit(f"number {number}", GREEDY)
+        running.stop(WAIT_S)
+        assert results.all_came.is_set()
+        assert running.get_stats().counters["groups_departed"] == 2
 
 
 def test_the_defaults_are_the_seeds() -> None:
@@ -359,9 +379,8 @@ def test_the_defaults_are_the_seeds() -> None:
         ({"num_workers": 4}, "jitney serve --replicas"),
         ({"strategy": "Greedy"}, "FixedSize, DynamicTimeout, Adaptive, Continuous"),
         ({"max_wait_time_ms": math.inf}, "under FixedSize only, not DynamicTimeout"),
-        ({"min_batch_size": 2}, "under Adaptive only, not DynamicTimeout"),
-        ({"min_batch_size": 2, "strategy": "static"}, "under Adaptive only, not FixedSize"),
-        ({"min_batch_size": 2, "strategy": "Continuous"}, "under Adaptive only, not Continuous"),
+        ({"min_batch_size": 2, "strategy": "static"}, "which waits for max_batch_size"),
+        ({"min_batch_size": 2, "strategy": "Continuous"}, "where max_wait_time_ms is 0"),
     ],
 )
 def test_what_cannot_be_done_is_refused(given: Any, sentence: str) -> None:
@@ -373,16 +392,17 @@ def test_what_cannot_be_done_is_refused(given: Any, sentence: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "settings"),
     [
-        ({"strategy": "FixedSize"}, {"strategy": "static", "max_wait_ms": 100}),
-        ({"strategy": "fixed_size"}, {"strategy": "static", "max_wait_ms": 100}),
-        ({"strategy": "STATIC"}, {"strategy": "static", "max_wait_ms": 100}),
+        ({"strategy": "FixedSize"}, {"strategy": "static", "max_wait_ms": None}),
+        ({"strategy": "fixed_size"}, {"strategy": "static", "max_wait_ms": None}),
+        ({"strategy": "STATIC"}, {"strategy": "static", "max_wait_ms": None}),
         ({"strategy": BatchingStrategy.Adaptive}, {"strategy": "adaptive", "max_wait_ms": 100}),
         ({"strategy": "continuous"}, {"strategy": "continuous", "max_wait_ms": 0}),
         *(
             ({"strategy": each, "max_wait_time_ms": 250}, {"max_wait_ms": 250})
             for each in BatchingStrategy
         ),
-        ({"strategy": "static", "max_wait_time_ms": math.inf}, {"wait_until_full": True}),
+        ({"strategy": "static", "max_wait_time_ms": math.inf}, {"max_wait_ms": None}),
+        ({"min_batch_size": 4}, {"min_batch_size": 4, "max_wait_ms": 100}),
         ({"enable_priority": True}, {"policy": "priority"}),
         ({"memory_limit_bytes": 2**30}, {"memory_limit": 2**30}),
         ({"strategy": "Adaptive", "min_batch_size": 4}, {"min_batch_size": 4}),
@@ -392,7 +412,6 @@ def test_fields_become_settings(fields: Any, settings: dict[str, object]) -> Non
     """Guards spellings, waits under every strategy, and fields against being ignored."""
     found = BatchConfig(**fields).settings()
     assert found | settings == found
-    assert ("max_wait_ms" in found) != ("wait_until_full" in found)
     resolved = resolve(found, None, {}, given_as="argument").settings
     assert all(getattr(resolved, name) == value for name, value in settings.items())
 

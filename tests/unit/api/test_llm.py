@@ -291,8 +291,8 @@ def test_the_public_names_are_all_there() -> None:
 
 
 def test_a_list_of_prompts_does_not_wait_for_others_to_fill_a_group() -> None:
-    """Guards `wait_until_full`: whoever hands in a list knows that nobody else comes."""
-    with LLM(backend="fake", strategy="static", wait_until_full=True, max_num_seqs=4) as llm:
+    """Guards static groups: whoever hands in a list knows that nobody else comes."""
+    with LLM(backend="fake", strategy="static", max_num_seqs=4) as llm:
         prompts = [f"prompt {number}" for number in range(6)]
         outputs = llm.generate(prompts, SamplingParams(max_tokens=4), use_tqdm=False)
     assert len(outputs) == 6

@@ -7,8 +7,9 @@ from typing import Any  # Any: values of settings
 
 import pytest
 
-from jitney.cli.serve import bind, check_replicas, url_of
+from jitney.cli.serve import announce, bind, check_replicas, url_of
 from jitney.config import Key, ServeSettings, Settings
+from jitney.core.scheduler_settings import Strategy
 from jitney.errors import ConfigError
 from jitney.loading.compose import assemble
 from jitney.server.application import Application, allowed_hosts, read_keys
@@ -24,6 +25,23 @@ def test_a_free_port_is_bound_and_shown() -> None:
         assert url_of(listener) == f"http://127.0.0.1:{listener.getsockname()[1]}"
     with bind("0.0.0.0", 0) as listener:
         assert url_of(listener).startswith("http://127.0.0.1:")
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_wait_ms": 5}])
+def test_a_wait_without_a_limit_is_said_at_the_start(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    """Guards whoever pastes the line: under static without a timer it waits for others."""
+    assembly = assemble(Settings(backend="fake", strategy=Strategy.STATIC, **settings))
+    lines: list[str] = []
+    try:
+        application = Application(assembly, ServeSettings(jobs_dir=tmp_path), ())
+        with bind("127.0.0.1", 0) as listener:
+            announce(application.service, listener, lines.append)
+        application.close()
+    finally:
+        assembly.close(0.0)
+    assert any("--max-wait-ms" in line for line in lines) is (not settings)
 
 
 def test_a_port_in_use_and_a_host_that_is_none() -> None:

@@ -32,6 +32,7 @@ GIVEN: dict[str, object] = {
     "strategy": "adaptive",
     "policy": "sjf",
     "max_wait_ms": 7,
+    "min_batch_size": 2,
     "prefill_batch_size": 2,
     "decode_batch_size": 2,
     "max_num_queued_reqs": 9,
@@ -40,7 +41,11 @@ GIVEN: dict[str, object] = {
     "served_model_name": "a",
     "body_limit": 2048,
 }
-BESIDE = {"prefill_batch_size": {"mix": "separate"}, "decode_batch_size": {"mix": "separate"}}
+BESIDE: dict[str, dict[str, object]] = {
+    "prefill_batch_size": {"mix": "separate"},
+    "decode_batch_size": {"mix": "separate"},
+    "min_batch_size": {"max_wait_ms": 7},
+}
 
 PRINTED = """
 llm_plugins:
@@ -324,7 +329,9 @@ def test_messages_name_the_nested_path(text: str, message: str, tmp_path: Path) 
 
 def test_a_waiting_group_must_fit_into_the_queue() -> None:
     """Guards a static group without a timer, which could never fill and would wait for ever."""
-    flags = {"strategy": "static", "wait_until_full": True, "max_num_seqs": 4}
+    flags = {"strategy": "static", "max_num_seqs": 4}
     with pytest.raises(ConfigError, match=r"max_num_queued_reqs .3. allows fewer"):
         resolve({**flags, "max_num_queued_reqs": 3}, None, {})
-    assert resolve({**flags, "max_num_queued_reqs": 4}, None, {}).settings.wait_until_full
+    assert resolve({**flags, "max_num_queued_reqs": 4}, None, {}).settings.max_wait_ms is None
+    timed = {**flags, "max_num_queued_reqs": 3, "max_wait_ms": 5}
+    assert resolve(timed, None, {}).settings.max_wait_ms == 5

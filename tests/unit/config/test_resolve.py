@@ -142,11 +142,11 @@ def test_impossible_combinations_are_refused(flags: dict[str, object], sentence:
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        ({"wait_until_full": True}, "no effect where strategy is continuous"),
         ({"group_answers": "each"}, "set strategy to static or dynamic or adaptive"),
         ({"prefill_batch_size": 2}, "set mix to separate"),
-        ({"min_batch_size": 2}, "a group starts when it is full"),
-        ({"min_batch_size": 2, "strategy": "dynamic"}, "set strategy to adaptive"),
+        ({"min_batch_size": 2}, "set max_wait_ms above 0"),
+        ({"min_batch_size": 2, "strategy": "dynamic", "max_wait_ms": 0}, "set max_wait_ms above 0"),
+        ({"min_batch_size": 2, "strategy": "static"}, "set strategy to dynamic"),
         ({"decode_batch_size": 2}, "set mix to separate"),
         ({"target_stall_ms": 20, "mix": "balanced"}, "set mix to bounded-stall or separate"),
     ],

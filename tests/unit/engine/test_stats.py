@@ -170,13 +170,16 @@ def test_idle_slots_are_those_that_could_run_beside_the_others(statistics: Stati
 def test_the_cost_of_a_batch_is_told_when_two_sizes_were_seen(statistics: Statistics) -> None:
     """Guards against a fixed cost that is no such thing: one size tells nothing apart."""
     for fit, expected in (
-        (None, (None, None)),
-        (Fit(0.012, None), (None, None)),
-        (Fit(0.012, 0.002), (12.0, 2.0)),
+        (None, (None, None, None, None)),
+        (Fit(0.012, None), (None, None, None, None)),
+        (Fit(0.023, 0.002), (23.0, 2.0, 40.0, 500.0)),
+        (Fit(0.012, -0.002), (12.0, -2.0, 100.0, None)),
     ):
         statistics.note(replace(NOTHING, fit=fit), 0.0)
         stats = statistics.stats(1.0)
-        assert (stats.fixed_cost_ms, stats.cost_per_sequence_ms) == expected
+        costs_ms = (stats.fixed_cost_ms, stats.cost_per_sequence_ms)
+        limits = (stats.tokens_per_second_of_one, stats.tokens_per_second_limit)
+        assert (*costs_ms, *limits) == expected
 
 
 BATCH_STATS = {

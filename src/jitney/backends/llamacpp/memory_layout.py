@@ -33,7 +33,6 @@ UNIT = 256
 
 def size_llamacpp(settings: Settings, header: GgufHeader, free_bytes: int | None) -> Sizes:
     """The sizes for these settings; `free_bytes` is None where the system does not say."""
-    own = own_cells(settings, header)
     pool_slots_count = min(pool_slots(settings.max_num_seqs), SLOTS_MAX)
     token_bytes = header.kv_bytes_per_token
     is_on_gpu = settings.gpu_layers != 0
@@ -41,6 +40,7 @@ def size_llamacpp(settings: Settings, header: GgufHeader, free_bytes: int | None
         token_bytes=token_bytes, unit=UNIT, free_bytes=None if is_on_gpu else free_bytes
     )
     budget = memory.budget(settings)
+    own = own_cells(settings, header, budget)
     if budget is not None:
         if is_on_gpu or own.kv_tokens > budget:
             return Sizes(budget, pool_slots_count)
@@ -56,13 +56,26 @@ def size_llamacpp(settings: Settings, header: GgufHeader, free_bytes: int | None
     return Sizes(kv_tokens if settings.max_model_len else min(kv_tokens, fits), pool_slots_count)
 
 
-def own_cells(settings: Settings, header: GgufHeader) -> Sizes:
-    """The sizes with which each slot has cells of its own."""
+def own_cells(settings: Settings, header: GgufHeader, budget: int | None = None) -> Sizes:
+    """The sizes with which each slot has cells of its own.
+
+    Where each sequence has an even part of the `budget`, there are as many extra slots as fit it.
+    """
+    count = settings.max_num_seqs
     length = settings.max_model_len or min(
         header.context_length or MODEL_LEN_DEFAULT, MODEL_LEN_DEFAULT
     )
-    length = -(-length // UNIT) * UNIT
-    spare = max(OWN_SPARE_MIN, settings.max_num_seqs // 2)
     # In whole groups of rows, because some kernels need them.
-    slots = min(-(-(settings.max_num_seqs + spare) // GROUP) * GROUP, SLOTS_MAX)
+    slots = min(_whole(count + max(OWN_SPARE_MIN, count // 2), GROUP), SLOTS_MAX)
+    if settings.max_per_sequence == "even" and budget is not None:
+        part = _whole(min(length, budget // count), UNIT)
+        fitting = budget // max(part, 1) // GROUP * GROUP
+        if fitting >= count:
+            return Sizes(min(slots, fitting) * part, min(slots, fitting), part)
+    length = _whole(length, UNIT)
     return Sizes(slots * length, slots, length)
+
+
+def _whole(amount: int, unit: int) -> int:
+    """The next multiple of the unit."""
+    return -(-amount // unit) * unit

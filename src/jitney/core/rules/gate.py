@@ -10,16 +10,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from jitney.core.counters import Counters
+from jitney.core.rules.cost import Fit
 from jitney.core.scheduler_settings import GroupAnswers, SchedulerSettings, Strategy
 from jitney.core.sequence import Sequence
 
-LATENCY_WEIGHT = 0.2
-"""The weight of the last tick in the mean time of a tick that `adaptive` uses."""
-
-GROWTH = 1.5
-SHRINK = 0.75
-"""The largest factor from one `adaptive` group to the next: GROWTH while more wait, SHRINK while
-ticks are slow."""
+RATE_SHARE = 0.9
+"""An `adaptive` group is smaller than it could be only if it decodes at this share of the rate of a
+full group, or more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +76,8 @@ class Gate(Protocol):
         """The sequence ended, or was paused."""
         return
 
-    def observe(self, seconds: float) -> None:
-        """A tick took this long."""
+    def observe(self, fit: Fit | None) -> None:
+        """The time of a tick, as known after another one."""
         return
 
 
@@ -100,9 +97,7 @@ class Window(Gate):
     def __init__(self, settings: SchedulerSettings, counters: Counters) -> None:
         assert settings.wait_s is not None, "only a group can wait until it is full"
         self._wait_s = settings.wait_s
-        self._size = settings.window_size or settings.max_num_seqs
-        self._size = max(self._size, settings.min_batch_size)
-        assert self._size >= 1, self._size
+        self._size = settings.enough(settings.max_num_seqs)
         self._counters = counters
         self._is_open = True
 
@@ -132,19 +127,17 @@ class Window(Gate):
 class Groups(Gate):
     """A group starts when it is full or its oldest has waited `wait_s`, and runs to its end.
 
-    `static` and `dynamic` groups have up to `max_num_seqs` members. The size of `adaptive` groups
-    depends on the queue and the time of a tick. A group smaller than `min_batch_size` starts only
-    when the wait is over.
+    `static` and `dynamic` groups have up to `max_num_seqs` members. So do `adaptive` ones, unless
+    ticks of so many are slow. With a `min_batch_size` above 1, so many start a group.
     """
 
     def __init__(self, settings: SchedulerSettings, counters: Counters) -> None:
         self._settings = settings
         self._counters = counters
-        self._size_last = settings.max_num_seqs
-        self._size_next: int | None = None
-        """The size of a group that may start, until its first member joins."""
-        self._latency_s = 0.0
+        self._fit: Fit | None = None
         self._room = 0
+        self._is_counted = True
+        """Whether the group that may start has had its first member."""
         self._members: set[Sequence] = set()
 
     @property
@@ -165,14 +158,12 @@ class Groups(Gate):
         self._room = 0
         if newcomers.oldest is None:
             return
-        size = self._next_size(newcomers.count)
-        least = max(size, self._settings.min_batch_size)
-        if newcomers.count >= least or starts_now or self._is_over(newcomers.oldest, now):
-            self._room = min(newcomers.count, least)
+        size = self._size()
+        enough = self._settings.enough(size)
+        if newcomers.count >= enough or starts_now or self._is_over(newcomers.oldest, now):
+            self._room = min(newcomers.count, max(size, enough))
             assert self._room >= 1, "a group has members"
-            self._size_next = size
-        elif newcomers.count >= size:
-            self._counters["minimum_waits"] += 1
+            self._is_counted = False
         elif self._settings.wait_s is None:
             self._counters["waits_until_full"] += 1
 
@@ -183,9 +174,8 @@ class Groups(Gate):
         self._members.add(sequence)
         if not sequence.has_started:
             self._room -= 1
-            if self._size_next is not None:
-                self._size_last, self._size_next = self._size_next, None
-                self._counters["groups_departed"] += 1
+            self._counters["groups_departed"] += not self._is_counted
+            self._is_counted = True
 
     def close(self) -> None:
         """No other sequence can join: the room that is left stays empty."""
@@ -195,10 +185,9 @@ class Groups(Gate):
         """The sequence ended or was paused. After the last one the next group may start."""
         self._members.discard(sequence)
 
-    def observe(self, seconds: float) -> None:
-        """A tick took this long. `adaptive` uses it."""
-        assert seconds >= 0.0, seconds
-        self._latency_s += LATENCY_WEIGHT * (seconds - self._latency_s)
+    def observe(self, fit: Fit | None) -> None:
+        """The time of a tick, as known now. `adaptive` uses it."""
+        self._fit = fit
 
     def wake_at(self, newcomers: Newcomers) -> float | None:
         """When a group will start if nothing else arrives."""
@@ -210,17 +199,25 @@ class Groups(Gate):
         wait_s = self._settings.wait_s
         return wait_s is not None and oldest.accepted_at + wait_s <= now
 
-    def _next_size(self, waiting_count: int) -> int:
-        """The room of the next group. It starts at once when so many wait."""
-        size_max = self._settings.max_num_seqs
-        if self._settings.strategy is not Strategy.ADAPTIVE:
-            return size_max
-        assert waiting_count >= 1, "a group has members"
-        # A long queue needs large groups; slow ticks need small ones.
-        last = self._size_last
-        size = (last + waiting_count) // 2
-        if waiting_count > last:
-            size = min(size_max, waiting_count, max(last + 1, int(last * GROWTH)))
-        if self._latency_s > self._settings.stall_s_target:
-            size = min(size, int(last * SHRINK))
-        return max(1, size)
+    def _size(self) -> int:
+        """The most members of the next group."""
+        size = self._settings.max_num_seqs
+        if self._settings.strategy is not Strategy.ADAPTIVE or self._fit is None:
+            return size
+        return size_within(self._settings.stall_s_target, size, self._fit)
+
+
+def size_within(seconds: float, size_max: int, fit: Fit) -> int:
+    """The most sequences, up to `size_max`, whose decodes take no longer than so many seconds.
+
+    Half the time of `size_max` will do where that is more. If such a group decodes much slower in
+    all, it is `size_max`: where one sequence alone is slow, small groups only make others wait.
+    """
+    assert size_max >= 1, size_max
+    full_s = fit.seconds(size_max)
+    if full_s <= seconds or fit.sequence_s is None or fit.sequence_s <= 0.0:
+        return size_max
+    size = int((max(seconds, full_s / 2) - fit.fixed_s) / fit.sequence_s)
+    if size < 1 or size * full_s < RATE_SHARE * size_max * fit.seconds(size):
+        return size_max
+    return min(size, size_max)

@@ -28,6 +28,9 @@ def header(token_bytes: int = 1000) -> GgufHeader:
     )
 
 
+EIGHT = {"max_num_seqs": 8, "max_per_sequence": "even"}
+
+
 @pytest.mark.parametrize(
     ("changes", "free_bytes", "expected"),
     [
@@ -39,6 +42,13 @@ def header(token_bytes: int = 1000) -> GgufHeader:
         ({"kv_tokens": 4000}, 10**12, Sizes(4000, 32, 0)),
         ({"kv_tokens": 8000, "max_model_len": 256}, 10**12, Sizes(8000, 24, 256)),
         ({"memory_limit": 2 * 10**6}, 10**12, Sizes(1792, 32, 0)),
+        # ADR 005: n_ctx / n_parallel for each, which is all that there is.
+        ({**EIGHT, "kv_tokens": 8192}, 10**12, Sizes(8192, 8, 1024)),
+        ({**EIGHT, "kv_tokens": 10_000}, 10**12, Sizes(10_000, 24, 0)),
+        ({**EIGHT, "kv_tokens": 8192, "max_model_len": 600}, 10**12, Sizes(8192, 8, 768)),
+        ({**EIGHT, "kv_tokens": 49_152}, 10**12, Sizes(49_152, 12, 4096)),
+        ({**EIGHT, "kv_tokens": 8192, "max_num_seqs": 6}, 10**12, Sizes(8192, 22, 0)),
+        ({**EIGHT, "memory_limit": 8192 * 1000}, 10**12, Sizes(8192, 8, 1024)),
         ({"gpu_layers": -1}, 10**12, Sizes(16_384, 32, 0)),
     ],
 )

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from jitney.core.counters import Counters
+from jitney.core.rules.cost import Fit
 from jitney.core.rules.gate import Gate, Newcomers, make_gate
 from jitney.core.scheduler_settings import GroupAnswers, SchedulerSettings, Strategy
 from jitney.core.sequence import Sequence
@@ -53,12 +54,16 @@ def test_a_window_gathers_newcomers_for_so_long() -> None:
     assert one.wake_at(waiting) is None
 
 
-@pytest.mark.parametrize(("size", "least", "enough"), [(None, 1, 8), (3, 1, 3), (3, 5, 5)])
-def test_a_window_ends_when_enough_are_here(size: int | None, least: int, enough: int) -> None:
-    """Guards `window_size` and `min_batch_size`: who has enough company waits no longer."""
-    one = gate(Strategy.CONTINUOUS, size=8, window_size=size, min_batch_size=least)
+@pytest.mark.parametrize("strategy", [Strategy.CONTINUOUS, Strategy.DYNAMIC, Strategy.ADAPTIVE])
+@pytest.mark.parametrize(("least", "enough"), [(1, 8), (2, 2), (5, 5)])
+def test_a_wait_ends_when_enough_are_here(strategy: Strategy, least: int, enough: int) -> None:
+    """Guards `min_batch_size`: who has enough company waits no longer, and all of them start."""
+    one = gate(strategy, size=8, min_batch_size=least)
     assert not opened(one, 0.0, many(enough - 1))
+    assert opened(one, 0.25, many(enough - 1))
     assert opened(one, 0.0, many(enough))
+    if strategy is not Strategy.CONTINUOUS:
+        assert departed(gate(strategy, size=8, min_batch_size=least), 8, now=0.0) == 8
 
 
 def test_a_window_does_not_wait_for_more_than_have_a_place() -> None:
@@ -87,7 +92,7 @@ def test_a_group_departs_when_it_is_full_or_waited_long_enough(strategy: Strateg
 
 
 def test_a_static_group_without_a_timer_waits_until_it_is_full() -> None:
-    """Guards `wait_until_full`: exactly as many as may run, or all when the engine closes."""
+    """Guards FixedSize: exactly as many as may run, or all when the engine closes."""
     one, waiting = gate(Strategy.STATIC, wait_s=None), many(1)
     assert not opened(one, 1e9, waiting)
     assert one.wake_at(waiting) is None
@@ -141,45 +146,45 @@ def departed(one: Gate, waiting_count: int, now: float = 99.0) -> int:
     return len(joined)
 
 
-def test_adaptive_groups_are_smaller_while_ticks_are_slow() -> None:
-    """Guards `adaptive`: the places of a group are those of its size, not all that there are."""
+@pytest.mark.parametrize(
+    ("fixed_s", "sequence_s", "size"),
+    [
+        (0.01, 0.005, 16),  # a full group takes 90 ms: within the target
+        (0.01, 0.008, 11),  # 138 ms; 11 take 98 ms
+        (0.02, 0.03, 7),  # 500 ms; the target would be 2, which is far slower; 7 take half
+        (0.15, 0.002, 16),  # one alone takes 152 ms: small groups would be no quicker
+        (0.05, 0.01, 16),  # 210 ms; half of it is 5, at two thirds of the rate
+        (0.2, None, 16),  # ticks of one size: what others take is not known
+        (0.3, -0.001, 16),  # noise
+    ],
+)
+def test_adaptive_groups_are_smaller_while_ticks_are_slow(
+    fixed_s: float, sequence_s: float | None, size: int
+) -> None:
+    """Guards `adaptive`: fewer where that makes ticks quick, and hardly slower in all."""
     one = gate(Strategy.ADAPTIVE, size=16)
-    assert departed(one, 100) == 16
-    for _ in range(20):
-        one.observe(10.0)
-    assert [departed(one, 100) for _ in range(9)] == [12, 9, 6, 4, 3, 2, 1, 1, 1]
+    one.observe(Fit(fixed_s, sequence_s))
+    assert [departed(one, 100) for _ in range(3)] == [size] * 3
+    assert departed(one, 3) == 3
+    assert opened(one, 0.0, many(size))
+    assert not opened(one, 0.0, many(size - 1))
 
 
-def test_adaptive_groups_are_larger_while_many_wait() -> None:
-    """Guards `adaptive`: it grows with the queue, in a few groups, up to every place."""
+def test_adaptive_groups_drain_a_deep_queue_after_a_calm_time() -> None:
+    """Guards bursts: groups of one say nothing about how many may run together."""
     one = gate(Strategy.ADAPTIVE, size=16)
+    one.observe(Fit(0.01, 0.001))
     assert [departed(one, 1) for _ in range(5)] == [1] * 5
-    assert [departed(one, 100) for _ in range(7)] == [2, 3, 4, 6, 9, 13, 16]
-
-
-def test_adaptive_groups_wait_to_fill_up_for_less_and_less_when_few_come() -> None:
-    """Guards a calm load: where groups of one depart, the next one waits for nobody."""
-    one = gate(Strategy.ADAPTIVE, size=8)
     assert not opened(one, 0.0, many(1))
-    assert [departed(one, 1) for _ in range(4)] == [1] * 4
-    assert departed(one, 1, now=0.0) == 1
+    assert [departed(one, count) for count in (48, 32, 16)] == [16] * 3
 
 
-def test_fewer_than_the_minimum_depart_only_when_the_wait_is_over() -> None:
-    """Guards `min_batch_size`: small adaptive groups wait for company while the timer runs."""
-    one = gate(Strategy.ADAPTIVE, size=8, min_batch_size=3)
-    assert [departed(one, 1) for _ in range(4)] == [1] * 4
-    assert not opened(one, 0.0, many(2))
-    assert departed(one, 3, now=0.0) == 3
-    assert departed(one, 2) == 2
-
-
-def test_the_size_of_an_adaptive_group_depends_on_departures_only() -> None:
-    """Guards the size against being asked for: arrivals that let nobody depart change nothing."""
-    often, once = (gate(Strategy.ADAPTIVE, size=16) for _ in range(2))
-    for _ in range(20):
-        opened(often, 0.0, many(1))
-    assert departed(often, 12) == departed(once, 12) == 12
+def test_more_than_the_quick_ones_start_where_that_is_the_minimum() -> None:
+    """Guards `min_batch_size` beside a smaller size of `adaptive`: the user's number holds."""
+    one = gate(Strategy.ADAPTIVE, size=16, min_batch_size=12)
+    one.observe(Fit(0.02, 0.03))
+    assert not opened(one, 0.0, many(11))
+    assert departed(one, 100, now=0.0) == 12
 
 
 def test_a_group_departs_with_its_first_member() -> None:
@@ -200,6 +205,5 @@ def test_only_adaptive_groups_change_their_size() -> None:
     """Guards `static` and `dynamic`, whose groups fill every place however slow ticks are."""
     for strategy in (Strategy.STATIC, Strategy.DYNAMIC):
         one = gate(strategy, size=16)
-        for _ in range(20):
-            one.observe(10.0)
+        one.observe(Fit(0.0, 10.0))
         assert [departed(one, 100) for _ in range(3)] == [16, 16, 16]

@@ -35,3 +35,6 @@ def test_claimed_rates_are_drawn_only_beside_the_rate_of_one(sizes: tuple[str, s
     rates, _ = plots.PAINTERS["scaling"](content).axes
     words = [text.get_text() for text in rates.get_legend().get_texts()]
     assert ("claimed once" in words) is ("1" in sizes)
+    dotted = [line.get_ydata()[0] for line in rates.lines if line.get_linestyle() == ":"]
+    assert dotted == [pytest.approx(1 / 0.075), pytest.approx(40.0)]
+    assert {"1 / (C + c) = 13", "1 / c = 40"} <= set(words)

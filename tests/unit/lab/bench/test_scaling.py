@@ -10,7 +10,7 @@ from jitney.config import Settings
 from jitney.errors import SetupError
 from jitney.records import TickRecord
 from jitney_lab.bench.in_process import EngineRun
-from jitney_lab.bench.scaling import GAIN_COLUMNS, _tick_s, fit, measure, saturation
+from jitney_lab.bench.scaling import GAIN_COLUMNS, _tick_s, fit, measure, rate_limits, saturation
 from jitney_lab.bench.timing import RequestTimes
 from tests.plan_for_tests import tick as plan_tick
 
@@ -51,6 +51,18 @@ def test_without_one_sequence_nothing_is_a_multiple_of_it() -> None:
     assert not set(GAIN_COLUMNS) & set(result.columns)
     assert {len(row) for row in result.rows} == {len(result.columns)}
     assert result.figures["claimed"] == {}
+    line: Any = result.figures["fit"]
+    assert result.figures["limits_tokens_per_s"] == rate_limits(line)
+    rate = dict(zip(result.columns, result.rows[1], strict=True))["B / T(B)"]
+    assert rate == f"{4 / (line['fixed_s'] + 4 * line['sequence_s']):,.0f}"
+
+
+def test_the_limits_are_those_of_one_and_of_many() -> None:
+    """Guards ZigLlama's two limits, and noise: a line that falls has none for many."""
+    found = rate_limits({"fixed_s": 0.03, "sequence_s": 0.01})
+    assert found == {"one": pytest.approx(25.0), "many": pytest.approx(100.0)}
+    assert rate_limits({"fixed_s": 0.03, "sequence_s": -0.01})["many"] is None
+    assert rate_limits({"fixed_s": 0.0, "sequence_s": 0.0})["one"] is None
 
 
 def test_a_line_is_found_again() -> None:

@@ -59,7 +59,6 @@ def test_every_batch_takes_whole_prompts_and_no_setting_of_the_user_holds_one_ba
         queue_timeout_s=0.001,
         request_timeout_s=0.001,
         strategy=Strategy.STATIC,
-        wait_until_full=True,
         prefill_batch_size=1,
         max_model_len=512,
     )
@@ -70,7 +69,7 @@ def test_every_batch_takes_whole_prompts_and_no_setting_of_the_user_holds_one_ba
     assert changed.max_num_queued_tokens > 1_000_000
     assert (changed.queue_timeout_s, changed.request_timeout_s) == (None, None)
     assert (changed.strategy, changed.mix) == (Strategy.CONTINUOUS, Mix.DECODE_FIRST)
-    assert (changed.wait_until_full, changed.prefill_batch_size) == (False, None)
+    assert changed.prefill_batch_size is None
     assert changed.max_model_len == 512
     assert measuring_settings(Settings(), 32).max_model_len is None
 
