@@ -40,6 +40,7 @@ BatchStats = Stats
 LOOK_S = 60.0
 """How long an engine has to say who waits."""
 
+
 class BatchingStrategy(StrEnum):
     """When requests run together. The values are the names of our strategies."""
 
