@@ -1,4 +1,4 @@
-"""Rows of `docs/project/seeds.md` that no other test holds: what the seeds draw and promise, counted.
+"""Rows of `docs/project/seeds.md` that no other test holds: what the seeds draw and promise.
 
 Everything runs on the production scheduler, with ticks in place of seconds.
 """

@@ -168,7 +168,7 @@ async def test_what_is_cancelled_before_a_replica_takes_it_is_recorded() -> None
 
 async def test_a_drain_ends_pauses_and_groups() -> None:
     """Guards callers of a server that drains: no call can resume theirs, or fill their group."""
-    settings = replace(SETTINGS, strategy=Strategy.STATIC, max_num_seqs=2, wait_until_full=True)
+    settings = replace(SETTINGS, strategy=Strategy.STATIC, max_num_seqs=2)
     async with make_cluster(1, settings) as cluster:
         pair = [cluster.fleet.send(make_request(**SLOW)) for _ in range(2)]
         await cluster.made(5)
