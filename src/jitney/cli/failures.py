@@ -97,9 +97,10 @@ def say_at_sigterm() -> Iterator[None]:
 
 
 def _say_ended(number: int, _frame: object) -> None:
-    # The signal may come during a write to the stream, which then raises this error.
-    with contextlib.suppress(RuntimeError):
-        say("SIGTERM ended it before it was done.")
+    # Not by `say`: the signal may come during a write to the stream, which cannot be entered twice.
+    with contextlib.suppress(OSError, ValueError):
+        if _is_writable(sys.stderr):
+            os.write(sys.stderr.fileno(), b"jitney: SIGTERM ended it before it was done.\n")
     # Do not raise: native code that calls Python would swallow the exception.
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)

@@ -72,7 +72,7 @@ class TokenMemory:
                 "memory a token takes; give kv_tokens."
             )
         kv_tokens = int(limit / self.token_bytes) // self.unit * self.unit
-        needed = max(length, self.unit)
+        needed = ceil(max(length, self.unit) / self.unit) * self.unit
         if kv_tokens < needed:
             raise ConfigError(
                 f"memory_limit ({limit} bytes) is too little for {needed} tokens of this model, at "

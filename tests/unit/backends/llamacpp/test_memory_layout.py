@@ -71,7 +71,7 @@ def test_a_budget_that_the_machine_does_not_have_is_refused_by_name(
 def test_a_memory_limit_that_holds_too_little_is_refused_with_the_numbers() -> None:
     """Guards against an engine that starts and can answer nothing."""
     changes = Settings(memory_limit=2 * 10**6, max_model_len=2000)
-    with pytest.raises(ConfigError, match="holds 1792 tokens"):
+    with pytest.raises(ConfigError, match="give at least 2048000"):
         size_llamacpp(changes, header(), None)
     with pytest.raises(ConfigError, match="give kv_tokens"):
         size_llamacpp(changes, header(token_bytes=0), None)
