@@ -10,6 +10,7 @@ from rich.console import Console
 from jitney.cli.failures import say
 from jitney.cli.progress_bar import progress_bar
 from jitney.config import Resolved
+from jitney.config.machine import environment
 from jitney.errors import ConfigError
 from jitney_lab.bench import serve_load
 from jitney_lab.bench.http_target import HttpTarget, check_address, check_key, served_model
@@ -107,12 +108,14 @@ def _check_size(token_count: int, advice: str) -> None:
 def _target(options: ServeLoadOptions) -> HttpTarget:
     """The server, and how it is asked. Raises a SetupError."""
     check_address(options.base_url, options.endpoint)
-    check_key(options.api_key)
+    # The variable of `jitney serve`, so that nobody has to put a key where `ps` shows it.
+    key = options.api_key or environment().get("JITNEY_API_KEY", "").partition(",")[0] or None
+    check_key(key)
     return HttpTarget(
         base_url=options.base_url,
         endpoint=options.endpoint,
-        model=options.model_name or served_model(options.base_url, options.api_key),
+        model=options.model_name or served_model(options.base_url, key),
         seed=options.seed,
-        api_key=options.api_key,
+        api_key=key,
         ignores_eos=options.ignore_eos,
     )

@@ -126,7 +126,8 @@ class ServeLoadOptions:
         metavar="NAME",
     )
     api_key: str | None = option(
-        COMMAND, "A key of the server; others on this machine can see it in `ps`."
+        COMMAND,
+        "A key of the server. Others on this machine can see it in `ps`: use JITNEY_API_KEY.",
     )
     seed: int = option(COMMAND, "Prompts and arrivals come from it.", 0)
     num_prompts: int | None = option(LOAD, f"How many requests. Default: {NUM_PROMPTS}.")

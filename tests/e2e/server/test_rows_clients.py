@@ -146,9 +146,9 @@ def test_what_a_reader_left_unread_is_not_made_for_nobody(
     made: list[bool] = []
     chunks = Reply.chunks
 
-    def counted(reply: Reply, place: int, delta: Delta) -> list[dict[str, Any]]:
+    def counted(reply: Reply, place: int, delta: Delta, *others: Any) -> list[dict[str, Any]]:
         made.append(True)
-        return chunks(reply, place, delta)
+        return chunks(reply, place, delta, *others)
 
     monkeypatch.setattr(Reply, "chunks", counted)
     monkeypatch.setattr(core_limits, "UNREAD_S_MAX", 3600.0)

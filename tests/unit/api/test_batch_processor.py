@@ -21,13 +21,10 @@ from jitney import (
     BatchRequest,
     BatchResult,
     FinishReason,
-    GenerationConfig,
     RequestId,
     RequestPriority,
     SamplingParams,
-    StopReason,
 )
-from jitney.config import resolve
 from jitney.core.scheduler_settings import Strategy
 from jitney.errors import ConfigError, DeadlineExceeded, EngineStopped, InvalidRequest, QueueFull
 from jitney.loading import compose
@@ -353,67 +350,6 @@ def test_a_fixed_size_is_waited_for_until_the_processor_stops(is_loaded: bool) -
         running.stop(WAIT_S)
         assert results.all_came.is_set()
         assert running.get_stats().counters["groups_departed"] == 2
-
-
-def test_the_defaults_are_the_seeds() -> None:
-    """Guards what somebody expects who wrote nothing."""
-    config = BatchConfig()
-    assert config.strategy is BatchingStrategy.DynamicTimeout
-    assert config.max_wait_time_ms == 100
-    assert config.settings() == {
-        "strategy": "dynamic",
-        "max_num_seqs": 8,
-        "min_batch_size": 1,
-        "max_wait_ms": 100,
-        "max_num_queued_reqs": 1000,
-        "policy": "fifo",
-        "memory_limit": None,
-    }
-    assert GenerationConfig is SamplingParams
-    assert StopReason is FinishReason
-
-
-@pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
-        ({"num_workers": 4}, "jitney serve --replicas"),
-        ({"strategy": "Greedy"}, "FixedSize, DynamicTimeout, Adaptive, Continuous"),
-        ({"max_wait_time_ms": math.inf}, "under FixedSize only, not DynamicTimeout"),
-        ({"min_batch_size": 2, "strategy": "static"}, "which waits for max_batch_size"),
-        ({"min_batch_size": 2, "strategy": "Continuous"}, "where max_wait_time_ms is 0"),
-    ],
-)
-def test_what_cannot_be_done_is_refused(given: Any, sentence: str) -> None:
-    """Guards against a wish that is lost in silence."""
-    with pytest.raises(ConfigError, match=sentence):
-        BatchConfig(**given)
-
-
-@pytest.mark.parametrize(
-    ("fields", "settings"),
-    [
-        ({"strategy": "FixedSize"}, {"strategy": "static", "max_wait_ms": None}),
-        ({"strategy": "fixed_size"}, {"strategy": "static", "max_wait_ms": None}),
-        ({"strategy": "STATIC"}, {"strategy": "static", "max_wait_ms": None}),
-        ({"strategy": BatchingStrategy.Adaptive}, {"strategy": "adaptive", "max_wait_ms": 100}),
-        ({"strategy": "continuous"}, {"strategy": "continuous", "max_wait_ms": 0}),
-        *(
-            ({"strategy": each, "max_wait_time_ms": 250}, {"max_wait_ms": 250})
-            for each in BatchingStrategy
-        ),
-        ({"strategy": "static", "max_wait_time_ms": math.inf}, {"max_wait_ms": None}),
-        ({"min_batch_size": 4}, {"min_batch_size": 4, "max_wait_ms": 100}),
-        ({"enable_priority": True}, {"policy": "priority"}),
-        ({"memory_limit_bytes": 2**30}, {"memory_limit": 2**30}),
-        ({"strategy": "Adaptive", "min_batch_size": 4}, {"min_batch_size": 4}),
-    ],
-)
-def test_fields_become_settings(fields: Any, settings: dict[str, object]) -> None:
-    """Guards spellings, waits under every strategy, and fields against being ignored."""
-    found = BatchConfig(**fields).settings()
-    assert found | settings == found
-    resolved = resolve(found, None, {}, given_as="argument").settings
-    assert all(getattr(resolved, name) == value for name, value in settings.items())
 
 
 def test_priorities_are_the_seeds_and_count_up() -> None:
