@@ -109,7 +109,9 @@ def _target(options: ServeLoadOptions) -> HttpTarget:
     """The server, and how it is asked. Raises a SetupError."""
     check_address(options.base_url, options.endpoint)
     # The variable of `jitney serve`, so that nobody has to put a key where `ps` shows it.
-    key = options.api_key or environment().get("JITNEY_API_KEY", "").partition(",")[0] or None
+    key = options.api_key
+    if key is None:
+        key = environment().get("JITNEY_API_KEY", "").partition(",")[0] or None
     check_key(key)
     return HttpTarget(
         base_url=options.base_url,

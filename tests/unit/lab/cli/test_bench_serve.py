@@ -55,6 +55,14 @@ def test_a_wrong_or_useless_flag_gets_a_sentence(words: tuple[str, ...], sentenc
     assert "hidden" not in str(caught.value)
 
 
+def test_the_key_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards keys: a flag is what others can read in `ps`."""
+    monkeypatch.setenv("JITNEY_API_KEY", "hidden\n,another")
+    with pytest.raises(ConfigError, match="cannot be sent in a header") as caught:
+        run_serve(options(*NOBODY), resolve({}, None, {}))
+    assert "hidden" not in str(caught.value)
+
+
 def test_without_a_server_no_folder_is_left(tmp_path: Path) -> None:
     """Guards the disk: a run without a result made the folders for it."""
     (tmp_path / "kept").mkdir()
