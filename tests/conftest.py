@@ -30,6 +30,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse names of tests that have an address in memory: each worker would have other tests."""
+    for each in items:
+        if " at 0x" in each.nodeid:
+            raise pytest.UsageError(f"{each.nodeid} is a name for this process only; give it an id")
+
+
 GLANCE_S = 0.02
 LOOK_S = 1.0
 LOOKS = 10

@@ -38,6 +38,9 @@ class OwnPolicy:
     def rank(self, candidate: Candidate) -> float:
         return -candidate.priority
 
+    def __str__(self) -> str:
+        return "own"
+
 
 @pytest.mark.parametrize("policy", [*Policy, OwnPolicy()], ids=str)
 @pytest.mark.parametrize("numbers", [None, "vllm", "levels"])
