@@ -4,11 +4,14 @@ A batch is made of plain integers and floats. It can be printed, recorded, repla
 pipe and checked by a simulator. A backend first does the memory operations in order, then one
 forward pass over the entries. Then it samples a token for every entry that wants one.
 
+What there is one of for each token is a named tuple: it is made in a third of the time.
+
 Tests: tests/conformance.
 """
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from jitney.core.params import Constraint
 
@@ -99,8 +102,7 @@ class Discard:
 MemoryOperation = Open | Copy | Truncate | Save | Restore | Release | Discard
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One sequence's part of a batch: the span of positions from `start` on.
 
     When `continues` is true, the span is the one token that the backend sampled last for this slot.
@@ -116,12 +118,12 @@ class Entry:
     @property
     def length(self) -> int:
         """How many positions the span covers."""
-        return 1 if self.continues else len(self.tokens)
+        return len(self.tokens) or 1
 
     @property
     def end(self) -> int:
         """The position after the span, where a sampled token goes."""
-        return self.start + self.length
+        return self.start + (len(self.tokens) or 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,7 @@ class Batch:
     @property
     def token_count(self) -> int:
         """Positions that the forward pass computes."""
-        return sum([entry.length for entry in self.entries])
+        return sum([len(entry.tokens) or 1 for entry in self.entries])
 
 
 LOGPROB_MIN = -9999.0
@@ -170,8 +172,7 @@ class Fault:
     kind: FaultKind = FaultKind.BACKEND
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(NamedTuple):
     """The result of one entry.
 
     `token` is None when none was wanted, or when `fault` says why none could be chosen.

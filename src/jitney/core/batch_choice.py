@@ -98,9 +98,9 @@ class BatchChoice:
         """The spans of these, if they have one: live sequences, or background ones beside so many
         live decodes."""
         decode_count = [want for _, want in wants].count(1)
-        prefills = [
-            Prefill(want, sequence.request.limited_tenant) for sequence, want in wants if want > 1
-        ]
+        prefills = []
+        if decode_count < len(wants):
+            prefills = [Prefill(n, each.request.limited_tenant) for each, n in wants if n > 1]
         decodes_max, budget = decode_count, self._budget_of(prefills)
         if live_count is not None:
             decodes_max, budget = background_budget(live_count, decode_count, budget, self._cost)
@@ -110,6 +110,8 @@ class BatchChoice:
         turns, is_background = self._decode_turns, live_count is not None
         first = turns[is_background] % decode_count if split.decode_count < decode_count else 0
         turns[is_background] += split.decode_count
+        if split.decode_count == len(wants):
+            return wants  # all generate, and there is room for each
         spans = iter(split.spans)
         decodes = 0
         chosen: list[SequenceSpan] = []
@@ -150,11 +152,14 @@ class BatchChoice:
 
     def _wanted(self, sequence: Sequence) -> int:
         """The most positions to plan for a sequence."""
-        if sequence in self._registry.paused:
+        paused = self._registry.paused
+        if paused and sequence in paused:
             return 0
         want = sequence.wanted_count
         assert want >= 0, want
-        if want > 1 and self._decodes_differ:
+        if want <= 1:
+            return want
+        if self._decodes_differ:
             # Generated tokens are computed again as they were first: one by one (invariant 4).
             want = max(1, min(want, sequence.prompt_count - sequence.planned))
         if want > 1 and sequence.wants_prompt_logprobs:

@@ -7,6 +7,7 @@ Tests: tests/unit/core/test_scheduler.py.
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from jitney.core.batch import FaultKind, TokenLogprob
 from jitney.core.request import RequestId
@@ -61,8 +62,7 @@ class PromptEvent:
     logprobs: tuple[TokenLogprob, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TokenEvent:
+class TokenEvent(NamedTuple):
     """A token of the completion. End tokens have no event, because they are not text."""
 
     request_id: RequestId

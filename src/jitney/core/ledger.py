@@ -27,7 +27,8 @@ class BlockRun:
 
 
 class Ledger:
-    """Block counts for every slot. It never refuses: its caller checks first that there is room."""
+    """Block counts for every slot. Only `grow` looks whether there is room; for the rest its caller
+    does."""
 
     def __init__(self, capacity_blocks: int, block_tokens: int) -> None:
         assert capacity_blocks > 0, capacity_blocks
@@ -57,20 +58,21 @@ class Ledger:
         need = -(-length // self.block_tokens) - (0 if tip is None else tip.end)
         return need if need > 0 else 0
 
-    def grow(self, slot: int, length: int) -> None:
-        """The slot now holds `length` tokens."""
+    def grow(self, slot: int, length: int) -> bool:
+        """The slot now holds `length` tokens; false, and no change, if too few blocks are free."""
         assert length >= self._lengths.get(slot, 0), (slot, length, self.length(slot))
-        self._lengths[slot] = length
-        need = -(-length // self.block_tokens)
         tip = self._tips.get(slot)
-        if tip is None:
-            tip = self._tips[slot] = BlockRun(0, 0, None, 1)
-        if need <= tip.end:
-            return
-        if tip.references > 1:
-            tip = self._tips[slot] = BlockRun(tip.end, tip.end, tip, 1)
-        self.used += need - tip.end
-        tip.end = need
+        held = 0 if tip is None else tip.end
+        missing = -(-length // self.block_tokens) - held
+        if missing > 0:
+            if self.used + missing > self.capacity:
+                return False
+            if tip is None or tip.references > 1:
+                tip = self._tips[slot] = BlockRun(held, held, tip, 1)
+            self.used += missing
+            tip.end += missing
+        self._lengths[slot] = length
+        return True
 
     def copy(self, source: int, target: int, length: int) -> None:
         """The empty slot `target` gets the first `length` tokens of `source`."""
@@ -84,7 +86,8 @@ class Ledger:
             self._tips[target] = self._cut(segment, whole)
             self._tips[target].references += 1
         self._lengths[target] = whole * self.block_tokens
-        self.grow(target, length)
+        has_room = self.grow(target, length)
+        assert has_room, "its caller made room for the block that is not full"
 
     def shrink(self, slot: int, length: int) -> None:
         """The slot forgets its tokens from `length` on."""

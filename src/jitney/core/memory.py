@@ -28,9 +28,14 @@ from jitney.core.batch import (
 )
 from jitney.core.counters import Counters
 from jitney.core.ledger import Ledger
+from jitney.core.limits import PREFIX_STRIDE
 from jitney.core.prefix import NO_MATCH, Chain, Holding, Match, PrefixIndex
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.sequence import Sequence
+
+
+SAMPLE_SLOTS = 4
+"""How many slots `check_sample` looks at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,10 @@ class Memory:
         self._operations: list[MemoryOperation] = []
         self._saved: dict[Sequence, SavedMemory] = {}
         self._ticket_next = 0
+        self._sampled_slot = 0
+        self._cached_blocks: int | None = None
+        """Blocks that only cached prefixes hold; None when a slot has changed hands since the last
+        count. Nothing else changes it: what running sequences grow is their own."""
 
     def take_operations(self) -> tuple[MemoryOperation, ...]:
         """The operations since the last call, for the next batch."""
@@ -101,7 +110,7 @@ class Memory:
 
     def blocks_obtainable(self, running: list[Sequence], match: Match) -> int:
         """Free blocks and blocks that only cached prefixes hold, without the matched ones."""
-        held = self.held_by(running)
+        held = self.ledger.used - self.cached_blocks(running)
         source = match.holding
         if source is not None and source.is_cached:
             # Running sequences may share its blocks, which count once.
@@ -134,10 +143,9 @@ class Memory:
         """Take room for the sequence's first `length` tokens; may evict cached prefixes."""
         assert sequence.slot is not None, "only a sequence with a slot grows"
         assert length <= sequence.known_max, "it has no position after its last token"
-        need = self.ledger.growth(sequence.slot, length)
-        if need and need > self.ledger.free and not self._make_room(need):
-            return False
-        self.ledger.grow(sequence.slot, length)
+        while not self.ledger.grow(sequence.slot, length):
+            if not self._evict_oldest(None):
+                return False
         return True
 
     def confirm(self, sequence: Sequence) -> None:
@@ -145,14 +153,20 @@ class Memory:
         assert sequence.slot is not None, "only a sequence with a slot computes"
         assert sequence.computed <= self.ledger.length(sequence.slot), sequence.computed
         holding = self.holdings[sequence.slot]
-        holding.length = sequence.computed
-        self._index.extend(holding)
+        holding.length = length = sequence.computed
+        # Most tokens end no stride, so nothing in the index changes.
+        if (
+            len(sequence.tokens) // PREFIX_STRIDE != holding.known_depth
+            or length // PREFIX_STRIDE != holding.computed_depth
+        ):
+            self._index.extend(holding)
 
     def leave(self, sequence: Sequence, *, keeps_memory: bool) -> None:
         """The sequence gives its slot back. Its tokens stay as a cached prefix, or are released."""
         assert sequence.slot is not None, "only a sequence with a slot leaves"
         holding = self.holdings[sequence.slot]
         holding.is_cached = True
+        self._cached_blocks = None
         if not keeps_memory or not self._settings.enable_prefix_caching or sequence.computed == 0:
             self._release(holding)
         else:
@@ -191,6 +205,7 @@ class Memory:
     def clear(self) -> None:
         """The backend's memory is lost: every slot is free and every ticket is void."""
         self.ledger = Ledger(self.ledger.capacity, self._block)
+        self._cached_blocks = None
         self._free = list(range(self._traits.slots_max))
         self.holdings.clear()
         self._cached.clear()
@@ -216,13 +231,16 @@ class Memory:
 
     def cached_blocks(self, running: list[Sequence]) -> int:
         """Blocks that only cached prefixes hold."""
-        return self.ledger.used - self.held_by(running)
+        if self._cached_blocks is None:
+            self._cached_blocks = self.ledger.used - self.held_by(running)
+        return self._cached_blocks
 
     def check(self, running: list[Sequence]) -> None:
         """Recount everything (invariant 3)."""
         ledger = self.ledger
         assert ledger.used == ledger.recount(), (ledger.used, ledger.recount())
         assert 0 <= ledger.used <= ledger.capacity, ledger.used
+        assert self.cached_blocks(running) == ledger.used - self.held_by(running), "cached blocks"
         owned = {sequence.slot for sequence in running}
         assert len(owned) == len(running), "two sequences in one slot"
         assert owned.isdisjoint(self._cached), "a running sequence in a cached slot"
@@ -236,6 +254,23 @@ class Memory:
             assert sequence.slot is not None, "only a sequence with a slot runs"
             assert ledger.length(sequence.slot) == sequence.planned, sequence.slot
         self._index.check(list(self.holdings.values()))
+
+    def check_sample(self) -> None:
+        """Check the totals and the next few slots, in turn: so much in production, where `check`
+        would take as long as the memory is large."""
+        ledger, slot_count = self.ledger, self._traits.slots_max
+        assert 0 <= ledger.used <= ledger.capacity, ledger.used
+        assert len(self._free) + len(self.holdings) == slot_count, self._free
+        for _ in range(min(SAMPLE_SLOTS, slot_count)):
+            slot = self._sampled_slot = (self._sampled_slot + 1) % slot_count
+            holding = self.holdings.get(slot)
+            if holding is None:
+                assert ledger.length(slot) == 0, slot
+                continue
+            assert holding.is_cached == (slot in self._cached), slot
+            if holding.is_cached:
+                assert ledger.length(slot) == holding.length, (slot, holding.length)
+            self._index.check_ends(holding)
 
     def held_by(self, running: list[Sequence]) -> int:
         """Blocks of these sequences. Shared blocks count once."""
@@ -262,7 +297,8 @@ class Memory:
             return False
         self._operations.append(Restore(saved.ticket, slot))
         del self._saved[sequence]
-        self.ledger.grow(slot, saved.token_count)
+        has_room = self.ledger.grow(slot, saved.token_count)
+        assert has_room, "it was made for the slot"
         self._own(sequence, slot, saved.token_count)
         self._counters["restored"] += 1
         return True
@@ -297,6 +333,7 @@ class Memory:
 
     def _own(self, sequence: Sequence, slot: int, computed: int) -> None:
         assert slot not in self.holdings, "a slot has one owner"
+        self._cached_blocks = None
         assert computed < sequence.known_count, "one token is left to compute"
         is_background = sequence.is_background
         holding = Holding(slot, self._chain(sequence), computed, is_background=is_background)
@@ -332,6 +369,7 @@ class Memory:
 
     def _release(self, holding: Holding) -> None:
         assert holding.is_cached, "a running sequence needs its slot"
+        self._cached_blocks = None
         self._index.trim(holding, 0)
         del self.holdings[holding.slot]
         self.ledger.release(holding.slot)

@@ -260,6 +260,13 @@ class PrefixIndex:
                 held = self._computed if depth <= holding.computed_depth else self._promised
                 assert held[holding.chain.key(depth)].count(holding) == 1, holding.slot
 
+    def check_ends(self, holding: Holding) -> None:
+        """The index has the holding at its deepest computed and its deepest known stride."""
+        assert holding.computed_depth <= holding.known_depth, holding.slot
+        for depth in {holding.computed_depth, holding.known_depth} - {0}:
+            held = self._computed if depth <= holding.computed_depth else self._promised
+            assert holding in held[holding.chain.key(depth)], holding.slot
+
     def _best(
         self,
         chain: Chain,

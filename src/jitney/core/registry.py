@@ -182,6 +182,15 @@ class Registry:
         )
         self.events.append(event)
 
+    def check_sample(self) -> None:
+        """Check what takes bounded time (invariants 3 and 7)."""
+        self.memory.check_sample()
+        ended = sum([self._counters[name] for name in set(_ENDINGS.values())])
+        assert self._counters["accepted"] >= ended, ended
+        if not self.by_request:
+            assert self._counters["accepted"] == ended, ended
+            assert self.count == 0, "what has ended neither runs nor waits"
+
     def check(self) -> None:
         """Recompute every total and compare (invariants 2, 3 and 7)."""
         self.memory.check(self.running)

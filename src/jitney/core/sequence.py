@@ -115,9 +115,10 @@ class Sequence:
     @property
     def wanted_count(self) -> int:
         """Positions that could be planned now, also that of a token in flight."""
-        if len(self.tokens) + self.pending >= self.known_max and self.pending:
+        pending = self.pending
+        if pending and len(self.tokens) + pending >= self.known_max:
             return 0  # its last allowed token is in flight: nothing follows it
-        return len(self.tokens) + self.pending - self.planned
+        return len(self.tokens) + pending - self.planned
 
     @property
     def is_prefilling(self) -> bool:

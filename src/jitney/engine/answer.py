@@ -8,6 +8,7 @@ Tests: tests/unit/engine/test_collector.py.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from jitney.core.batch import FaultKind, TokenLogprob
 from jitney.core.events import FinishReason
@@ -15,8 +16,7 @@ from jitney.core.request import Request
 from jitney.errors import JitneyError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delta:
+class Delta(NamedTuple):
     """New text of one completion, with its tokens.
 
     Text that may be part of a stop string, or half a character, is held back. Its tokens come with

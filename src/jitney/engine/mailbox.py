@@ -18,7 +18,7 @@ A reader that does not want to wait can set a listener (`listen`), and fetches w
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 
 from jitney.core import limits
@@ -52,7 +52,8 @@ class Mailbox:
     """Between the engine thread and one reader. With `streams=False` it keeps only the ending."""
 
     def __init__(self, *, streams: bool = True, is_bounded: bool = False) -> None:
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self.streams = streams
         self.is_bounded = is_bounded
         self._size = 0
@@ -72,7 +73,7 @@ class Mailbox:
 
     def accept(self) -> None:
         """The scheduler accepted the request. It will end exactly once."""
-        with self._changed:
+        with self._lock:
             assert not self._accepted, "accepted twice"
             self._accepted = True
             self._wake()
@@ -81,7 +82,7 @@ class Mailbox:
         """Add a delta for the reader. Engine thread; never waits."""
         if not self.streams:
             return
-        with self._changed:
+        with self._lock:
             if self._abandoned:
                 return
             assert self._ending is None, "a delta after the ending"
@@ -103,14 +104,14 @@ class Mailbox:
         """Whether too much is unread, and for too long. Engine thread."""
         if self._size <= limits.UNREAD_BYTES_MAX:
             return False
-        with self._changed:
+        with self._lock:
             # In order of age: a completion that was fetched is added again at the end.
             oldest = next(iter(self._unread.values()), None)
             return oldest is not None and now - oldest.since > limits.UNREAD_S_MAX
 
     def end(self, ending: Ending) -> None:
         """Add the ending. Engine thread; never waits."""
-        with self._changed:
+        with self._lock:
             if self._abandoned:
                 return
             assert self._ending is None, "a second ending"
@@ -119,7 +120,7 @@ class Mailbox:
 
     def abandon(self, error: JitneyError) -> None:
         """Any thread: end with this error, because the engine thread is stuck in native code."""
-        with self._changed:
+        with self._lock:
             if self._ending is not None:
                 return
             self._abandoned = True
@@ -128,7 +129,7 @@ class Mailbox:
 
     def wait(self, awaited: Awaited, timeout: float | None = None) -> None:
         """Block this thread until it is there. Raises TimeoutError."""
-        with self._changed:
+        with self._lock:
             if self._is_ready(awaited):
                 return
             self._claim(awaited)
@@ -141,7 +142,7 @@ class Mailbox:
     async def wait_async(self, awaited: Awaited) -> None:
         """The same for a task of an event loop. The task may use `asyncio.timeout`."""
         loop = asyncio.get_running_loop()
-        with self._changed:
+        with self._lock:
             if self._is_ready(awaited):
                 return
             self._claim(awaited)
@@ -150,7 +151,7 @@ class Mailbox:
         try:
             await sleeper
         finally:
-            with self._changed:
+            with self._lock:
                 self._awaited = None
                 self._sleeper = None
 
@@ -160,7 +161,7 @@ class Mailbox:
         It is called on the thread that puts, mostly the engine thread. So it must be quick and must
         not use this mailbox. From now on deltas are for `fetch` only.
         """
-        with self._changed:
+        with self._lock:
             self._has_listener = True
             self._listener = listener
             self._call_listener()
@@ -170,7 +171,7 @@ class Mailbox:
 
         None if nothing is new.
         """
-        with self._changed:
+        with self._lock:
             if self._unread:
                 index = next(iter(self._unread))
                 unread = self._unread.pop(index)
@@ -248,8 +249,7 @@ class Mailbox:
 
 def _merged(deltas: list[Delta]) -> Delta:
     """Several deltas of one completion as one."""
-    return replace(
-        deltas[-1],
+    return deltas[-1]._replace(
         text="".join(each.text for each in deltas),
         tokens=tuple(token for each in deltas for token in each.tokens),
         logprobs=tuple(logprob for each in deltas for logprob in each.logprobs),

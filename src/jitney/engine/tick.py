@@ -23,6 +23,7 @@ from jitney.core.events import (
     PreemptEvent,
     PreemptReason,
     StartEvent,
+    TokenEvent,
 )
 from jitney.core.request import Priority, Request, RequestId
 from jitney.core.rules.pauses import PauseOutcome
@@ -188,8 +189,7 @@ class Tick:
         self._collect(self._scheduler.apply(planned, outcome, now), now)
         snapshot, preempted_count = self._measure(), self._preempted_count
         self._preempted_count = 0
-        batch = planned.batch
-        self._record(record_tick(batch, outcome, members, snapshot, preempted_count, times))
+        self._record(record_tick(planned, outcome, members, snapshot, preempted_count, times))
         self._deliver(now)
         return True
 
@@ -222,6 +222,15 @@ class Tick:
     def check(self) -> None:
         """Recount everything. Raises AssertionError if something is wrong."""
         self._scheduler.check()
+        self._check_live()
+
+    def check_sample(self) -> None:
+        """A part of `check` in bounded time, for an engine that becomes idle: a request that comes
+        meanwhile waits for it."""
+        self._scheduler.check_sample()
+        self._check_live()
+
+    def _check_live(self) -> None:
         count = len(self._collectors) + len(self._ended)
         assert self.statistics.live_count == count, "requests were lost or doubled"
 
@@ -320,12 +329,8 @@ class Tick:
         for event in events:
             collector = self._collectors.get(event.request_id)
             assert collector is not None, f"an event of an unknown request: {event}"
-            if isinstance(event, StartEvent) and not collector.is_started:
-                self._record(record_started(collector.request, collector.sent_at, event))
-            elif isinstance(event, PreemptEvent):
-                self._preempted_count += event.reason is not PreemptReason.PAUSED
-                self._memory_preempted_count += event.reason.is_of_memory
-                self._record(record_preempted(event))
+            if not isinstance(event, TokenEvent):
+                self._note(event, collector)
             verdict = collector.push(event)
             if verdict is not None:
                 verdicts.append((event.request_id, event.index, verdict))
@@ -341,6 +346,15 @@ class Tick:
                 self._collect(self._scheduler.cancel(request_id, now), now)
             elif not collector.is_finished(index):
                 self._collect(self._scheduler.finish(request_id, index, verdict, now), now)
+
+    def _note(self, event: Event, collector: Collector) -> None:
+        """Record a start or a preemption, before the collector has it."""
+        if isinstance(event, StartEvent) and not collector.is_started:
+            self._record(record_started(collector.request, collector.sent_at, event))
+        elif isinstance(event, PreemptEvent):
+            self._preempted_count += event.reason is not PreemptReason.PAUSED
+            self._memory_preempted_count += event.reason.is_of_memory
+            self._record(record_preempted(event))
 
     def _deliver(self, now: float) -> None:
         """Give ended requests their endings. They are counted first, so a caller finds them
