@@ -9,14 +9,15 @@ Tests: tests/unit/engine/test_tick.py and tests/unit/scripts/test_records_page.p
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
 
 from jitney.core.events import PreemptReason as PreemptReason
 from jitney.core.request import Priority, RequestId
+from jitney.core.value import value
 from jitney.errors import DeadlineExceeded, JitneyError
 
 
-class Member(NamedTuple):
+@value
+class Member:
     """One sequence's part of a batch: its request, its slot and its span."""
 
     request_id: RequestId

@@ -282,7 +282,7 @@ OF_FLIGHTS: Table = {
 
 OF_ROUNDING: Table = {
     ("what was generated is computed again in one span", "oracle"): [
-        (_BATCH_CHOICE, "if want > 1 and self._decodes_differ:", "if want < 0:")
+        (_REGISTRY, "if want > 1 and self._decodes_differ:", "if want < 0:")
     ],
     ("a prefix is reused that was computed in another way", "oracle"): [
         (_PREFIX, "if spanned != theirs:", "if spanned < 0:")

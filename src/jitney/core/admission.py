@@ -51,6 +51,7 @@ class Admission:
         queue, gate = self.registry.queue, self.registry.gate
         self._memory_full.clear()
         if not queue.count:
+            self.deferred_count = 0
             gate.open(now, NOBODY, starts_now=starts_now)
             gate.close()
             return
@@ -65,7 +66,7 @@ class Admission:
                 break
             held_back = self.held_back
         # Sequences that a share holds back cannot join this group later.
-        held_back = (self.held_back or queue.shares.full) | self._memory_full
+        held_back = queue.shares.full | self._memory_full
         if queue.live.count == queue.shares.waiting_count(held_back):
             gate.close()
 
@@ -96,7 +97,7 @@ class Admission:
         live = [sequence for sequence in self.registry.running if not sequence.is_background]
         if not self._fill_tick(live):
             return full
-        prefilling = {s.request.limited_tenant for s in live if s.wanted_count > 1}
+        prefilling = {s.request.limited_tenant for s in live if self.registry.wanted(s) > 1}
         named = {tenant for tenant in prefilling if tenant is not None}
         return full | named if named == prefilling else None
 
@@ -165,7 +166,7 @@ class Admission:
             if looked_at >= LOOKAHEAD:
                 return False
             looked_at += 1
-            if self._waits_for_suspect(sequence, now):
+            if sequence.is_suspect and not self._may_be_tried(sequence):
                 continue
             match = registry.memory.find(sequence)
             if match.is_awaited:
@@ -209,8 +210,8 @@ class Admission:
 
     def _fill_tick(self, running: list[Sequence]) -> bool:
         """Whether these sequences want all tokens of a tick."""
-        chunk = self._settings.prefill_chunk
-        token_count = sum([min(sequence.wanted_count, chunk) for sequence in running])
+        chunk, wanted = self._settings.prefill_chunk, self.registry.wanted
+        token_count = sum([min(wanted(sequence), chunk) for sequence in running])
         return token_count >= self._settings.max_num_batched_tokens
 
     def _start(self, sequence: Sequence, match: Match, now: float) -> bool:
@@ -221,15 +222,21 @@ class Admission:
         if not self.has_memory(sequence, match):
             self._counters["kv_full"] += 1
             return self._preemption.make_room(sequence, now, needs_memory=True)
+        if sequence.is_suspect:
+            self._begin_trial(sequence, now)
         return self.registry.start(sequence, match, now)
 
-    def _waits_for_suspect(self, sequence: Sequence, now: float) -> bool:
-        """Whether it is a suspect and another suspect runs: they run one at a time."""
-        if not sequence.is_suspect:
-            return False
+    def _may_be_tried(self, sequence: Sequence) -> bool:
+        """Whether a suspect may run: they run one at a time, and a live one before background
+        ones."""
+        return all(
+            other.is_background and not sequence.is_background and not other.is_in_flight
+            for other in self.registry.running
+            if other.is_suspect
+        )
+
+    def _begin_trial(self, sequence: Sequence, now: float) -> None:
+        """The suspect starts now, and no other one runs beside it."""
         for other in [each for each in self.registry.running if each.is_suspect]:
-            if sequence.is_background or not other.is_background or other.is_in_flight:
-                return True
             self._preemption.displace(other, now, sequence)
         self._counters["quarantined"] += 1
-        return False

@@ -4,16 +4,14 @@ A batch is made of plain integers and floats. It can be printed, recorded, repla
 pipe and checked by a simulator. A backend first does the memory operations in order, then one
 forward pass over the entries. Then it samples a token for every entry that wants one.
 
-What there is one of for each token is a named tuple: it is made in a third of the time.
-
 Tests: tests/conformance.
 """
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
 
 from jitney.core.params import Constraint
+from jitney.core.value import value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +100,8 @@ class Discard:
 MemoryOperation = Open | Copy | Truncate | Save | Restore | Release | Discard
 
 
-class Entry(NamedTuple):
+@value
+class Entry:
     """One sequence's part of a batch: the span of positions from `start` on.
 
     When `continues` is true, the span is the one token that the backend sampled last for this slot.
@@ -172,7 +171,8 @@ class Fault:
     kind: FaultKind = FaultKind.BACKEND
 
 
-class Sample(NamedTuple):
+@value
+class Sample:
     """The result of one entry.
 
     `token` is None when none was wanted, or when `fault` says why none could be chosen.

@@ -7,10 +7,10 @@ Tests: tests/unit/core/test_scheduler.py.
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
 
 from jitney.core.batch import FaultKind, TokenLogprob
 from jitney.core.request import RequestId
+from jitney.core.value import value
 
 
 class FinishReason(StrEnum):
@@ -62,7 +62,8 @@ class PromptEvent:
     logprobs: tuple[TokenLogprob, ...]
 
 
-class TokenEvent(NamedTuple):
+@value
+class TokenEvent:
     """A token of the completion. End tokens have no event, because they are not text."""
 
     request_id: RequestId

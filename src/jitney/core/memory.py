@@ -33,7 +33,6 @@ from jitney.core.prefix import NO_MATCH, Chain, Holding, Match, PrefixIndex
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.sequence import Sequence
 
-
 SAMPLE_SLOTS = 4
 """How many slots `check_sample` looks at."""
 

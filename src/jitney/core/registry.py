@@ -12,6 +12,7 @@ import math
 from bisect import insort
 from collections.abc import Iterator
 
+from jitney.core import limits
 from jitney.core.backend import Traits
 from jitney.core.batch import FaultKind
 from jitney.core.counters import Counters
@@ -46,6 +47,7 @@ class Registry:
 
     def __init__(self, settings: SchedulerSettings, traits: Traits, counters: Counters) -> None:
         self._running_max = settings.max_num_seqs
+        self._decodes_differ = traits.decodes_differ
         self._counters = counters
         self.by_class = settings.policy is Policy.PRIORITY
         self.memory = Memory(traits, settings, counters)
@@ -81,6 +83,19 @@ class Registry:
     def count(self) -> int:
         """How many run or wait; one that is paused may be counted twice."""
         return len(self.running) + self.queue.count + len(self.paused)
+
+    def wanted(self, sequence: Sequence) -> int:
+        """The most positions of a sequence that the next batch may have."""
+        if self.paused and sequence in self.paused:
+            return 0
+        want = sequence.wanted_count
+        assert want >= 0, want
+        if want > 1 and self._decodes_differ:
+            # Generated tokens are computed again as they were first: one by one (invariant 4).
+            want = max(1, min(want, sequence.prompt_count - sequence.planned))
+        if want > 1 and sequence.wants_prompt_logprobs:
+            return min(want, limits.SCORED_SPAN_MAX)
+        return want
 
     def take_events(self) -> list[Event]:
         """Everything to report since the last call, in order."""

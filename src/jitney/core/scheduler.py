@@ -64,7 +64,7 @@ class Scheduler:
         self._cost = CostModel()
         self._preemption = Preemption(self._registry, settings, self.counters)
         self._admission = Admission(self._registry, self._preemption, settings, self.counters)
-        self._choice = BatchChoice(settings, self._admission, self._cost, traits, self.counters)
+        self._choice = BatchChoice(settings, self._admission, self._cost, self.counters)
         self._batch_number = 0
         self._returned_number = 0
         self._drains = False

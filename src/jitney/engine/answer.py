@@ -8,15 +8,16 @@ Tests: tests/unit/engine/test_collector.py.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from jitney.core.batch import FaultKind, TokenLogprob
 from jitney.core.events import FinishReason
 from jitney.core.request import Request
+from jitney.core.value import value
 from jitney.errors import JitneyError
 
 
-class Delta(NamedTuple):
+@value
+class Delta:
     """New text of one completion, with its tokens.
 
     Text that may be part of a stop string, or half a character, is held back. Its tokens come with

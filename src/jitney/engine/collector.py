@@ -213,12 +213,11 @@ class Collector:
         tokens = tuple(track.tokens[sent_count:])
         logprobs: tuple[TokenLogprob, ...] = ()
         if track.logprobs:
-            is_bounded = self.mailbox.is_bounded
-            logprobs = tuple(
-                track.logprobs[0 if is_bounded else sent_count - track.resumed_count :]
-            )
-            if is_bounded:
+            if self.mailbox.is_bounded:
+                logprobs = tuple(track.logprobs)
                 track.logprobs.clear()
+            else:
+                logprobs = tuple(track.logprobs[sent_count - track.resumed_count :])
         if end is None:
             self.mailbox.put(Delta(track.index, text, tokens, logprobs), at)
         else:

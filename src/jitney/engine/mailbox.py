@@ -18,7 +18,7 @@ A reader that does not want to wait can set a listener (`listen`), and fetches w
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from jitney.core import limits
@@ -249,7 +249,8 @@ class Mailbox:
 
 def _merged(deltas: list[Delta]) -> Delta:
     """Several deltas of one completion as one."""
-    return deltas[-1]._replace(
+    return replace(
+        deltas[-1],
         text="".join(each.text for each in deltas),
         tokens=tuple(token for each in deltas for token in each.tokens),
         logprobs=tuple(logprob for each in deltas for logprob in each.logprobs),

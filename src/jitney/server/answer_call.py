@@ -11,6 +11,7 @@ Several prompts are one call: when the engine refuses one, the others are cancel
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -191,7 +192,7 @@ class Generation:
                 is_cut = True
                 if not (delta.text or delta.tokens):
                     continue
-                delta = delta._replace(finish_reason=None, stop_reason=None)
+                delta = replace(delta, finish_reason=None, stop_reason=None)
             self._token_count += len(delta.tokens)
             # Some deltas add nothing yet, such as half a tool call.
             if chunks := self.reply.chunks(place, delta, self._token_count):

@@ -6,7 +6,7 @@ keeps the last row of each entry, because the next entry needs it.
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -113,7 +113,7 @@ class HostSampler:
                 best = None if columns is None else columns[at]
                 sample = _choose(choice, each.contents.tokens, logits[at], best)
             if each.scored:
-                sample = sample._replace(prompt_logprobs=_score_prompt(choice, each, logits))
+                sample = replace(sample, prompt_logprobs=_score_prompt(choice, each, logits))
             samples.append(sample)
         return samples
 

@@ -6,6 +6,7 @@ a backend serves: it leaves every slot empty.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from jitney.backends.trials.trial import SHAPE_SLOTS
 from jitney.backends.trials.trial_batches import TrialBatches
@@ -105,7 +106,7 @@ def _replayed(trial: TrialBatches, expected: list[Sample]) -> Sample:
     trial.run([trial.prompt(0, PROMPT_TOKENS - 5, wants=False)])
     entry = trial.prompt(0, 5)
     generated = tuple(sample.token or 0 for sample in expected[:-1])
-    return trial.run([entry._replace(tokens=entry.tokens + generated)])[0]
+    return trial.run([replace(entry, tokens=entry.tokens + generated)])[0]
 
 
 _WAYS: tuple[Way, ...] = (
