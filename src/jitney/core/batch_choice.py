@@ -143,5 +143,5 @@ class BatchChoice:
             return self._budget
         self._prefill_turn += 1
         budget = replace(self._budget, turn=self._prefill_turn)
-        is_awaited = any(self._registry.wanted(sequence) == 1 for sequence in self._registry.running)
+        is_awaited = 1 in map(self._registry.wanted, self._registry.running)
         return within_stall(budget, self._cost) if is_awaited else budget

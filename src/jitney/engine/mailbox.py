@@ -16,6 +16,7 @@ A reader that does not want to wait can set a listener (`listen`), and fetches w
 """
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -53,7 +54,6 @@ class Mailbox:
 
     def __init__(self, *, streams: bool = True, is_bounded: bool = False) -> None:
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
         self.streams = streams
         self.is_bounded = is_bounded
         self._size = 0
@@ -62,7 +62,8 @@ class Mailbox:
         self._unread: dict[int, _Unread] = {}
         self._ending: Ending | None = None
         self._awaited: Awaited | None = None
-        self._sleeper: asyncio.Future[None] | None = None
+        self._waker: Callable[[], None] | None = None
+        """Wakes the reader that waits, once what it awaits is there."""
         self._listener: Callable[[], None] | None = None
         self._has_listener = False
 
@@ -128,32 +129,36 @@ class Mailbox:
             self._wake()
 
     def wait(self, awaited: Awaited, timeout: float | None = None) -> None:
-        """Block this thread until it is there. Raises TimeoutError."""
-        with self._lock:
-            if self._is_ready(awaited):
-                return
-            self._claim(awaited)
-            try:
-                if not self._changed.wait_for(lambda: self._is_ready(awaited), timeout):
-                    raise TimeoutError(f"The request {awaited.value} within {timeout:g} s")
-            finally:
-                self._awaited = None
+        """Block this thread until it is there. Raises TimeoutError.
+
+        The thread sleeps on a lock of its own. An interrupt may end that sleep at any moment; one
+        that ends the wait for a condition may leave its lock open, and the next exit breaks.
+        """
+        asleep = threading.Lock()
+        asleep.acquire()
+        wake = asleep.release
+        try:
+            limit_s = -1 if timeout is None else max(0, timeout)
+            if self._begin_wait(awaited, wake) and not asleep.acquire(timeout=limit_s):
+                raise TimeoutError(f"The request {awaited.value} within {timeout:g} s")
+        finally:
+            self._end_wait(wake)
 
     async def wait_async(self, awaited: Awaited) -> None:
         """The same for a task of an event loop. The task may use `asyncio.timeout`."""
         loop = asyncio.get_running_loop()
-        with self._lock:
-            if self._is_ready(awaited):
-                return
-            self._claim(awaited)
-            sleeper: asyncio.Future[None] = loop.create_future()
-            self._sleeper = sleeper
+        sleeper: asyncio.Future[None] = loop.create_future()
+
+        def wake() -> None:
+            # A closed loop has no reader any more.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(_wake_sleeper, sleeper)
+
         try:
-            await sleeper
+            if self._begin_wait(awaited, wake):
+                await sleeper
         finally:
-            with self._lock:
-                self._awaited = None
-                self._sleeper = None
+            self._end_wait(wake)
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Call `listener` once when there is something to fetch; at once if there is already.
@@ -207,10 +212,21 @@ class Mailbox:
             yield item
         item.raise_error()
 
-    def _claim(self, awaited: Awaited) -> None:
-        if self._awaited is not None:
-            raise RuntimeError("Two readers wait on one handle; a request has a single reader.")
-        self._awaited = awaited
+    def _begin_wait(self, awaited: Awaited, waker: Callable[[], None]) -> bool:
+        """Have the reader woken when it is there; false if it is there already."""
+        with self._lock:
+            if self._is_ready(awaited):
+                return False
+            if self._waker is not None:
+                raise RuntimeError("Two readers wait on one handle; a request has a single reader.")
+            self._awaited, self._waker = awaited, waker
+            return True
+
+    def _end_wait(self, waker: Callable[[], None]) -> None:
+        """This reader waits no more."""
+        with self._lock:
+            if self._waker is waker:
+                self._awaited = self._waker = None
 
     def _refuse_second_reader(self) -> None:
         if self._has_listener:
@@ -234,17 +250,10 @@ class Mailbox:
         if self._listener is not None:
             self._call_listener()
         # A reader that waits for the ending is not woken for every token: waking is expensive.
-        if self._awaited is None or not self._is_ready(self._awaited):
-            return
-        if self._sleeper is None:
-            self._changed.notify_all()
-            return
-        sleeper, self._sleeper = self._sleeper, None
-        try:
-            sleeper.get_loop().call_soon_threadsafe(_wake_sleeper, sleeper)
-        except RuntimeError:
-            # The event loop was closed, so there is no reader any more.
-            return
+        if self._awaited is not None and self._is_ready(self._awaited):
+            assert self._waker is not None, "somebody waits"
+            waker, self._waker, self._awaited = self._waker, None, None
+            waker()
 
 
 def _merged(deltas: list[Delta]) -> Delta:
