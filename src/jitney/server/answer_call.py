@@ -23,7 +23,7 @@ from jitney.server.admission.calls import Call, Handles, LiveRequest, deadline_p
 from jitney.server.error_object import Refusal, refusal_of
 from jitney.server.openai.bodies import CompletionBody
 from jitney.server.openai.chat_body import ChatBody
-from jitney.server.openai.replies import Json, Reply, dump_json, dump_slices
+from jitney.server.openai.replies import Reply, dump_json, dump_slices
 from jitney.server.openai.translate import prepare_reply
 from jitney.server.service import Service
 
@@ -116,26 +116,26 @@ class Generation:
 
     @property
     def is_over(self) -> bool:
-        """Whether `read` has given the last chunk of each request."""
+        """Whether `read` has given the last event of each request."""
         return not self._open and self._failure is None
 
-    def read(self) -> list[Json]:
-        """The new chunks of a stream, within `running`; those of a slow reader are merged.
+    def read(self) -> bytes:
+        """The new events of a stream, within `running`; those of a slow reader are merged.
 
         Raises the error of a request, once everything before it was read. An end without a name in
         OpenAI's interface is one.
         """
         if self._failure is not None:
             raise self._failure
-        found: list[Json] = []
+        found: list[bytes] = []
         try:
             for place in tuple(self._open):
                 self._read(place, found)
         except Exception as error:
-            if not found:
+            if not any(found):
                 raise
             self._failure = error
-        return found
+        return b"".join(found)
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
@@ -193,8 +193,8 @@ class Generation:
         """The usage of each request that has ended."""
         return [each.usage for each in self.answers()]
 
-    def _read(self, place: int, found: list[Json]) -> None:
-        """Add the new chunks of one request."""
+    def _read(self, place: int, found: list[bytes]) -> None:
+        """Add the new events of one request."""
         handle = self._handles[place]
         while (item := handle.fetch()) is not None:
             if isinstance(item, Ending):
@@ -210,7 +210,7 @@ class Generation:
                     continue
                 item = replace(item, finish_reason=None, stop_reason=None)
             self._token_count += len(item.tokens)
-            found += self.reply.chunks(place, item, self._token_count)
+            found.append(self.reply.events(place, item, self._token_count))
 
     def _cancelled(self) -> Exception:
         """The error for a request that ended and was not cancelled here."""

@@ -10,7 +10,6 @@ test_rows_clients.py.
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -20,7 +19,7 @@ from jitney.server import limits
 from jitney.server.answer_call import Generation
 from jitney.server.error_object import ClientLeft, refusal_for
 from jitney.server.http.body_reader import wait_disconnect
-from jitney.server.openai.replies import dump_json
+from jitney.server.openai.replies import event
 
 _DONE = b"data: [DONE]\n\n"
 _PING = b": ping\n\n"
@@ -30,11 +29,6 @@ _EVENT_HEADERS = {
     "x-accel-buffering": "no",
 }
 """The last one asks nginx to pass events on as they come."""
-
-
-def frame(value: dict[str, Any]) -> bytes:  # Any: a JSON value
-    """One server-sent event with a JSON object in it."""
-    return b"data: " + dump_json(value).encode() + b"\n\n"
 
 
 async def whole_response(generation: Generation, receive: Receive) -> Response:
@@ -151,7 +145,7 @@ class EventStream(Response):
         if self._turn.done():
             return
         try:
-            events = b"".join(map(frame, self._generation.read()))
+            events = self._generation.read()
             if events and (self._write is None or not self._write(events)):
                 self._turn.set_result(events)
             elif self._generation.is_over:
@@ -197,11 +191,11 @@ class EventStream(Response):
                 self._write_news()
             if not generation.reply.wants_usage:
                 return _DONE
-            return frame(generation.reply.usage_chunk(generation.usages())) + _DONE
+            return event(generation.reply.usage_chunk(generation.usages())) + _DONE
         except ClientLeft:
             return b""
         except Exception as error:
-            return frame(refusal_for(error, generation.call.id).body)
+            return event(refusal_for(error, generation.call.id).body)
 
     async def _ping(self) -> None:
         """Send a comment when nothing else was sent for a long time."""
