@@ -46,10 +46,10 @@ PSEUDO_CODE: Table = {
     ("the token is read at the request's place, not at the batch's", "oracle"): [
         (
             _SCHEDULER,
-            "pairs = zip(batch.entries, outcome.samples, strict=True)",
+            "parts = zip(planned.sequences, batch.entries, outcome.samples, strict=True)",
             "by_slot = sorted(range(len(batch.entries)), key=lambda at: batch.entries[at].slot)\n"
             "        samples = [outcome.samples[at] for at in by_slot]\n"
-            "        pairs = zip(batch.entries, samples, strict=True)",
+            "        parts = zip(planned.sequences, batch.entries, samples, strict=True)",
         )
     ],
     ("completed ones are erased before they are answered", "ending"): [
@@ -171,8 +171,8 @@ OF_ANSWERS: Table = {
     ("half characters are sent", "stream"): [
         (
             "jitney/text/detokenizer.py",
-            "return self._decoder.decode(self._pieces[token])",
-            'return self._pieces[token].decode("utf-8", "replace")',
+            "text = self._decoder.decode(piece)",
+            'text = piece.decode("utf-8", "replace")',
         )
     ],
     ("a slow reader gets only the last delta", "stream"): [
@@ -255,9 +255,8 @@ OF_WAITING_AND_FAULTS: Table = {
     ("a fault in the middle of a prompt is ignored", "isolation"): [
         (
             _SCHEDULER,
-            "if sample.fault is not None or (entry.wants_token and sample.token is None):",
-            "if (sample.fault is not None and entry.wants_token) "
-            "or (entry.wants_token and sample.token is None):",
+            "if sample.fault is not None or (wants_token and token is None):",
+            "if (sample.fault is not None and wants_token) or (wants_token and token is None):",
         )
     ],
 }

@@ -8,6 +8,7 @@ _MIX = "jitney/core/rules/mix.py"
 _PAUSES = "jitney/core/rules/pauses.py"
 _GATE = "jitney/core/rules/gate.py"
 _PREEMPTION = "jitney/core/preemption.py"
+_REGISTRY = "jitney/core/registry.py"
 
 OF_JOINING: Table = {
     ("a window counts from the newest", "joining"): [
@@ -60,7 +61,7 @@ OF_JOINING: Table = {
 
 OF_STEERING: Table = {
     ("a paused request that runs goes on", "steering"): [
-        (_BATCH_CHOICE, "if sequence in self._registry.paused:", "if sequence is None:"),
+        (_REGISTRY, "if self.paused and sequence in self.paused:", "if sequence is None:"),
         (_PREEMPTION, "if not paused:", "if paused or not paused:"),
     ],
     ("a part of a request is paused", "joining"): [

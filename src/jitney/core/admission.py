@@ -1,8 +1,9 @@
 """Who of the waiting may run now: one by one, as strategy, policy, shares and memory allow.
 
 The queue says whose turn it is, the gate whether newcomers may join, and the memory whether there
-is room. Nothing passes the sequence whose turn it is, or a large one would wait for ever. Called by
-the parts of the scheduler only.
+is room. Nothing passes a sequence that only lacks room, or a large one would wait for ever. One
+that waits for a prefix, another suspect or its tenant's share is passed. Called by the parts of the
+scheduler only.
 
 Tests: tests/simulation and tests/unit/core/test_scheduler.py.
 """
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Iterator, Set
 
 from jitney.core import limits
 from jitney.core.counters import Counters
+from jitney.core.events import PreemptReason
 from jitney.core.preemption import Preemption
 from jitney.core.prefix import Match
 from jitney.core.registry import Registry
@@ -123,16 +125,16 @@ class Admission:
         return self._fill_tick(self.registry.running)
 
     @property
-    def slots_wanted(self) -> int:
-        """How many waiting sequences want the next free slot at once.
+    def is_slot_wanted(self) -> bool:
+        """Whether a waiting sequence wants the next free slot at once.
 
         While a live one runs, background ones do not: a tick later is soon enough for them.
         """
         queue, running = self.registry.queue, self.registry.running
-        count = queue.live_count(frozenset(), newcomers=self.registry.gate.is_open)
-        assert count >= 0, count
+        if queue.live_count(frozenset(), newcomers=self.registry.gate.is_open):
+            return True
         is_live_running = running and not running[0].is_background
-        return count if is_live_running else count + queue.background.count
+        return not is_live_running and queue.background.count > 0
 
     def has_memory(self, sequence: Sequence, match: Match) -> bool:
         """Whether there is room for its known tokens, beside the running sequences."""
@@ -161,7 +163,7 @@ class Admission:
         for sequence in candidates:
             tenant = sequence.request.limited_tenant
             if tenant in self._memory_full:
-                continue
+                continue  # found full just now; after this it is left out as a whole
             self.deferred_count = others_count + looked_at
             if looked_at >= LOOKAHEAD:
                 return False
@@ -224,7 +226,8 @@ class Admission:
             return self._preemption.make_room(sequence, now, needs_memory=True)
         if sequence.is_suspect:
             self._begin_trial(sequence, now)
-        return self.registry.start(sequence, match, now)
+        self.registry.start(sequence, match, now)
+        return True
 
     def _may_be_tried(self, sequence: Sequence) -> bool:
         """Whether a suspect may run: they run one at a time, and a live one before background
@@ -238,5 +241,6 @@ class Admission:
     def _begin_trial(self, sequence: Sequence, now: float) -> None:
         """The suspect starts now, and no other one runs beside it."""
         for other in [each for each in self.registry.running if each.is_suspect]:
-            self._preemption.displace(other, now, sequence)
+            reason = PreemptReason.DISPLACED
+            self._preemption.preempt(other, reason, now, sequence, keeps_memory=True)
         self._counters["quarantined"] += 1

@@ -91,7 +91,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """Forget the memory saved under `ticket`. Its sequence ended, or found a longer prefix in a
+    """Forget the memory saved under `ticket`. Its sequence ended, or found a prefix as long in a
     slot."""
 
     ticket: int

@@ -78,7 +78,7 @@ class Memory:
         """The longest prefix of the sequence that a slot holds, within its scope.
 
         One token is always left to compute, because only a forward pass gives the next one. The
-        saved memory of the sequence is preferred, unless a prefix is longer.
+        saved memory of the sequence is preferred, unless a prefix is as long.
         """
         if sequence.wants_prompt_logprobs:
             return NO_MATCH  # logprobs of the prompt need all of it to be computed
@@ -119,24 +119,21 @@ class Memory:
         assert held <= self.ledger.capacity, held
         return self.ledger.capacity - held
 
-    def give_slot(self, sequence: Sequence, match: Match) -> bool:
-        """Give the sequence a slot with the matched or saved tokens; false if there is no room."""
+    def give_slot(self, sequence: Sequence, match: Match) -> None:
+        """Give the sequence a slot with the matched or saved tokens, for which there is room."""
         assert sequence.slot is None, "it has a slot already"
         source = match.holding
         if source is None and sequence in self._saved:
-            return self._give_restored(sequence)
-        is_cached = source is not None and source.is_cached
-        is_whole = source is not None and match.length == source.length
-        if source is not None and is_cached and is_whole:
+            self._give_restored(sequence)
+            return
+        if source is not None and source.is_cached and match.length == source.length:
             self._take_over(sequence, source, match.length)
         elif not self._give_copy(sequence, match):
-            if source is None or not is_cached:
-                return False
+            assert source is not None, "there is room for what copies nothing"
             # No room for a copy: cut the prefix at a block's edge and use its slot.
             self._take_over(sequence, source, match.length - match.length % self._block)
         self.discard(sequence)
         self._counters["copied_tokens"] += sequence.computed
-        return True
 
     def grow(self, sequence: Sequence, length: int) -> bool:
         """Take room for the sequence's first `length` tokens; may evict cached prefixes."""
@@ -288,19 +285,16 @@ class Memory:
             return "scope " + sequence.request.scope
         return "request " + sequence.request.id
 
-    def _give_restored(self, sequence: Sequence) -> bool:
-        saved = self._saved[sequence]
+    def _give_restored(self, sequence: Sequence) -> None:
+        saved = self._saved.pop(sequence)
         assert saved.token_count < sequence.known_count, saved
         slot = self._take_slot(self.ledger.blocks(saved.token_count))
-        if slot is None:
-            return False
+        assert slot is not None, "there is room for what was saved"
         self._operations.append(Restore(saved.ticket, slot))
-        del self._saved[sequence]
         has_room = self.ledger.grow(slot, saved.token_count)
         assert has_room, "it was made for the slot"
         self._own(sequence, slot, saved.token_count)
         self._counters["restored"] += 1
-        return True
 
     def _give_copy(self, sequence: Sequence, match: Match) -> bool:
         """Give a new slot, with a copy of the matched prefix."""

@@ -80,8 +80,8 @@ class Registry:
         self._counters["accepted"] += len(sequences)
 
     @property
-    def count(self) -> int:
-        """How many run or wait; one that is paused may be counted twice."""
+    def unfinished_max(self) -> int:
+        """No more than these have not ended; one that is paused may be counted twice."""
         return len(self.running) + self.queue.count + len(self.paused)
 
     def wanted(self, sequence: Sequence) -> int:
@@ -102,15 +102,15 @@ class Registry:
         events, self.events = self.events, []
         return events
 
-    def start(self, sequence: Sequence, match: Match, now: float) -> bool:
-        """A waiting sequence gets a slot and runs; false if the memory has no slot yet."""
+    def start(self, sequence: Sequence, match: Match, now: float) -> None:
+        """A waiting sequence gets a slot and runs. The caller has seen that there is room."""
         assert len(self.running) < self._running_max, "all slots are in use"
-        if not self.memory.give_slot(sequence, match):
-            return False
+        self.memory.give_slot(sequence, match)
         if (fair := self.queue.lane_of(sequence).fair) is not None:
             # Before it stops waiting, so that its tenant does not seem absent.
             fair.admit(sequence)
-            # Charged now, or one tenant would take all room of this tick.
+            # Charged now, or one tenant would take all room of this tick. Tokens that are computed
+            # again count again.
             fair.charge(sequence.request.tenant, sequence.known_count - sequence.computed)
         self.queue.remove(sequence)
         sequence.move(SequenceState.RUNNING)
@@ -126,7 +126,6 @@ class Registry:
             self._counters["admitted"] += 1
             event = StartEvent(sequence.request.id, sequence.index, now, history.cached_count)
             self.events.append(event)
-        return True
 
     def wait_again(self, sequence: Sequence) -> None:
         """A running sequence has lost its slot. It keeps its age."""
@@ -155,7 +154,7 @@ class Registry:
             self.running.remove(sequence)
             self._insert_running(sequence)
         elif sequence not in self.paused:
-            self.queue.rank_again(sequence)
+            self.queue.lane_of(sequence).rank_again(sequence)
 
     def end(
         self,
@@ -204,7 +203,7 @@ class Registry:
         assert self._counters["accepted"] >= ended, ended
         if not self.by_request:
             assert self._counters["accepted"] == ended, ended
-            assert self.count == 0, "what has ended neither runs nor waits"
+            assert self.unfinished_max == 0, "what has ended neither runs nor waits"
 
     def check(self) -> None:
         """Recompute every total and compare (invariants 2, 3 and 7)."""

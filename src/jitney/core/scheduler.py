@@ -137,7 +137,7 @@ class Scheduler:
         """End sequences past their deadline (invariant 8), and pauses that reached their limit."""
         if self._registry.paused:
             self._registry.paused.end_due(now)
-        for sequence in self._registry.deadlines.passed(now, self._registry.count):
+        for sequence in self._registry.deadlines.passed(now, self._registry.unfinished_max):
             self.counters[f"deadline_{sequence.state}"] += 1
             message = f"The request passed its deadline while {sequence.state}."
             self._registry.end(sequence, FinishReason.DEADLINE, now, message)
@@ -200,13 +200,14 @@ class Scheduler:
     def is_steady(self) -> bool:
         """Whether the next batch can be planned before the last outcome is known.
 
-        That is so if no waiting sequence may join, and every running one generates and has memory
-        for its next token. Otherwise planning early would be a loss: a sequence in flight cannot be
-        preempted, and a slot that becomes free should go to a waiting sequence at once. A long tick
-        with background work is not planned early: a live request that comes should not wait for it.
+        That is so if nobody waits whom the gate lets in (even without a free slot), and every
+        running one generates and has memory for its next token. Otherwise planning early would be a
+        loss: a sequence in flight cannot be preempted, and a slot that becomes free should go to a
+        waiting sequence at once. A long tick with background work is not planned early: a live
+        request that comes should not wait for it.
         """
         running, memory = self._registry.running, self._registry.memory
-        if self._admission.slots_wanted or any(s.wanted_count > 1 for s in running):
+        if self._admission.is_slot_wanted or any(s.wanted_count > 1 for s in running):
             return False
         if background_of(running) and self._cost.decodes_s(len(running)) > EARLY_S_MAX:
             return False
@@ -260,11 +261,6 @@ class Scheduler:
         return self._registry.take_events()
 
     @property
-    def has_work(self) -> bool:
-        """Whether an accepted request has not ended."""
-        return bool(self._registry.by_request)
-
-    @property
     def holds_answers(self) -> bool:
         """Whether a group runs whose answers are given out together."""
         return self._registry.gate.holds_answers
@@ -310,11 +306,6 @@ class Scheduler:
     def complaints(self) -> list[str]:
         """Sentences about mistakes of a user's policy, to be logged and cleared."""
         return self._registry.complaints
-
-    @property
-    def running(self) -> list[Sequence]:
-        """The running sequences, the most senior first. Read-only."""
-        return self._registry.running
 
     def heads(self, strides: int) -> frozenset[int]:
         """Keys of every prefix in memory, each `strides` strides long or a multiple of it."""

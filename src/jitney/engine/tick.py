@@ -1,8 +1,8 @@
 """One tick of the engine: expire, plan, execute, apply, collect, deliver.
 
 It runs on one thread and waits only for the backend. In production the engine thread calls it; in
-tests, a simulator with a virtual clock. Only this module changes the scheduler and the collectors.
-Batches in flight are kept in `jitney.engine.in_flight`.
+tests, a simulator with a virtual clock. Only this module changes the scheduler (but for
+`stop_gathering`) and the collectors. Batches in flight are kept in `jitney.engine.in_flight`.
 
 After a failure or a wrong answer of the backend, the backend is reset, and every running sequence
 is computed again from its tokens (invariant 10).
@@ -118,11 +118,11 @@ class Tick:
             self._collect(self._scheduler.finish(request.id, index, FinishReason.STOP, now), now)
 
     def cancel(self, request_id: RequestId, mailbox: Mailbox | None = None) -> None:
-        """Cancel a request. Its caller gets the ending in the next tick. An unknown one is ignored.
+        """Cancel a request. An unknown one is ignored.
 
-        The ending comes later because many may be cancelled at once, and a measurement is needed
-        before. With a mailbox, only the request of that mailbox is cancelled: another request may
-        have the id now.
+        Its caller gets the ending at the end of this tick, or at the start of the next: many may be
+        cancelled at once, and a measurement is needed before. With a mailbox, only the request of
+        that mailbox is cancelled: another request may have the id now.
         """
         if self.stopped is None and not self._is_of_another(request_id, mailbox):
             now = self._clock.now()
@@ -232,7 +232,7 @@ class Tick:
 
     def _check_live(self) -> None:
         count = len(self._collectors) + len(self._ended)
-        assert self.statistics.live_count == count, "requests were lost or doubled"
+        assert self.statistics.unfinished_count == count, "requests were lost or doubled"
 
     def stop(self, error: EngineError) -> None:
         """End every unfinished request with this error, once. There will be no more ticks."""

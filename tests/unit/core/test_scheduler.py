@@ -71,7 +71,7 @@ def test_a_member_of_a_group_comes_back_past_any_number_who_wait() -> None:
         one.submit(request(str(number), priority=Priority.HIGH), 0.0)
     one.fail("the backend died.", 0.0)
     planned(one)
-    assert [each.request.id for each in one.running] == ["member"]
+    assert [each.request.id for each in one._registry.running] == ["member"]
     assert one.snapshot().deferred_count == 2 * LOOKAHEAD
 
 

@@ -102,7 +102,7 @@ def test_who_has_nothing_waiting_may_bring_one_request_of_any_size() -> None:
     with pytest.raises(QueueFull):
         one.submit(request("again", "a", share=share), 0.0)
     one.plan(0.0)
-    assert [each.request.id for each in one.running] == ["a"]
+    assert [each.request.id for each in one._registry.running] == ["a"]
 
 
 def test_a_group_departs_without_those_at_their_share() -> None:
@@ -209,7 +209,7 @@ def test_a_tenant_sent_back_for_its_memory_does_not_return_at_once() -> None:
     one = schedulers.scheduler(4, traits, watermark=0.0)
     head = long_request("h", "a", 100, tokens_max=2)
     one.submit(head, 0.0)
-    while one.has_work:
+    while one.snapshot().unfinished_count:
         turn(one)
     one.submit(long_request("k", "a", 139, tokens_max=60), 0.0)
     turn(one)
