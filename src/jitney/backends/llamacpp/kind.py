@@ -59,8 +59,8 @@ def failure(settings: Settings) -> str | None:
         tried = {"extra_kernels": extra_kernels}
         found = try_backend(KIND.name, tried, KIND.distributions(), settings.cache_dir)
         if found.status != -signal.SIGILL:
-            gpus = library.gpus() if found.status < 0 else []
-            return f"{found.failure}; {library.unfit(gpus)}" if gpus else found.failure
+            advice = kernels.unfit(found)
+            return f"{found.failure}; {advice}" if advice else found.failure
     return "it was compiled for another processor and stops with an illegal instruction"
 
 
