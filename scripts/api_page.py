@@ -39,7 +39,8 @@ keeps its place by age, and after {PAUSE_S_MAX:g} s of pauses it goes on by itse
 quarter as many may be paused as may wait, and of a key a quarter of its share, each completion \
 counted; beyond that nothing of the call is paused, with 429 |
 | `POST /v1/requests/ID/priority?priority=high` | puts such a call into another class, by name, or \
-by a number as in the field `priority`; refused where the policy is not `priority` |
+by a number as in the field `priority`; refused where the policy is neither \
+`priority` nor one of your own |
 | `POST /v1/files` | stores a file of lines for a batch: a form with `file`, and `purpose` as \
 `batch` |
 | `GET /v1/files`, `GET /v1/files/ID` | the files of the caller's key (`purpose`, `order`, \

@@ -199,8 +199,8 @@ class ReplicaEngine:
         backend, settings = self._engine.backend, self._engine.settings
         values = {name: getattr(settings, name) for name in type(settings).__slots__}
         if not isinstance(settings.policy, Policy):
-            # A policy of the user's own stays where it runs.
-            values["policy"] = Policy.FIFO
+            # A policy of the user's own stays where it runs. It may look at priorities.
+            values["policy"] = Policy.PRIORITY
         name = self._assembly.model_name
         return encode_frame(
             Description(name, self.model_key, backend.traits, backend.vocabulary, values)

@@ -167,6 +167,14 @@ def test_a_demo_in_a_log_is_plain_text() -> None:
     assert "tokens/s" in done.stdout.splitlines()[-1]
 
 
+def test_a_group_that_cannot_be_full_starts() -> None:
+    """Guards static: a prompt, a turn of a chat and the demo waited for others for ever."""
+    static = (*FAKE, "--strategy", "static", "--max-tokens", "8")
+    assert jitney("run", *static, "hi").returncode == 0
+    assert jitney("chat", *static, stdin=b"hi\nho\n").stderr.count("context ") == 2
+    assert "8 answers, " in jitney("demo", *static).stdout
+
+
 def test_config_show_says_where_each_value_came_from(tmp_path: Path) -> None:
     """Guards operators: default, file, environment and flag are told apart."""
     file = tmp_path / "jitney.toml"

@@ -7,7 +7,8 @@ reports. The comparisons are themselves tested: they must refuse another prompt'
 another draw. Two backends round in two ways, so between them only nearness is asked for.
 
 Every test of a backend runs the same eight requests, or the first four where more would show no
-more; each second one is drawn with a seed.
+more; each second one is drawn with a seed. The model is the first layers of the embedded one: its
+kernels see the same shapes, and a pass takes a fourth of the time.
 """
 
 import itertools
@@ -30,7 +31,8 @@ from jitney.core.backend import Backend, QueueingBackend
 from jitney.core.batch import Batch
 from jitney.loading import ready_model
 from jitney.sampling.draw import uniform
-from tests.backends_for_tests import needs
+from tests.backends_for_tests import needs, share_verdicts
+from tests.families_for_tests import write_beginning
 
 LOGPROB_BOUND = 1.0
 """Between two backends, or two shapes of pass, a logit moves by up to 0.97
@@ -67,32 +69,42 @@ SHORT = SamplingParams(temperature=0, max_tokens=16, logprobs=10, ignore_eos=Tru
 PARAMS = [GREEDY, SEEDED] * (len(PROMPTS) // 2)
 SOME = 4
 """Requests of a test that is not about large batches."""
+LAYERS = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Opens the embedded model with a small memory, on one backend."""
+    """Opens the model with a small memory, on one backend. Conversions stay beside the model."""
 
+    model: Path
     usual: dict[str, object]
 
     def __call__(self, **settings: object) -> LLM:
-        small = {"max_model_len": 512, "max_num_seqs": 8}
-        return LLM(None, config=None, **{**small, **self.usual, **settings})
+        small = {"max_model_len": 512, "max_num_seqs": 8, "cache_dir": self.model.parent}
+        return LLM(self.model, config=None, **{**small, **self.usual, **settings})
 
 
 ENGINES = {
     # Two threads of llama.cpp spin for each other on a busy machine.
-    "llamacpp": Open({"backend": "llamacpp", "threads": 1, "batch_invariant": "on"}),
-    "openvino": Open({"backend": "openvino", "batch_invariant": "on"}),
+    "llamacpp": {"backend": "llamacpp", "threads": 1, "batch_invariant": "on"},
+    "openvino": {"backend": "openvino", "batch_invariant": "on"},
 }
 
 
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first layers of the embedded model."""
+    path = tmp_path_factory.mktemp("model") / "beginning.gguf"
+    write_beginning(ready_model(Settings(backend="llamacpp")), path, LAYERS)
+    share_verdicts(path.parent)
+    return path
+
+
 @pytest.fixture(scope="module", params=list(ENGINES))
-def open_llm(request: pytest.FixtureRequest) -> Open:
+def open_llm(request: pytest.FixtureRequest, model: Path) -> Open:
     """Each backend in turn."""
-    engine = ENGINES[request.param]
     needs(request.param)
-    return engine
+    return Open(model, ENGINES[request.param])
 
 
 @pytest.fixture(scope="module")
@@ -314,24 +326,22 @@ def test_answers_survive_kill_9_of_the_backend_process(
 
 
 @pytest.fixture(scope="module")
-def by_llamacpp() -> tuple[Path, list[RequestOutput]]:
-    """A file that both backends read as it is, and fifty answers of llama.cpp."""
+def by_llamacpp(model: Path) -> list[RequestOutput]:
+    """Fifty answers of llama.cpp to a file that both backends read as it is."""
     # Without answers of the other one there is nothing to compare them with.
     needs("openvino")
     needs("llamacpp")
-    model = ready_model(Settings(backend="llamacpp"))
-    with LLM(model, backend="llamacpp", threads=1, max_model_len=256, max_num_seqs=16) as llm:
-        return model, llm.generate(FIFTY, SHORT)
+    with Open(model, ENGINES["llamacpp"])(max_model_len=256, max_num_seqs=16) as llm:
+        return llm.generate(FIFTY, SHORT)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "auto"])
 def test_fifty_answers_of_openvino_are_those_of_llamacpp(
-    by_llamacpp: tuple[Path, list[RequestOutput]], dtype: str
+    model: Path, by_llamacpp: list[RequestOutput], dtype: str
 ) -> None:
     """Guards the conversion: the same weights say the same, up to the rounding of activations."""
     needs("openvino", dtype=dtype)
-    model, expected = by_llamacpp
-    with LLM(model, backend="openvino", dtype=dtype, max_model_len=256, max_num_seqs=16) as llm:
+    with Open(model, {"backend": "openvino"})(dtype=dtype, max_model_len=256) as llm:
         answers = llm.generate(FIFTY, SHORT)
-    equal = [assert_same(*pair) for pair in zip(answers, expected, strict=True)]
+    equal = [assert_same(*pair) for pair in zip(answers, by_llamacpp, strict=True)]
     assert sum(equal) >= len(FIFTY) // 3, f"{sum(equal)} of {len(FIFTY)}"

@@ -37,11 +37,8 @@ from jitney.server.service import Service
 
 def call(options: BatchRunOptions, resolved: Resolved) -> int:
     """Run the command; the exit code."""
-    if options.source is None:
+    if not options.source:
         raise ConfigError("There is no input: name a file, as in jitney batch run in.jsonl.")
-    for flag, value in (("input", options.source), ("--output", str(options.output))):
-        if value in ("", "."):
-            raise ConfigError(f"The name of the {flag} is empty; name a file.")
     places = offline.RunPlaces(Path(options.source), options.output)
     places.check()
     settings = for_serving(resolved)
@@ -51,7 +48,8 @@ def call(options: BatchRunOptions, resolved: Resolved) -> int:
         if done is not None:
             say("All of it was done by an earlier run.")
             return _say_counts(places, done.answered, done.failed)
-        return _answer(places, source, settings, offline.adopt(places, source, model))
+        serving = ServeSettings(served_model_name=(model,), strict=resolved.serving.strict)
+        return _answer(places, source, settings, serving, offline.adopt(places, source, model))
 
 
 @contextmanager
@@ -66,7 +64,11 @@ def _disk_errors(places: offline.RunPlaces) -> Iterator[None]:
 
 
 def _answer(
-    places: offline.RunPlaces, source: HeldInput, settings: Settings, batch: StoredBatch
+    places: offline.RunPlaces,
+    source: HeldInput,
+    settings: Settings,
+    serving: ServeSettings,
+    batch: StoredBatch,
 ) -> int:
     if batch.total:
         say(f"Going on with an earlier run, which has {_progress_text(batch)} done.")
@@ -76,16 +78,22 @@ def _answer(
             with loading(settings):
                 assembly = assemble(settings)
             try:
-                batch = _run(assembly, places, source, batch)
+                batch = _run(assembly, serving, places, source, batch)
             finally:
                 assembly.close(0.0)
     return _end(places, batch)
 
 
 def _run(
-    assembly: Assembly, places: offline.RunPlaces, source: HeldInput, batch: StoredBatch
+    assembly: Assembly,
+    serving: ServeSettings,
+    places: offline.RunPlaces,
+    source: HeldInput,
+    batch: StoredBatch,
 ) -> StoredBatch:
-    serving = ServeSettings(served_model_name=(assembly.model_name,))
+    if assembly.engine.settings.wait_s is None:
+        # No other calls come, so the last lines might never fill a group.
+        assembly.engine.end_waits()
     service = Service(assembly.engine, assembly.request_factory, assembly.template, serving)
     answerer = LineAnswerer(service, has_live_calls=False)
     batches = Batches(places.folder, answerer, bounds=offline.NO_BOUNDS)

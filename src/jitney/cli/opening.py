@@ -23,8 +23,11 @@ from jitney.models.hub_reference import reference_of
 
 
 @contextmanager
-def open_llm(resolved: Resolved) -> Iterator[LLM]:
-    """The loaded model; released at the end. Raises a SetupError that says what to change."""
+def open_llm(resolved: Resolved, *, gathers: bool = False) -> Iterator[LLM]:
+    """The loaded model; released at the end. Raises a SetupError that says what to change.
+
+    A caller that `gathers` starts a group that is not full itself, as `run_each` does.
+    """
     show_log(every_tick=resolved.settings.log_batch_composition)
     # None becomes the word none, so that no weaker source wins.
     settings: dict[str, Any] = {  # Any: of every setting's type
@@ -33,6 +36,9 @@ def open_llm(resolved: Resolved) -> Iterator[LLM]:
     with loading(resolved.settings):
         llm = LLM(**settings)
     with llm:
+        if llm.engine.settings.wait_s is None and not gathers:
+            # Only the command sends requests, so a group might never be full.
+            llm.engine.end_waits()
         yield llm
 
 

@@ -55,7 +55,7 @@ def _pull_named(name: str, settings: Settings) -> None:
 
 
 def fetch_model(
-    settings: Settings, prepare: Callable[[Settings], None] = lambda located: None
+    settings: Settings, prepare: Callable[[Settings], None] = lambda settings: None
 ) -> None:
     """Fetch the model before it is loaded; quick and quiet if it is already here.
 

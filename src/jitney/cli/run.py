@@ -63,13 +63,15 @@ def call(options: RunOptions, resolved: Resolved) -> int:
     )
     params = sampling(options)
     clock = SystemClock()
-    with say_at_sigterm(), open_llm(resolved) as llm:
+    streams = len(texts) == 1 and not options.json
+    watches = sys.stdout.isatty() and len(texts) <= WATCHED_MAX and not options.json
+    with say_at_sigterm(), open_llm(resolved, gathers=not (streams or watches)) as llm:
         started_at = clock.now()
         prompts = [_prompt(llm, text, options) for text in texts]
         report = _RunReport(texts, is_json=options.json)
-        if len(texts) == 1 and not options.json:
+        if streams:
             _stream(llm, prompts[0], params, report)
-        elif sys.stdout.isatty() and len(texts) <= WATCHED_MAX and not options.json:
+        elif watches:
             _watch(llm, prompts, params, report)
         else:
             _answer_all(llm, prompts, params, report)

@@ -10,11 +10,12 @@ from typing import Protocol
 from jitney.cli.opening import loading
 from jitney.cli.verbs import ServeOptions
 from jitney.config import Key, Resolved, ServeSettings, Settings, for_serving
+from jitney.config.machine import is_local
 from jitney.errors import ConfigError
 from jitney.extensions import load
 from jitney.loading.compose import assemble
 from jitney.server import limits
-from jitney.server.application import Application, is_local, read_keys
+from jitney.server.application import Application, read_keys
 from jitney.server.http.connections import listen
 from jitney.server.http.line_writer import STDOUT, LineWriter, LogWriter
 from jitney.server.lifecycle import Lifecycle

@@ -1,8 +1,9 @@
-"""The environment of the process, the cache folder, and the folder of jobs.
+"""The environment of the process, the addresses of this machine, and folders: cache and jobs.
 
 The only place that uses `os.environ`. Called at start-up, from one thread.
 """
 
+import ipaddress
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,6 +25,14 @@ def keep_children_off_current_folder() -> None:
 def add_to_environment(values: Mapping[str, str]) -> None:
     """Give these to libraries that are loaded, and to processes that are started, from now on."""
     os.environ.update(values)
+
+
+def is_local(host: str) -> bool:
+    """Whether an address is that of this machine alone."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:

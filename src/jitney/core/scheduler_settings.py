@@ -125,6 +125,11 @@ class SchedulerSettings:
         # With fewer tokens than sequences, a prefill could starve behind decodes.
         assert self.max_num_batched_tokens >= self.max_num_seqs, self.max_num_batched_tokens
 
+    @property
+    def uses_priorities(self) -> bool:
+        """Whether a priority may have an effect: a policy of the user's own may look at it."""
+        return self.policy is Policy.PRIORITY or not isinstance(self.policy, Policy)
+
     def enough(self, places: int) -> int:
         """So many newcomers start before `wait_s` is over, where so many have a place."""
         return self.min_batch_size if self.min_batch_size > 1 else places

@@ -104,7 +104,8 @@ def missing(settings: Settings, candidates: Sequence[BackendState]) -> Kind | No
 
 def is_given(settings: Settings, name: str) -> bool:
     """Whether a setting differs from its default, and not every backend takes its value."""
-    return getattr(settings, name) not in (_DEFAULTS[name], _TAKEN_BY_ALL.get(name))
+    value = getattr(settings, name)
+    return value != _DEFAULTS[name] and (name, value) not in _TAKEN_BY_ALL.items()
 
 
 def refuse_unusable(name: str, failure: str | None, *, setting: str = "backend") -> None:

@@ -6,7 +6,6 @@ front of it, and `jitney_cluster` the proxies of Ray Serve. `create_app` puts th
 Tests: tests/unit/cli/test_serve.py, tests/e2e/server/test_service.py and test_rows_http.py.
 """
 
-import ipaddress
 import logging
 from dataclasses import replace
 from functools import partial
@@ -19,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from jitney.config import Key, ServeSettings, check_distinct, environment, load_keys
-from jitney.config.machine import jobs_folder
+from jitney.config.machine import is_local, jobs_folder
 from jitney.errors import ConfigError, JitneyError
 from jitney.server import steering
 from jitney.server.admission.calls import Call
@@ -182,14 +181,6 @@ def allowed_hosts(serving: ServeSettings, keys: tuple[Key, ...]) -> tuple[str, .
         return names
     host = serving.host.lower()
     return tuple(dict.fromkeys((*LOCAL_HOSTS, f"[{host}]" if ":" in host else host, *names)))
-
-
-def is_local(host: str) -> bool:
-    """Whether an address is that of this machine alone."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 class _App(FastAPI):

@@ -16,7 +16,6 @@ from jitney.core.limits import PAUSE_S_MAX
 from jitney.core.request import Priority, Share
 from jitney.core.rules.pauses import PauseOutcome
 from jitney.core.rules.shares import paused_max
-from jitney.core.scheduler_settings import Policy
 from jitney.errors import Draining, InvalidRequest
 from jitney.server import limits
 from jitney.server.admission.calls import Call, Handles
@@ -61,9 +60,9 @@ def make_router(service: Service) -> APIRouter:
                 "priority must be low, normal, high or critical, or a whole number.", "priority"
             )
         chosen = allowed_priority(service, value, Call.of(request.scope).caller.key)
-        if service.engine.settings.policy is not Policy.PRIORITY:
+        if not service.engine.settings.uses_priorities:
             raise InvalidRequest(
-                "priority has no effect here: the server does not run with the policy priority.",
+                "priority has no effect here: the policy of the server does not look at it.",
                 "priority",
             )
         for handle in _find(service, request, reply_id):

@@ -5,12 +5,13 @@ Tests: tests/unit/lab/cli/test_bench_serve.py and tests/e2e/test_bench.py.
 
 import math
 
+import httpx
 from rich.console import Console
 
 from jitney.cli.failures import say
 from jitney.cli.progress_bar import progress_bar
 from jitney.config import Resolved
-from jitney.config.machine import environment
+from jitney.config.machine import environment, is_local
 from jitney.errors import ConfigError
 from jitney_lab.bench import serve_load
 from jitney_lab.bench.http_target import HttpTarget, check_address, check_key, served_model
@@ -38,7 +39,7 @@ def run_serve(options: ServeLoadOptions, resolved: Resolved) -> None:
     check_folder(options.output)
     goodput = read_goodput(options.goodput, METRICS)
     workload, load = workload_of(options)
-    target = _target(options)
+    target = target_of(options)
     with progress_bar(Console(stderr=True)) as bar:
         task = bar.add_task("requests", total=len(workload.jobs))
 
@@ -105,13 +106,19 @@ def _check_size(token_count: int, advice: str) -> None:
         )
 
 
-def _target(options: ServeLoadOptions) -> HttpTarget:
+def target_of(options: ServeLoadOptions) -> HttpTarget:
     """The server, and how it is asked. Raises a SetupError."""
     check_address(options.base_url, options.endpoint)
     # The variable of `jitney serve`, so that nobody has to put a key where `ps` shows it.
     key = options.api_key
     if key is None:
-        key = environment().get("JITNEY_API_KEY", "").partition(",")[0] or None
+        key = environment().get("JITNEY_API_KEY", "").partition(",")[0].strip() or None
+        if key is not None and not is_local(httpx.URL(options.base_url).host):
+            key = None
+            say(
+                "JITNEY_API_KEY is for a server on this machine, so it is not sent to "
+                f"{options.base_url}; --api-key sends a key."
+            )
     check_key(key)
     return HttpTarget(
         base_url=options.base_url,

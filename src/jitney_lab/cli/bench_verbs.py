@@ -127,7 +127,8 @@ class ServeLoadOptions:
     )
     api_key: str | None = option(
         COMMAND,
-        "A key of the server. Others on this machine can see it in `ps`: use JITNEY_API_KEY.",
+        "A key of the server. Others on this machine can see it in `ps`: use JITNEY_API_KEY, which "
+        "is sent to loopback addresses only.",
     )
     seed: int = option(COMMAND, "Prompts and arrivals come from it.", 0)
     num_prompts: int | None = option(LOAD, f"How many requests. Default: {NUM_PROMPTS}.")

@@ -45,11 +45,15 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def test_every_line_is_answered_and_nothing_else_is_left(tmp_path: Path) -> None:
-    """Guards the simplest use: both endpoints in one file, in order, and no other file."""
+@pytest.mark.parametrize("words", [(), ("--strategy", "static")], ids=" ".join)
+def test_every_line_is_answered_and_nothing_else_is_left(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    """Guards the simplest use: both endpoints in one file, in order, and no other file. Under
+    static, the last lines fill no group."""
     work = [line(f"c{n}", CHAT if n % 2 else "/v1/completions") for n in range(30)]
     (tmp_path / "in.jsonl").write_bytes(jsonl(work))
-    done = run(tmp_path)
+    done = run(tmp_path, *words)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "30 lines: 30 answered in out.jsonl\n"
     assert custom_ids(rows(tmp_path / "out.jsonl")) == [each["custom_id"] for each in work]
@@ -194,14 +198,18 @@ def disturbed(
 
 
 def test_failed_lines_are_in_a_file_of_their_own(tmp_path: Path) -> None:
-    """Guards scripts: the exit code says that some failed, and the file says why."""
-    work = [line("a"), b"{oops", line("b", stream=True), line("c")]
+    """Guards scripts: the exit code says that some failed, and the file says why.
+
+    And `strict` in a file: a line with a field without an effect was answered.
+    """
+    work = [line("a"), b"{oops", line("b", stream=True), line("c"), line("d", keep_alive="5m")]
     (tmp_path / "in.jsonl").write_bytes(jsonl(work))
-    done = run(tmp_path)
+    (tmp_path / "strict.yaml").write_text("strict: true")
+    done = run(tmp_path, "--config", "strict.yaml")
     assert done.returncode == 1
-    assert done.stdout == "4 lines: 2 answered in out.jsonl, 2 failed in out.errors.jsonl\n"
+    assert done.stdout == "5 lines: 2 answered in out.jsonl, 3 failed in out.errors.jsonl\n"
     assert custom_ids(rows(tmp_path / "out.jsonl")) == ["a", "c"]
-    assert custom_ids(rows(tmp_path / "out.errors.jsonl")) == [None, "b"]
+    assert custom_ids(rows(tmp_path / "out.errors.jsonl")) == [None, "b", "d"]
 
 
 def begun(folder: Path, *flags: str) -> "subprocess.Popen[str]":
@@ -311,7 +319,13 @@ def test_what_cannot_be_run_is_refused_in_a_sentence(tmp_path: Path) -> None:
     expect_sentence(run(tmp_path, output="nowhere/out.jsonl"), 2, "There is no folder nowhere")
     expect_sentence(run(tmp_path), 2, "no line with a request")
     expect_sentence(run(tmp_path, output="x" * 240), 2, "longer than 230 bytes")
-    expect_sentence(run(tmp_path, output=""), 2, "--output is empty")
+    for folder in ("", ".", "/"):
+        expect_sentence(
+            run(tmp_path, output=folder), 2, f"The output is the folder {folder or '.'};"
+        )
+    with contextlib.chdir(tmp_path):
+        expect_sentence(jitney(*WORDS, "."), 2, "The input is the folder .;")
+        expect_sentence(jitney(*WORDS, ""), 2, "There is no input")
     expect_sentence(run(tmp_path, output="-"), 2, "only a file can be gone on with")
     expect_sentence(run(tmp_path, output=".."), 2, "name a file")
     assert names(tmp_path) == {"in.jsonl"}

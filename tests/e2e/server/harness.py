@@ -16,7 +16,7 @@ from fastapi import FastAPI
 
 from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.config import Key, ServeSettings
-from jitney.core.scheduler_settings import Policy, SchedulerSettings
+from jitney.core.scheduler_settings import Policy, SchedulerSettings, SchedulingPolicy
 from jitney.engine.clock import Clock
 from jitney.engine.engine import Engine
 from jitney.engine.request_factory import RequestFactory
@@ -51,7 +51,7 @@ class World:
     sequences: int = 8
     queue: int = 64
     model_len: int = 4096
-    policy: Policy = Policy.FIFO
+    policy: Policy | SchedulingPolicy = Policy.FIFO
     template: str | None = None
     settings: ServeSettings = field(
         default_factory=lambda: ServeSettings(served_model_name=(MODEL, "other-name"))

@@ -12,7 +12,7 @@ import pytest
 
 from jitney.config import Key
 from jitney.core.request import Priority
-from jitney.core.scheduler_settings import Policy
+from jitney.core.scheduler_settings import Candidate, Policy
 from jitney.engine.engine import Engine
 from jitney.engine.served_engine import ServedEngine
 from tests.e2e.server.conftest import Start
@@ -155,9 +155,15 @@ def test_who_leaves_while_paused_frees_the_place(calls: Calls) -> None:
     server.check_idle()
 
 
-def test_a_call_is_put_into_another_class(calls: Calls) -> None:
+class OwnPolicy:
+    def rank(self, candidate: Candidate) -> float:
+        return -candidate.priority
+
+
+@pytest.mark.parametrize("policy", [Policy.PRIORITY, OwnPolicy()], ids=["ours", "own"])
+def test_a_call_is_put_into_another_class(calls: Calls, policy: Policy | OwnPolicy) -> None:
     """Guards the direction of numbers: those that only vLLM has are its own, others are refused."""
-    server = calls.serve(policy=Policy.PRIORITY)
+    server = calls.serve(policy=policy)
     stream = calls.begin(server)
     engine = server.service.engine
     for count, (given, told) in enumerate(((-1, "high"), ("low", "low"), (-7, "critical")), 1):

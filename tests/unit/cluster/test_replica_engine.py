@@ -12,6 +12,7 @@ from jitney.core.events import FinishReason
 from jitney.core.params import Constraint, StructuredOutputsParams
 from jitney.core.request import Request
 from jitney.core.rules.pauses import PauseOutcome
+from jitney.core.scheduler_settings import Candidate, Policy
 from jitney.errors import EngineStopped
 from jitney.loading.compose import assemble
 from jitney_cluster.back_channel import BackChannel
@@ -204,11 +205,23 @@ async def test_a_report_has_what_routing_needs() -> None:
         assert report.kv_free > 0
 
 
-async def test_it_describes_what_is_loaded() -> None:
-    async with opened() as pair:
+class OwnPolicy:
+    def rank(self, candidate: Candidate) -> float:
+        return -candidate.priority
+
+
+@pytest.mark.parametrize(
+    ("policy", "told"),
+    [(Policy.FAIR, Policy.FAIR), (OwnPolicy(), Policy.PRIORITY)],
+    ids=["ours", "own"],
+)
+async def test_it_describes_what_is_loaded(policy: Policy | OwnPolicy, told: Policy) -> None:
+    """Guards numbers of priorities: an ingress refuses those that a policy of one's own may read
+    the other way round."""
+    async with opened(replace(SETTINGS, policy=policy)) as pair:
         description = decode_description(await pair.replica.describe())
         engine = pair.replica._engine
-        assert description.scheduler_settings() == engine.settings
+        assert description.scheduler_settings() == replace(engine.settings, policy=told)
         assert description.traits == engine.backend.traits
         assert description.vocabulary == engine.backend.vocabulary
 

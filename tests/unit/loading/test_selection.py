@@ -14,6 +14,7 @@ from jitney.loading.selection import (
     FEW_SEQUENCES,
     BackendState,
     fastest,
+    is_given,
     is_settled,
     select,
     trial_sequences,
@@ -88,6 +89,14 @@ def test_settings_the_model_and_what_works_decide(
     assert selection is not None
     assert selection.name == name
     assert sentence in selection.reason
+
+
+def test_none_in_place_of_a_default_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards a setting that can be none: only -1 layers suit every backend."""
+    defaults = {"threads": 4, "gpu_layers": 0, "seed": None}
+    monkeypatch.setattr("jitney.loading.selection._DEFAULTS", defaults)
+    given = [name for name in defaults if is_given(Settings(gpu_layers=-1), name)]
+    assert given == ["threads"]
 
 
 @pytest.mark.parametrize("sequences", [1, FEW_SEQUENCES])

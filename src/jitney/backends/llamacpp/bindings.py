@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from jitney.backends.llamacpp import library
 from jitney.backends.llamacpp.thread_pool import attach_pool
+from jitney.backends.trials.trial_process import answer
 from jitney.core.backend import Vocabulary
 from jitney.errors import ModelError
 from jitney.sandbox.interrupts import interrupts_held
@@ -342,3 +343,8 @@ def _free_context(pointer: Pointer, end_pool: Callable[[], None] | None, _model:
     llama_cpp.llama_free(pointer)
     if end_pool is not None:
         end_pool()
+
+
+if __name__ == "__main__":
+    # The child with which `kind` looks for a GPU.
+    answer(lambda payload: {"finds_gpu": supports_gpu()})

@@ -9,7 +9,7 @@ import signal
 from dataclasses import asdict
 from pathlib import Path
 
-from jitney.backends.llamacpp import library
+from jitney.backends.llamacpp import library, prebuilt
 from jitney.backends.trials.trial import Trial, payload_of
 from jitney.backends.trials.trial_process import EXIT_NO_ROOM, EXIT_REFUSED, NO_END, TrialResult
 from jitney.errors import ModelError
@@ -51,14 +51,29 @@ def are_usable(model: Path, cache: Path, distributions: tuple[str, ...]) -> bool
     return is_extra
 
 
+def unfit(found: TrialResult) -> str | None:
+    """What to do where a library for a GPU crashed, as a clause; None for any other end."""
+    gpus = library.gpus() if found.status < 0 and found.would_repeat else []
+    if not gpus:
+        return None
+    built, usual = f"this llama.cpp is built for {' and '.join(gpus)}", prebuilt.usual()
+    if usual is not None and usual.gpu in gpus:
+        return (
+            f"{built}, as the usual one is: it does not work with this GPU or its driver, or a "
+            f"file is damaged; CMAKE_ARGS=-DGGML_{usual.gpu.upper()}=OFF make llama ARGS=--compile "
+            "makes one without it"
+        )
+    return (
+        f"{built}, and probably does not work with this GPU or its driver: `jitney backends --add "
+        "llamacpp` adds the usual one"
+    )
+
+
 def _sentence(model: Path, found: TrialResult) -> str:
     if found.status in (EXIT_REFUSED, EXIT_NO_ROOM):
         return f"{found.failure}."
-    gpus = library.gpus()
-    if found.status < 0 and found.would_repeat and gpus:
-        advice = library.unfit(gpus)
-    elif found.would_repeat:
-        advice = "the file is damaged or its kind of model is not supported"
+    if found.would_repeat:
+        advice = unfit(found) or "the file is damaged or its kind of model is not supported"
     elif found.status in (-signal.SIGKILL, NO_END):
         advice = "take a smaller model or free some memory"
     else:

@@ -3,6 +3,7 @@
 See `jitney.backends.kind`. This module does not load the library.
 """
 
+import functools
 import logging
 import signal
 from collections.abc import Mapping
@@ -15,7 +16,8 @@ from jitney.backends.llamacpp import attention, kernels, library, prebuilt
 from jitney.backends.llamacpp.memory_layout import SLOTS_MAX, own_cells, size_llamacpp
 from jitney.backends.machine.free_memory import available_bytes
 from jitney.backends.process.worker_process import Fallback
-from jitney.backends.trials.trial import try_backend
+from jitney.backends.trials.trial import START_S_MAX, try_backend
+from jitney.backends.trials.trial_process import ask
 from jitney.config import Settings
 from jitney.config.settings import GPU_LAYERS_ALL
 from jitney.errors import ConfigError, SetupError
@@ -25,6 +27,7 @@ from jitney.models.gguf import read_header
 _log = logging.getLogger("jitney")
 
 ADVICE = "`jitney backends --add llamacpp` adds it, prebuilt; the extra `llama` compiles it"
+BINDINGS = "jitney.backends.llamacpp.bindings"
 Q8_KIND = "Q8_0"
 Q8_FILE = "model.gguf"
 Q8_BYTES_PER_WEIGHT = 34 / 32
@@ -59,8 +62,8 @@ def failure(settings: Settings) -> str | None:
         tried = {"extra_kernels": extra_kernels}
         found = try_backend(KIND.name, tried, KIND.distributions(), settings.cache_dir)
         if found.status != -signal.SIGILL:
-            gpus = library.gpus() if found.status < 0 else []
-            return f"{found.failure}; {library.unfit(gpus)}" if gpus else found.failure
+            advice = kernels.unfit(found)
+            return f"{found.failure}; {advice}" if advice else found.failure
     return "it was compiled for another processor and stops with an illegal instruction"
 
 
@@ -92,8 +95,7 @@ def ready(source: Path, settings: Settings) -> Path:
 def values(settings: Settings, source: Path | None) -> Values:
     """The values for `LlamaCppSettings`, with the model made ready. Raises a SetupError."""
     assert source is not None, "This backend takes a model"
-    if settings.gpu_layers == GPU_LAYERS_ALL and not KIND.module("bindings").supports_gpu():
-        settings = replace(settings, gpu_layers=0)
+    settings = _with_layers(settings)
     model = ready(source, settings)
     header = read_header(model)
     sizes = size_llamacpp(settings, header, available_bytes())
@@ -142,12 +144,26 @@ def trial_values(model: Path, folder: Path, numbers: Mapping[str, Any]) -> Value
 def speed_facts(source: Path, settings: Settings) -> object:
     """Whether each slot would have cells of its own: it is several times faster then. And the
     layers on a GPU, if there are any."""
+    settings = _with_layers(settings)
     try:
         sizes = size_llamacpp(settings, read_header(source), available_bytes())
     except SetupError:
         return False  # loading reports what is wrong
     is_split = sizes.slot_tokens_max != 0
     return [is_split, settings.gpu_layers] if settings.gpu_layers else is_split
+
+
+def _with_layers(settings: Settings) -> Settings:
+    """The settings without layers on a GPU where as many as can be are none."""
+    if settings.gpu_layers != GPU_LAYERS_ALL or (library.gpus() and _finds_gpu()):
+        return settings
+    return replace(settings, gpu_layers=0)
+
+
+@functools.cache
+def _finds_gpu() -> bool:
+    """Whether llama.cpp finds a GPU. A child looks, so that its driver is not loaded here."""
+    return bool(ask(BINDINGS, {}, START_S_MAX).found.get("finds_gpu"))
 
 
 def _reason_of_pool(settings: Settings, tokens: int) -> str:

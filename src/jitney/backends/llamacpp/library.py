@@ -65,14 +65,6 @@ def gpus() -> list[str]:
     return [gpu for gpu in GPUS if any(name.startswith(f"libggml-{gpu}.") for name in names)]
 
 
-def unfit(gpus: list[str]) -> str:
-    """What to do where a library for a GPU crashed, as a clause."""
-    return (
-        f"this llama.cpp is built for {' and '.join(gpus)}, and probably does not work with this "
-        "GPU or its driver: `jitney backends --add llamacpp` adds the usual one"
-    )
-
-
 @functools.cache
 def native() -> Any:  # Any: functions of ctypes
     """The functions of the library. Raises ImportError, MissingDependency, or an error of loading.

@@ -82,10 +82,17 @@ PREBUILT = {
 """By the names that Python has for the system and the machine, and by what the user asked for."""
 
 
+def usual() -> Prebuilt | None:
+    """What is added where no GPU is named; None where nothing is known. It may have a GPU too."""
+    return PREBUILT.get((platform.system(), platform.machine(), ""))
+
+
 def find(gpu: str = "") -> Prebuilt:
     """The libraries for this machine. Raises SetupError, a clause, when there are none."""
-    system, machine = platform.system(), platform.machine()
-    if (system, machine, gpu) not in PREBUILT:
+    system, machine, plain = platform.system(), platform.machine(), usual()
+    is_usual = plain is not None and plain.gpu == gpu
+    chosen = plain if is_usual else PREBUILT.get((system, machine, gpu))
+    if chosen is None:
         wanted = f" with {gpu}" if gpu else ""
         raise SetupError(f"nothing prebuilt is known for {system} on {machine}{wanted}")
     library, version = platform.libc_ver()
@@ -94,7 +101,7 @@ def find(gpu: str = "") -> Prebuilt:
         needed = ".".join(map(str, GLIBC_MIN))
         found = f"{library} {version}".strip() or "another C library"
         raise SetupError(f"what is prebuilt needs glibc {needed}, and this system has {found}")
-    return PREBUILT[system, machine, gpu]
+    return chosen
 
 
 def add(cache: Path, gpu: str = "") -> str:
@@ -145,9 +152,12 @@ def _npm(scratch: Path) -> list[str]:
 
 
 def _libraries(archive: Path, gpu: str) -> dict[str, bytes]:
-    """The needed files, by name. Nothing is unpacked to the paths in the archive."""
+    """The needed files, by name. Nothing is unpacked to the paths in the archive.
+
+    Raises SetupError, a clause, where one is missing.
+    """
     found: dict[str, bytes] = {}
-    prefixes = (*_PREFIXES, f"libggml-{gpu}.")
+    prefixes = (*_PREFIXES, f"libggml-{gpu}.") if gpu else _PREFIXES
     with tarfile.open(archive) as tar:
         for member in tar:
             name = os.path.basename(member.name)
@@ -156,4 +166,8 @@ def _libraries(archive: Path, gpu: str) -> dict[str, bytes]:
                 content = tar.extractfile(member)
                 assert content is not None, "The member is a file"
                 found[name] = content.read()
+    for prefix in prefixes:
+        if not any(name.startswith(prefix) for name in found):
+            most = f"{MEMBER_BYTES_MAX:,} bytes"
+            raise SetupError(f"{archive.name} has no file {prefix}* of at most {most}")
     return found

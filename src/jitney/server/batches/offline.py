@@ -79,16 +79,17 @@ class RunPlaces:
     output: Path
 
     def __post_init__(self) -> None:
-        name = self.output.name
-        self.errors = self.output.with_stem(f"{self.output.stem}.errors")
+        # Not `with_name`: a folder such as . or / has no name, and `check` says so.
+        beside, name = self.output.parent, self.output.name
+        self.errors = beside / f"{self.output.stem}.errors{self.output.suffix}"
         """Where failed lines go: out.jsonl has out.errors.jsonl."""
-        self.folder = self.output.with_name(f"{name}.jobs")
+        self.folder = beside / f"{name}.jobs"
         """The store, while the run is not complete."""
-        self.done_folder = self.output.with_name(f"{name}.jobs.done")
+        self.done_folder = beside / f"{name}.jobs.done"
         """The name of the store while it is being removed."""
-        self.receipt = self.output.with_name(f"{name}.done")
+        self.receipt = beside / f"{name}.done"
         """What was put in place."""
-        self.lock = self.output.with_name(f"{name}.lock")
+        self.lock = beside / f"{name}.lock"
         """Held by the one run that there may be."""
 
     def check(self) -> None:

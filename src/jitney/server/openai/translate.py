@@ -15,7 +15,6 @@ from jitney.config import Key
 from jitney.core.limits import CONSTRAINT_COMPILE_S_MAX
 from jitney.core.params import SamplingParams, StructuredOutputsParams
 from jitney.core.request import Priority, RequestId, Share, read_priority
-from jitney.core.scheduler_settings import Policy
 from jitney.engine.request_factory import GivenUp, RequestOptions, Wanted
 from jitney.errors import InvalidRequest, ModelError, RequestError
 from jitney.server import limits
@@ -216,12 +215,11 @@ def allowed_priority(service: Service, value: str | int | None, key: Key | None)
 
 def _numbered(service: Service, value: int) -> Priority:
     """The class of a number. In vLLM lower numbers are served first, and levels count up."""
-    numbers, policy = service.settings.priority_numbers, service.engine.settings.policy
+    numbers, has_effect = service.settings.priority_numbers, service.engine.settings.uses_priorities
     if numbers == "levels":
         return read_priority(value)
     priority = Priority(min(max(Priority.NORMAL - value, Priority.LOW), Priority.CRITICAL))
     # Without an effect, no client of vLLM needs to be sent away.
-    has_effect = policy is Policy.PRIORITY or not isinstance(policy, Policy)
     if numbers is None and has_effect and value in set(Priority):
         raise InvalidRequest(
             f"priority: {value} is {priority.name.lower()} in vLLM, where lower numbers are served "

@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 from collections.abc import Callable
 from pathlib import Path
 
@@ -145,28 +146,43 @@ def test_every_death_is_a_sentence(
         assert json.loads(file.read_text())["extra_kernels"]["failure"]
 
 
-@pytest.mark.parametrize("name", ["libggml-cuda.so", "libggml-cpu-x64.so"])
+@pytest.mark.parametrize(
+    ("gpu", "signal", "advice"),
+    [
+        ("cuda", "ABRT", "for cuda, and probably does not work with this GPU or its driver"),
+        ("metal", "SEGV", "it does not work with this GPU or its driver, or a file is damaged"),
+        ("cuda", "KILL", "for lack of memory"),
+        ("cpu-x64", "ABRT", "it crashed"),
+    ],
+)
 def test_a_library_for_a_gpu_that_crashes_is_not_called_a_damaged_model(
     fake_child: FakeChild,
-    tmp_path: Path,
     model: Path,
     monkeypatch: pytest.MonkeyPatch,
-    name: str,
+    gpu: str,
+    signal: str,
+    advice: str,
 ) -> None:
-    """Guards a GPU that the library was not built for: it loads, and dies in its first kernel."""
-    cache = tmp_path / "cache"
-    folder = tmp_path / "lib"
+    """Guards a GPU that the library was not built for: it loads, and dies in its first kernel.
+
+    Lack of memory is not the GPU's fault. On a Mac the usual library has the GPU, so adding that
+    again would not help.
+    """
+    folder, cache = model.parent / "lib", model.parent / "cache"
     folder.mkdir()
-    (folder / name).write_text("")
+    (folder / f"libggml-{gpu}.so").write_text("")
+    machine = ("Darwin", "arm64") if gpu == "metal" else ("Linux", "x86_64")
+    for name, value in zip(("system", "machine"), machine, strict=True):
+        monkeypatch.setattr(platform, name, lambda value=value: value)
     monkeypatch.setattr(library, "find", lambda: library.LlamaPackage("jitney_llama", folder))
-    fake_child("kill -ABRT $$")
+    fake_child(f"kill -{signal} $$")
     with pytest.raises(ModelError) as caught:
         usable(model, cache)
-    texts = {str(caught.value), KIND.failure(Settings(cache_dir=cache)) or ""}
-    is_gpu = "cuda" in name
-    assert all(("built for cuda" in text) == is_gpu for text in texts)
-    assert all(("GPU or its driver" in text) == is_gpu for text in texts)
-    assert ("damaged" in str(caught.value)) != is_gpu
+    for text in (str(caught.value), KIND.failure(Settings(cache_dir=cache)) or ""):
+        assert advice in text
+        assert ("built for" in text) == ("GPU" in advice)
+        assert ("--add" in text) == ("probably" in advice)
+    assert ("the file is damaged" in str(caught.value)) == (gpu == "cpu-x64")
 
 
 def test_a_truncated_model_is_refused_by_the_real_child(cache: Path, model: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from jitney.backends.kind import Library
+from jitney.backends.llamacpp import kind, library
 from jitney.backends.llamacpp.kind import KIND, failure
 from jitney.config import Settings
 from jitney.config.settings import GPU_LAYERS_ALL
@@ -14,16 +15,37 @@ ALL = """*'"extra_kernels": true'*"""
 SIGILL = "kill -ILL $$"
 
 
-def test_as_many_layers_as_can_be_are_none_where_no_gpu_is_found(tiny_model: Path) -> None:
-    """Guards -1 on a processor: memory is laid out as without it, so that texts stay equal."""
-    pytest.importorskip("jitney.backends.llamacpp.bindings", reason="needs llama.cpp")
-    if KIND.module("bindings").supports_gpu():
-        pytest.skip("needs llama.cpp without a GPU")
-    plain, wished = (
-        KIND.values(Settings(model=tiny_model, gpu_layers=layers), tiny_model)
-        for layers in (0, GPU_LAYERS_ALL)
-    )
-    assert wished == plain
+@pytest.mark.parametrize(
+    ("gpus", "child", "layers"),
+    [
+        ([], "exit 9", 0),
+        (["cuda"], None, 0),
+        (["cuda"], "kill -SEGV $$", 0),
+        (["cuda"], """echo '{"finds_gpu": true}'""", GPU_LAYERS_ALL),
+    ],
+    ids=["no library for one", "no GPU", "a crash", "a GPU"],
+)
+def test_as_many_layers_as_can_be_are_none_where_no_gpu_is_found(
+    tmp_path: Path,
+    tiny_model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    gpus: list[str],
+    child: str | None,
+    layers: int,
+) -> None:
+    """Guards -1 on a processor: memory is laid out as without it, so that texts stay equal, and
+    what was measured is remembered as without it. Its driver is not loaded here to find out."""
+    if child is None:
+        pytest.importorskip("jitney.backends.llamacpp.bindings", reason="needs llama.cpp")
+    else:
+        stand_in(tmp_path, monkeypatch, llamacpp=child)
+    monkeypatch.setattr(library, "gpus", lambda: gpus)
+    monkeypatch.setattr(kind, "_finds_gpu", kind._finds_gpu.__wrapped__)
+    plain, wished = (Settings(model=tiny_model, gpu_layers=n) for n in (layers, GPU_LAYERS_ALL))
+    assert KIND.speed_facts(tiny_model, wished) == KIND.speed_facts(tiny_model, plain)
+    assert KIND.values(wished, tiny_model) == KIND.values(plain, tiny_model)
+    assert KIND.values(wished, tiny_model)["gpu_layers"] == layers
 
 
 def tried(children: Children) -> list[bool]:

@@ -71,7 +71,7 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = write_archive(tmp_path / "prepared.tgz", MEMBERS | UNWANTED)
     content = path.read_bytes()
     digest = hashlib.sha256(content).hexdigest()
-    for gpu in ("", "vulkan"):
+    for gpu in ("", "vulkan", "cuda"):
         known = Prebuilt(PACKAGE, len(content), digest, PACKAGE_VERSION, "0.9.0", gpu)
         monkeypatch.setitem(prebuilt.PREBUILT, ("Linux", "testing", gpu), known)
     run_on(monkeypatch, "Linux", "testing", ("glibc", "2.39"))
@@ -91,11 +91,11 @@ def libraries(wheel: Path) -> dict[str, bytes]:
     }
 
 
-def refusal(folder: Path) -> str:
+def refusal(folder: Path, gpu: str = "") -> str:
     """Why there is no wheel; nothing is left in the folder."""
     before = sorted(folder.iterdir())
     with pytest.raises(SetupError) as caught:
-        make_wheel(folder, find())
+        make_wheel(folder, find(gpu))
     assert sorted(folder.iterdir()) == before
     text = str(caught.value)
     assert "\n" not in text
@@ -131,11 +131,12 @@ def test_the_library_of_a_gpu_is_taken_where_it_was_asked_for(
 def test_a_member_that_is_too_large_is_not_taken(
     tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Guards memory against an archive that unpacks to more than it should."""
-    monkeypatch.setattr(prebuilt, "MEMBER_BYTES_MAX", 99)
+    """Guards memory against an archive that unpacks to more than it should; and against an
+    installation without what is needed."""
     place(tmp_path / "bin/npm", f'cp "{archive}" .')
-    assert "libllama.so" not in libraries(make_wheel(tmp_path, find()))
-    assert "libggml.so" in libraries(make_wheel(tmp_path, find()))
+    assert "has no file libggml-cuda.* of" in refusal(tmp_path, "cuda")
+    monkeypatch.setattr(prebuilt, "MEMBER_BYTES_MAX", 99)
+    assert refusal(tmp_path) == "prepared.tgz has no file libllama.* of at most 99 bytes"
 
 
 @pytest.mark.parametrize("change", ["another byte", "a byte more", "a byte less"])
@@ -301,6 +302,8 @@ def test_each_row_is_found_on_its_machine(
     named = [words[system], words.get(machine, machine), *([found.gpu] if found.gpu else [])]
     assert found.package == f"@node-llama-cpp/{'-'.join(named)}"
     assert len(bytes.fromhex(found.sha256)) == 32
+    # The usual one of a Mac has a GPU, and is found by its name too.
+    assert find(found.gpu) == found
     assert found.size > 1_000_000
     with pytest.raises(SetupError, match=f"{system} on {machine} with cuda"):
         find("cuda")

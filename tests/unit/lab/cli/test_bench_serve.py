@@ -8,7 +8,7 @@ from jitney.cli.flags import parse
 from jitney.config import resolve
 from jitney.errors import ConfigError, SetupError
 from jitney_lab.bench.workload import Workload
-from jitney_lab.cli.bench_serve import run_serve, workload_of
+from jitney_lab.cli.bench_serve import run_serve, target_of, workload_of
 from jitney_lab.cli.bench_verbs import BENCH_VERBS, ServeLoadOptions
 
 VERB = BENCH_VERBS[-1]
@@ -57,10 +57,32 @@ def test_a_wrong_or_useless_flag_gets_a_sentence(words: tuple[str, ...], sentenc
 
 def test_the_key_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards keys: a flag is what others can read in `ps`."""
-    monkeypatch.setenv("JITNEY_API_KEY", "hidden\n,another")
+    monkeypatch.setenv("JITNEY_API_KEY", "hidden\nkey,another")
     with pytest.raises(ConfigError, match="cannot be sent in a header") as caught:
         run_serve(options(*NOBODY), resolve({}, None, {}))
     assert "hidden" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        (("--base-url", "http://[::1]:9"), "hidden"),
+        (("--base-url", "http://localhost:9"), "hidden"),
+        (("--base-url", "http://127.0.0.1.example:9"), None),
+        (("--base-url", "http://192.0.2.1:9"), None),
+        (("--base-url", "http://192.0.2.1:9", "--api-key", "given"), "given"),
+    ],
+)
+def test_the_key_of_the_environment_stays_on_this_machine(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    key: str | None,
+) -> None:
+    """Guards the key of one's own server from whoever runs another one."""
+    monkeypatch.setenv("JITNEY_API_KEY", " hidden\n,another")
+    assert target_of(options(*words, "--model", "m")).api_key == key
+    assert ("so it is not sent to http://1" in capsys.readouterr().err) == (key is None)
 
 
 def test_without_a_server_no_folder_is_left(tmp_path: Path) -> None:
