@@ -122,6 +122,19 @@ def test_a_group_departs_without_those_at_their_share() -> None:
     assert runs(one) == {"a3", "a4", "a5", "b"}
 
 
+def test_prompts_that_fill_a_tick_do_not_cut_their_group() -> None:
+    """Guards groups of callers with keys: the first tick had room for one prompt, and so had they."""
+    traits = replace(TRAITS, kv_tokens=4000)
+    one = scheduler(strategy=Strategy.STATIC, traits=traits, max_num_batched_tokens=40)
+    share = replace(SHARE, running_max=8)
+    for number in range(4):
+        one.submit(replace(long_request(f"a{number}", "a", 50), share=share), 0.0)
+    one.stop_gathering()
+    for _ in range(8):
+        turn(one)
+    assert runs(one) == {"a0", "a1", "a2", "a3"}
+
+
 def test_a_higher_class_does_not_lift_the_share() -> None:
     """Guards places against a tenant that calls everything critical."""
     one = scheduler(Policy.PRIORITY)
