@@ -49,4 +49,6 @@ def test_a_call_to_a_loop_that_is_closed_is_dropped() -> None:
     async def main() -> LoopCalls:
         return LoopCalls()
 
-    asyncio.run(main()).call(lambda: None)
+    calls, called = asyncio.run(main()), list[int]()
+    calls.call(partial(called.append, 1))
+    assert not called

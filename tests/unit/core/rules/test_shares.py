@@ -123,7 +123,7 @@ def test_a_group_departs_without_those_at_their_share() -> None:
 
 
 def test_prompts_that_fill_a_tick_do_not_cut_their_group() -> None:
-    """Guards groups of callers with keys: the first tick had room for one prompt, and so had they."""
+    """Guards groups of callers with keys: the first tick had room for one prompt."""
     traits = replace(TRAITS, kv_tokens=4000)
     one = scheduler(strategy=Strategy.STATIC, traits=traits, max_num_batched_tokens=40)
     share = replace(SHARE, running_max=8)
