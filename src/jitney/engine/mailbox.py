@@ -19,7 +19,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from enum import Enum
 
 from jitney.core import limits
@@ -39,14 +39,16 @@ class Awaited(Enum):
     ENDING = "did not end"
 
 
-@dataclass(slots=True)
 class _Unread:
     """Unread deltas of one completion."""
 
-    since: float
-    size: int = 0
-    """Estimated bytes; counted only if the mailbox is bounded."""
-    deltas: list[Delta] = field(default_factory=list)
+    __slots__ = ("deltas", "since", "size")
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+        self.size = 0
+        """Estimated bytes; counted only if the mailbox is bounded."""
+        self.deltas: list[Delta] = []
 
 
 class Mailbox:
@@ -90,11 +92,13 @@ class Mailbox:
             unread = self._unread.get(delta.index)
             if unread is None:
                 unread = self._unread[delta.index] = _Unread(at)
-            is_over = bool(unread.deltas) and unread.deltas[-1].finish_reason is not None
-            assert not is_over, f"a delta after the end of completion {delta.index}"
-            unread.deltas.append(delta)
-            if len(unread.deltas) == DELTAS_MAX:
-                unread.deltas = [_merged(unread.deltas)]
+            deltas = unread.deltas
+            if deltas:
+                is_over = deltas[-1].finish_reason is not None
+                assert not is_over, f"a delta after the end of completion {delta.index}"
+            deltas.append(delta)
+            if len(deltas) == DELTAS_MAX:
+                unread.deltas = [_merged(deltas)]
             if self.is_bounded:
                 size = _size(delta)
                 unread.size += size
