@@ -1,13 +1,15 @@
 """When groups depart, who may join them, when the next one may; and the window of continuous."""
 
+from random import Random
 from typing import Any
 
 import pytest
 
 from jitney.core.counters import Counters
 from jitney.core.rules.cost import Fit
-from jitney.core.rules.gate import Gate, Newcomers, make_gate
+from jitney.core.rules.gate import Gate, Newcomers, make_gate, size_within
 from jitney.core.scheduler_settings import GroupAnswers, SchedulerSettings, Strategy
+from tests.simulation.checkers.joining import worth_it
 from jitney.core.sequence import Sequence
 from tests.unit.core.sequences import sequence
 
@@ -207,3 +209,15 @@ def test_only_adaptive_groups_change_their_size() -> None:
         one = gate(strategy, size=16)
         one.observe(Fit(0.0, 10.0))
         assert [departed(one, 100) for _ in range(3)] == [16, 16, 16]
+
+
+def test_the_size_by_formula_is_the_size_by_trial() -> None:
+    """Guards the checker of the simulation, in which few groups are smaller than they could be."""
+    random = Random(7)
+    sizes = []
+    for _ in range(500):
+        fit = Fit(random.uniform(-0.01, 0.1), random.choice((None, random.uniform(-0.001, 0.04))))
+        places, target_s = random.randint(1, 32), random.uniform(0.001, 0.2)
+        sizes.append((size_within(target_s, places, fit), places))
+        assert sizes[-1][0] == worth_it(target_s, places, fit), (fit, places, target_s)
+    assert sum(size < places for size, places in sizes) > 50
