@@ -6,6 +6,7 @@ Rows that are tested elsewhere, or have nothing to be tested on:
 33  broken model files: tests/unit/models/test_gguf.py, tests/unit/backends/llamacpp/test_kernels.py
 36  bad files and batches: tests/e2e/batches, in test_uploads.py, test_batches.py, test_bad_lines.py
 40  headers without end: test_hostile_heads.py
+42  chunks of one byte: test_early_answers.py
 45  more requests than may wait: test_refusals.py
 49  speculative decoding: there is none; no field and no setting asks for it
 """
