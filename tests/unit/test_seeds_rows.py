@@ -22,8 +22,7 @@ from jitney.engine.stats import Statistics
 from jitney.errors import ContextLengthExceeded, QueueFull
 from jitney.loading.compose import scheduler_settings
 from tests.simulation.plant import catch
-from tests.simulation.planting import Plant
-from tests.simulation.plants import OF_THE_PSEUDO_CODE
+from tests.simulation.plants import OF_THE_PSEUDO_CODE, Plant
 from tests.unit.config.test_foreign_names import PRINTED
 
 
