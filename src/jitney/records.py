@@ -12,10 +12,11 @@ from enum import StrEnum
 
 from jitney.core.events import PreemptReason as PreemptReason
 from jitney.core.request import Priority, RequestId
+from jitney.core.value import value
 from jitney.errors import DeadlineExceeded, JitneyError
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Member:
     """One sequence's part of a batch: its request, its slot and its span."""
 

@@ -117,7 +117,7 @@ def test_an_illegal_instruction_leads_to_plain_kernels(tiny_gguf: Path) -> None:
         with pytest.raises(BackendCrashed, match="plain kernels"):
             Driver(backend).feed(0, 0, (5, 6), wants_token=False)
         backend.reset()
-        assert "make llama" in (backend.fallback_reason or "")
+        assert "--add llamacpp" in (backend.fallback_reason or "")
         Driver(backend).feed(0, 0, (5, 6), wants_token=False)
     finally:
         backend.close()

@@ -8,7 +8,6 @@ import multiprocessing
 import resource
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
-from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,6 @@ from jitney.backends.openvino.convert import write_model
 from jitney.config import Settings
 from jitney.errors import ModelError
 from jitney.loading import backend_failure, check_accepted, ready_model
-from jitney.models.conversions import RECORD_NAME
 from tests.e2e import program
 from tests.models_for_tests import TinyShape, write_tiny_gguf
 
@@ -76,28 +74,6 @@ def test_an_unknown_family_is_refused_before_it_is_converted(tmp_path: Path, cac
     assert [path.name for path in cache.iterdir()] == ["probes"]
 
 
-def test_a_damaged_conversion_is_made_again(cache: Path, source: Path) -> None:
-    """Guards against answers from a model of which a part is missing."""
-    folder = ready(source, cache)
-    weights, graph = (folder / BIN).read_bytes(), (folder / XML).read_bytes()
-    half = len(graph) // 2
-    damages = (
-        (BIN, weights[: len(weights) // 2]),
-        (XML, graph[:half] + b"<" * half),
-        (XML, None),
-        (RECORD_NAME, None),
-    )
-    for name, content in damages:
-        if content is None:
-            (folder / name).unlink()
-        else:
-            (folder / name).write_bytes(content)
-        assert ready(source, cache) == folder
-        assert (folder / BIN).read_bytes() == weights, name
-        assert len((folder / XML).read_bytes()) == len(graph), name
-        assert {path.name for path in folder.iterdir()} == {XML, BIN, RECORD_NAME}, name
-
-
 def test_after_it_was_made_again_the_model_answers_the_same(tmp_path: Path, source: Path) -> None:
     """Guards the whole way from a damaged cache to text."""
     needs("openvino", threads=1, dtype="float32")
@@ -112,13 +88,6 @@ def test_after_it_was_made_again_the_model_answers_the_same(tmp_path: Path, sour
         for path in cache.rglob(BIN):
             path.write_bytes(path.read_bytes()[:-1000])
     assert texts[0] == texts[1] != ""
-
-
-def test_a_cache_that_is_a_file_is_a_sentence(tmp_path: Path, source: Path) -> None:
-    """Guards against a traceback; root may write anywhere else."""
-    cache = tmp_path / "cache"
-    cache.write_text("not a folder")
-    assert "could not be made: there is a file where a folder should be" in refusal(source, cache)
 
 
 @pytest.fixture(params=[512, 1000, 1550, 1700])
@@ -174,34 +143,6 @@ def test_too_little_room_is_told_before_anything_is_converted(
     told = refusal(source, share_verdicts(small_disk / "cache"))
     assert "needs about" in told
     assert "choose another cache folder." in told
-
-
-def _convert(source: Path, cache: Path, gate: Barrier, answer: Connection) -> None:
-    gate.wait(WAIT_S)
-    folder = ready(source, cache)
-    answer.send((str(folder), (folder / BIN).stat().st_ino, (folder / XML).stat().st_ino))
-
-
-def test_two_processes_at_once_make_one_model(cache: Path, source: Path) -> None:
-    """Both start together: had both converted, their files would not be the same ones."""
-    context = multiprocessing.get_context("spawn")
-    gate = context.Barrier(2)
-    pipes = [context.Pipe(duplex=False) for _ in range(2)]
-    processes = [
-        context.Process(target=_convert, args=(source, cache, gate, sending))
-        for _, sending in pipes
-    ]
-    for process in processes:
-        process.start()
-    answers = []
-    for receiving, _ in pipes:
-        assert receiving.poll(WAIT_S)
-        answers.append(receiving.recv())
-    for process in processes:
-        process.join(WAIT_S)
-    assert [process.exitcode for process in processes] == [0, 0]
-    assert answers[0] == answers[1]
-    assert {path.name for path in Path(answers[0][0]).iterdir()} == {XML, BIN, RECORD_NAME}
 
 
 @pytest.mark.parametrize(

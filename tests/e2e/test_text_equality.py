@@ -84,7 +84,7 @@ class Open:
         return LLM(self.model, config=None, **{**small, **self.usual, **settings})
 
 
-ENGINES = {
+ENGINES: dict[str, dict[str, object]] = {
     # Two threads of llama.cpp spin for each other on a busy machine.
     "llamacpp": {"backend": "llamacpp", "threads": 1, "batch_invariant": "on"},
     "openvino": {"backend": "openvino", "batch_invariant": "on"},

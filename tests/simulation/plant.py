@@ -19,8 +19,7 @@ from pathlib import Path
 
 from tests.simulation.fleet.simulator import FleetFailure, run_fleet
 from tests.simulation.fleet.world import draw_world
-from tests.simulation.planting import Plant
-from tests.simulation.plants import PLANTS
+from tests.simulation.plants import PLANTS, Plant
 from tests.simulation.simulator import Failure, run
 
 ROOT = Path(__file__).parents[2]

@@ -67,7 +67,7 @@ class Watch(Scheduler):
         batch = None if planned is None else planned.batch
         owners = {
             each.slot: (each.request.id, each.index)
-            for each in self.running
+            for each in self._registry.running
             if each.slot is not None
         }
         self._tell(Planned(now, batch, owners, self.snapshot(), self._is_in_haste))

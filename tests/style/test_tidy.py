@@ -245,7 +245,7 @@ def test_no_line_holds_what_belongs_elsewhere(
 
 
 def test_a_page_has_one_title_and_it_comes_first() -> None:
-    """Guards the documents: a page has one subject."""
+    """Guards the documents: a page has one subject, and the forms of both forges are the same."""
     wrong = []
     for file in listed("*.md"):
         text = re.sub(r"^(```|~~~).*?^\1", "", file.read_text(encoding="utf-8"), flags=re.M | re.S)
@@ -253,6 +253,10 @@ def test_a_page_has_one_title_and_it_comes_first() -> None:
         if len(titles) != 1 or not text.lstrip().startswith("# "):
             wrong.append(at(file, 1, f"has {len(titles)} titles"))
     assert not wrong, lines(wrong)
+    forms = (("ISSUE", "issue"), ("PULL_REQUEST", "merge_request"))
+    for here, there in forms:
+        form = ROOT / ".gitlab" / f"{there}_templates" / "Default.md"
+        assert (ROOT / ".github" / f"{here}_TEMPLATE.md").read_bytes() == form.read_bytes()
 
 
 def test_the_text_of_pages_is_wrapped() -> None:

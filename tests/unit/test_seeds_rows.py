@@ -22,8 +22,7 @@ from jitney.engine.stats import Statistics
 from jitney.errors import ContextLengthExceeded, QueueFull
 from jitney.loading.compose import scheduler_settings
 from tests.simulation.plant import catch
-from tests.simulation.planting import Plant
-from tests.simulation.plants import OF_THE_PSEUDO_CODE
+from tests.simulation.plants import OF_THE_PSEUDO_CODE, Plant
 from tests.unit.config.test_foreign_names import PRINTED
 
 
@@ -76,10 +75,10 @@ class Line:
     def run_dry(self) -> None:
         while self.tick() is not None:
             assert len(self.batches) < 5000, "it does not end"
-        assert not self.scheduler.has_work
+        assert not self.scheduler.snapshot().unfinished_count
 
     def running(self) -> set[str]:
-        return {str(each.request.id) for each in self.scheduler.running}
+        return {str(each.request.id) for each in self.scheduler._registry.running}
 
 
 def line(**settings: object) -> Line:
@@ -298,9 +297,8 @@ def test_memory_is_given_back_at_every_end() -> None:
     one.scheduler.cancel(RequestId("left"), 1.0)
     one.tick()
     one.scheduler.expire(99.0)
-    assert not one.scheduler.has_work
     snapshot = one.scheduler.snapshot()
-    assert (snapshot.running_count, snapshot.kv_used) == (0, 0)
+    assert (snapshot.unfinished_count, snapshot.kv_used) == (0, 0)
 
 
 def test_an_end_token_or_the_limit_ends_a_request() -> None:
@@ -358,7 +356,7 @@ def test_a_slot_belongs_to_one_request_from_start_to_end() -> None:
     one.submit(request("a", 2), request("b", 9), request("c", 9))
     slots: dict[str, set[int | None]] = {}
     while one.tick() is not None:
-        for each in one.scheduler.running:
+        for each in one.scheduler._registry.running:
             slots.setdefault(str(each.request.id), set()).add(each.slot)
     assert all(len(each) == 1 for each in slots.values()), slots
 

@@ -3,6 +3,8 @@
 `FIELDS` explains each field. Called at start-up, from one thread.
 """
 
+import logging
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +18,12 @@ from jitney.core.limits import QUEUE_SHARE, RETRY_AFTER_S_MAX, RUNNING_SHARE
 from jitney.core.request import Priority
 from jitney.errors import ConfigError
 
+_log = logging.getLogger(__name__)
+
 KEYS_MAX = 1000
+_SECRETS = Path("/run/secrets")
+"""Where a container has them, for itself alone."""
+
 RATE_MIN = 60 / RETRY_AFTER_S_MAX
 """One request in the longest time that a reply asks a caller to wait."""
 
@@ -111,7 +118,10 @@ class Key:
 
 
 def load_keys(file: Path, environ: Mapping[str, str]) -> tuple[Key, ...]:
-    """The keys in this file. Raises ConfigError, which never repeats a secret."""
+    """The keys in this file. Raises ConfigError, which never repeats a secret.
+
+    Warns of a file that other users may read.
+    """
     tree = settings_file.load(file, "key")
     entries = tree.get("keys")
     if set(tree) != {"keys"} or not isinstance(entries, list) or not entries:
@@ -120,6 +130,8 @@ def load_keys(file: Path, environ: Mapping[str, str]) -> tuple[Key, ...]:
         raise ConfigError(f"The key file {file} holds more than {KEYS_MAX} keys.")
     keys = tuple(_read(entry, f"{file}, key {at}", environ) for at, entry in enumerate(entries, 1))
     check_distinct(keys, f"The key file {file} has")
+    if file.stat().st_mode & stat.S_IROTH and _SECRETS not in file.parents:
+        _log.warning("Its mode lets other users of this machine read %s: chmod 600 %s", file, file)
     return keys
 
 

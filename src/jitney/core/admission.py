@@ -1,8 +1,9 @@
 """Who of the waiting may run now: one by one, as strategy, policy, shares and memory allow.
 
 The queue says whose turn it is, the gate whether newcomers may join, and the memory whether there
-is room. Nothing passes the sequence whose turn it is, or a large one would wait for ever. Called by
-the parts of the scheduler only.
+is room. Nothing passes a sequence that only lacks room, or a large one would wait for ever. One
+that waits for a prefix, another suspect or its tenant's share is passed. Called by the parts of the
+scheduler only.
 
 Tests: tests/simulation and tests/unit/core/test_scheduler.py.
 """
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Iterator, Set
 
 from jitney.core import limits
 from jitney.core.counters import Counters
+from jitney.core.events import PreemptReason
 from jitney.core.preemption import Preemption
 from jitney.core.prefix import Match
 from jitney.core.registry import Registry
@@ -51,6 +53,7 @@ class Admission:
         queue, gate = self.registry.queue, self.registry.gate
         self._memory_full.clear()
         if not queue.count:
+            self.deferred_count = 0
             gate.open(now, NOBODY, starts_now=starts_now)
             gate.close()
             return
@@ -65,7 +68,7 @@ class Admission:
                 break
             held_back = self.held_back
         # Sequences that a share holds back cannot join this group later.
-        held_back = (self.held_back or queue.shares.full) | self._memory_full
+        held_back = queue.shares.full | self._memory_full
         if queue.live.count == queue.shares.waiting_count(held_back):
             gate.close()
 
@@ -96,7 +99,7 @@ class Admission:
         live = [sequence for sequence in self.registry.running if not sequence.is_background]
         if not self._fill_tick(live):
             return full
-        prefilling = {s.request.limited_tenant for s in live if s.wanted_count > 1}
+        prefilling = {s.request.limited_tenant for s in live if self.registry.wanted(s) > 1}
         named = {tenant for tenant in prefilling if tenant is not None}
         return full | named if named == prefilling else None
 
@@ -122,16 +125,16 @@ class Admission:
         return self._fill_tick(self.registry.running)
 
     @property
-    def slots_wanted(self) -> int:
-        """How many waiting sequences want the next free slot at once.
+    def is_slot_wanted(self) -> bool:
+        """Whether a waiting sequence wants the next free slot at once.
 
         While a live one runs, background ones do not: a tick later is soon enough for them.
         """
         queue, running = self.registry.queue, self.registry.running
-        count = queue.live_count(frozenset(), newcomers=self.registry.gate.is_open)
-        assert count >= 0, count
+        if queue.live_count(frozenset(), newcomers=self.registry.gate.is_open):
+            return True
         is_live_running = running and not running[0].is_background
-        return count if is_live_running else count + queue.background.count
+        return not is_live_running and queue.background.count > 0
 
     def has_memory(self, sequence: Sequence, match: Match) -> bool:
         """Whether there is room for its known tokens, beside the running sequences."""
@@ -160,12 +163,12 @@ class Admission:
         for sequence in candidates:
             tenant = sequence.request.limited_tenant
             if tenant in self._memory_full:
-                continue
+                continue  # found full just now; after this it is left out as a whole
             self.deferred_count = others_count + looked_at
             if looked_at >= LOOKAHEAD:
                 return False
             looked_at += 1
-            if self._waits_for_suspect(sequence, now):
+            if sequence.is_suspect and not self._may_be_tried(sequence):
                 continue
             match = registry.memory.find(sequence)
             if match.is_awaited:
@@ -209,8 +212,8 @@ class Admission:
 
     def _fill_tick(self, running: list[Sequence]) -> bool:
         """Whether these sequences want all tokens of a tick."""
-        chunk = self._settings.prefill_chunk
-        token_count = sum([min(sequence.wanted_count, chunk) for sequence in running])
+        chunk, wanted = self._settings.prefill_chunk, self.registry.wanted
+        token_count = sum([min(wanted(sequence), chunk) for sequence in running])
         return token_count >= self._settings.max_num_batched_tokens
 
     def _start(self, sequence: Sequence, match: Match, now: float) -> bool:
@@ -221,15 +224,23 @@ class Admission:
         if not self.has_memory(sequence, match):
             self._counters["kv_full"] += 1
             return self._preemption.make_room(sequence, now, needs_memory=True)
-        return self.registry.start(sequence, match, now)
+        if sequence.is_suspect:
+            self._begin_trial(sequence, now)
+        self.registry.start(sequence, match, now)
+        return True
 
-    def _waits_for_suspect(self, sequence: Sequence, now: float) -> bool:
-        """Whether it is a suspect and another suspect runs: they run one at a time."""
-        if not sequence.is_suspect:
-            return False
+    def _may_be_tried(self, sequence: Sequence) -> bool:
+        """Whether a suspect may run: they run one at a time, and a live one before background
+        ones."""
+        return all(
+            other.is_background and not sequence.is_background and not other.is_in_flight
+            for other in self.registry.running
+            if other.is_suspect
+        )
+
+    def _begin_trial(self, sequence: Sequence, now: float) -> None:
+        """The suspect starts now, and no other one runs beside it."""
         for other in [each for each in self.registry.running if each.is_suspect]:
-            if sequence.is_background or not other.is_background or other.is_in_flight:
-                return True
-            self._preemption.displace(other, now, sequence)
+            reason = PreemptReason.DISPLACED
+            self._preemption.preempt(other, reason, now, sequence, keeps_memory=True)
         self._counters["quarantined"] += 1
-        return False

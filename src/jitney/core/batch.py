@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from jitney.core.params import Constraint
+from jitney.core.value import value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +91,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """Forget the memory saved under `ticket`. Its sequence ended, or found a longer prefix in a
+    """Forget the memory saved under `ticket`. Its sequence ended, or found a prefix as long in a
     slot."""
 
     ticket: int
@@ -99,7 +100,7 @@ class Discard:
 MemoryOperation = Open | Copy | Truncate | Save | Restore | Release | Discard
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Entry:
     """One sequence's part of a batch: the span of positions from `start` on.
 
@@ -116,12 +117,12 @@ class Entry:
     @property
     def length(self) -> int:
         """How many positions the span covers."""
-        return 1 if self.continues else len(self.tokens)
+        return len(self.tokens) or 1
 
     @property
     def end(self) -> int:
         """The position after the span, where a sampled token goes."""
-        return self.start + self.length
+        return self.start + (len(self.tokens) or 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,7 @@ class Batch:
     @property
     def token_count(self) -> int:
         """Positions that the forward pass computes."""
-        return sum([entry.length for entry in self.entries])
+        return sum([len(entry.tokens) or 1 for entry in self.entries])
 
 
 LOGPROB_MIN = -9999.0
@@ -170,7 +171,7 @@ class Fault:
     kind: FaultKind = FaultKind.BACKEND
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Sample:
     """The result of one entry.
 

@@ -8,9 +8,7 @@ Tests: tests/unit/core/rules/test_mix.py and tests/simulation.
 from collections.abc import Iterator
 from dataclasses import replace
 
-from jitney.core import limits
 from jitney.core.admission import Admission
-from jitney.core.backend import Traits
 from jitney.core.counters import Counters
 from jitney.core.rules.background import background_budget
 from jitney.core.rules.cost import CostModel
@@ -30,7 +28,6 @@ class BatchChoice:
         settings: SchedulerSettings,
         admission: Admission,
         cost: CostModel,
-        traits: Traits,
         counters: Counters,
     ) -> None:
         self._settings = settings
@@ -38,7 +35,6 @@ class BatchChoice:
         self._registry = admission.registry
         self._cost = cost
         self._counters = counters
-        self._decodes_differ = traits.decodes_differ
         self._decode_turns = [0, 0]
         """Of the live ones, and of the background ones."""
         self._prefill_turn = 0
@@ -77,7 +73,7 @@ class BatchChoice:
             # Some may have been preempted for other candidates that found no room in the end.
             if sequence.state is SequenceState.RUNNING:
                 lane = background if sequence.is_background else live
-                lane.append((sequence, self._wanted(sequence)))
+                lane.append((sequence, self._registry.wanted(sequence)))
         chosen = self._chosen(live)
         return chosen + self._chosen(background, len(chosen)) if background else chosen
 
@@ -98,9 +94,9 @@ class BatchChoice:
         """The spans of these, if they have one: live sequences, or background ones beside so many
         live decodes."""
         decode_count = [want for _, want in wants].count(1)
-        prefills = [
-            Prefill(want, sequence.request.limited_tenant) for sequence, want in wants if want > 1
-        ]
+        prefills = []
+        if decode_count < len(wants):
+            prefills = [Prefill(n, each.request.limited_tenant) for each, n in wants if n > 1]
         decodes_max, budget = decode_count, self._budget_of(prefills)
         if live_count is not None:
             decodes_max, budget = background_budget(live_count, decode_count, budget, self._cost)
@@ -110,6 +106,8 @@ class BatchChoice:
         turns, is_background = self._decode_turns, live_count is not None
         first = turns[is_background] % decode_count if split.decode_count < decode_count else 0
         turns[is_background] += split.decode_count
+        if split.decode_count == len(wants):
+            return wants  # all generate, and there is room for each
         spans = iter(split.spans)
         decodes = 0
         chosen: list[SequenceSpan] = []
@@ -134,10 +132,10 @@ class BatchChoice:
         if self._settings.mix is not Mix.SEPARATE:
             yield sequences
         else:
-            prefills = [each for each in sequences if self._wanted(each) > 1]
-            decodes = [each for each in sequences if self._wanted(each) == 1]
+            prefills = [each for each in sequences if self._registry.wanted(each) > 1]
+            decodes = [each for each in sequences if self._registry.wanted(each) == 1]
             yield from (decodes, prefills) if turn % 2 else (prefills, decodes)
-        yield [each for each in sequences if self._wanted(each)][:1]
+        yield [each for each in sequences if self._registry.wanted(each)][:1]
 
     def _budget_of(self, prefills: list[Prefill]) -> Budget:
         """The budget of a tick. That of prefills without decodes is smaller if a decode waits."""
@@ -145,18 +143,5 @@ class BatchChoice:
             return self._budget
         self._prefill_turn += 1
         budget = replace(self._budget, turn=self._prefill_turn)
-        is_awaited = any(self._wanted(sequence) == 1 for sequence in self._registry.running)
+        is_awaited = 1 in map(self._registry.wanted, self._registry.running)
         return within_stall(budget, self._cost) if is_awaited else budget
-
-    def _wanted(self, sequence: Sequence) -> int:
-        """The most positions to plan for a sequence."""
-        if sequence in self._registry.paused:
-            return 0
-        want = sequence.wanted_count
-        assert want >= 0, want
-        if want > 1 and self._decodes_differ:
-            # Generated tokens are computed again as they were first: one by one (invariant 4).
-            want = max(1, min(want, sequence.prompt_count - sequence.planned))
-        if want > 1 and sequence.wants_prompt_logprobs:
-            return min(want, limits.SCORED_SPAN_MAX)
-        return want

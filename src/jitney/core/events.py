@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from jitney.core.batch import FaultKind, TokenLogprob
 from jitney.core.request import RequestId
+from jitney.core.value import value
 
 
 class FinishReason(StrEnum):
@@ -61,7 +62,7 @@ class PromptEvent:
     logprobs: tuple[TokenLogprob, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TokenEvent:
     """A token of the completion. End tokens have no event, because they are not text."""
 

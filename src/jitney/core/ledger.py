@@ -1,7 +1,7 @@
 """The exact count of the model's memory in blocks: what each slot holds. Shared blocks count once.
 
-Blocks are shared only when a prefix is copied, so the blocks of all slots form a tree. A segment
-is a run of blocks with the same holders. A slot holds a path of segments, from the root to its tip.
+Blocks are shared only when a prefix is copied, so the blocks of all slots form a tree. A run is a
+row of blocks with the same holders. A slot holds a path of runs, from the root to its tip.
 
         [0..16) ---- [16..20)   slot 3
            `-------- [16..31)   slot 7          31 + 4 blocks are used, not 20 + 31
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 
 class BlockRun:
-    """A run of blocks, [start, end). `references` counts child segments and slots at its end."""
+    """A row of blocks, [start, end). `references` counts child runs and slots at its end."""
 
     __slots__ = ("end", "parent", "references", "start")
 
@@ -27,7 +27,8 @@ class BlockRun:
 
 
 class Ledger:
-    """Block counts for every slot. It never refuses: its caller checks first that there is room."""
+    """Block counts for every slot. Only `grow` looks whether there is room; for the rest its caller
+    does."""
 
     def __init__(self, capacity_blocks: int, block_tokens: int) -> None:
         assert capacity_blocks > 0, capacity_blocks
@@ -57,34 +58,36 @@ class Ledger:
         need = -(-length // self.block_tokens) - (0 if tip is None else tip.end)
         return need if need > 0 else 0
 
-    def grow(self, slot: int, length: int) -> None:
-        """The slot now holds `length` tokens."""
+    def grow(self, slot: int, length: int) -> bool:
+        """The slot now holds `length` tokens; false, and no change, if too few blocks are free."""
         assert length >= self._lengths.get(slot, 0), (slot, length, self.length(slot))
-        self._lengths[slot] = length
-        need = -(-length // self.block_tokens)
         tip = self._tips.get(slot)
-        if tip is None:
-            tip = self._tips[slot] = BlockRun(0, 0, None, 1)
-        if need <= tip.end:
-            return
-        if tip.references > 1:
-            tip = self._tips[slot] = BlockRun(tip.end, tip.end, tip, 1)
-        self.used += need - tip.end
-        tip.end = need
+        held = 0 if tip is None else tip.end
+        missing = -(-length // self.block_tokens) - held
+        if missing > 0:
+            if self.used + missing > self.capacity:
+                return False
+            if tip is None or tip.references > 1:
+                tip = self._tips[slot] = BlockRun(held, held, tip, 1)
+            self.used += missing
+            tip.end += missing
+        self._lengths[slot] = length
+        return True
 
     def copy(self, source: int, target: int, length: int) -> None:
         """The empty slot `target` gets the first `length` tokens of `source`."""
         assert target not in self._tips, target
         assert length <= self.length(source), (source, length)
         whole = length // self.block_tokens
-        segment: BlockRun | None = self._tips.get(source)
-        while segment is not None and segment.start >= whole and segment.start > 0:
-            segment = segment.parent
-        if whole and segment is not None:
-            self._tips[target] = self._cut(segment, whole)
+        run: BlockRun | None = self._tips.get(source)
+        while run is not None and run.start >= whole and run.start > 0:
+            run = run.parent
+        if whole and run is not None:
+            self._tips[target] = self._cut(run, whole)
             self._tips[target].references += 1
         self._lengths[target] = whole * self.block_tokens
-        self.grow(target, length)
+        has_room = self.grow(target, length)
+        assert has_room, "its caller made room for the block that is not full"
 
     def shrink(self, slot: int, length: int) -> None:
         """The slot forgets its tokens from `length` on."""
@@ -98,7 +101,7 @@ class Ledger:
             return
         while tip.start >= need:
             parent = tip.parent
-            assert parent is not None, "the first segment starts at 0"
+            assert parent is not None, "the first run starts at 0"
             parent.references += 1
             self._drop(tip)
             tip = parent
@@ -122,23 +125,23 @@ class Ledger:
         seen: set[BlockRun] = set()
         count = 0
         for slot in slots:
-            segment = self._tips.get(slot)
-            while segment is not None and segment not in seen:
-                seen.add(segment)
-                count += segment.end - segment.start
-                segment = segment.parent
+            run = self._tips.get(slot)
+            while run is not None and run not in seen:
+                seen.add(run)
+                count += run.end - run.start
+                run = run.parent
         return count
 
-    def segments(self) -> list[tuple[int, int, tuple[int, ...]]]:
-        """Every segment as (start, end, slots that hold it), in the order of slots."""
+    def runs(self) -> list[tuple[int, int, tuple[int, ...]]]:
+        """Every run as (start, end, slots that hold it), in the order of slots."""
         holders: dict[BlockRun, list[int]] = {}
         for slot in sorted(self._tips):
-            for segment in self._path(slot):
-                holders.setdefault(segment, []).append(slot)
+            for run in self._path(slot):
+                holders.setdefault(run, []).append(slot)
         return [
-            (segment.start, segment.end, tuple(slots))
-            for segment, slots in holders.items()
-            if segment.end > segment.start
+            (run.start, run.end, tuple(slots))
+            for run, slots in holders.items()
+            if run.end > run.start
         ]
 
     def recount(self) -> int:
@@ -146,37 +149,37 @@ class Ledger:
         references = Counter(self._tips.values())
         for slot, tip in self._tips.items():
             assert tip.end == self.blocks(self._lengths[slot]), (slot, tip.end)
-        segments = {segment for slot in self._tips for segment in self._path(slot)}
-        for segment in segments:
-            if segment.parent is not None:
-                assert segment.parent.end == segment.start, (segment.start, segment.end)
-                references[segment.parent] += 1
-        for segment in segments:
-            assert segment.references == references[segment], (segment.start, segment.end)
-        return sum(segment.end - segment.start for segment in segments)
+        runs = {run for slot in self._tips for run in self._path(slot)}
+        for run in runs:
+            if run.parent is not None:
+                assert run.parent.end == run.start, (run.start, run.end)
+                references[run.parent] += 1
+        for run in runs:
+            assert run.references == references[run], (run.start, run.end)
+        return sum(run.end - run.start for run in runs)
 
     def _path(self, slot: int) -> Iterator[BlockRun]:
-        """The segments of a slot, from its tip to the root."""
-        segment = self._tips.get(slot)
-        while segment is not None:
-            yield segment
-            segment = segment.parent
+        """The runs of a slot, from its tip to the root."""
+        run = self._tips.get(slot)
+        while run is not None:
+            yield run
+            run = run.parent
 
-    def _cut(self, segment: BlockRun, at: int) -> BlockRun:
-        """The part of the segment before block `at`, as a segment of its own."""
-        assert segment.start < at <= segment.end, (segment.start, at, segment.end)
-        if at == segment.end:
-            return segment
-        front = BlockRun(segment.start, at, segment.parent, 1)
-        segment.start = at
-        segment.parent = front
+    def _cut(self, run: BlockRun, at: int) -> BlockRun:
+        """The part of the run before block `at`, as a run of its own."""
+        assert run.start < at <= run.end, (run.start, at, run.end)
+        if at == run.end:
+            return run
+        front = BlockRun(run.start, at, run.parent, 1)
+        run.start = at
+        run.parent = front
         return front
 
     def _drop(self, tip: BlockRun) -> None:
-        segment: BlockRun | None = tip
-        while segment is not None:
-            segment.references -= 1
-            if segment.references > 0:
+        run: BlockRun | None = tip
+        while run is not None:
+            run.references -= 1
+            if run.references > 0:
                 return
-            self.used -= segment.end - segment.start
-            segment = segment.parent
+            self.used -= run.end - run.start
+            run = run.parent

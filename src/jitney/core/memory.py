@@ -28,9 +28,13 @@ from jitney.core.batch import (
 )
 from jitney.core.counters import Counters
 from jitney.core.ledger import Ledger
+from jitney.core.limits import PREFIX_STRIDE
 from jitney.core.prefix import NO_MATCH, Chain, Holding, Match, PrefixIndex
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.sequence import Sequence
+
+SAMPLE_SLOTS = 4
+"""How many slots `check_sample` looks at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,10 @@ class Memory:
         self._operations: list[MemoryOperation] = []
         self._saved: dict[Sequence, SavedMemory] = {}
         self._ticket_next = 0
+        self._sampled_slot = 0
+        self._cached_blocks: int | None = None
+        """Blocks that only cached prefixes hold; None when a slot has changed hands since the last
+        count. Nothing else changes it: what running sequences grow is their own."""
 
     def take_operations(self) -> tuple[MemoryOperation, ...]:
         """The operations since the last call, for the next batch."""
@@ -70,7 +78,7 @@ class Memory:
         """The longest prefix of the sequence that a slot holds, within its scope.
 
         One token is always left to compute, because only a forward pass gives the next one. The
-        saved memory of the sequence is preferred, unless a prefix is longer.
+        saved memory of the sequence is preferred, unless a prefix is as long.
         """
         if sequence.wants_prompt_logprobs:
             return NO_MATCH  # logprobs of the prompt need all of it to be computed
@@ -101,7 +109,7 @@ class Memory:
 
     def blocks_obtainable(self, running: list[Sequence], match: Match) -> int:
         """Free blocks and blocks that only cached prefixes hold, without the matched ones."""
-        held = self.held_by(running)
+        held = self.ledger.used - self.cached_blocks(running)
         source = match.holding
         if source is not None and source.is_cached:
             # Running sequences may share its blocks, which count once.
@@ -111,33 +119,29 @@ class Memory:
         assert held <= self.ledger.capacity, held
         return self.ledger.capacity - held
 
-    def give_slot(self, sequence: Sequence, match: Match) -> bool:
-        """Give the sequence a slot with the matched or saved tokens; false if there is no room."""
+    def give_slot(self, sequence: Sequence, match: Match) -> None:
+        """Give the sequence a slot with the matched or saved tokens, for which there is room."""
         assert sequence.slot is None, "it has a slot already"
         source = match.holding
         if source is None and sequence in self._saved:
-            return self._give_restored(sequence)
-        is_cached = source is not None and source.is_cached
-        is_whole = source is not None and match.length == source.length
-        if source is not None and is_cached and is_whole:
+            self._give_restored(sequence)
+            return
+        if source is not None and source.is_cached and match.length == source.length:
             self._take_over(sequence, source, match.length)
         elif not self._give_copy(sequence, match):
-            if source is None or not is_cached:
-                return False
+            assert source is not None, "there is room for what copies nothing"
             # No room for a copy: cut the prefix at a block's edge and use its slot.
             self._take_over(sequence, source, match.length - match.length % self._block)
         self.discard(sequence)
         self._counters["copied_tokens"] += sequence.computed
-        return True
 
     def grow(self, sequence: Sequence, length: int) -> bool:
         """Take room for the sequence's first `length` tokens; may evict cached prefixes."""
         assert sequence.slot is not None, "only a sequence with a slot grows"
         assert length <= sequence.known_max, "it has no position after its last token"
-        need = self.ledger.growth(sequence.slot, length)
-        if need and need > self.ledger.free and not self._make_room(need):
-            return False
-        self.ledger.grow(sequence.slot, length)
+        while not self.ledger.grow(sequence.slot, length):
+            if not self._evict_oldest(None):
+                return False
         return True
 
     def confirm(self, sequence: Sequence) -> None:
@@ -145,14 +149,20 @@ class Memory:
         assert sequence.slot is not None, "only a sequence with a slot computes"
         assert sequence.computed <= self.ledger.length(sequence.slot), sequence.computed
         holding = self.holdings[sequence.slot]
-        holding.length = sequence.computed
-        self._index.extend(holding)
+        holding.length = length = sequence.computed
+        # Most tokens end no stride, so nothing in the index changes.
+        if (
+            len(sequence.tokens) // PREFIX_STRIDE != holding.known_depth
+            or length // PREFIX_STRIDE != holding.computed_depth
+        ):
+            self._index.extend(holding)
 
     def leave(self, sequence: Sequence, *, keeps_memory: bool) -> None:
         """The sequence gives its slot back. Its tokens stay as a cached prefix, or are released."""
         assert sequence.slot is not None, "only a sequence with a slot leaves"
         holding = self.holdings[sequence.slot]
         holding.is_cached = True
+        self._cached_blocks = None
         if not keeps_memory or not self._settings.enable_prefix_caching or sequence.computed == 0:
             self._release(holding)
         else:
@@ -191,6 +201,7 @@ class Memory:
     def clear(self) -> None:
         """The backend's memory is lost: every slot is free and every ticket is void."""
         self.ledger = Ledger(self.ledger.capacity, self._block)
+        self._cached_blocks = None
         self._free = list(range(self._traits.slots_max))
         self.holdings.clear()
         self._cached.clear()
@@ -216,13 +227,16 @@ class Memory:
 
     def cached_blocks(self, running: list[Sequence]) -> int:
         """Blocks that only cached prefixes hold."""
-        return self.ledger.used - self.held_by(running)
+        if self._cached_blocks is None:
+            self._cached_blocks = self.ledger.used - self.held_by(running)
+        return self._cached_blocks
 
     def check(self, running: list[Sequence]) -> None:
         """Recount everything (invariant 3)."""
         ledger = self.ledger
         assert ledger.used == ledger.recount(), (ledger.used, ledger.recount())
         assert 0 <= ledger.used <= ledger.capacity, ledger.used
+        assert self.cached_blocks(running) == ledger.used - self.held_by(running), "cached blocks"
         owned = {sequence.slot for sequence in running}
         assert len(owned) == len(running), "two sequences in one slot"
         assert owned.isdisjoint(self._cached), "a running sequence in a cached slot"
@@ -236,6 +250,23 @@ class Memory:
             assert sequence.slot is not None, "only a sequence with a slot runs"
             assert ledger.length(sequence.slot) == sequence.planned, sequence.slot
         self._index.check(list(self.holdings.values()))
+
+    def check_sample(self) -> None:
+        """Check the totals and the next few slots, in turn: so much in production, where `check`
+        would take as long as the memory is large."""
+        ledger, slot_count = self.ledger, self._traits.slots_max
+        assert 0 <= ledger.used <= ledger.capacity, ledger.used
+        assert len(self._free) + len(self.holdings) == slot_count, self._free
+        for _ in range(min(SAMPLE_SLOTS, slot_count)):
+            slot = self._sampled_slot = (self._sampled_slot + 1) % slot_count
+            holding = self.holdings.get(slot)
+            if holding is None:
+                assert ledger.length(slot) == 0, slot
+                continue
+            assert holding.is_cached == (slot in self._cached), slot
+            if holding.is_cached:
+                assert ledger.length(slot) == holding.length, (slot, holding.length)
+            self._index.check_ends(holding)
 
     def held_by(self, running: list[Sequence]) -> int:
         """Blocks of these sequences. Shared blocks count once."""
@@ -254,18 +285,16 @@ class Memory:
             return "scope " + sequence.request.scope
         return "request " + sequence.request.id
 
-    def _give_restored(self, sequence: Sequence) -> bool:
-        saved = self._saved[sequence]
+    def _give_restored(self, sequence: Sequence) -> None:
+        saved = self._saved.pop(sequence)
         assert saved.token_count < sequence.known_count, saved
         slot = self._take_slot(self.ledger.blocks(saved.token_count))
-        if slot is None:
-            return False
+        assert slot is not None, "there is room for what was saved"
         self._operations.append(Restore(saved.ticket, slot))
-        del self._saved[sequence]
-        self.ledger.grow(slot, saved.token_count)
+        has_room = self.ledger.grow(slot, saved.token_count)
+        assert has_room, "it was made for the slot"
         self._own(sequence, slot, saved.token_count)
         self._counters["restored"] += 1
-        return True
 
     def _give_copy(self, sequence: Sequence, match: Match) -> bool:
         """Give a new slot, with a copy of the matched prefix."""
@@ -297,6 +326,7 @@ class Memory:
 
     def _own(self, sequence: Sequence, slot: int, computed: int) -> None:
         assert slot not in self.holdings, "a slot has one owner"
+        self._cached_blocks = None
         assert computed < sequence.known_count, "one token is left to compute"
         is_background = sequence.is_background
         holding = Holding(slot, self._chain(sequence), computed, is_background=is_background)
@@ -332,6 +362,7 @@ class Memory:
 
     def _release(self, holding: Holding) -> None:
         assert holding.is_cached, "a running sequence needs its slot"
+        self._cached_blocks = None
         self._index.trim(holding, 0)
         del self.holdings[holding.slot]
         self.ledger.release(holding.slot)

@@ -32,7 +32,7 @@ class Preemption:
             return
         for sequence in [each for each in self._registry.running if each in paused]:
             if not sequence.is_in_flight:
-                self._preempt(sequence, PreemptReason.PAUSED, now, sequence, keeps_memory=True)
+                self.preempt(sequence, PreemptReason.PAUSED, now, sequence, keeps_memory=True)
 
     def obtain(self, sequence: Sequence, span: int, now: float) -> bool:
         """Get memory for the sequence's span, if needed from others; false if it has to wait.
@@ -68,14 +68,32 @@ class Preemption:
             return False
         if needs_memory:
             self._registry.memory.save(victim)
-        self.displace(victim, now, newcomer, keeps_memory=not needs_memory)
+        self.preempt(victim, PreemptReason.DISPLACED, now, newcomer, keeps_memory=not needs_memory)
         return True
 
-    def displace(
-        self, victim: Sequence, now: float, by: Sequence, *, keeps_memory: bool = True
+    def preempt(
+        self,
+        sequence: Sequence,
+        reason: PreemptReason,
+        now: float,
+        by: Sequence,
+        *,
+        keeps_memory: bool,
     ) -> None:
-        """Give the slot of a running sequence to another one."""
-        self._preempt(victim, PreemptReason.DISPLACED, now, by, keeps_memory=keeps_memory)
+        """Let a running sequence wait again, in favour of `by`. It keeps its age."""
+        assert not sequence.is_in_flight, "its batch must return first"
+        registry = self._registry
+        registry.memory.leave(sequence, keeps_memory=keeps_memory)
+        registry.wait_again(sequence)
+        sequence.history.preempted_count += reason is not PreemptReason.PAUSED
+        assert sequence.slot is None, "its slot is free or a cached prefix"
+        if reason.is_of_memory:
+            self._counters[f"preempted_{reason}"] += 1
+        elif reason is PreemptReason.DISPLACED:
+            self._counters["displaced"] += 1
+        registry.events.append(
+            PreemptEvent(sequence.request.id, sequence.index, now, reason, by.request.id)
+        )
 
     def _victim_for(self, sequence: Sequence) -> Sequence | None:
         """The sequence to preempt when there is no memory for this one; None if there is none.
@@ -115,31 +133,7 @@ class Preemption:
         assert victim is not by, "nobody makes room for itself"
         saved = self._registry.memory.save(victim)
         reason = PreemptReason.SAVED if saved else PreemptReason.RECOMPUTED
-        self._preempt(victim, reason, now, by, keeps_memory=False)
-
-    def _preempt(
-        self,
-        sequence: Sequence,
-        reason: PreemptReason,
-        now: float,
-        by: Sequence,
-        *,
-        keeps_memory: bool,
-    ) -> None:
-        """Let a running sequence wait again, in favour of `by`. It keeps its age."""
-        assert not sequence.is_in_flight, "its batch must return first"
-        registry = self._registry
-        registry.memory.leave(sequence, keeps_memory=keeps_memory)
-        registry.wait_again(sequence)
-        sequence.history.preempted_count += reason is not PreemptReason.PAUSED
-        assert sequence.slot is None, "its slot is free or a cached prefix"
-        if reason.is_of_memory:
-            self._counters[f"preempted_{reason}"] += 1
-        elif reason is PreemptReason.DISPLACED:
-            self._counters["displaced"] += 1
-        registry.events.append(
-            PreemptEvent(sequence.request.id, sequence.index, now, reason, by.request.id)
-        )
+        self.preempt(victim, reason, now, by, keeps_memory=False)
 
 
 def _all_but_first(by_tenant: dict[str, list[Sequence]]) -> list[Sequence]:

@@ -6,9 +6,10 @@ other processes: the router of a cluster uses chains too. Prefixes are found by 
 tokens are compared, because equal keys are no proof (invariant 6).
 
 Running sequences are in the index with all their known tokens. So a newcomer can see that another
-sequence will compute its prefix, and wait for it. Every waiting sequence is looked up in every
-tick. To be fast, a look-up does not read the whole prompt again: the sequence's chain remembers the
-last result. The index knows slots and tokens, not sequences. Called by `Memory`.
+sequence will compute its prefix, and wait for it. Many waiting sequences are looked up in every
+tick, the same ones again and again. To be fast, a look-up does not read the whole prompt again: the
+sequence's chain remembers the last result. The index knows slots and tokens, not sequences. Called
+by `Memory`.
 """
 
 from bisect import bisect_left
@@ -29,8 +30,8 @@ HoldingsByKey = dict[int, list["Holding"]]
 
 
 class Origin:
-    """Marks the strides of one chain. Chains with the same origin at a depth are equal up to it:
-    one took it over when it had been compared with the other."""
+    """Marks the strides of chains. Two chains that hold the same Origin at a depth were compared
+    and are equal up to it."""
 
     __slots__ = ("order",)
 
@@ -177,17 +178,17 @@ class Holding:
 class Match:
     """The best prefix found: `length` tokens of `holding`.
 
-    `promised` is above `length` when a running sequence will compute more of it.
+    `length_awaited` is above `length` when a running sequence will compute more of it.
     """
 
     holding: Holding | None
     length: int
-    promised: int
+    length_awaited: int
 
     @property
     def is_awaited(self) -> bool:
         """Whether it is better to wait until more of it is computed."""
-        return self.promised - self.length >= PREFIX_WAIT_MIN
+        return self.length_awaited - self.length >= PREFIX_WAIT_MIN
 
 
 NO_MATCH = Match(None, 0, 0)
@@ -231,18 +232,18 @@ class PrefixIndex:
         """
         depth = chain.deepest(lambda key: key in self._computed)
         best, length = self._best(chain, depth, self._computed, length_max)
-        promised_depth = chain.deepest(
+        awaited_depth = chain.deepest(
             lambda key: key in self._computed or self._is_promised(key, is_background=is_background)
         )
-        if promised_depth == depth:
+        if awaited_depth == depth:
             return Match(best, length, length)
-        holding, promised = self._best(
-            chain, promised_depth, self._promised, length_max, skips_background=not is_background
+        holding, awaited = self._best(
+            chain, awaited_depth, self._promised, length_max, skips_background=not is_background
         )
-        if holding is not None and min(promised, holding.length) > length:
-            best, length = holding, min(promised, holding.length)
+        if holding is not None and min(awaited, holding.length) > length:
+            best, length = holding, min(awaited, holding.length)
         assert length <= length_max, (length, length_max)
-        return Match(best, length, max(length, promised))
+        return Match(best, length, max(length, awaited))
 
     def _is_promised(self, key: int, *, is_background: bool) -> bool:
         """Whether somebody will compute it for whom a sequence of this kind would wait."""
@@ -259,6 +260,13 @@ class PrefixIndex:
             for depth in range(1, holding.known_depth + 1):
                 held = self._computed if depth <= holding.computed_depth else self._promised
                 assert held[holding.chain.key(depth)].count(holding) == 1, holding.slot
+
+    def check_ends(self, holding: Holding) -> None:
+        """The index has the holding at its deepest computed and its deepest known stride."""
+        assert holding.computed_depth <= holding.known_depth, holding.slot
+        for depth in {holding.computed_depth, holding.known_depth} - {0}:
+            held = self._computed if depth <= holding.computed_depth else self._promised
+            assert holding in held[holding.chain.key(depth)], holding.slot
 
     def _best(
         self,

@@ -12,6 +12,7 @@ import math
 from bisect import insort
 from collections.abc import Iterator
 
+from jitney.core import limits
 from jitney.core.backend import Traits
 from jitney.core.batch import FaultKind
 from jitney.core.counters import Counters
@@ -46,6 +47,7 @@ class Registry:
 
     def __init__(self, settings: SchedulerSettings, traits: Traits, counters: Counters) -> None:
         self._running_max = settings.max_num_seqs
+        self._decodes_differ = traits.decodes_differ
         self._counters = counters
         self.by_class = settings.policy is Policy.PRIORITY
         self.memory = Memory(traits, settings, counters)
@@ -78,24 +80,37 @@ class Registry:
         self._counters["accepted"] += len(sequences)
 
     @property
-    def count(self) -> int:
-        """How many run or wait; one that is paused may be counted twice."""
+    def unfinished_max(self) -> int:
+        """No more than these have not ended; one that is paused may be counted twice."""
         return len(self.running) + self.queue.count + len(self.paused)
+
+    def wanted(self, sequence: Sequence) -> int:
+        """The most positions of a sequence that the next batch may have."""
+        if self.paused and sequence in self.paused:
+            return 0
+        want = sequence.wanted_count
+        assert want >= 0, want
+        if want > 1 and self._decodes_differ:
+            # Generated tokens are computed again as they were first: one by one (invariant 4).
+            want = max(1, min(want, sequence.prompt_count - sequence.planned))
+        if want > 1 and sequence.wants_prompt_logprobs:
+            return min(want, limits.SCORED_SPAN_MAX)
+        return want
 
     def take_events(self) -> list[Event]:
         """Everything to report since the last call, in order."""
         events, self.events = self.events, []
         return events
 
-    def start(self, sequence: Sequence, match: Match, now: float) -> bool:
-        """A waiting sequence gets a slot and runs; false if the memory has no slot yet."""
+    def start(self, sequence: Sequence, match: Match, now: float) -> None:
+        """A waiting sequence gets a slot and runs. The caller has seen that there is room."""
         assert len(self.running) < self._running_max, "all slots are in use"
-        if not self.memory.give_slot(sequence, match):
-            return False
+        self.memory.give_slot(sequence, match)
         if (fair := self.queue.lane_of(sequence).fair) is not None:
             # Before it stops waiting, so that its tenant does not seem absent.
             fair.admit(sequence)
-            # Charged now, or one tenant would take all room of this tick.
+            # Charged now, or one tenant would take all room of this tick. Tokens that are computed
+            # again count again.
             fair.charge(sequence.request.tenant, sequence.known_count - sequence.computed)
         self.queue.remove(sequence)
         sequence.move(SequenceState.RUNNING)
@@ -111,7 +126,6 @@ class Registry:
             self._counters["admitted"] += 1
             event = StartEvent(sequence.request.id, sequence.index, now, history.cached_count)
             self.events.append(event)
-        return True
 
     def wait_again(self, sequence: Sequence) -> None:
         """A running sequence has lost its slot. It keeps its age."""
@@ -140,7 +154,7 @@ class Registry:
             self.running.remove(sequence)
             self._insert_running(sequence)
         elif sequence not in self.paused:
-            self.queue.rank_again(sequence)
+            self.queue.lane_of(sequence).rank_again(sequence)
 
     def end(
         self,
@@ -181,6 +195,15 @@ class Registry:
             fault_kind,
         )
         self.events.append(event)
+
+    def check_sample(self) -> None:
+        """Check what takes bounded time (invariants 3 and 7)."""
+        self.memory.check_sample()
+        ended = sum([self._counters[name] for name in set(_ENDINGS.values())])
+        assert self._counters["accepted"] >= ended, ended
+        if not self.by_request:
+            assert self._counters["accepted"] == ended, ended
+            assert self.unfinished_max == 0, "what has ended neither runs nor waits"
 
     def check(self) -> None:
         """Recompute every total and compare (invariants 2, 3 and 7)."""

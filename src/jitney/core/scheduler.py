@@ -8,6 +8,7 @@ from submission to its end. Only one thread calls it. It knows neither text nor 
     plan(now) -> PlannedBatch           what the backend has to do, and for which sequences
     apply(planned, outcome) -> events   what it did; `fail` when it failed
     check()                             invariants 2, 3 and 7, recomputed from scratch
+    check_sample()                      a part of that in bounded time
 """
 
 from dataclasses import dataclass
@@ -37,11 +38,15 @@ RETRY_PART = 0.25
 
 @dataclass(frozen=True, slots=True)
 class PlannedBatch:
-    """A batch, the sequences of its entries in the same order, and the tokens of all of them."""
+    """A batch, the sequences of its entries in the same order, and the tokens of all of them.
+
+    `decode_count` entries have one position and want a token.
+    """
 
     batch: Batch
     sequences: tuple[Sequence, ...]
     token_count: int
+    decode_count: int
 
 
 class Scheduler:
@@ -59,7 +64,7 @@ class Scheduler:
         self._cost = CostModel()
         self._preemption = Preemption(self._registry, settings, self.counters)
         self._admission = Admission(self._registry, self._preemption, settings, self.counters)
-        self._choice = BatchChoice(settings, self._admission, self._cost, traits, self.counters)
+        self._choice = BatchChoice(settings, self._admission, self._cost, self.counters)
         self._batch_number = 0
         self._returned_number = 0
         self._drains = False
@@ -132,7 +137,7 @@ class Scheduler:
         """End sequences past their deadline (invariant 8), and pauses that reached their limit."""
         if self._registry.paused:
             self._registry.paused.end_due(now)
-        for sequence in self._registry.deadlines.passed(now, self._registry.count):
+        for sequence in self._registry.deadlines.passed(now, self._registry.unfinished_max):
             self.counters[f"deadline_{sequence.state}"] += 1
             message = f"The request passed its deadline while {sequence.state}."
             self._registry.end(sequence, FinishReason.DEADLINE, now, message)
@@ -168,16 +173,18 @@ class Scheduler:
         self._admission.admit(now, starts_now=self._ends_waits)
         entries: list[Entry] = []
         sequences: list[Sequence] = []
-        token_count = 0
+        token_count = decode_count = 0
         for candidates in self._choice.candidates(self._batch_number):
             for sequence, span in self._choice.spans(candidates):
                 # A sequence may have been preempted for one before it in this loop.
                 if sequence.state is not SequenceState.RUNNING:
                     continue
                 if self._preemption.obtain(sequence, span, now):
-                    entries.append(_entry(sequence, span))
+                    entry = _entry(sequence, span)
+                    entries.append(entry)
                     sequences.append(sequence)
                     token_count += span
+                    decode_count += span == 1 and entry.wants_token
             if entries:
                 break
         if not entries:
@@ -187,19 +194,20 @@ class Scheduler:
         operations = self._registry.memory.take_operations()
         batch = Batch(self._batch_number, operations, tuple(entries))
         assert token_count <= self._settings.max_num_batched_tokens, token_count
-        return PlannedBatch(batch, tuple(sequences), token_count)
+        return PlannedBatch(batch, tuple(sequences), token_count, decode_count)
 
     @property
     def is_steady(self) -> bool:
         """Whether the next batch can be planned before the last outcome is known.
 
-        That is so if no waiting sequence may join, and every running one generates and has memory
-        for its next token. Otherwise planning early would be a loss: a sequence in flight cannot be
-        preempted, and a slot that becomes free should go to a waiting sequence at once. A long tick
-        with background work is not planned early: a live request that comes should not wait for it.
+        That is so if nobody waits whom the gate lets in (even without a free slot), and every
+        running one generates and has memory for its next token. Otherwise planning early would be a
+        loss: a sequence in flight cannot be preempted, and a slot that becomes free should go to a
+        waiting sequence at once. A long tick with background work is not planned early: a live
+        request that comes should not wait for it.
         """
         running, memory = self._registry.running, self._registry.memory
-        if self._admission.slots_wanted or any(s.wanted_count > 1 for s in running):
+        if self._admission.is_slot_wanted or any(s.wanted_count > 1 for s in running):
             return False
         if background_of(running) and self._cost.decodes_s(len(running)) > EARLY_S_MAX:
             return False
@@ -217,13 +225,13 @@ class Scheduler:
         assert batch.number == self._returned_number, "outcomes come in the order of their batches"
         assert outcome.number == batch.number, (outcome.number, batch.number)
         assert len(outcome.samples) == len(batch.entries), len(outcome.samples)
-        pairs = zip(batch.entries, outcome.samples, strict=True)
-        for sequence, (entry, sample) in zip(planned.sequences, pairs, strict=True):
+        parts = zip(planned.sequences, batch.entries, outcome.samples, strict=True)
+        for sequence, entry, sample in parts:
             # It may have been cancelled, or ended by its text, while the batch was in flight.
             if sequence.state is SequenceState.RUNNING:
                 self._apply_sample(sequence, entry, sample, now)
-        decode_count = [entry.length for entry in batch.entries].count(1)
-        self._cost.observe(decode_count, planned.token_count - decode_count, outcome.seconds)
+        prefill_count = planned.token_count - planned.decode_count
+        self._cost.observe(planned.decode_count, prefill_count, outcome.seconds)
         self._registry.gate.observe(self._cost.fit)
         return self._registry.take_events()
 
@@ -251,11 +259,6 @@ class Scheduler:
     def take_events(self) -> list[Event]:
         """The events of planning (starts, preemptions), without waiting for the outcome."""
         return self._registry.take_events()
-
-    @property
-    def has_work(self) -> bool:
-        """Whether an accepted request has not ended."""
-        return bool(self._registry.by_request)
 
     @property
     def holds_answers(self) -> bool:
@@ -304,11 +307,6 @@ class Scheduler:
         """Sentences about mistakes of a user's policy, to be logged and cleared."""
         return self._registry.complaints
 
-    @property
-    def running(self) -> list[Sequence]:
-        """The running sequences, the most senior first. Read-only."""
-        return self._registry.running
-
     def heads(self, strides: int) -> frozenset[int]:
         """Keys of every prefix in memory, each `strides` strides long or a multiple of it."""
         return self._registry.memory.heads(strides)
@@ -321,6 +319,10 @@ class Scheduler:
         """Recompute every total and compare (invariants 2, 3 and 7)."""
         self._registry.check()
 
+    def check_sample(self) -> None:
+        """A part of `check` in bounded time, each time another one."""
+        self._registry.check_sample()
+
     def _retry_s(self, request: Request) -> float:
         rate, queue = self._cost.tokens_per_s, self._registry.queue
         work_count = queue.live.work_count
@@ -329,33 +331,34 @@ class Scheduler:
         return RETRY_PART * work_count / rate if rate else 1.0
 
     def _apply_sample(self, sequence: Sequence, entry: Entry, sample: Sample, now: float) -> None:
-        registry, history = self._registry, sequence.history
-        assert entry.start == sequence.computed, "spans are computed in order"
-        sequence.computed = entry.end
-        assert sequence.computed <= sequence.planned, "only what was planned is computed"
-        fair = registry.queue.lane_of(sequence).fair
-        if fair is not None and entry.wants_token:
-            fair.charge(sequence.request.tenant, 1)
-        if sequence.computed > history.failed_known:
+        registry, history, start = self._registry, sequence.history, entry.start
+        assert start == sequence.computed, "spans are computed in order"
+        sequence.computed = end = entry.end
+        assert end <= sequence.planned, "only what was planned is computed"
+        if history.failed_count and end > history.failed_known:
             history.failed_count = 0  # it passed the position where the backend failed
         # A span of a sequence that is computed again may reach from its prompt to its completion.
-        of_prompt = max(0, min(entry.end, sequence.sampling.prompt_count) - entry.start)
-        self.counters["computed_prompt_tokens"] += of_prompt
-        self.counters["computed_completion_tokens"] += entry.length - of_prompt
-        if sample.fault is not None or (entry.wants_token and sample.token is None):
+        of_completion = end - max(start, min(end, sequence.sampling.prompt_count))
+        self.counters["computed_completion_tokens"] += of_completion
+        self.counters["computed_prompt_tokens"] += end - start - of_completion
+        token, wants_token = sample.token, entry.wants_token
+        if wants_token and (fair := registry.queue.lane_of(sequence).fair) is not None:
+            fair.charge(sequence.request.tenant, 1)
+        if sample.fault is not None or (wants_token and token is None):
             self.counters["entry_faults"] += 1
             fault = sample.fault or Fault("The backend returned no token.")
             registry.end(sequence, FinishReason.FAILED, now, fault.message, fault_kind=fault.kind)
             return
         if sample.prompt_logprobs:
             self._report_prompt_logprobs(sequence, entry, sample)
-        if sample.token is not None and entry.wants_token:
-            sequence.pending -= 1
-            assert sequence.pending >= 0, "a token that nobody planned"
-            sequence.tokens.append(sample.token)
+        if token is None or not wants_token:
+            registry.memory.confirm(sequence)
+            return
+        sequence.pending -= 1
+        assert sequence.pending >= 0, "a token that nobody planned"
+        sequence.tokens.append(token)
         registry.memory.confirm(sequence)
-        if sample.token is not None and entry.wants_token:
-            self._report_token(sequence, sample.token, sample.logprob, now)
+        self._report_token(sequence, token, sample.logprob, now)
 
     def _report_token(
         self, sequence: Sequence, token: int, logprob: TokenLogprob | None, now: float
@@ -368,7 +371,7 @@ class Scheduler:
             return
         request_id = sequence.request.id
         self._registry.events.append(TokenEvent(request_id, sequence.index, now, token, logprob))
-        if sequence.known_count >= sequence.known_max:
+        if len(sequence.tokens) >= sequence.known_max:
             self._registry.end(sequence, FinishReason.LENGTH, now)
 
     def _report_prompt_logprobs(self, sequence: Sequence, entry: Entry, sample: Sample) -> None:
@@ -387,11 +390,10 @@ def _entry(sequence: Sequence, span: int) -> Entry:
     """The entry for the sequence's next span. Counts the span as planned."""
     assert sequence.slot is not None, "only a sequence with a slot computes"
     assert span >= 1, span
-    start = sequence.planned
-    tokens = tuple(sequence.tokens[start : start + span])
-    continues = not tokens
+    start, known = sequence.planned, sequence.tokens
+    tokens = tuple(known[start : start + span])
     sequence.planned = start + span
-    wants_token = sequence.planned == len(sequence.tokens) + sequence.pending
+    wants_token = start + span == len(known) + sequence.pending
     if wants_token:
         sequence.pending += 1
-    return Entry(sequence.slot, start, tokens, wants_token, continues)
+    return Entry(sequence.slot, start, tokens, wants_token, not tokens)

@@ -108,7 +108,8 @@ class SchedulerSettings:
     decode_batch_size: int | None = None
     """Sequences in one tick of prefills and of decodes, under the mix `separate`."""
     enable_preemption: bool = True
-    """Whether a request of a higher class may displace a running one of a lower class."""
+    """Whether a request of a higher class may displace a running one of a lower class. Preemption
+    for memory, and of background sequences, stays."""
     stall_s_target: float = 0.1
     """What a tick may take under `bounded-stall`. Slower ticks make `adaptive` groups smaller."""
     overtake_s: float = 30.0

@@ -3,6 +3,8 @@
 Each sequence has *known* tokens and *computed* tokens. A tick lets computed catch up with known. A
 sequence that is one token behind is generating; one that is further behind is prefilling. Both are
 computed in the same way. Only the split of the budget, admission and sending ahead tell them apart.
+Where a backend rounds a lone token otherwise (`Traits.decodes_differ`), generated tokens are
+computed again one per tick, which takes as long as it took to make them.
 
     known      tokens[:known_count]           prompt and completion so far
     computed   positions whose keys and values are in the slot, confirmed by an outcome
@@ -31,7 +33,8 @@ class SequenceState(StrEnum):
     WAITING -> RUNNING -> FINISHED
        ^          |
        `----------'  preempted, displaced, paused, or the backend lost its memory
-    and WAITING -> FINISHED if it is cancelled, late, or failed too often.
+    and WAITING -> FINISHED if it is cancelled, late, or failed too often, or was complete when it
+    was accepted.
     """
 
     WAITING = "waiting"
@@ -115,9 +118,10 @@ class Sequence:
     @property
     def wanted_count(self) -> int:
         """Positions that could be planned now, also that of a token in flight."""
-        if len(self.tokens) + self.pending >= self.known_max and self.pending:
+        pending = self.pending
+        if pending and len(self.tokens) + pending >= self.known_max:
             return 0  # its last allowed token is in flight: nothing follows it
-        return len(self.tokens) + self.pending - self.planned
+        return len(self.tokens) + pending - self.planned
 
     @property
     def is_prefilling(self) -> bool:

@@ -3,10 +3,10 @@
 A snapshot is taken before and after every batch. It uses counts and the running sequences, never
 all slots: a tick must not be slower because many prefixes are cached. The detail (which sequence
 holds what, and why others wait) is made on demand, on the thread of the scheduler. Its reasons are
-those that the next admission would find, in the same order.
+in the order of the next admission: what each would find if those before it took no room.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from jitney.core.admission import LOOKAHEAD, Admission
 from jitney.core.prefix import Holding
+from jitney.core.registry import Registry
 from jitney.core.request import Priority, RequestId
 from jitney.core.rules.background import background_of
 from jitney.core.rules.cost import Fit
@@ -61,7 +62,7 @@ class Snapshot:
     counters: Mapping[str, int]
 
     @property
-    def live_count(self) -> int:
+    def unfinished_count(self) -> int:
         """Sequences that have not ended."""
         return self.running_count + self.waiting_count + self.paused_count
 
@@ -148,15 +149,16 @@ class Detail:
 
 
 def describe(admission: Admission, settings: SchedulerSettings, now: float) -> Detail:
-    """Which sequence holds what, and why others wait. Changes nothing."""
-    live = admission.registry
-    ledger = live.memory.ledger
+    """Which sequence holds what, and why others wait. Changes nothing but what prefix look-ups
+    remember."""
+    registry = admission.registry
+    ledger = registry.memory.ledger
     block = ledger.block_tokens
     stretches = tuple(
-        Stretch(start * block, end * block, slots) for start, end, slots in ledger.segments()
+        Stretch(start * block, end * block, slots) for start, end, slots in ledger.runs()
     )
-    owners = {sequence.slot: sequence for sequence in live.running}
-    held = sorted(live.memory.holdings.items())
+    owners = {sequence.slot: sequence for sequence in registry.running}
+    held = sorted(registry.memory.holdings.items())
     slots = tuple(_slot_view(holding, owners.get(slot)) for slot, holding in held)
     return Detail(now, slots, stretches, tuple(_waiting(admission, settings, now)))
 
@@ -176,18 +178,22 @@ def _waiting(admission: Admission, settings: SchedulerSettings, now: float) -> l
     """Looks a prefix up only where the next admission would. Others would be read at every look,
     and once more for each that runs meanwhile (invariant 11)."""
     rows: list[Waiting] = []
-    live = admission.registry
-    everyone = _reason_for_all(admission, settings)
+    registry, held_back = admission.registry, admission.held_back
+    everyone = WaitReason.BUDGET if held_back is None else None
+    # Background sequences give their slots to live ones.
+    running_count = len(registry.running) - len(background_of(registry.running))
+    if running_count >= settings.max_num_seqs:
+        everyone = WaitReason.SLOT
     background = _background_reason(admission, settings) or everyone
     gathered = WaitReason.GROUP
     if settings.strategy is Strategy.CONTINUOUS:
         gathered = WaitReason.WINDOW
     looked_at, is_blocked = 0, False
     memory_full: set[str | None] = set()
-    for sequence in islice(live.queue.ordered(now), WAITING_SHOWN_MAX):
+    for sequence in islice(registry.queue.ordered(now), WAITING_SHOWN_MAX):
         tenant = sequence.request.limited_tenant
         reason = background if sequence.is_background else everyone
-        reason = reason or _reason_held(admission, sequence, gathered)
+        reason = reason or _reason_held(registry, sequence, gathered, held_back or frozenset())
         if reason is None and tenant in memory_full:
             reason = WaitReason.SHARE
         if reason is None and (is_blocked or looked_at >= LOOKAHEAD):
@@ -199,7 +205,7 @@ def _waiting(admission: Admission, settings: SchedulerSettings, now: float) -> l
             if reason is WaitReason.SHARE:
                 memory_full.add(tenant)
         rows.append(_make_waiting(sequence, reason))
-    paused = [each for each in live.paused if each.state is SequenceState.WAITING]
+    paused = [each for each in registry.paused if each.state is SequenceState.WAITING]
     room = WAITING_SHOWN_MAX - len(rows)
     return rows + [_make_waiting(sequence, WaitReason.PAUSED) for sequence in paused[:room]]
 
@@ -216,16 +222,6 @@ def _make_waiting(sequence: Sequence, reason: WaitReason) -> Waiting:
     )
 
 
-def _reason_for_all(admission: Admission, settings: SchedulerSettings) -> WaitReason | None:
-    running = admission.registry.running
-    # Background sequences give their slots to live ones.
-    if len(running) - len(background_of(running)) >= settings.max_num_seqs:
-        return WaitReason.SLOT
-    if admission.held_back is None:
-        return WaitReason.BUDGET
-    return None
-
-
 def _background_reason(admission: Admission, settings: SchedulerSettings) -> WaitReason | None:
     """The reason for all background sequences, if there is one."""
     if admission.is_live_awaited:
@@ -236,29 +232,28 @@ def _background_reason(admission: Admission, settings: SchedulerSettings) -> Wai
 
 
 def _reason_held(
-    admission: Admission, sequence: Sequence, gathered: WaitReason
+    registry: Registry, sequence: Sequence, gathered: WaitReason, held_back: Set[str]
 ) -> WaitReason | None:
     """Why admission passes it over without a look at its prefix; None if it does not."""
-    live = admission.registry
-    if not live.gate.may_join(sequence):
+    if not registry.gate.may_join(sequence):
         return gathered
-    tenant, held_back = sequence.request.limited_tenant, admission.held_back or frozenset()
-    if tenant in live.queue.shares.full:
+    tenant = sequence.request.limited_tenant
+    if tenant in registry.queue.shares.full:
         return WaitReason.SHARE
     if tenant in held_back:
         return WaitReason.BUDGET
-    if sequence.is_suspect and any(other.is_suspect for other in live.running):
+    if sequence.is_suspect and any(other.is_suspect for other in registry.running):
         return WaitReason.TRIAL
     return None
 
 
 def _reason_of_memory(admission: Admission, sequence: Sequence) -> WaitReason:
-    live = admission.registry
-    match = live.memory.find(sequence)
+    registry = admission.registry
+    match = registry.memory.find(sequence)
     if match.is_awaited:
         return WaitReason.PREFIX
-    if sequence.request.limited_tenant is not None and not live.memory_shares.has_room(
-        sequence, match, live.running
+    if sequence.request.limited_tenant is not None and not registry.memory_shares.has_room(
+        sequence, match, registry.running
     ):
         return WaitReason.SHARE
     return WaitReason.NEXT if admission.has_memory(sequence, match) else WaitReason.MEMORY

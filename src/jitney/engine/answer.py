@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from jitney.core.batch import FaultKind, TokenLogprob
 from jitney.core.events import FinishReason
 from jitney.core.request import Request
+from jitney.core.value import value
 from jitney.errors import JitneyError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Delta:
     """New text of one completion, with its tokens.
 

@@ -192,7 +192,10 @@ class Collector:
         track.tokens.append(event.token)
         if event.logprob is not None:
             track.logprobs.append(event.logprob)
-        text = self._text_of(track, event.token)
+        if track.matcher is None:
+            text = track.detokenizer.push(event.token)
+        else:
+            text = self._text_of(track, event.token)
         if text:
             self._send(track, text, event.at)
         if track.matched is not None:
@@ -207,19 +210,19 @@ class Collector:
         if not self.mailbox.streams:
             return
         sent_count, track.sent_count = track.sent_count, len(track.tokens)
-        delta = Delta(
-            index=track.index,
-            text=text,
-            tokens=tuple(track.tokens[sent_count:]),
-            logprobs=tuple(
-                track.logprobs[0 if self.mailbox.is_bounded else sent_count - track.resumed_count :]
-            ),
-            finish_reason=None if end is None else end.reason,
-            stop_reason=None if end is None else end.stop_reason,
-        )
-        self.mailbox.put(delta, at)
-        if self.mailbox.is_bounded:
-            track.logprobs.clear()
+        tokens = tuple(track.tokens[sent_count:])
+        logprobs: tuple[TokenLogprob, ...] = ()
+        if track.logprobs:
+            if self.mailbox.is_bounded:
+                logprobs = tuple(track.logprobs)
+                track.logprobs.clear()
+            else:
+                logprobs = tuple(track.logprobs[sent_count - track.resumed_count :])
+        if end is None:
+            self.mailbox.put(Delta(track.index, text, tokens, logprobs), at)
+        else:
+            ending = Delta(track.index, text, tokens, logprobs, end.reason, end.stop_reason)
+            self.mailbox.put(ending, at)
 
     def _finish(self, track: _Track, event: FinishEvent) -> None:
         text = "" if track.matched is not None else self._flush(track)

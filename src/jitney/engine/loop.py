@@ -200,7 +200,7 @@ class Loop:
 
     def _idle(self) -> None:
         if not self._tick.has_work and not self._is_checked:
-            self._tick.check()
+            self._tick.check_sample()
             self._is_checked = True
         now = self._clock.now()
         if now - self._backend_checked_at >= IDLE_S_MAX:

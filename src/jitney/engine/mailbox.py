@@ -16,9 +16,10 @@ A reader that does not want to wait can set a listener (`listen`), and fetches w
 """
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from enum import Enum
 
 from jitney.core import limits
@@ -38,21 +39,23 @@ class Awaited(Enum):
     ENDING = "did not end"
 
 
-@dataclass(slots=True)
 class _Unread:
     """Unread deltas of one completion."""
 
-    since: float
-    size: int = 0
-    """Estimated bytes; counted only if the mailbox is bounded."""
-    deltas: list[Delta] = field(default_factory=list)
+    __slots__ = ("deltas", "since", "size")
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+        self.size = 0
+        """Estimated bytes; counted only if the mailbox is bounded."""
+        self.deltas: list[Delta] = []
 
 
 class Mailbox:
     """Between the engine thread and one reader. With `streams=False` it keeps only the ending."""
 
     def __init__(self, *, streams: bool = True, is_bounded: bool = False) -> None:
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self.streams = streams
         self.is_bounded = is_bounded
         self._size = 0
@@ -61,7 +64,8 @@ class Mailbox:
         self._unread: dict[int, _Unread] = {}
         self._ending: Ending | None = None
         self._awaited: Awaited | None = None
-        self._sleeper: asyncio.Future[None] | None = None
+        self._waker: Callable[[], None] | None = None
+        """Wakes the reader that waits, once what it awaits is there."""
         self._listener: Callable[[], None] | None = None
         self._has_listener = False
 
@@ -72,7 +76,7 @@ class Mailbox:
 
     def accept(self) -> None:
         """The scheduler accepted the request. It will end exactly once."""
-        with self._changed:
+        with self._lock:
             assert not self._accepted, "accepted twice"
             self._accepted = True
             self._wake()
@@ -81,18 +85,20 @@ class Mailbox:
         """Add a delta for the reader. Engine thread; never waits."""
         if not self.streams:
             return
-        with self._changed:
+        with self._lock:
             if self._abandoned:
                 return
             assert self._ending is None, "a delta after the ending"
             unread = self._unread.get(delta.index)
             if unread is None:
                 unread = self._unread[delta.index] = _Unread(at)
-            is_over = bool(unread.deltas) and unread.deltas[-1].finish_reason is not None
-            assert not is_over, f"a delta after the end of completion {delta.index}"
-            unread.deltas.append(delta)
-            if len(unread.deltas) == DELTAS_MAX:
-                unread.deltas = [_merged(unread.deltas)]
+            deltas = unread.deltas
+            if deltas:
+                is_over = deltas[-1].finish_reason is not None
+                assert not is_over, f"a delta after the end of completion {delta.index}"
+            deltas.append(delta)
+            if len(deltas) == DELTAS_MAX:
+                unread.deltas = [_merged(deltas)]
             if self.is_bounded:
                 size = _size(delta)
                 unread.size += size
@@ -103,14 +109,14 @@ class Mailbox:
         """Whether too much is unread, and for too long. Engine thread."""
         if self._size <= limits.UNREAD_BYTES_MAX:
             return False
-        with self._changed:
+        with self._lock:
             # In order of age: a completion that was fetched is added again at the end.
             oldest = next(iter(self._unread.values()), None)
             return oldest is not None and now - oldest.since > limits.UNREAD_S_MAX
 
     def end(self, ending: Ending) -> None:
         """Add the ending. Engine thread; never waits."""
-        with self._changed:
+        with self._lock:
             if self._abandoned:
                 return
             assert self._ending is None, "a second ending"
@@ -119,7 +125,7 @@ class Mailbox:
 
     def abandon(self, error: JitneyError) -> None:
         """Any thread: end with this error, because the engine thread is stuck in native code."""
-        with self._changed:
+        with self._lock:
             if self._ending is not None:
                 return
             self._abandoned = True
@@ -127,32 +133,36 @@ class Mailbox:
             self._wake()
 
     def wait(self, awaited: Awaited, timeout: float | None = None) -> None:
-        """Block this thread until it is there. Raises TimeoutError."""
-        with self._changed:
-            if self._is_ready(awaited):
-                return
-            self._claim(awaited)
-            try:
-                if not self._changed.wait_for(lambda: self._is_ready(awaited), timeout):
-                    raise TimeoutError(f"The request {awaited.value} within {timeout:g} s")
-            finally:
-                self._awaited = None
+        """Block this thread until it is there. Raises TimeoutError.
+
+        The thread sleeps on a lock of its own. An interrupt may end that sleep at any moment; one
+        that ends the wait for a condition may leave its lock open, and the next exit breaks.
+        """
+        asleep = threading.Lock()
+        asleep.acquire()
+        wake = asleep.release
+        try:
+            limit_s = -1 if timeout is None else max(0, timeout)
+            if self._begin_wait(awaited, wake) and not asleep.acquire(timeout=limit_s):
+                raise TimeoutError(f"The request {awaited.value} within {timeout:g} s")
+        finally:
+            self._end_wait(wake)
 
     async def wait_async(self, awaited: Awaited) -> None:
         """The same for a task of an event loop. The task may use `asyncio.timeout`."""
         loop = asyncio.get_running_loop()
-        with self._changed:
-            if self._is_ready(awaited):
-                return
-            self._claim(awaited)
-            sleeper: asyncio.Future[None] = loop.create_future()
-            self._sleeper = sleeper
+        sleeper: asyncio.Future[None] = loop.create_future()
+
+        def wake() -> None:
+            # A closed loop has no reader any more.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(_wake_sleeper, sleeper)
+
         try:
-            await sleeper
+            if self._begin_wait(awaited, wake):
+                await sleeper
         finally:
-            with self._changed:
-                self._awaited = None
-                self._sleeper = None
+            self._end_wait(wake)
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Call `listener` once when there is something to fetch; at once if there is already.
@@ -160,7 +170,7 @@ class Mailbox:
         It is called on the thread that puts, mostly the engine thread. So it must be quick and must
         not use this mailbox. From now on deltas are for `fetch` only.
         """
-        with self._changed:
+        with self._lock:
             self._has_listener = True
             self._listener = listener
             self._call_listener()
@@ -170,7 +180,7 @@ class Mailbox:
 
         None if nothing is new.
         """
-        with self._changed:
+        with self._lock:
             if self._unread:
                 index = next(iter(self._unread))
                 unread = self._unread.pop(index)
@@ -206,10 +216,21 @@ class Mailbox:
             yield item
         item.raise_error()
 
-    def _claim(self, awaited: Awaited) -> None:
-        if self._awaited is not None:
-            raise RuntimeError("Two readers wait on one handle; a request has a single reader.")
-        self._awaited = awaited
+    def _begin_wait(self, awaited: Awaited, waker: Callable[[], None]) -> bool:
+        """Have the reader woken when it is there; false if it is there already."""
+        with self._lock:
+            if self._is_ready(awaited):
+                return False
+            if self._waker is not None:
+                raise RuntimeError("Two readers wait on one handle; a request has a single reader.")
+            self._awaited, self._waker = awaited, waker
+            return True
+
+    def _end_wait(self, waker: Callable[[], None]) -> None:
+        """This reader waits no more."""
+        with self._lock:
+            if self._waker is waker:
+                self._awaited = self._waker = None
 
     def _refuse_second_reader(self) -> None:
         if self._has_listener:
@@ -233,17 +254,10 @@ class Mailbox:
         if self._listener is not None:
             self._call_listener()
         # A reader that waits for the ending is not woken for every token: waking is expensive.
-        if self._awaited is None or not self._is_ready(self._awaited):
-            return
-        if self._sleeper is None:
-            self._changed.notify_all()
-            return
-        sleeper, self._sleeper = self._sleeper, None
-        try:
-            sleeper.get_loop().call_soon_threadsafe(_wake_sleeper, sleeper)
-        except RuntimeError:
-            # The event loop was closed, so there is no reader any more.
-            return
+        if self._awaited is not None and self._is_ready(self._awaited):
+            assert self._waker is not None, "somebody waits"
+            waker, self._waker, self._awaited = self._waker, None, None
+            waker()
 
 
 def _merged(deltas: list[Delta]) -> Delta:

@@ -12,7 +12,7 @@ import logging
 import threading
 from dataclasses import dataclass
 
-from jitney.core.batch import Batch, Outcome
+from jitney.core.batch import Outcome
 from jitney.core.events import PreemptEvent, StartEvent
 from jitney.core.request import Request
 from jitney.core.rules.cost import Fit
@@ -145,18 +145,25 @@ def record_preempted(event: PreemptEvent) -> RequestPreempted:
 def members_of(planned: PlannedBatch, outcome: Outcome) -> tuple[Member, ...]:
     """The sequences of the batch, without those that have ended: their result is dropped. Call it
     before the outcome is applied."""
-    members: list[Member] = []
     parts = zip(planned.sequences, planned.batch.entries, outcome.samples, strict=True)
-    for sequence, entry, sample in parts:
-        if sequence.state is not SequenceState.FINISHED:
-            request_id, place = sequence.request.id, (entry.slot, entry.start, entry.length)
-            has_token = sample.token is not None and sample.fault is None
-            members.append(Member(request_id, sequence.index, *place, has_token))
-    return tuple(members)
+    return tuple(
+        [
+            Member(
+                sequence.request.id,
+                sequence.index,
+                entry.slot,
+                entry.start,
+                len(entry.tokens) or 1,
+                sample.token is not None and sample.fault is None,
+            )
+            for sequence, entry, sample in parts
+            if sequence.state is not SequenceState.FINISHED
+        ]
+    )
 
 
 def record_tick(
-    batch: Batch,
+    planned: PlannedBatch,
     outcome: Outcome,
     members: tuple[Member, ...],
     snapshot: Snapshot,
@@ -164,24 +171,18 @@ def record_tick(
     times: tuple[float, float],
 ) -> TickRecord:
     """The record of a batch that was carried out; `times` are those of its beginning and end."""
-    token_count = decode_tokens = sampled_tokens = 0
-    for entry in batch.entries:
-        length = entry.length
-        token_count += length
-        decode_tokens += entry.wants_token and length == 1
-    for member in members:
-        sampled_tokens += member.samples
+    token_count, decode_tokens = planned.token_count, planned.decode_count
     return TickRecord(
         at=times[1],
-        number=batch.number,
-        batch_size=len(batch.entries),
+        number=planned.batch.number,
+        batch_size=len(planned.batch.entries),
         decode_tokens=decode_tokens,
         prefill_tokens=token_count - decode_tokens,
         active_slots=snapshot.running_count,
         queue_depth=snapshot.waiting_count,
         kv_used=snapshot.kv_used,
         kv_cached=snapshot.kv_cached,
-        sampled_tokens=sampled_tokens,
+        sampled_tokens=[each.samples for each in members].count(True),
         preempted_count=preempted_count,
         forward_ms=outcome.seconds * 1e3,
         decode_ms=_decodes_s(outcome.seconds, decode_tokens, token_count, snapshot.fit) * 1e3,

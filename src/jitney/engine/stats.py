@@ -93,7 +93,7 @@ class Stats:
     """Requests that ended with an error."""
     refused_requests: int = _read(lambda sums: sums.refused.total(), counts="refused")
     """Requests that were not accepted; not part of `total_requests`."""
-    live_requests: int = _read(lambda sums: sums.live_count)
+    live_requests: int = _read(lambda sums: sums.unfinished_count)
     """Requests that were accepted and have not ended."""
     slot_count: int = _read(lambda sums: sums.snapshot.slot_count)
     """Sequences that may run at once: `max_num_seqs`."""
@@ -209,7 +209,7 @@ class Statistics:
         return self.ended["stop"] + self.ended["length"]
 
     @property
-    def live_count(self) -> int:
+    def unfinished_count(self) -> int:
         """Requests that were accepted and have not ended."""
         return self.accepted - sum(self.ended.values())
 
@@ -291,7 +291,7 @@ class Statistics:
             # While all are paused, the engine is not busy.
             if not snapshot.running_count and not snapshot.waiting_count:
                 self._stop_busy(now)
-            elif self.busy_since is None and self.live_count:
+            elif self.busy_since is None and self.unfinished_count:
                 self.busy_since = now
 
     def stalled_s(self, now: float) -> float:
@@ -340,8 +340,8 @@ class Statistics:
         elif ending in ("stop", "length"):
             self.latency_count += 1
             self.latency_ms += record.duration_ms
-        assert self.live_count >= 0, "more requests ended than were accepted"
-        if self.live_count == 0:
+        assert self.unfinished_count >= 0, "more requests ended than were accepted"
+        if self.unfinished_count == 0:
             self._stop_busy(record.at)
 
     def _stop_busy(self, now: float) -> None:

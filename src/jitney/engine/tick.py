@@ -1,8 +1,8 @@
 """One tick of the engine: expire, plan, execute, apply, collect, deliver.
 
 It runs on one thread and waits only for the backend. In production the engine thread calls it; in
-tests, a simulator with a virtual clock. Only this module changes the scheduler and the collectors.
-Batches in flight are kept in `jitney.engine.in_flight`.
+tests, a simulator with a virtual clock. Only this module changes the scheduler (but for
+`stop_gathering`) and the collectors. Batches in flight are kept in `jitney.engine.in_flight`.
 
 After a failure or a wrong answer of the backend, the backend is reset, and every running sequence
 is computed again from its tokens (invariant 10).
@@ -23,6 +23,7 @@ from jitney.core.events import (
     PreemptEvent,
     PreemptReason,
     StartEvent,
+    TokenEvent,
 )
 from jitney.core.request import Priority, Request, RequestId
 from jitney.core.rules.pauses import PauseOutcome
@@ -117,11 +118,11 @@ class Tick:
             self._collect(self._scheduler.finish(request.id, index, FinishReason.STOP, now), now)
 
     def cancel(self, request_id: RequestId, mailbox: Mailbox | None = None) -> None:
-        """Cancel a request. Its caller gets the ending in the next tick. An unknown one is ignored.
+        """Cancel a request. An unknown one is ignored.
 
-        The ending comes later because many may be cancelled at once, and a measurement is needed
-        before. With a mailbox, only the request of that mailbox is cancelled: another request may
-        have the id now.
+        Its caller gets the ending at the end of this tick, or at the start of the next: many may be
+        cancelled at once, and a measurement is needed before. With a mailbox, only the request of
+        that mailbox is cancelled: another request may have the id now.
         """
         if self.stopped is None and not self._is_of_another(request_id, mailbox):
             now = self._clock.now()
@@ -188,8 +189,7 @@ class Tick:
         self._collect(self._scheduler.apply(planned, outcome, now), now)
         snapshot, preempted_count = self._measure(), self._preempted_count
         self._preempted_count = 0
-        batch = planned.batch
-        self._record(record_tick(batch, outcome, members, snapshot, preempted_count, times))
+        self._record(record_tick(planned, outcome, members, snapshot, preempted_count, times))
         self._deliver(now)
         return True
 
@@ -222,8 +222,17 @@ class Tick:
     def check(self) -> None:
         """Recount everything. Raises AssertionError if something is wrong."""
         self._scheduler.check()
+        self._check_live()
+
+    def check_sample(self) -> None:
+        """A part of `check` in bounded time, for an engine that becomes idle: a request that comes
+        meanwhile waits for it."""
+        self._scheduler.check_sample()
+        self._check_live()
+
+    def _check_live(self) -> None:
         count = len(self._collectors) + len(self._ended)
-        assert self.statistics.live_count == count, "requests were lost or doubled"
+        assert self.statistics.unfinished_count == count, "requests were lost or doubled"
 
     def stop(self, error: EngineError) -> None:
         """End every unfinished request with this error, once. There will be no more ticks."""
@@ -320,12 +329,8 @@ class Tick:
         for event in events:
             collector = self._collectors.get(event.request_id)
             assert collector is not None, f"an event of an unknown request: {event}"
-            if isinstance(event, StartEvent) and not collector.is_started:
-                self._record(record_started(collector.request, collector.sent_at, event))
-            elif isinstance(event, PreemptEvent):
-                self._preempted_count += event.reason is not PreemptReason.PAUSED
-                self._memory_preempted_count += event.reason.is_of_memory
-                self._record(record_preempted(event))
+            if not isinstance(event, TokenEvent):
+                self._note(event, collector)
             verdict = collector.push(event)
             if verdict is not None:
                 verdicts.append((event.request_id, event.index, verdict))
@@ -341,6 +346,15 @@ class Tick:
                 self._collect(self._scheduler.cancel(request_id, now), now)
             elif not collector.is_finished(index):
                 self._collect(self._scheduler.finish(request_id, index, verdict, now), now)
+
+    def _note(self, event: Event, collector: Collector) -> None:
+        """Record a start or a preemption, before the collector has it."""
+        if isinstance(event, StartEvent) and not collector.is_started:
+            self._record(record_started(collector.request, collector.sent_at, event))
+        elif isinstance(event, PreemptEvent):
+            self._preempted_count += event.reason is not PreemptReason.PAUSED
+            self._memory_preempted_count += event.reason.is_of_memory
+            self._record(record_preempted(event))
 
     def _deliver(self, now: float) -> None:
         """Give ended requests their endings. They are counted first, so a caller finds them

@@ -10,25 +10,24 @@ Several prompts are one call: when the engine refuses one, the others are cancel
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
 from jitney.core.events import FinishReason
-from jitney.engine.answer import Answer, Usage
+from jitney.engine.answer import Answer, Ending, Usage
 from jitney.errors import DeadlineExceeded, Draining
 from jitney.server import limits
 from jitney.server.admission.calls import Call, Handles, LiveRequest, deadline_passed
 from jitney.server.error_object import Refusal, refusal_of
 from jitney.server.openai.bodies import CompletionBody
 from jitney.server.openai.chat_body import ChatBody
-from jitney.server.openai.replies import Json, Reply, dump_json, dump_slices
+from jitney.server.openai.replies import Reply, dump_json, dump_slices
 from jitney.server.openai.translate import prepare_reply
 from jitney.server.service import Service
 
 T = TypeVar("T")
-Chunks = list[Json]
 
 _CONSTRAINTS = {"response_format", "tools", "structured_outputs"}
 _OPENAI_REASONS = (None, FinishReason.STOP, FinishReason.LENGTH)
@@ -82,12 +81,18 @@ class Generation:
         self._handles: Handles = []
         self._token_count = 0
         """Of all deltas so far."""
+        self._open = list(range(len(reply.requests)))
+        """The places of the requests whose end was not read yet."""
+        self._cut: set[int] = set()
+        """The places of those that ended without a name in OpenAI's interface."""
+        self._failure: Exception | None = None
+        """To be raised by the next `read`."""
 
     async def whole(self) -> bytes:
         """Send the requests, and write the reply as JSON when they have ended. Raises any error of
         theirs, and all that `running` raises."""
         with self.running():
-            await self._wait_accepted()
+            await self.wait_accepted()
             answers = [await handle.result_async() for handle in self._handles]
         if any(each.was_cancelled for each in answers):
             raise self._cancelled()
@@ -95,10 +100,42 @@ class Generation:
             return await asyncio.to_thread(lambda: dump_slices(self.reply.whole(answers)).encode())
         return dump_json(self.reply.whole(answers)).encode()
 
-    def chunks(self) -> AsyncGenerator[Chunks, None]:
-        """The chunks of a stream as they come, within `running`. Raises the error of any request at
-        the end."""
-        return self._read(0) if len(self.reply.requests) == 1 else self._read_all()
+    async def wait_accepted(self) -> None:
+        """Wait until the engine has accepted all of several requests. Raises any refusal."""
+        if len(self._handles) > 1:
+            for handle in self._handles:
+                await handle.wait_accepted_async()
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Have `listener` called once `read` has something new; on the engine thread, so it must be
+        quick."""
+        if self._failure is not None:
+            listener()
+        for place in self._open:
+            self._handles[place].listen(listener)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether `read` has given the last event of each request."""
+        return not self._open and self._failure is None
+
+    def read(self) -> bytes:
+        """The new events of a stream, within `running`; those of a slow reader are merged.
+
+        Raises the error of a request, once everything before it was read. An end without a name in
+        OpenAI's interface is one.
+        """
+        if self._failure is not None:
+            raise self._failure
+        found: list[bytes] = []
+        try:
+            for place in tuple(self._open):
+                self._read(place, found)
+        except Exception as error:
+            if not any(found):
+                raise
+            self._failure = error
+        return b"".join(found)
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
@@ -156,52 +193,24 @@ class Generation:
         """The usage of each request that has ended."""
         return [each.usage for each in self.answers()]
 
-    async def _wait_accepted(self) -> None:
-        """Wait until the engine has accepted all of several requests. Raises any refusal."""
-        if len(self._handles) > 1:
-            for handle in self._handles:
-                await handle.wait_accepted_async()
-
-    async def _read_all(self) -> AsyncGenerator[Chunks, None]:
-        await self._wait_accepted()
-        # One place for each request: when the reader is slow, the engine merges further deltas.
-        queue: asyncio.Queue[Chunks | Exception | None] = asyncio.Queue(len(self._handles))
-        tasks = [
-            asyncio.create_task(_pump(self._read(place), queue))
-            for place in range(len(self._handles))
-        ]
-        try:
-            open_count = len(tasks)
-            while open_count:
-                item = await queue.get()
-                if item is None:
-                    open_count -= 1
-                elif isinstance(item, Exception):
-                    raise item
-                else:
-                    yield item
-        finally:
-            for task in tasks:
-                task.cancel()
-
-    async def _read(self, place: int) -> AsyncGenerator[Chunks, None]:
-        """Chunks of one request. An end without a name in OpenAI's interface raises an error."""
-        is_cut = False
-        async for delta in self._handles[place]:
-            if delta.finish_reason not in _OPENAI_REASONS:
-                is_cut = True
-                if not (delta.text or delta.tokens):
+    def _read(self, place: int, found: list[bytes]) -> None:
+        """Add the new events of one request."""
+        handle = self._handles[place]
+        while (item := handle.fetch()) is not None:
+            if isinstance(item, Ending):
+                self._open.remove(place)
+                item.raise_error()
+                # A fleet cancels without a delta that says so.
+                if place in self._cut or (item.answer is not None and item.answer.was_cancelled):
+                    raise self._cancelled()
+                return
+            if item.finish_reason not in _OPENAI_REASONS:
+                self._cut.add(place)
+                if not (item.text or item.tokens):
                     continue
-                delta = replace(delta, finish_reason=None, stop_reason=None)
-            self._token_count += len(delta.tokens)
-            # Some deltas add nothing yet, such as half a tool call.
-            if chunks := self.reply.chunks(place, delta, self._token_count):
-                yield chunks
-        # A fleet cancels without a delta that says so.
-        ending = self._handles[place].ending
-        ended = None if ending is None else ending.answer
-        if is_cut or (ended is not None and ended.was_cancelled):
-            raise self._cancelled()
+                item = replace(item, finish_reason=None, stop_reason=None)
+            self._token_count += len(item.tokens)
+            found.append(self.reply.events(place, item, self._token_count))
 
     def _cancelled(self) -> Exception:
         """The error for a request that ended and was not cancelled here."""
@@ -224,15 +233,3 @@ def _is_large(answers: list[Answer]) -> bool:
         if params.prompt_logprobs is not None:
             count += len(each.request.prompt) * (params.prompt_logprobs + 2)
     return count > limits.INLINE_VALUES_MAX
-
-
-async def _pump(
-    chunks: AsyncGenerator[Chunks, None], queue: "asyncio.Queue[Chunks | Exception | None]"
-) -> None:
-    try:
-        async for item in chunks:
-            await queue.put(item)
-    except Exception as error:
-        await queue.put(error)
-    else:
-        await queue.put(None)

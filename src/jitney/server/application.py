@@ -35,7 +35,14 @@ from jitney.server.observe.monitor import Monitor
 from jitney.server.openai.replies import VERSION
 from jitney.server.page import page_routes as page
 from jitney.server.page.state import PageState
-from jitney.server.routes import BODIES, REFERENCE, STATE_PATHS, make_router, make_state_router
+from jitney.server.routes import (
+    BODIES,
+    REFERENCE,
+    STATE_PATHS,
+    AnswerRoutes,
+    make_router,
+    make_state_router,
+)
 from jitney.server.service import Loaded, Service
 
 _log = logging.getLogger("jitney.server")
@@ -206,9 +213,10 @@ def create_app(service: Service, monitor: Monitor, batches: Batches | None) -> F
         },
     )
     state = PageState(service, monitor)
+    answers = make_router(service)
     routers = [
         make_state_router(service),
-        make_router(service),
+        answers,
         steering.make_router(service),
         page.make_monitoring_router(service, monitor, state),
         page.make_page_router(service, monitor, state),
@@ -219,6 +227,7 @@ def create_app(service: Service, monitor: Monitor, batches: Batches | None) -> F
         monitor.metrics.attach_other(partial(collect_batches, batches))
     for router in routers:
         app.include_router(router)
+    app.add_middleware(AnswerRoutes, routes=answers.routes)
     app.add_middleware(AccessCheck, service=service, open_paths=STATE_PATHS | page.OPEN_PATHS)
     if service.settings.cors_origin:
         app.add_middleware(Cors, origins=service.settings.cors_origin)

@@ -10,17 +10,16 @@ test_rows_clients.py.
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from jitney.errors import QueueFull
 from jitney.server import limits
-from jitney.server.answer_call import Chunks, Generation
+from jitney.server.answer_call import Generation
 from jitney.server.error_object import ClientLeft, refusal_for
 from jitney.server.http.body_reader import wait_disconnect
-from jitney.server.openai.replies import dump_json
+from jitney.server.openai.replies import event
 
 _DONE = b"data: [DONE]\n\n"
 _PING = b": ping\n\n"
@@ -30,11 +29,6 @@ _EVENT_HEADERS = {
     "x-accel-buffering": "no",
 }
 """The last one asks nginx to pass events on as they come."""
-
-
-def frame(value: dict[str, Any]) -> bytes:  # Any: a JSON value
-    """One server-sent event with a JSON object in it."""
-    return b"data: " + dump_json(value).encode() + b"\n\n"
 
 
 async def whole_response(generation: Generation, receive: Receive) -> Response:
@@ -104,31 +98,34 @@ class EventStream(Response):
         del self.headers["content-length"]
         self._generation = generation
         self._service = generation.service
-        self._chunks = generation.chunks()
-        self._first: asyncio.Future[Chunks] | None = None
         self._running = contextlib.ExitStack()
+        self._turn: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        """Ends when the task of this response has something to do: events that could not be written
+        at once, no events after the last, or an error."""
+        self._write: Callable[[bytes], bool] | None = None
+        """Writes events unless the client is slow; None before the headers are sent."""
         self._send: Callable[[bytes], Awaitable[None]] | None = None
         self._sent_at = 0.0
 
     async def open(self, receive: Receive) -> None:
-        """Wait for the first chunk, or for a limited time. Raises errors until then."""
+        """Wait for the first events, or for a limited time. Raises errors until then."""
         try:
             self._running.enter_context(self._generation.running())
             self._running.enter_context(_watched(self._generation, receive, self._ping))
-            # A future, because a wait for it can time out while it goes on.
-            self._first = asyncio.ensure_future(anext(self._chunks))
-            await self._wait_first(self._first)
+            await self._generation.wait_accepted()
+            self._listen()
+            await self._wait_first()
         except BaseException:
-            await self._close()
+            self._close()
             raise
 
-    async def _wait_first(self, first: asyncio.Future[Chunks]) -> None:
+    async def _wait_first(self) -> None:
         waited_s = 0.0
         while waited_s < limits.ACCEPT_S_MAX:
-            await asyncio.wait({first}, timeout=limits.HEADERS_WAIT_S)
+            await asyncio.wait({self._turn}, timeout=limits.HEADERS_WAIT_S)
             waited_s += limits.HEADERS_WAIT_S
-            if first.done():
-                first.result()
+            if self._turn.done():
+                self._turn.result()
                 return
             if self._generation.is_accepted:
                 return
@@ -138,46 +135,67 @@ class EventStream(Response):
             limits.ACCEPT_S_MAX,
         )
 
+    def _listen(self) -> None:
+        calls = self._service.loop_calls
+        self._generation.listen(lambda: calls.call(self._write_news))
+
+    def _write_news(self) -> None:
+        """Write the new events. No task runs for that: there are many streams, and each has news at
+        every tick."""
+        if self._turn.done():
+            return
+        try:
+            events = self._generation.read()
+            if events and (self._write is None or not self._write(events)):
+                self._turn.set_result(events)
+            elif self._generation.is_over:
+                self._turn.set_result(b"")
+            else:
+                self._listen()
+        except Exception as error:
+            self._turn.set_exception(error)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send all events."""
         # Our own protocol has this, beyond ASGI.
         write_piece = scope.get("extensions", {}).get("jitney.write_piece")
 
-        async def send_body(body: bytes, more_body: bool = True) -> None:
+        def write(events: bytes) -> bool:
             self._sent_at = self._service.clock.now()
-            if more_body and write_piece is not None and write_piece(body):
-                return
-            await send({"type": "http.response.body", "body": body, "more_body": more_body})
+            return write_piece is not None and write_piece(events)
+
+        async def send_body(body: bytes, more_body: bool = True) -> None:
+            if not (more_body and write(body)):
+                await send({"type": "http.response.body", "body": body, "more_body": more_body})
 
         try:
             self.headers.update(_queue_headers(self._generation))
             start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
             await send(start)
-            self._send = send_body
+            self._send, self._write = send_body, write
             closing = await self._run(send_body)
             # No ping after the end.
             self._send = None
             await send_body(closing, more_body=False)
         finally:
             self._send = None
-            await self._close()
+            self._close()
 
     async def _run(self, send_body: Callable[[bytes], Awaitable[None]]) -> bytes:
-        """Send all chunks, and return the bytes to send last."""
-        first, generation = self._first, self._generation
-        assert first is not None, "The stream is open"
+        """Send all events, and return the bytes to send last."""
+        generation = self._generation
         try:
-            chunks: Chunks | None = await first
-            while chunks is not None:
-                await send_body(b"".join(map(frame, chunks)))
-                chunks = await anext(self._chunks, None)
+            while events := await self._turn:
+                await send_body(events)
+                self._turn = asyncio.get_running_loop().create_future()
+                self._write_news()
             if not generation.reply.wants_usage:
                 return _DONE
-            return frame(generation.reply.usage_chunk(generation.usages())) + _DONE
+            return event(generation.reply.usage_chunk(generation.usages())) + _DONE
         except ClientLeft:
             return b""
         except Exception as error:
-            return frame(refusal_for(error, generation.call.id).body)
+            return event(refusal_for(error, generation.call.id).body)
 
     async def _ping(self) -> None:
         """Send a comment when nothing else was sent for a long time."""
@@ -185,10 +203,8 @@ class EventStream(Response):
         if self._send is not None and idle_s >= limits.PING_S:
             await self._send(_PING)
 
-    async def _close(self) -> None:
-        if self._first is not None and not self._first.done():
-            self._first.cancel()
-            with contextlib.suppress(BaseException):
-                await self._first
-        await self._chunks.aclose()
+    def _close(self) -> None:
+        if not self._turn.cancel():
+            # An error that nobody asks for any more is no news for the log.
+            self._turn.exception()
         self._running.close()

@@ -5,6 +5,7 @@ threads, the bodies, and the calls that are being answered.
 """
 
 import asyncio
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,6 +23,7 @@ from jitney.server.admission.calls import CallPlaces, LiveCalls
 from jitney.server.admission.keys import KeyRing
 from jitney.server.admission.worker_threads import WorkerThreads
 from jitney.server.http.body_reader import BodyReader
+from jitney.server.loop_calls import LoopCalls
 from jitney.text.chat_template import ChatTemplate
 
 
@@ -94,6 +96,11 @@ class Service:
         self.created = now_s()
         self.is_stopping = False
         engine.observe(self.live_calls.take)
+
+    @functools.cached_property
+    def loop_calls(self) -> LoopCalls:
+        """Calls from other threads to the event loop. First asked for on it."""
+        return LoopCalls()
 
     @property
     def vocabulary(self) -> Vocabulary:

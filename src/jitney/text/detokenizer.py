@@ -23,12 +23,19 @@ class Detokenizer:
         self._pieces = vocabulary.pieces
         self._skipped = vocabulary.control if skip_special else frozenset()
         self._decoder = _DECODER("replace")
+        self._is_within = False
+        """Whether the last piece ended within a character, or may have."""
 
     def push(self, token: int) -> str:
         """The characters that this token completes."""
         if token in self._skipped or token >= len(self._pieces):
             return ""
-        return self._decoder.decode(self._pieces[token])
+        piece = self._pieces[token]
+        if not self._is_within and piece.isascii():
+            return piece.decode("ascii")  # so it is for most tokens, and the decoder is slow
+        text = self._decoder.decode(piece)
+        self._is_within = bool(self._decoder.getstate()[0])
+        return text
 
     def flush(self) -> str:
         """The text that was held back; call it after the last token."""

@@ -15,15 +15,6 @@ from tests.e2e.server.harness import MODEL, WAIT_S, Running, World, check_error,
 from tests.e2e.server.pace import SLOW, Gated
 
 KEYS = {name: f"secret-of-{name}" for name in ("one", "two")}
-BATCH_STATS = {
-    "total_requests", "total_batches", "avg_batch_size", "avg_latency_ms", "avg_queue_time_ms",
-    "requests_per_second", "tokens_per_second", "current_queue_size", "peak_queue_size",
-    "timeout_count", "error_count",
-}  # fmt: skip
-CONTINUOUS_BATCHING_STATS = {
-    "total_requests", "completed_requests", "queued_requests", "avg_batch_size",
-    "avg_wait_time_ms", "gpu_utilization",
-}  # fmt: skip
 ALWAYS = {"id", "id_task", "n_ctx", "speculative", "is_processing", "jitney"}
 BUSY = ALWAYS | {
     "n_prompt_tokens", "n_prompt_tokens_processed", "n_prompt_tokens_cache", "params",
@@ -62,7 +53,6 @@ def test_every_statistic_is_told_under_its_name(server: Running) -> None:
     usages = [server.complete(f"prompt {at}").json()["usage"] for at in range(3)]
     told = server.get("/stats").json()
     assert set(told) == {each.name for each in fields(Stats)}
-    assert set(told) >= BATCH_STATS | CONTINUOUS_BATCHING_STATS
     assert told["completed_requests"] == told["total_requests"] == 3
     assert told["completion_tokens"] == sum(each["completion_tokens"] for each in usages)
     assert told["idle_slots"] == told["slot_count"] == 8

@@ -103,21 +103,6 @@ TOOLS: Any = [WEATHER, CLOCK]
 
 
 @pytest.mark.parametrize("choice", ["required", NAMED])
-@pytest.mark.parametrize("max_tokens", [1, 5, 14, 24, 40])
-def test_an_enforced_call_that_is_cut_off_is_no_content(
-    client: OpenAI, choice: Any, max_tokens: int
-) -> None:
-    """Guards against markup that is taken for an answer, where none can be."""
-    wanted = {"tools": TOOLS, "tool_choice": choice, "max_tokens": max_tokens}
-    reply = chat(client, "what is the weather?", **wanted).choices[0]
-    assert reply.finish_reason == "length"
-    assert reply.message.content is None
-    chunks = list(chat(client, "what is the weather?", **wanted, stream=True))
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == ""
-    assert chunks[-1].choices[0].finish_reason == "length"
-
-
-@pytest.mark.parametrize("choice", ["required", NAMED])
 @pytest.mark.parametrize("seed", range(4))
 def test_calls_that_are_enforced(client: OpenAI, choice: Any, seed: int) -> None:
     """Guards the constraint: whatever the model would like to say, it calls a tool as it must."""

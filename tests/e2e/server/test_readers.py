@@ -103,31 +103,26 @@ def test_a_stream_that_nobody_reads_ends_before_it_holds_much(
     server.check_idle()
 
 
-@pytest.mark.parametrize("is_late", [False, True], ids=["in the drain", "while they are told"])
-def test_nobody_waits_for_them_after_a_second_signal(
-    monkeypatch: pytest.MonkeyPatch, *, is_late: bool
+@pytest.mark.parametrize(
+    ("last_s", "waits_for"),
+    [(3600.0, "nothing"), (3600.0, "the end of the drain"), (1.0, "the cut")],
+)
+def test_nobody_waits_for_them_at_the_end(
+    monkeypatch: pytest.MonkeyPatch, last_s: float, waits_for: str
 ) -> None:
-    """Guards the end: it comes, though a client would let its answers be written for ever, and
-    though everything else would wait for it."""
-    monkeypatch.setattr(lifecycle, "LAST_RESPONSES_S_MAX", 3600.0)
+    """Guards the end: it comes at a second signal, though a client would let its answers be written
+    for ever and everything else would wait for it; and where nobody hurries, when their time is
+    over."""
+    monkeypatch.setattr(lifecycle, "LAST_RESPONSES_S_MAX", last_s)
     # The server ends before its client leaves.
-    with contextlib.ExitStack() as clients, running(world(read_timeout=3600.0)) as server:
-        clients.enter_context(server.silent(LARGE * 20))
-        wait_until(lambda: is_stuck(server), "its answers were taken")
-        server.lifecycle.stop()
-        if is_late:
-            wait_until(lambda: server.service.is_stopping, "the drain has no end")
-    assert not server.is_listening()
-
-
-def test_nobody_waits_for_long_after_one_signal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Guards the same where nobody hurries: they are cut when their time is over."""
-    monkeypatch.setattr(lifecycle, "LAST_RESPONSES_S_MAX", 1.0)
     with contextlib.ExitStack() as clients, running(world(read_timeout=3600.0)) as server:
         connection = clients.enter_context(server.silent(LARGE * 20))
         wait_until(lambda: is_stuck(server), "its answers were taken")
         server.lifecycle.stop()
-        wait_until(lambda: is_cut(connection), "it was kept")
+        if waits_for == "the end of the drain":
+            wait_until(lambda: server.service.is_stopping, "the drain has no end")
+        elif waits_for == "the cut":
+            wait_until(lambda: is_cut(connection), "it was kept")
     assert not server.is_listening()
 
 

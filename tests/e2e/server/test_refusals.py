@@ -100,7 +100,10 @@ def test_a_full_queue_is_refused_by_the_engine(start: Start) -> None:
     server = start(World(backend=SLOW, sequences=1, queue=2))
     connections = begun_one_by_one(server, 3)
     refused = server.complete()
-    assert "are waiting already" in check_error(refused, 429)["message"]
+    error = check_error(refused, 429)
+    assert "are waiting already" in error["message"]
+    assert error["code"] == "rate_limit_exceeded"
+    assert int(refused.headers["retry-after"]) >= 1
     assert int(refused.headers["retry-after-ms"]) > 0
     assert server.stats.refused_requests == 1
     assert 'requests_refused_total{error="QueueFull"' in server.get("/metrics").text.replace(

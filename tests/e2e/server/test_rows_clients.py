@@ -6,9 +6,7 @@ import os
 import socket
 import struct
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
@@ -26,13 +24,12 @@ from tests.e2e.server.harness import (
     WAIT_S,
     Running,
     World,
-    check_error,
     events,
     read_all,
     request_bytes,
     wait_until,
 )
-from tests.e2e.server.pace import SLOW, Gated, Pace
+from tests.e2e.server.pace import SLOW, Gated
 from tests.e2e.server.processes import memory_bytes
 
 LONG = {"prompt": "a", "max_tokens": 4000}
@@ -189,27 +186,6 @@ def dechunked(body: bytes) -> bytes:
         if count == 0:
             assert body == b""
             return b"".join(pieces)
-
-
-def test_row_45_more_than_may_wait(start: Start) -> None:
-    """Guards the queue: past its bound everyone is told when to come back."""
-    pace = Pace()
-    server = start(World(wrap=pace.wrap, sequences=1, queue=2))
-    ask = partial(server.complete, max_tokens=1000)
-    with ThreadPoolExecutor(12) as pool:
-        asking = [pool.submit(ask)]
-        wait_until(lambda: server.stats.active_slots == 1, "nobody runs")
-        asking += [pool.submit(ask) for _ in range(11)]
-        wait_until(lambda: sum(each.done() for each in asking) == 9, "more wait than may")
-        pace.may_hurry.set()
-    replies = [each.result() for each in asking]
-    refused = [each for each in replies if each.status_code != 200]
-    assert len(refused) == 9
-    for reply in refused:
-        assert check_error(reply, 429)["code"] == "rate_limit_exceeded"
-        assert int(reply.headers["retry-after"]) >= 1
-        assert int(reply.headers["retry-after-ms"]) > 0
-    server.check_idle()
 
 
 @pytest.mark.parametrize("streams", [False, True])

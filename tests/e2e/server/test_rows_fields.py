@@ -4,8 +4,10 @@ Rows that are tested elsewhere, or have nothing to be tested on:
 
 32  chat templates made to hurt: also tests/unit/text/test_renderer.py
 33  broken model files: tests/unit/models/test_gguf.py, tests/unit/backends/llamacpp/test_kernels.py
-36  bad files and batches: also tests/e2e/batches, line by line in test_bad_lines.py
+36  bad files and batches: tests/e2e/batches, in test_uploads.py, test_batches.py, test_bad_lines.py
 40  headers without end: test_hostile_heads.py
+42  chunks of one byte: test_early_answers.py
+45  more requests than may wait: test_refusals.py
 49  speculative decoding: there is none; no field and no setting asks for it
 """
 
@@ -20,7 +22,6 @@ import pytest
 from jitney.config import Settings
 from jitney.server.openai.bodies import CompletionBody
 from jitney.server.openai.chat_body import ChatBody
-from tests.e2e.batches.batch_client import client_of, custom_ids, ended, line, results, submit
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import Running, World, bait, check_error, wait_until
 
@@ -212,44 +213,6 @@ def test_row_34_images(server: Running, address: str) -> None:
             error = check_error(server.post(path, body), 400, "messages[0].content")
             assert "image input is not supported" in error["message"]
         assert not caught.was_called()
-
-
-BATCH = {"endpoint": "/v1/completions", "completion_window": "24h"}
-FILES: list[tuple[str, dict[str, Any], int]] = [
-    ("/v1/files", {"json": {"file": "a"}}, 415),
-    ("/v1/files", {"content": b"a", "headers": {"content-type": "multipart/form-data"}}, 415),
-    ("/v1/files", {"files": {"other": b"a"}, "data": {"purpose": "batch"}}, 400),
-    ("/v1/files", {"files": {"file": b"a"}, "data": {"purpose": "fine-tune"}}, 400),
-    ("/v1/files", {"files": {"file": b"a"}}, 400),
-    ("/v1/batches", {"json": {}}, 400),
-    ("/v1/batches", {"json": {**BATCH, "input_file_id": "x", "endpoint": "/v1/embeddings"}}, 400),
-    ("/v1/batches", {"json": {**BATCH, "input_file_id": "x", "completion_window": "1s"}}, 400),
-    ("/v1/batches", {"json": {**BATCH, "input_file_id": 5}}, 400),
-    ("/v1/batches", {"json": {**BATCH, "input_file_id": "file-x"}}, 404),
-    ("/v1/batches", {"json": {**BATCH, "input_file_id": "../jobs.sqlite"}}, 404),
-    ("/v1/batches/file-x/cancel", {}, 404),
-]
-
-
-@pytest.mark.parametrize(("path", "sent", "status"), FILES)
-def test_row_36_files_and_batches_that_are_none(
-    server: Running, path: str, sent: dict[str, Any], status: int
-) -> None:
-    """Guards the store: what is refused is not in it."""
-    with server.client() as client:
-        check_error(client.post(path, **sent), status)
-    assert server.get("/v1/files").json()["data"] == []
-    assert server.get("/v1/batches").json()["data"] == []
-
-
-def test_row_36_a_broken_line_fails_alone(start: Start, tmp_path: Path) -> None:
-    """Guards the other lines of a batch."""
-    server = start(World(jobs_dir=tmp_path / "jobs"))
-    with client_of(server) as client:
-        made = ended(client, submit(client, [b"{oops", line("good"), b"\xff", b"[1]"]))
-        assert made.status == "completed"
-        assert custom_ids(results(client, made.output_file_id)) == ["good"]
-        assert len(results(client, made.error_file_id)) == 3
 
 
 def test_row_49_speculative_decoding_is_not_there() -> None:

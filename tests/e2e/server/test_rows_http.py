@@ -193,18 +193,6 @@ def test_row_41_a_bare_newline_is_seen_wherever_packets_end(server: Running, cut
             assert read_all(connection).startswith(b"HTTP/1.1 " + status)
 
 
-def test_row_42_a_body_in_single_bytes(server: Running) -> None:
-    """Guards the stack and the clock: many small parts are one body."""
-    content = json.dumps({"prompt": "a" * 1000, "max_tokens": 1}).encode() + b" " * 20_000
-    chunks = b"".join(b"1\r\n" + bytes([byte]) + b"\r\n" for byte in content) + b"0\r\n\r\n"
-    head = (
-        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-        b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
-    )
-    # Many times what it takes; a reader that looks at all it has for every byte would be longer.
-    assert server.raw(head + chunks, limit_s=60.0).startswith(b"HTTP/1.1 200 ")
-
-
 def test_row_46_what_is_logged(server: Running, caplog: pytest.LogCaptureFixture) -> None:
     """Guards the log: no line that a caller wrote, no prompt, no colour."""
     with caplog.at_level(logging.INFO, logger="jitney.server"):

@@ -63,18 +63,6 @@ def test_what_can_never_be_accepted_is_no_overload(start: Start) -> None:
     assert len(server.complete(["a"] * 16, max_tokens=1).json()["choices"]) == 16
 
 
-def test_two_hundred_who_give_up_harm_nobody(start: Start) -> None:
-    """Guards the next caller: work that nobody waits for is not done."""
-    server = start(World(backend=SLOW, sequences=8, queue=512))
-    connections = [server.send(LONG) for _ in range(200)]
-    wait_until(lambda: server.load == 200, "they did not all arrive")
-    for connection in connections:
-        connection.close()
-    assert server.complete(max_tokens=3).status_code == 200
-    server.check_idle()
-    assert server.stats.completed_requests == 1
-
-
 def test_what_the_server_says_about_itself(server: Running) -> None:
     """Guards the small endpoints that tools ask first."""
     assert server.get("/health").json() == {"status": "ok"}

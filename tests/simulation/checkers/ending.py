@@ -40,7 +40,7 @@ class EndingChecker:
             case Fetched(item=Ending() as ending):
                 self._told(seen.request.id, seen.request.params.n, ending)
             case Ticked(snapshot=snapshot):
-                live_count = snapshot.live_count
+                live_count = snapshot.unfinished_count
                 if live_count != len(self._live):
                     raise Violation(
                         NAME, f"{live_count} sequences live, {len(self._live)} were not told an end"

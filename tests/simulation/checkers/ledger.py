@@ -62,7 +62,7 @@ class LedgerChecker:
             raise Violation(NAME, f"slots are shown as {states} and counted as {counted}")
 
     def _rest(self, snapshot: Snapshot) -> None:
-        if snapshot.live_count:
+        if snapshot.unfinished_count:
             raise Violation(NAME, f"at rest {snapshot.running_count} sequences run")
         if snapshot.kv_used != snapshot.kv_cached:
             raise Violation(

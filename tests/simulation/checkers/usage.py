@@ -58,7 +58,7 @@ class UsageChecker:
             case Fetched(item=Ending(answer=Answer() as answer)):
                 self._compare(answer)
             case Ticked():
-                self._counters(seen.snapshot.counters, seen.snapshot.live_count)
+                self._counters(seen.snapshot.counters, seen.snapshot.unfinished_count)
 
     def _take(self, seen: Happened) -> None:
         for event in seen.events:

@@ -236,7 +236,7 @@ class FleetSimulation:
         self._checks.rest(sum(len(each.live) for each in self._ingresses))
         for replica in self._living():
             replica.scheduler.check()
-            if replica.orders or replica.scheduler.has_work:
+            if replica.orders or replica.scheduler.snapshot().unfinished_count:
                 raise Violation("ending", f"{replica.name} still runs {list(replica.orders)}")
         # With nothing seen: whatever a table still has would count.
         reports = {each.name: replace(each.report(self._now), seen={}) for each in self._living()}

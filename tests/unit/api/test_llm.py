@@ -14,7 +14,6 @@ from jitney.api.prompts import PromptInput
 from jitney.errors import (
     ConfigError,
     ContextLengthExceeded,
-    DeadlineExceeded,
     EngineStopped,
     InvalidRequest,
 )
@@ -222,14 +221,6 @@ def test_options_of_a_submission_are_checked_by_name_and_value(llm: LLM) -> None
         llm.submit(3.5)  # type: ignore[arg-type]
     with pytest.raises(InvalidRequest, match="prompts"):
         llm.generate({"prompts": ["x"]})
-
-
-def test_a_request_past_its_deadline_raises() -> None:
-    """Guards per-request limits as callers set them."""
-    with LLM(backend="fake", max_num_seqs=1) as llm:
-        handle = llm.submit("x", SamplingParams(max_tokens=4000), request_timeout_s=1e-6)
-        with pytest.raises(DeadlineExceeded):
-            handle.result(WAIT_S)
 
 
 def test_closing_drains_and_then_refuses() -> None:

@@ -11,7 +11,7 @@ from jitney.core.request import RequestId
 from jitney.engine.answer import Delta
 from jitney.errors import BackendFailed, DeadlineExceeded, EngineStopped, JitneyError, QueueFull
 from jitney.server.error_object import refusal_for
-from jitney.server.responses import frame
+from jitney.server.openai.replies import event
 from jitney_cluster import attempts
 from jitney_cluster.cluster_request import ClusterRequest
 from jitney_cluster.fleet import ReplicaFleet
@@ -186,6 +186,6 @@ async def test_a_stream_whose_turn_as_a_suspect_does_not_come_ends_with_the_reas
         assert handle.ending is not None
         assert handle.ending.answer is not None
         assert list(handle.ending.answer.completions[0].tokens) == came
-        event = frame(refusal_for(raised.value, "req-1").body).decode()
-        said = json.loads(event.removeprefix("data: "))["error"]["message"]
+        sent = event(refusal_for(raised.value, "req-1").body).decode()
+        said = json.loads(sent.removeprefix("data: "))["error"]["message"]
         assert said.startswith("The request lost its replicas")

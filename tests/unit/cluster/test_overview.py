@@ -186,7 +186,7 @@ async def test_a_lost_replica_is_named_for_a_while_only() -> None:
 async def test_without_replicas_there_is_room_and_nothing_in_it() -> None:
     snapshot = Seen().overview.snapshot()
     assert (snapshot.slot_count, snapshot.kv_tokens) == (8, 1000)
-    assert snapshot.live_count == snapshot.kv_used == 0
+    assert snapshot.unfinished_count == snapshot.kv_used == 0
     assert not snapshot.is_work_due
 
 

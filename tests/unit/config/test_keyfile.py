@@ -11,9 +11,10 @@ from jitney.errors import ConfigError
 from scripts.config_page import EXAMPLE_KEYS, config_reference
 
 
-def keys_in(tmp_path: Path, text: str) -> Path:
+def keys_in(tmp_path: Path, text: str, mode: int = 0o600) -> Path:
     file = tmp_path / "keys.yaml"
     file.write_text(text)
+    file.chmod(mode)
     return file
 
 
@@ -74,6 +75,15 @@ def test_a_missing_key_file_is_called_what_it_is(tmp_path: Path) -> None:
     """Guards the sentence: it is not a settings file, and its ending is not what is wrong."""
     with pytest.raises(ConfigError, match="There is no key file"):
         load_keys(tmp_path / "nope", {})
+
+
+@pytest.mark.parametrize(("mode", "warns"), [(0o600, False), (0o640, False), (0o644, True)])
+def test_a_key_file_that_others_may_read_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int, warns: bool
+) -> None:
+    """Guards the keys from other users of the machine; a group may be the server's own."""
+    load_keys(keys_in(tmp_path, "keys: [{name: a, key: secret-1}]", mode), {})
+    assert (f"chmod 600 {tmp_path}" in caplog.text) == warns
 
 
 @pytest.mark.parametrize(

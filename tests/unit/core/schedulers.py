@@ -87,7 +87,7 @@ def members(one: Scheduler, now: float = 0.0) -> set[str]:
 
 
 def runs(one: Scheduler) -> set[str]:
-    return {str(each.request.id) for each in one.running}
+    return {str(each.request.id) for each in one._registry.running}
 
 
 def losses(events: list[Event]) -> list[tuple[str, PreemptReason, str]]:

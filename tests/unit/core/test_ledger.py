@@ -75,11 +75,9 @@ class LedgerMachine(RuleBasedStateMachine):
         assert self.ledger.held_by(some) == len({b for slot in some for b in self.blocks[slot]})
 
     @invariant()
-    def segments_name_their_holders(self) -> None:
-        for start, end, slots in self.ledger.segments():
-            runs = {tuple(self.blocks[slot][start:end]) for slot in slots}
-            assert len(runs) == 1
-            held = runs.pop()
+    def runs_name_their_holders(self) -> None:
+        for start, end, slots in self.ledger.runs():
+            (held,) = {tuple(self.blocks[slot][start:end]) for slot in slots}
             assert len(held) == end - start
             others = [self.blocks[slot] for slot in self.blocks if slot not in slots]
             assert all(block not in other for other in others for block in held)

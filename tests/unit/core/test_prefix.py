@@ -65,7 +65,7 @@ def test_what_somebody_is_about_to_compute_is_promised() -> None:
     tokens = tuple(range(100))
     one = holding(index, 0, tokens, 10)
     found = longest(index, list(tokens))
-    assert (found.length, found.promised) == (10, 99)
+    assert (found.length, found.length_awaited) == (10, 99)
     one.length = 64
     index.extend(one)
     assert longest(index, list(tokens)).length == 64
@@ -78,7 +78,7 @@ def test_what_left_is_not_found_any_more() -> None:
     one = holding(index, 0, tokens, 64)
     index.check([one])
     index.trim(one, 32)
-    assert longest(index, list(tokens)).promised <= 64
+    assert longest(index, list(tokens)).length_awaited <= 64
     index.trim(one, 0)
     assert longest(index, list(tokens)).holding is None
     index.check([])
@@ -94,7 +94,7 @@ def test_a_waiting_prompt_is_read_once() -> None:
         leader.length = computed
         index.extend(leader)
         found = index.longest(waiting, len(tokens) - 1)
-        assert (found.length, found.promised) == (computed, 31_999)
+        assert (found.length, found.length_awaited) == (computed, 31_999)
     assert waiting.read_count <= 2 * len(tokens)
 
 
@@ -135,7 +135,7 @@ def turns_of(leaders: list[Chain], waiting: list[Chain], tokens: tuple[int, ...]
         made = Holding(0, leader)
         index.extend(made)
         for each in waiting:
-            assert index.longest(each, len(tokens) - 1).promised == len(tokens) - 1
+            assert index.longest(each, len(tokens) - 1).length_awaited == len(tokens) - 1
         index.trim(made, 0)
 
 
@@ -194,7 +194,7 @@ def test_equal_keys_of_different_texts_are_told_apart(monkeypatch: pytest.Monkey
     index = PrefixIndex()
     holding(index, 0, tuple(range(64)), 64)
     assert longest(index, list(range(100, 164))).length == 0
-    assert longest(index, list(range(100, 164))).promised == 0
+    assert longest(index, list(range(100, 164))).length_awaited == 0
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_what_was_computed_in_another_way_is_not_shared(
     made = Holding(0, Chain(SCOPE, tokens, theirs), 60)
     index.extend(made)
     found = index.longest(Chain(SCOPE, tokens, ours), 59)
-    assert found.length == found.promised == usable
+    assert found.length == found.length_awaited == usable
 
 
 def test_what_background_work_will_compute_does_not_hide_what_a_live_one_will() -> None:
@@ -219,6 +219,7 @@ def test_what_background_work_will_compute_does_not_hide_what_a_live_one_will() 
     live = holding(index, 0, shared, 0)
     behind = holding(index, 1, more, 0)
     behind.is_background = True
-    assert longest(index, [*more, 1]).promised == len(shared)
-    assert index.longest(Chain(SCOPE, [*more, 1]), 96, is_background=True).promised == len(more)
+    assert longest(index, [*more, 1]).length_awaited == len(shared)
+    found = index.longest(Chain(SCOPE, [*more, 1]), 96, is_background=True)
+    assert found.length_awaited == len(more)
     assert live.computed_depth == 0

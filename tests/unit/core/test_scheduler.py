@@ -71,7 +71,7 @@ def test_a_member_of_a_group_comes_back_past_any_number_who_wait() -> None:
         one.submit(request(str(number), priority=Priority.HIGH), 0.0)
     one.fail("the backend died.", 0.0)
     planned(one)
-    assert [each.request.id for each in one.running] == ["member"]
+    assert [each.request.id for each in one._registry.running] == ["member"]
     assert one.snapshot().deferred_count == 2 * LOOKAHEAD
 
 
@@ -234,6 +234,17 @@ def test_what_was_generated_is_computed_again_as_it_was(
         seen.append(batch.batch.entries[0].length)
         applied(one, batch)
     assert seen == spans
+
+
+def test_what_is_computed_again_one_by_one_keeps_nobody_out() -> None:
+    """Guards streams after a crash: their tokens seemed to fill ticks that had room for all."""
+    traits = replace(TRAITS, decodes_differ=True)
+    one = scheduler(traits=traits, max_num_batched_tokens=16, prefill_chunk=16)
+    submit(one, *(live(name) for name in "abcd"))
+    for _ in range(10):
+        applied(one, planned(one))
+    one.fail("it crashed", 0.0)
+    assert [each.length for each in planned(one).batch.entries] == [3, 3, 3, 3]
 
 
 def test_deadlines_of_live_completions_are_not_sorted_again(

@@ -24,7 +24,6 @@ from jitney.errors import (
     EngineStopped,
     InvalidRequest,
     JitneyError,
-    QueueFull,
 )
 from jitney.records import BackendLost, Record, TickRecord
 from tests.unit.engine.worlds import FaultyBackend, make_request
@@ -58,31 +57,6 @@ def test_a_refusal_is_raised_where_the_request_was_submitted(make_engine: MakeEn
 
     with pytest.raises(ContextLengthExceeded):
         asyncio.run(main())
-
-
-def test_a_full_queue_refuses_with_a_time_to_come_back(
-    make_engine: MakeEngine, backend: FaultyBackend
-) -> None:
-    """Guards against a waiting line without end."""
-    engine = make_engine(max_num_seqs=1, max_num_queued_reqs=2)
-    backend.gate.clear()
-    handles = [engine.send(make_request())]
-    assert backend.entered.wait(WAIT_S)
-    refusals = []
-    for _ in range(8):
-        try:
-            handles.append(engine.send(make_request()))
-        except QueueFull as refusal:
-            refusals.append(refusal)
-    backend.gate.set()
-    for handle in handles:
-        try:
-            handle.result(WAIT_S)
-        except QueueFull as refusal:
-            refusals.append(refusal)
-    assert refusals
-    assert all(refusal.retry_after_s > 0 for refusal in refusals)
-    assert engine.stats().completed_requests == 9 - len(refusals)
 
 
 def test_closing_drains_and_then_refuses(make_engine: MakeEngine, backend: FaultyBackend) -> None:

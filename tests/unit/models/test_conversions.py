@@ -26,7 +26,7 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
-NAME = "model.gguf"
+NAME, OTHER = "model.gguf", "graph.xml"
 
 
 class Copier:
@@ -38,12 +38,13 @@ class Copier:
     def __call__(self, source: Path, folder: Path) -> None:
         self.calls += 1
         shutil.copyfile(source, folder / NAME)
+        (folder / OTHER).write_text("a graph")
         (folder / "scrap").write_text("not to be kept")
 
 
 def convert(cache: Path, source: Path, make: Callable[[Path, Path], None]) -> Path:
     """The converted file."""
-    conversion = Conversion(kind="copy", files=(NAME,), bytes_per_weight=4, make=make)
+    conversion = Conversion(kind="copy", files=(NAME, OTHER), bytes_per_weight=4, make=make)
     return converted(cache, source, conversion) / NAME
 
 
@@ -55,11 +56,11 @@ def test_made_once(tmp_path: Path, source: Path) -> None:
     assert first == second
     assert copier.calls == 1
     assert first.read_bytes() == source.read_bytes()
-    assert {path.name for path in first.parent.iterdir()} == {NAME, RECORD_NAME}
+    assert {path.name for path in first.parent.iterdir()} == {NAME, OTHER, RECORD_NAME}
     assert not list(first.parent.parent.glob("*.partial"))
 
 
-@pytest.mark.parametrize("damage", ["shorter", "changed", "gone", "no record", "bad record"])
+@pytest.mark.parametrize("damage", ["shorter", "changed", "gone", "other gone", "no record", "bad"])
 def test_damage_is_made_again(tmp_path: Path, source: Path, damage: str) -> None:
     """A file that does not match its record must not be loaded."""
     copier = Copier()
@@ -74,6 +75,8 @@ def test_damage_is_made_again(tmp_path: Path, source: Path, damage: str) -> None
             os.utime(path, ns=(1, 1))
         case "gone":
             path.unlink()
+        case "other gone":
+            (path.parent / OTHER).unlink()
         case "no record":
             record.unlink()
         case _:
@@ -157,6 +160,7 @@ def _convert_slowly(cache: Path, source: Path, log: Path, gate: Barrier) -> None
             for start in range(0, len(content), 4096):
                 file.write(content[start : start + 4096])
                 file.flush()
+        (folder / OTHER).write_text("a graph")
 
     gate.wait(30)
     path = convert(cache, source, copy)

@@ -234,8 +234,9 @@ class FakeBackend:
         rounds, layout = self._settings.rounds, self._layout
         left_over = (rows + rows_missing(rows, ROWS_GROUP)) % ROWS_GROUP
         for index, entry in enumerate(entries):
-            contents = self._memory.contents(entry.slot)
-            is_plain_slot = entry.slot in self._plain_slots
+            slot = entry.slot
+            contents = self._memory.contents(slot)
+            is_plain_slot = slot in self._plain_slots
             if is_plain_slot:
                 tokens = layout.checked_tokens(entry, contents)
             else:
@@ -244,7 +245,7 @@ class FakeBackend:
                 by_logits.append(laid_out)
                 tokens = laid_out.tokens
             rounding = self._rounding(entry, contents, left_over) if rounds else 0
-            rolling = self._cells.append(entry.slot, tokens, rounding)
+            rolling = self._cells.append(slot, tokens, rounding)
             contents.tokens += tokens
             if is_plain_slot:
                 samples[index] = self._choose(entry, contents, rolling)

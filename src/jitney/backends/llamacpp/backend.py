@@ -267,8 +267,8 @@ def _load_model(settings: LlamaCppSettings) -> Model:
     elif not supports_gpu():
         raise ConfigError(
             "gpu_layers is given, and this llama.cpp was not built for a GPU, or finds none; leave "
-            "it out, or compile llama.cpp for one: CMAKE_ARGS=-DGGML_CUDA=ON make llama "
-            "ARGS=--compile"
+            "it out, or add one for it: `jitney backends --add llamacpp-vulkan` on Linux x86-64, "
+            "or the extra `llama`, compiled with CMAKE_ARGS=-DGGML_CUDA=ON"
         )
     model = Model(path, gpu_layers=settings.gpu_layers, extra_kernels=settings.extra_kernels)
     if not model.is_causal_decoder:

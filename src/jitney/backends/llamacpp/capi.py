@@ -210,6 +210,8 @@ DEFAULTS: Mapping[str, Mapping[str, object]] = {
 }
 """The library's default values."""
 
+_AGAIN = "`jitney backends --add llamacpp` installs it again"
+
 
 def load(folder: Path) -> SimpleNamespace:
     """The functions of the libraries in a folder, by name. Raises MissingDependency."""
@@ -220,7 +222,7 @@ def load(folder: Path) -> SimpleNamespace:
         load_kernels = ggml.ggml_backend_load_all_from_path
     except (OSError, AttributeError) as error:
         raise MissingDependency(
-            f"The llama.cpp in {folder} cannot be loaded ({error}): `make llama` makes it again."
+            f"The llama.cpp in {folder} cannot be loaded ({error}): {_AGAIN}."
         ) from error
     for name, (gives, takes) in FUNCTIONS.items():
         functions[name].restype, functions[name].argtypes = gives, takes
@@ -246,7 +248,7 @@ def check_layout(native: Any) -> None:
         if wrong:
             raise MissingDependency(
                 f"This llama.cpp has another interface than {INTERFACE}, which jitney was made for "
-                f"({function}: {', '.join(wrong)}): `make llama` makes it again."
+                f"({function}: {', '.join(wrong)}): {_AGAIN}."
             )
 
 

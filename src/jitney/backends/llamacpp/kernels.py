@@ -17,8 +17,8 @@ from jitney.models.files import Stamp
 
 SLOW_NOTICE = (
     "This llama.cpp was compiled with an instruction that is illegal on this processor, so its "
-    "fastest kernels stay off; compile it again, best with clang 19: "
-    '`make llama ARGS="--compile --force"`.'
+    "fastest kernels stay off; `jitney backends --add llamacpp` adds the prebuilt one, and the "
+    "extra `llama` compiles it again, best with clang 19."
 )
 _NAME = "extra_kernels"
 
@@ -77,5 +77,8 @@ def _sentence(model: Path, found: TrialResult) -> str:
     elif found.status in (-signal.SIGKILL, NO_END):
         advice = "take a smaller model or free some memory"
     else:
-        advice = "the model is probably not the cause: add llama.cpp again with `make llama`"
+        advice = (
+            "the model is probably not the cause: `jitney backends --add llamacpp` installs "
+            "llama.cpp again"
+        )
     return f"{model} cannot be run by llama.cpp: {found.failure}; {advice}."

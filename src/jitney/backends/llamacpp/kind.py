@@ -227,7 +227,7 @@ KIND = Kind(
         reason="this build of llama.cpp uses processor instructions that its compiler got wrong "
         "here",
         goes_on="it goes on with plain kernels, which are slower,",
-        advice='`make llama ARGS="--compile --force"` builds it again',
+        advice="`jitney backends --add llamacpp` adds the prebuilt one",
     ),
     trial_values=trial_values,
     speed_facts=speed_facts,

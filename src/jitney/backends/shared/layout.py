@@ -62,15 +62,15 @@ class BatchLayout:
 
     def checked_tokens(self, entry: Entry, contents: SlotContents) -> tuple[int, ...]:
         """The tokens of an entry. Raises BackendFailed where the entry does not fit its slot."""
-        if entry.start != contents.length:
+        start, tokens = entry.start, entry.tokens
+        if start != len(contents.tokens):
             raise BackendFailed(
-                f"The span of slot {entry.slot} starts at {entry.start}, "
+                f"The span of slot {entry.slot} starts at {start}, "
                 f"and the slot holds {contents.length} tokens."
             )
         if entry.wants_token and contents.sampling is None:
             raise BackendFailed(f"A token is wanted of slot {entry.slot}, which was never opened.")
-        tokens = entry.tokens
-        end = entry.start + (len(tokens) or 1)
+        end = start + (len(tokens) or 1)
         if end > self.slot_tokens_max:
             raise BackendFailed(
                 f"Slot {entry.slot} has no room for {end} tokens; "

@@ -4,8 +4,9 @@ The rule of elders (invariant 8): a sequence that has waited longer than `overta
 oldest first, under any policy. So no sequence is overtaken by one that arrived more than
 `overtake_s` later. The exception is background work: it is behind every live sequence at any age,
 and the rule holds within it (`core/rules/background.py`). Tenants that already run their full
-share are skipped as a whole, which costs nothing per sequence. `check_room` keeps the queue within
-its bounds. Called by the scheduler only.
+share are skipped as a whole, which costs nothing per sequence; a share of the memory is looked at
+for each sequence (`core/admission.py`). `check_room` keeps the queue within its bounds. Called by
+the scheduler only.
 """
 
 import heapq
@@ -243,7 +244,7 @@ class WaitQueue:
         """Without a ranking, the policy is `fair`."""
         self.live = Lane(ranking, overtake_s)
         self.background = Lane(ranking, overtake_s)
-        """Tokens that its tenants are served here do not count in the other lane."""
+        """Under `fair` it has its own count of served tokens."""
         self.shares = Shares()
 
     @property
@@ -269,10 +270,6 @@ class WaitQueue:
         """The sequence was admitted, or ended."""
         self.lane_of(sequence).remove(sequence)
         self.shares.count(sequence, waiting=-1)
-
-    def rank_again(self, sequence: Sequence) -> None:
-        """Sort the sequence again, because its rank has changed."""
-        self.lane_of(sequence).rank_again(sequence)
 
     def ordered(self, now: float, without: Set[str] = frozenset()) -> Iterator[Sequence]:
         """The live ones, the next first, then the background ones, without these tenants."""

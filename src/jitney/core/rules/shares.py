@@ -134,7 +134,7 @@ class MemoryShares:
         blocks_max = self._blocks_max(sequence.request)
         tenant = sequence.request.limited_tenant
         own = [each for each in running if each.request.limited_tenant == tenant]
-        if blocks_max is None or not own:
+        if not own:
             return True
         held = self._memory.held_by(own) + self._memory.blocks_promised(own)
         # A prefix that is only cached will count as the tenant's.
@@ -156,11 +156,9 @@ class MemoryShares:
 
     def _is_over(self, own: list[Sequence]) -> bool:
         blocks_max = self._blocks_max(own[0].request)
-        assert blocks_max is not None, "a limited tenant has a share"
         return len(own) > 1 and self._memory.held_by(own) > blocks_max
 
-    def _blocks_max(self, request: Request) -> int | None:
-        if request.share is None:
-            return None
+    def _blocks_max(self, request: Request) -> int:
+        assert request.share is not None, "a limited tenant has a share"
         capacity = self._memory.ledger.capacity
         return max(1, capacity * request.share.running_max // self._sequences_max)

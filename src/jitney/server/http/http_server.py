@@ -46,6 +46,8 @@ class HttpServer(uvicorn.Server):
             log_config=None,
             access_log=False,
             server_header=False,
+            # Nothing here asks who the caller of a proxy is.
+            proxy_headers=False,
             timeout_graceful_shutdown=shutdown_s,
         )
         super().__init__(config)

@@ -6,7 +6,7 @@ A whole reply is the sum of the chunks of a stream: both come from the same choi
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jitney.core.backend import Vocabulary
@@ -25,6 +25,9 @@ VERSION = version()
 
 SLICE_ITEMS = 32
 
+_MARK = "\N{OBJECT REPLACEMENT CHARACTER}\0text"
+"""Stands for the text in an event. No name of a model or a call has a control character."""
+
 dump_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 """The value as JSON, in one step: no other thread runs meanwhile."""
 
@@ -35,6 +38,11 @@ def dump_slices(value: Any) -> str:
     In one step, a million logprobs would take a second.
     """
     return "".join(_pieces(value))
+
+
+def event(value: Json) -> bytes:
+    """One server-sent event with a JSON object in it."""
+    return b"data: " + dump_json(value).encode() + b"\n\n"
 
 
 def _pieces(value: Any) -> Iterator[str]:
@@ -127,6 +135,12 @@ class CompletionChoices:
     def parts(self, place: int, delta: Delta) -> list[Json]:
         """What a delta adds: one chunk."""
         return [self._choice(place, delta, delta.tokens, delta.logprobs)]
+
+    def plain_index(self, place: int, delta: Delta) -> int | None:
+        """The index of the choice, if the delta only adds text to it."""
+        index = place * self._params.n + delta.index
+        is_plain = self._params.logprobs is None and delta.finish_reason is None
+        return index if is_plain and index in self._begun else None
 
     def _choice(
         self,
@@ -235,6 +249,12 @@ class ChatChoices:
             "stop_reason": completion.stop_reason,
         }
 
+    def plain_index(self, place: int, delta: Delta) -> int | None:
+        """The index of the choice, if the delta only adds text to it."""
+        if self._wants_logprobs or self._calling is not None or delta.finish_reason is not None:
+            return None
+        return delta.index if delta.text and delta.index in self._texts else None
+
     def parts(self, place: int, delta: Delta) -> list[Json]:
         """What a delta adds: the role first, then content and calls, then why it ended."""
         assert place == 0, "A chat has one prompt"
@@ -273,6 +293,8 @@ class Reply:
     wants_usage: bool
     counts_along: bool = False
     """Whether every chunk of a stream has the usage so far."""
+    _around: dict[int, list[bytes]] = field(default_factory=dict, repr=False)
+    """For each choice, what stands before and after its text in an event that only adds text."""
 
     def whole(self, answers: list[Answer]) -> Json:
         """The reply, all at once."""
@@ -299,6 +321,20 @@ class Reply:
             for chunk in parts:
                 chunk["usage"] = usage
         return parts
+
+    def events(self, place: int, delta: Delta, completion_count: int) -> bytes:
+        """The same as server-sent events. Almost all of them differ in their text alone."""
+        index = None if self.counts_along else self.choices.plain_index(place, delta)
+        if index is None:
+            return b"".join(map(event, self.chunks(place, delta, completion_count)))
+        around = self._around.get(index)
+        if around is None:
+            marked = self.chunks(place, replace(delta, text=_MARK), completion_count)
+            around = event(marked[0]).split(dump_json(_MARK).encode())
+            assert len(marked) == 1, "it adds a text and nothing else"
+            assert len(around) == 2, "no other part of an event is the mark"
+            self._around[index] = around
+        return around[0] + dump_json(delta.text).encode() + around[1]
 
     def usage_chunk(self, usages: list[Usage]) -> Json:
         """The last chunk, if usage was asked for."""

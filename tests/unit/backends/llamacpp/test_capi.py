@@ -54,7 +54,7 @@ def refusal(action: Callable[[], object]) -> str:
     with pytest.raises(MissingDependency) as caught:
         action()
     text = str(caught.value)
-    assert text.endswith("`make llama` makes it again.")
+    assert text.endswith("`jitney backends --add llamacpp` installs it again.")
     assert "\n" not in text
     return text
 

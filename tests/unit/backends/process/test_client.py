@@ -158,7 +158,7 @@ def test_it_leaves_the_end_to_its_parent(backend: ProcessBackend, number: signal
 def test_an_illegal_instruction_says_how_to_rebuild(fresh: ProcessBackend) -> None:
     """Guards against a bad build that looks like a bad model."""
     os.kill(fresh.pid, signal.SIGILL)
-    with pytest.raises(BackendCrashed, match="make llama"):
+    with pytest.raises(BackendCrashed, match="jitney backends --add"):
         first_token(fresh)
     fresh.reset()
     assert fresh.fallback_reason is None

@@ -217,9 +217,9 @@ def test_a_live_suspect_does_not_wait_for_one_of_theirs() -> None:
     submit(one, live("a"), behind("x"))
     turn(one)
     one.pause(RequestId("a"), 0.0)
-    (paused,) = one.running
+    (paused,) = one._registry.running
     assert members(one) == {"x"}
-    for each in (paused, *one.running):
+    for each in (paused, *one._registry.running):
         each.history.failed_count = 2
         each.history.failed_known = 90
     one.resume(RequestId("a"), 0.0)

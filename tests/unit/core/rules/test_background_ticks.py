@@ -201,7 +201,7 @@ def test_what_they_leave_in_memory_is_evicted_first() -> None:
     one.submit(live("a", 40, max_tokens=1), 0.0)
     turn(one)
     one.submit(behind("x", 40, max_tokens=1), 0.0)
-    while one.has_work:
+    while one.snapshot().unfinished_count:
         turn(one)
     assert one.snapshot().cached_count == 2
     one.submit(live("b", 40, max_tokens=1), 0.0)

@@ -1,14 +1,16 @@
 """When groups depart, who may join them, when the next one may; and the window of continuous."""
 
+from random import Random
 from typing import Any
 
 import pytest
 
 from jitney.core.counters import Counters
 from jitney.core.rules.cost import Fit
-from jitney.core.rules.gate import Gate, Newcomers, make_gate
+from jitney.core.rules.gate import Gate, Newcomers, make_gate, size_within
 from jitney.core.scheduler_settings import GroupAnswers, SchedulerSettings, Strategy
 from jitney.core.sequence import Sequence
+from tests.simulation.checkers.joining import worth_it
 from tests.unit.core.sequences import sequence
 
 
@@ -81,23 +83,19 @@ def test_whoever_ran_before_comes_back_through_a_closed_window() -> None:
     assert not one.may_join(fresh)
 
 
-@pytest.mark.parametrize("strategy", [Strategy.STATIC, Strategy.DYNAMIC])
-def test_a_group_departs_when_it_is_full_or_waited_long_enough(strategy: Strategy) -> None:
-    """Guards invariant 8: a group that never fills departs all the same."""
-    one, waiting = gate(strategy), many(1)
+@pytest.mark.parametrize(
+    ("strategy", "wait_s"),
+    [(Strategy.STATIC, 0.25), (Strategy.DYNAMIC, 0.25), (Strategy.STATIC, None)],
+)
+def test_a_group_departs_when_it_is_full_or_waited_long_enough(
+    strategy: Strategy, wait_s: float | None
+) -> None:
+    """Guards invariant 8: a group that never fills departs all the same, unless it has no timer."""
+    one, waiting = gate(strategy, wait_s=wait_s), many(1)
     assert not opened(one, 0.0, waiting)
-    assert one.wake_at(waiting) == 0.25
-    assert opened(one, 0.25, waiting)
-    assert opened(gate(strategy), 0.0, many(2))
-
-
-def test_a_static_group_without_a_timer_waits_until_it_is_full() -> None:
-    """Guards FixedSize: exactly as many as may run, or all when the engine closes."""
-    one, waiting = gate(Strategy.STATIC, wait_s=None), many(1)
-    assert not opened(one, 1e9, waiting)
-    assert one.wake_at(waiting) is None
-    assert opened(one, 0.0, waiting, starts_now=True)
-    assert opened(gate(Strategy.STATIC, wait_s=None), 0.0, many(2))
+    assert one.wake_at(waiting) == wait_s
+    assert opened(one, wait_s or 1e9, waiting) is (wait_s is not None)
+    assert opened(gate(strategy, wait_s=wait_s), 0.0, many(2))
 
 
 def test_nobody_joins_a_group_on_its_way_but_its_own_members() -> None:
@@ -207,3 +205,15 @@ def test_only_adaptive_groups_change_their_size() -> None:
         one = gate(strategy, size=16)
         one.observe(Fit(0.0, 10.0))
         assert [departed(one, 100) for _ in range(3)] == [16, 16, 16]
+
+
+def test_the_size_by_formula_is_the_size_by_trial() -> None:
+    """Guards the checker of the simulation, in which few groups are smaller than they could be."""
+    random = Random(7)
+    sizes = []
+    for _ in range(500):
+        fit = Fit(random.uniform(-0.01, 0.1), random.choice((None, random.uniform(-0.001, 0.04))))
+        places, target_s = random.randint(1, 32), random.uniform(0.001, 0.2)
+        sizes.append((size_within(target_s, places, fit), places))
+        assert sizes[-1][0] == worth_it(target_s, places, fit), (fit, places, target_s)
+    assert sum(size < places for size, places in sizes) > 50

@@ -102,7 +102,7 @@ def test_who_has_nothing_waiting_may_bring_one_request_of_any_size() -> None:
     with pytest.raises(QueueFull):
         one.submit(request("again", "a", share=share), 0.0)
     one.plan(0.0)
-    assert [each.request.id for each in one.running] == ["a"]
+    assert [each.request.id for each in one._registry.running] == ["a"]
 
 
 def test_a_group_departs_without_those_at_their_share() -> None:
@@ -120,6 +120,19 @@ def test_a_group_departs_without_those_at_their_share() -> None:
         one.cancel(RequestId(name), 0.0)
     one.plan(2.0)
     assert runs(one) == {"a3", "a4", "a5", "b"}
+
+
+def test_prompts_that_fill_a_tick_do_not_cut_their_group() -> None:
+    """Guards groups of callers with keys: the first tick had room for one prompt."""
+    traits = replace(TRAITS, kv_tokens=4000)
+    one = scheduler(strategy=Strategy.STATIC, traits=traits, max_num_batched_tokens=40)
+    share = replace(SHARE, running_max=8)
+    for number in range(4):
+        one.submit(replace(long_request(f"a{number}", "a", 50), share=share), 0.0)
+    one.stop_gathering()
+    for _ in range(8):
+        turn(one)
+    assert runs(one) == {"a0", "a1", "a2", "a3"}
 
 
 def test_a_higher_class_does_not_lift_the_share() -> None:
@@ -209,7 +222,7 @@ def test_a_tenant_sent_back_for_its_memory_does_not_return_at_once() -> None:
     one = schedulers.scheduler(4, traits, watermark=0.0)
     head = long_request("h", "a", 100, tokens_max=2)
     one.submit(head, 0.0)
-    while one.has_work:
+    while one.snapshot().unfinished_count:
         turn(one)
     one.submit(long_request("k", "a", 139, tokens_max=60), 0.0)
     turn(one)
