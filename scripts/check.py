@@ -12,7 +12,6 @@ for while you work: style, unit and property tests, and sixty seeds of the simul
 import argparse
 import compileall
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -93,9 +92,6 @@ def main() -> int:
         "--workers", default=str(2 * (os.cpu_count() or 1)), help="processes that run tests"
     )
     asked, others = parser.parse_known_args()
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-        # A shell has what it starts in the background ignore interrupts, which some tests send.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     with ExitStack() as stack:
 
         def start(*names: str) -> list[Stage]:

@@ -5,6 +5,7 @@ a test goes on working after its file; certificates are read once; and workers s
 import functools
 import os
 import shutil
+import signal
 import ssl
 import sys
 import tempfile
@@ -24,7 +25,13 @@ ssl.create_default_context = functools.cache(ssl.create_default_context)  # type
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the cache folder for `tests/backends_for_tests.py`, which all workers of a run share."""
+    """Make the cache folder for `tests/backends_for_tests.py`, which all workers of a run share.
+
+    And let interrupts come: a shell has what it starts in the background ignore them, and so would
+    the commands that some tests interrupt.
+    """
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if "PYTEST_JITNEY_CACHE" not in os.environ:
         folder = os.environ["PYTEST_JITNEY_CACHE"] = tempfile.mkdtemp(prefix="jitney-tests-")
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))

@@ -69,7 +69,7 @@ SHORT = SamplingParams(temperature=0, max_tokens=16, logprobs=10, ignore_eos=Tru
 PARAMS = [GREEDY, SEEDED] * (len(PROMPTS) // 2)
 SOME = 4
 """Requests of a test that is not about large batches."""
-LAYERS = 6
+LAYERS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,7 +341,8 @@ def test_fifty_answers_of_openvino_are_those_of_llamacpp(
 ) -> None:
     """Guards the conversion: the same weights say the same, up to the rounding of activations."""
     needs("openvino", dtype=dtype)
-    with Open(model, {"backend": "openvino"})(dtype=dtype, max_model_len=256) as llm:
+    usual: dict[str, object] = {"backend": "openvino", "batch_invariant": "off"}
+    with Open(model, usual)(dtype=dtype, max_model_len=256) as llm:
         answers = llm.generate(FIFTY, SHORT)
     equal = [assert_same(*pair) for pair in zip(answers, by_llamacpp, strict=True)]
     assert sum(equal) >= len(FIFTY) // 3, f"{sum(equal)} of {len(FIFTY)}"

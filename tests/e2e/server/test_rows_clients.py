@@ -157,7 +157,7 @@ def test_what_a_reader_left_unread_is_not_made_for_nobody(
         wait_until(lambda: is_stuck(server, made), "everything is written out")
         before = len(made)
     server.check_idle()
-    assert len(made) <= before + 2
+    assert len(made) <= before + 8, "each of four completions is read once or twice more"
 
 
 def is_behind(server: Running, made: list[bool]) -> bool:
