@@ -75,7 +75,9 @@ def run_tests(folders: Sequence[str], workers: str, others: Sequence[str]) -> in
     if not any(each.startswith("tests/") for each in others):
         command += [f"tests/{name}" for name in folders]
     command += [f"--maxfail={FAILURES_MAX}", "-n", workers]
-    command += ["--dist", "loadfile", "--no-loadscope-reorder", *others]
+    command += ["--dist", "loadfile", "--no-loadscope-reorder"]
+    # A worker that died fails the run: with another one in its place, the run may never end.
+    command += ["--max-worker-restart=0", *others]
     # Hundreds of processes import jitney: each would compile it again.
     environ = {**os.environ}
     environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -23,7 +23,7 @@ def default_handler() -> Iterator[None]:
 
 
 def _press() -> None:
-    os.kill(os.getpid(), signal.SIGINT)
+    signal.raise_signal(signal.SIGINT)
 
 
 def test_an_interrupt_in_a_callback_is_raised_at_the_end() -> None:

@@ -1,6 +1,5 @@
 """Tests of `jitney.backends.llamacpp.bindings`: an interrupt while native code works."""
 
-import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,7 +38,7 @@ def _interrupted(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 
     def pressed(*arguments: Any) -> Any:
         result = call(*arguments)
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)  # to this thread, before the next line
         return result
 
     monkeypatch.setattr(bindings.llama_cpp, name, pressed)
