@@ -1,7 +1,6 @@
 """Ctrl-C while native code runs that calls Python back."""
 
 import ctypes
-import os
 import signal
 import threading
 from collections.abc import Iterator
