@@ -204,7 +204,8 @@ class EventStream(Response):
             await self._send(_PING)
 
     def _close(self) -> None:
-        if not self._turn.cancel():
+        if self._turn.done() and not self._turn.cancelled():
             # An error that nobody asks for any more is no news for the log.
             self._turn.exception()
+        self._turn.cancel()
         self._running.close()

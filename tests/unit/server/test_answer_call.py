@@ -1,12 +1,14 @@
 """Tests of the floor below HTTP: bodies are refused and made requests without a socket. That they
 are answered and streamed is told by tests/e2e/server/test_streaming.py."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from starlette.types import Message
 
 from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.config import ServeSettings
@@ -20,10 +22,12 @@ from jitney.server.admission.keys import Caller
 from jitney.server.answer_call import answer, prepare
 from jitney.server.openai.bodies import CompletionBody
 from jitney.server.openai.chat_body import ChatBody
+from jitney.server.responses import EventStream
 from jitney.server.service import Service
 from jitney.text.chat_template import ChatTemplate
 
 MODEL_LEN = 256
+WAIT_S = 60.0
 CHAT = ChatBody.model_validate({"messages": [{"role": "user", "content": "Hello"}]})
 LONG = CompletionBody.model_validate({"prompt": "x" * 2 * MODEL_LEN})
 pytestmark = pytest.mark.anyio
@@ -36,8 +40,8 @@ def service() -> Iterator[Service]:
 
 
 @contextmanager
-def serving(eos_period: int) -> Iterator[Service]:
-    backend = FakeBackend(FakeSettings(eos_period=eos_period))
+def serving(eos_period: int, tick_s: float = 0.0) -> Iterator[Service]:
+    backend = FakeBackend(FakeSettings(eos_period=eos_period, tick_s=tick_s, sleeps=True))
     engine = Engine(backend, SchedulerSettings(model_len_max=MODEL_LEN))
     source = backend.vocabulary.chat_template
     assert source is not None
@@ -89,3 +93,24 @@ async def test_a_line_of_a_batch_runs_behind_live_calls(service: Service) -> Non
     assert (request.is_background, request.priority) == (True, Priority.LOW)
     assert (request.queue_timeout_s, request.request_timeout_s) == (100.0, 100.0)
     assert line.turn == ("batches of ", True)
+
+
+async def test_a_stream_whose_task_is_cancelled_ends_its_request() -> None:
+    """Guards slots: a task may end while it waits for news, and its request ends then."""
+    body = CompletionBody.model_validate({"prompt": "a", "stream": True, "max_tokens": 200})
+
+    async def never() -> Message:
+        return await asyncio.Future[Message]()
+
+    with serving(eos_period=0, tick_s=0.05) as service:
+        generation, sent = await prepare(service, body, call()), asyncio.Queue[Message]()
+        stream = EventStream(generation)
+        await stream.open(never)
+        task = asyncio.create_task(stream({"type": "http"}, never, sent.put))
+        await sent.get()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        (handle,) = generation._handles
+        async with asyncio.timeout(WAIT_S):
+            assert (await handle.result_async()).was_cancelled
