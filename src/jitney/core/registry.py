@@ -203,6 +203,9 @@ class Registry:
         assert self._counters["accepted"] >= ended, ended
         if not self.by_request:
             assert self._counters["accepted"] == ended, ended
+            ledger = self.memory.ledger
+            assert ledger.used == ledger.held_by(list(self.memory.holdings)), ledger.used
+            assert self.queue.token_count == 0, "queue tokens"
             assert self.unfinished_max == 0, "what has ended neither runs nor waits"
 
     def check(self) -> None:

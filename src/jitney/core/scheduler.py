@@ -40,12 +40,13 @@ RETRY_PART = 0.25
 class PlannedBatch:
     """A batch, the sequences of its entries in the same order, and the tokens of all of them.
 
-    `decode_count` entries have one position and want a token.
+    `single_count` entries have one position, and `decode_count` of these want a token.
     """
 
     batch: Batch
     sequences: tuple[Sequence, ...]
     token_count: int
+    single_count: int
     decode_count: int
 
 
@@ -173,7 +174,7 @@ class Scheduler:
         self._admission.admit(now, starts_now=self._ends_waits)
         entries: list[Entry] = []
         sequences: list[Sequence] = []
-        token_count = decode_count = 0
+        token_count = single_count = decode_count = 0
         for candidates in self._choice.candidates(self._batch_number):
             for sequence, span in self._choice.spans(candidates):
                 # A sequence may have been preempted for one before it in this loop.
@@ -184,7 +185,9 @@ class Scheduler:
                     entries.append(entry)
                     sequences.append(sequence)
                     token_count += span
-                    decode_count += span == 1 and entry.wants_token
+                    if span == 1:
+                        single_count += 1
+                        decode_count += entry.wants_token
             if entries:
                 break
         if not entries:
@@ -194,7 +197,7 @@ class Scheduler:
         operations = self._registry.memory.take_operations()
         batch = Batch(self._batch_number, operations, tuple(entries))
         assert token_count <= self._settings.max_num_batched_tokens, token_count
-        return PlannedBatch(batch, tuple(sequences), token_count, decode_count)
+        return PlannedBatch(batch, tuple(sequences), token_count, single_count, decode_count)
 
     @property
     def is_steady(self) -> bool:
@@ -230,8 +233,8 @@ class Scheduler:
             # It may have been cancelled, or ended by its text, while the batch was in flight.
             if sequence.state is SequenceState.RUNNING:
                 self._apply_sample(sequence, entry, sample, now)
-        prefill_count = planned.token_count - planned.decode_count
-        self._cost.observe(planned.decode_count, prefill_count, outcome.seconds)
+        single_count = planned.single_count
+        self._cost.observe(single_count, planned.token_count - single_count, outcome.seconds)
         self._registry.gate.observe(self._cost.fit)
         return self._registry.take_events()
 

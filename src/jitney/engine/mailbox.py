@@ -143,7 +143,8 @@ class Mailbox:
         wake = asleep.release
         try:
             limit_s = -1 if timeout is None else max(0, timeout)
-            if self._begin_wait(awaited, wake) and not asleep.acquire(timeout=limit_s):
+            is_late = self._begin_wait(awaited, wake) and not asleep.acquire(timeout=limit_s)
+            if is_late and not self._is_ready(awaited):
                 raise TimeoutError(f"The request {awaited.value} within {timeout:g} s")
         finally:
             self._end_wait(wake)

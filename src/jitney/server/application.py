@@ -30,7 +30,13 @@ from jitney.server.batches.batches import Batches
 from jitney.server.batches.database import DiskError, StoreTaken
 from jitney.server.batches.stages import BatchBounds
 from jitney.server.error_object import Refusal, refusal_for
-from jitney.server.middleware import AccessCheck, Cors, ErrorResponse, RequestContext
+from jitney.server.middleware import (
+    AccessCheck,
+    AnswerRoutes,
+    Cors,
+    ErrorResponse,
+    RequestContext,
+)
 from jitney.server.observe.monitor import Monitor
 from jitney.server.openai.replies import VERSION
 from jitney.server.page import page_routes as page
@@ -39,7 +45,6 @@ from jitney.server.routes import (
     BODIES,
     REFERENCE,
     STATE_PATHS,
-    AnswerRoutes,
     make_router,
     make_state_router,
 )

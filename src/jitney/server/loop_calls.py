@@ -2,8 +2,11 @@
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
 from collections.abc import Callable
+
+_log = logging.getLogger("jitney.server")
 
 
 class LoopCalls:
@@ -28,4 +31,8 @@ class LoopCalls:
         # First, so that what is added from now on wakes the loop again.
         self._is_due = False
         for _ in range(len(self._calls)):
-            self._calls.popleft()()
+            try:
+                self._calls.popleft()()
+            except Exception:
+                # The others are of other callers.
+                _log.exception("A call to the event loop failed")

@@ -60,6 +60,14 @@ def _watched(
         watcher.cancel()
 
 
+def _unseen() -> QueueFull:
+    return QueueFull(
+        f"The engine did not look at the request within {limits.ACCEPT_S_MAX:g} s; "
+        "try again later.",
+        limits.ACCEPT_S_MAX,
+    )
+
+
 def _queue_headers(generation: Generation) -> dict[str, str]:
     """The place in the queue at acceptance, and the wait for the first slot once it is over."""
     headers: dict[str, str] = {}
@@ -98,10 +106,13 @@ class EventStream(Response):
         del self.headers["content-length"]
         self._generation = generation
         self._service = generation.service
+        self._loop_calls = generation.service.loop_calls
         self._running = contextlib.ExitStack()
         self._turn: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         """Ends when the task of this response has something to do: events that could not be written
         at once, no events after the last, or an error."""
+        self._is_noted = False
+        """Whether the event loop has been asked to write the news."""
         self._write: Callable[[bytes], bool] | None = None
         """Writes events unless the client is slow; None before the headers are sent."""
         self._send: Callable[[bytes], Awaitable[None]] | None = None
@@ -112,12 +123,23 @@ class EventStream(Response):
         try:
             self._running.enter_context(self._generation.running())
             self._running.enter_context(_watched(self._generation, receive, self._ping))
-            await self._generation.wait_accepted()
+            await self._wait_accepted()
             self._listen()
             await self._wait_first()
         except BaseException:
             self._close()
             raise
+
+    async def _wait_accepted(self) -> None:
+        limit = asyncio.timeout(limits.ACCEPT_S_MAX)
+        try:
+            async with limit:
+                await self._generation.wait_accepted()
+        except TimeoutError:
+            # The error of a request may be a TimeoutError too.
+            if not limit.expired():
+                raise
+            raise _unseen() from None
 
     async def _wait_first(self) -> None:
         waited_s = 0.0
@@ -129,19 +151,22 @@ class EventStream(Response):
                 return
             if self._generation.is_accepted:
                 return
-        raise QueueFull(
-            f"The engine did not look at the request within {limits.ACCEPT_S_MAX:g} s; "
-            "try again later.",
-            limits.ACCEPT_S_MAX,
-        )
+        raise _unseen()
 
     def _listen(self) -> None:
-        calls = self._service.loop_calls
-        self._generation.listen(lambda: calls.call(self._write_news))
+        self._generation.listen(self._note_news)
+
+    def _note_news(self) -> None:
+        """Any thread. Many prompts of one call may have news at once, which are read together."""
+        if not self._is_noted:
+            self._is_noted = True
+            self._loop_calls.call(self._write_news)
 
     def _write_news(self) -> None:
         """Write the new events. No task runs for that: there are many streams, and each has news at
         every tick."""
+        # First: what comes from now on is noted again.
+        self._is_noted = False
         if self._turn.done():
             return
         try:
@@ -178,7 +203,8 @@ class EventStream(Response):
             self._send = None
             await send_body(closing, more_body=False)
         finally:
-            self._send = None
+            # Both lead back here, and the garbage collector runs seldom.
+            self._send = self._write = None
             self._close()
 
     async def _run(self, send_body: Callable[[bytes], Awaitable[None]]) -> bytes:

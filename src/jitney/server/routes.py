@@ -3,15 +3,11 @@
 Tests: tests/e2e/server/test_service.py.
 """
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
-from fastapi.routing import APIRoute
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jitney.errors import InvalidRequest
 from jitney.server.admission.calls import Call
@@ -31,8 +27,6 @@ Body = TypeVar("Body", CompletionBody, ChatBody, TokenizeBody, DetokenizeBody)
 
 BODIES: tuple[type[Strict], ...] = (CompletionBody, ChatBody, TokenizeBody, DetokenizeBody)
 """Described in the OpenAPI document."""
-
-ANSWER_PATHS = frozenset({"/v1/completions", "/v1/chat/completions"})
 
 STATE_PATHS = frozenset({"/health", "/ready"})
 """Paths that need no key: load balancers and service managers have none. They return the status
@@ -98,32 +92,6 @@ def make_router(service: Service) -> APIRouter:
         return JSONResponse({"prompt": await unless_left(work, request.receive)})
 
     return router
-
-
-class AnswerRoutes:
-    """Calls the two endpoints that make tokens without the framework's layers between.
-
-    For a short answer these layers take as long as everything else in this process.
-    """
-
-    def __init__(self, app: ASGIApp, routes: Sequence[BaseRoute]) -> None:
-        self._app = app
-        self._routes = {
-            each.path: each
-            for each in routes
-            if isinstance(each, APIRoute) and each.path in ANSWER_PATHS
-        }
-        assert self._routes.keys() == ANSWER_PATHS, "both endpoints exist"
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        route = self._routes.get(scope["path"]) if scope["method"] == "POST" else None
-        if route is None:
-            await self._app(scope, receive, send)
-            return
-        scope["route"] = route
-        response = await route.endpoint(Request(scope, receive, send))
-        await response(scope, receive, send)
 
 
 def make_state_router(service: Service) -> APIRouter:

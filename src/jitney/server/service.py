@@ -99,7 +99,7 @@ class Service:
 
     @functools.cached_property
     def loop_calls(self) -> LoopCalls:
-        """Calls from other threads to the event loop. First asked for on it."""
+        """Calls from other threads to the event loop. First asked for on that loop."""
         return LoopCalls()
 
     @property

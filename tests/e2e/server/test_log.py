@@ -5,6 +5,7 @@ import logging
 import pytest
 
 from jitney.config import Key
+from jitney.errors import ModelError
 from tests.e2e.server.harness import World, running, wait_until
 
 
@@ -42,3 +43,20 @@ def test_what_has_no_key_and_no_reply_has_no_words_for_them(
         wait_until(lambda: any("http-2 " in each for each in caplog.messages), "nothing was logged")
     (line,) = (each for each in caplog.messages if each.startswith("http-2 "))
     assert line.endswith(" ms")
+
+
+def test_the_log_says_what_a_caller_is_not_told(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards operators: the caller reads that the model is at fault, and the log says how."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise ModelError("The template divides by zero.")
+
+    with running(World()) as server:
+        monkeypatch.setattr(server.service.template, "render", fail)
+        messages = [{"role": "user", "content": "Hello"}]
+        reply = server.post("/v1/chat/completions", {"messages": messages})
+    assert reply.status_code == 500
+    assert "zero" not in reply.text
+    assert any("divides by zero" in each for each in caplog.messages)

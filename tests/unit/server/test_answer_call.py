@@ -15,8 +15,10 @@ from jitney.config import ServeSettings
 from jitney.core.request import Priority
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.engine.engine import Engine
+from jitney.engine.loop import Inbox
 from jitney.engine.request_factory import RequestFactory
-from jitney.errors import ContextLengthExceeded, DeadlineExceeded, Draining
+from jitney.errors import ContextLengthExceeded, DeadlineExceeded, Draining, QueueFull
+from jitney.server import limits
 from jitney.server.admission.calls import Call
 from jitney.server.admission.keys import Caller
 from jitney.server.answer_call import answer, prepare
@@ -62,6 +64,10 @@ def call(**fields: Any) -> Call:
     return made
 
 
+async def never() -> Message:
+    return await asyncio.Future[Message]()
+
+
 async def test_what_is_wrong_is_raised_as_an_error(service: Service) -> None:
     """Guards callers that are no HTTP: nothing is turned into a response here."""
     with pytest.raises(ContextLengthExceeded):
@@ -99,9 +105,6 @@ async def test_a_stream_whose_task_is_cancelled_ends_its_request() -> None:
     """Guards slots: a task may end while it waits for news, and its request ends then."""
     body = CompletionBody.model_validate({"prompt": "a", "stream": True, "max_tokens": 200})
 
-    async def never() -> Message:
-        return await asyncio.Future[Message]()
-
     with serving(eos_period=0, tick_s=0.05) as service:
         generation, sent = await prepare(service, body, call()), asyncio.Queue[Message]()
         stream = EventStream(generation)
@@ -114,3 +117,25 @@ async def test_a_stream_whose_task_is_cancelled_ends_its_request() -> None:
         (handle,) = generation._handles
         async with asyncio.timeout(WAIT_S):
             assert (await handle.result_async()).was_cancelled
+
+
+async def test_several_prompts_are_waited_for_as_long_as_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Guards a caller of two prompts: where nobody took them, its stream never began or ended."""
+    monkeypatch.setattr(limits, "ACCEPT_S_MAX", 0.01)
+    body = CompletionBody.model_validate({"prompt": ["a", "b"], "stream": True})
+    with serving(eos_period=0) as service:
+        monkeypatch.setattr(service.engine, "_inbox", Inbox(9))  # which nobody empties
+        with pytest.raises(QueueFull, match="did not look"):
+            await EventStream(await prepare(service, body, call())).open(never)
+
+
+async def test_news_of_many_prompts_are_read_together(service: Service) -> None:
+    """Guards the event loop: each of 128 prompts had all of them read at every tick."""
+    prompts = {"prompt": ["a"] * 9, "stream": True}
+    stream = EventStream(await prepare(service, CompletionBody.model_validate(prompts), call()))
+    for _ in range(9):
+        stream._note_news()
+    assert len(service.loop_calls._calls) == 1
+    stream._close()
