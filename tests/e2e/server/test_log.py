@@ -57,6 +57,6 @@ def test_the_log_says_what_a_caller_is_not_told(
         monkeypatch.setattr(server.service.template, "render", fail)
         messages = [{"role": "user", "content": "Hello"}]
         reply = server.post("/v1/chat/completions", {"messages": messages})
-    assert reply.status_code == 500
+    assert reply.status_code == 400
     assert "zero" not in reply.text
     assert any("divides by zero" in each for each in caplog.messages)
