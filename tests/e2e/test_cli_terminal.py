@@ -14,6 +14,10 @@ from contextlib import contextmanager
 
 import pytest
 
+from jitney import LLM, SamplingParams
+from jitney.cli.main import main
+from jitney.cli.watch import LivePrompt
+
 WAIT_S = 120.0
 LOST_S = 10.0
 CONTROL_C, CONTROL_D = b"\x03", b"\x04"
@@ -135,6 +139,23 @@ def test_a_few_prompts_are_watched_and_then_written_out() -> None:
     assert "slots" in terminal.text
     after = terminal.text.split("speed")[-1]
     assert after.index("[1] one") < after.index("[2] two")
+
+
+def test_what_was_answered_stays_after_an_interrupt(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Guards an answer that was complete while another went on: the board took it with it."""
+
+    def stopped(llm: LLM, watched: list[LivePrompt], *_: object, **__: object) -> None:
+        watched[1].outcome = llm.generate("two", SamplingParams(temperature=0, max_tokens=8))[0]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("jitney.cli.run.watch", stopped)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert main(["run", "--backend", "fake", "one", "two"]) == 130
+    written = capsys.readouterr().out
+    assert "[2] two" in written
+    assert "[1]" not in written
 
 
 def test_keys_of_a_chat() -> None:

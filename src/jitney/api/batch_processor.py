@@ -52,7 +52,7 @@ class BatchingStrategy(StrEnum):
     @classmethod
     def _missing_(cls, value: object) -> "BatchingStrategy | None":
         """Also find a strategy by the seed's name, in upper or lower case."""
-        word = str(value).casefold().replace("_", "").replace("-", "")
+        word = str(value).rpartition(".")[2].casefold().replace("_", "").replace("-", "")
         return next((each for each in cls if word in (each.name.casefold(), each.value)), None)
 
 
@@ -170,7 +170,7 @@ class BatchProcessor:
                 f"config takes a BatchConfig, and got {type(config).__name__}; give no "
                 "tokenizer: the model brings its own."
             )
-        check_plain("result_callback", result_callback)
+        check_plain("result_callback", result_callback, ("result", "user_data"))
         self.model = model
         self.config = config or (None if isinstance(model, LLM) else BatchConfig())
         """None if a given `LLM` keeps its own settings."""

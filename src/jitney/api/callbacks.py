@@ -44,12 +44,18 @@ OnDone = Callable[[RequestOutput | None, JitneyError | None, Any], object]
 Without an error there is an output. With an error, the output is what was made before, or None."""
 
 
-def check_plain(name: str, function: object) -> None:
-    """Refuse a callback that a thread cannot call. None means no callback."""
+def check_plain(name: str, function: object, arguments: tuple[str, ...]) -> None:
+    """Refuse a callback that a thread cannot call with these arguments. None means no callback."""
     if function is not None and not _is_plain(function):
         raise InvalidRequest(
             f"{name} takes a plain function, which is called from a thread, and got "
             f"{function!r:.80}; in an event loop, use `async for` over the handle.",
+            name,
+        )
+    if function is not None and not _takes(function, len(arguments)):
+        raise InvalidRequest(
+            f"{name} is called with {', '.join(arguments)}, and {function!r:.80} does not take "
+            f"{len(arguments)} arguments.",
             name,
         )
 
@@ -63,8 +69,8 @@ class Callbacks:
     user_data: object = None
 
     def __post_init__(self) -> None:
-        for name in ("on_delta", "on_done"):
-            check_plain(name, getattr(self, name))
+        check_plain("on_delta", self.on_delta, ("delta", "user_data"))
+        check_plain("on_done", self.on_done, ("output", "error", "user_data"))
         if self.user_data is not None and not self.has_any:
             raise InvalidRequest(
                 "user_data goes to on_delta and on_done; give one of them.", "user_data"
@@ -249,6 +255,17 @@ def _is_plain(function: object) -> bool:
     """Whether it can be called and is not a coroutine function."""
     call = getattr(function, "__call__", None)  # noqa: B004 - an object's may be async
     return callable(function) and not any(map(inspect.iscoroutinefunction, (function, call)))
+
+
+def _takes(function: Any, count: int) -> bool:
+    """Whether it can be called with so many arguments; true where Python cannot tell."""
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except TypeError:
+        return False
+    except ValueError:
+        return True
+    return True
 
 
 def _check_ran(returned: object) -> None:

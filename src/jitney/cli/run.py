@@ -177,10 +177,13 @@ def _watch(llm: LLM, prompts: list[Prompt], params: SamplingParams, report: _Run
     watched = [
         LivePrompt(text, prompt, params) for text, prompt in zip(report.texts, prompts, strict=True)
     ]
-    watch(llm, watched, Console(file=sys.stdout, highlight=False), leaves=False)
-    for index, each in enumerate(watched):
-        assert each.outcome is not None, "Every prompt has ended"
-        report.add(index, each.outcome)
+    try:
+        watch(llm, watched, Console(file=sys.stdout, highlight=False), leaves=False)
+    finally:
+        # After Ctrl-C the board is gone, and what was answered is not.
+        for index, each in enumerate(watched):
+            if each.outcome is not None:
+                report.add(index, each.outcome)
 
 
 def demo(options: DemoOptions, resolved: Resolved) -> None:

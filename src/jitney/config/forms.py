@@ -279,7 +279,8 @@ def _look_up(word: str, known: Mapping[str, MeaningT]) -> MeaningT:
 
 def _letters(word: str) -> str:
     """A word without case, - and _."""
-    return word.strip().lower().replace("-", "").replace("_", "")
+    # The seeds write a word with its class before it, and with the dot alone.
+    return word.strip().rpartition(".")[2].lower().replace("-", "").replace("_", "")
 
 
 SWITCH = Form(bool, _plain_switch, "true or false", None, lambda value: str(value).lower())

@@ -90,6 +90,9 @@ def test_a_run_that_is_done_is_not_done_again(tmp_path: Path) -> None:
     (tmp_path / "out.jsonl").write_text("mine")
     expect_sentence(run(tmp_path), 2, "out.jsonl is there already")
     assert (tmp_path / "out.jsonl").read_text() == "mine"
+    (tmp_path / "out.jsonl").unlink()
+    (tmp_path / "out.jsonl").hardlink_to(tmp_path / "in.jsonl")
+    expect_sentence(run(tmp_path), 2, "out.jsonl is the input; give another --output")
 
 
 def test_what_looks_like_a_folder_of_ours_is_not_removed(tmp_path: Path) -> None:

@@ -219,6 +219,8 @@ def test_a_word_of_the_server_is_unknown_where_only_the_engine_is_set(
         ("strategy", "dynamic-timeout", "dynamic"),
         ("policy", "shortest_job_first", "sjf"),
         ("policy", "ShortestJobFirst", "sjf"),
+        ("strategy", "BatchingStrategy.DynamicTimeout", "dynamic"),
+        ("strategy", ".DynamicTimeout", "dynamic"),
         ("policy", "fcfs", "fifo"),
         ("backend", "Fake", "fake"),
         ("group_answers", "TOGETHER", "together"),

@@ -123,6 +123,8 @@ def find_results(places: RunPlaces, source: HeldInput, model: str) -> Receipt | 
         or (receipt.input_sha256, receipt.model) != (source.sha256, model)
         or not receipt.are_results(places.output, places.errors)
     ):
+        if present[0].samefile(source.path):
+            raise ConfigError(f"{present[0]} is the input; give another --output.")
         raise ConfigError(f"{present[0]} is there already; move it away, or give another --output.")
     remove_store(places.done_folder)
     return receipt
