@@ -5,7 +5,10 @@ threads, the bodies, and the calls that are being answered.
 """
 
 import asyncio
+import contextlib
 import functools
+import logging
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,8 +26,9 @@ from jitney.server.admission.calls import CallPlaces, LiveCalls
 from jitney.server.admission.keys import KeyRing
 from jitney.server.admission.worker_threads import WorkerThreads
 from jitney.server.http.body_reader import BodyReader
-from jitney.server.loop_calls import LoopCalls
 from jitney.text.chat_template import ChatTemplate
+
+_log = logging.getLogger("jitney.server")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,35 @@ class Loaded(Protocol):
     @property
     def model_name(self) -> str:
         """The name for clients."""
+
+
+class LoopCalls:
+    """Calls from other threads to one event loop, in their order. Made on the loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._calls: deque[Callable[[], None]] = deque()
+        self._is_due = False
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Any thread: have the function called on the loop. To wake a loop takes a system call, and
+        the engine has news for all streams at once."""
+        self._calls.append(function)
+        if not self._is_due:
+            self._is_due = True
+            # A closed loop calls nobody any more.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._run)
+
+    def _run(self) -> None:
+        # First, so that what is added from now on wakes the loop again.
+        self._is_due = False
+        for _ in range(len(self._calls)):
+            try:
+                self._calls.popleft()()
+            except Exception:
+                # The others are of other callers.
+                _log.exception("A call to the event loop failed")
 
 
 class Service:

@@ -1,4 +1,4 @@
-"""Tests of `jitney.server.loop_calls`."""
+"""Tests of `LoopCalls` of `jitney.server.service`."""
 
 import asyncio
 import threading
@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from jitney.server.loop_calls import LoopCalls
+from jitney.server.service import LoopCalls
 
 
 def test_many_calls_wake_the_loop_once_and_keep_their_order(
