@@ -6,9 +6,35 @@ of a process and the first bytes for it. So the handler runs when the whole is o
 """
 
 import contextlib
+import ctypes
 import signal
+import sys
 import threading
 from collections.abc import Iterator
+
+
+class _SignalStack(ctypes.Structure):
+    """Where a thread's signal handlers run, as Linux has it."""
+
+    _fields_ = (("start", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
+
+
+@contextlib.contextmanager
+def signal_stack_kept() -> Iterator[None]:
+    """This thread has the same stack for signal handlers after the block.
+
+    OpenVINO gives the thread that loads a model another one, and frees it with the model. The next
+    signal, such as Ctrl-C, would end the process with a segmentation fault.
+    """
+    if sys.platform != "linux":
+        yield
+        return
+    before, set_stack = _SignalStack(), ctypes.CDLL(None).sigaltstack
+    set_stack(None, ctypes.byref(before))
+    try:
+        yield
+    finally:
+        set_stack(ctypes.byref(before), None)
 
 
 @contextlib.contextmanager

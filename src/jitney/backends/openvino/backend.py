@@ -24,6 +24,7 @@ from jitney.backends.shared.sizing import check_sizes
 from jitney.backends.shared.slots import EntryRows, SlotMemory, is_lone
 from jitney.core.backend import Backend, Segment, Traits
 from jitney.errors import ConfigError, ModelError
+from jitney.sandbox.interrupts import signal_stack_kept
 from jitney.tokenizers.tokenizer import read_tokenizer
 
 
@@ -67,7 +68,8 @@ class OpenVinoSettings:
 
 def make_backend(settings: OpenVinoSettings) -> Backend:
     """The backend, with its model loaded. Raises a SetupError."""
-    return ModelBackend(OpenVinoModel(settings))
+    with signal_stack_kept():
+        return ModelBackend(OpenVinoModel(settings))
 
 
 class OpenVinoModel:
