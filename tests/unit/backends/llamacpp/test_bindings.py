@@ -1,8 +1,9 @@
 """Tests of `jitney.backends.llamacpp.bindings`: an interrupt while native code works."""
 
-import subprocess
-import sys
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any  # Any: native functions
 
 import pytest
 
@@ -11,14 +12,80 @@ from tests.backends_for_tests import skip_reason
 if reason := skip_reason("llamacpp"):
     pytest.skip(reason, allow_module_level=True)
 
-CHILD = "tests.unit.backends.llamacpp.interrupted_child"
+from jitney.backends.llamacpp import bindings
+
+SHAPE = bindings.ContextShape(
+    kv_tokens=64,
+    slots=1,
+    max_num_batched_tokens=64,
+    pass_tokens_max=64,
+    threads=1,
+    flash_attention=False,
+)
 
 
-@pytest.mark.parametrize("name", ["load", "context", "conversion"])
-def test_an_interrupt_is_raised_and_nothing_is_left(
-    tiny_model: Path, tmp_path: Path, name: str
+@pytest.fixture(autouse=True)
+def default_handler() -> Iterator[None]:
+    """As in a terminal, whatever started the tests."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def _interrupted(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Have Ctrl-C pressed while the native function of that name works."""
+    call: Callable[..., Any] = getattr(bindings.llama_cpp, name)
+
+    def pressed(*arguments: Any) -> Any:
+        result = call(*arguments)
+        signal.raise_signal(signal.SIGINT)  # to this thread, before the next line
+        return result
+
+    monkeypatch.setattr(bindings.llama_cpp, name, pressed)
+
+
+def _counted(monkeypatch: pytest.MonkeyPatch, name: str) -> list[object]:
+    """The pointers that the native function of that name is given from now on."""
+    call: Callable[..., Any] = getattr(bindings.llama_cpp, name)
+    seen: list[object] = []
+
+    def counted(pointer: Any) -> None:
+        seen.append(pointer)
+        call(pointer)
+
+    monkeypatch.setattr(bindings.llama_cpp, name, counted)
+    return seen
+
+
+def test_an_interrupted_load_is_raised_and_frees_the_model(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Guards Ctrl-C while a model loads, its memory is made, or it is converted."""
-    command = [sys.executable, "-m", CHILD, name, str(tiny_model), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
+    """Guards Ctrl-C while a model loads: it stops, and gigabytes are not left behind."""
+    bindings.native_log()
+    _interrupted(monkeypatch, "llama_model_load_from_file")
+    freed = _counted(monkeypatch, "llama_model_free")
+    with pytest.raises(KeyboardInterrupt):
+        bindings.Model(tiny_model, gpu_layers=0, extra_kernels=False)
+    assert len(freed) == 1
+
+
+def test_an_interrupted_context_is_raised_and_freed(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards Ctrl-C while the memory of the slots is made."""
+    model = bindings.Model(tiny_model, gpu_layers=0, extra_kernels=False)
+    _interrupted(monkeypatch, "llama_init_from_model")
+    freed = _counted(monkeypatch, "llama_free")
+    with pytest.raises(KeyboardInterrupt):
+        bindings.Context(model, SHAPE)
+    assert len(freed) == 1
+
+
+def test_an_interrupted_conversion_is_raised(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards Ctrl-C while weights are converted."""
+    bindings.native_log()
+    _interrupted(monkeypatch, "llama_model_quantize")
+    with pytest.raises(KeyboardInterrupt):
+        bindings.quantize(tiny_model, tmp_path / "q8.gguf", threads=1)
