@@ -17,6 +17,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from jitney.sandbox.interrupts import signal_stack_kept
+
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
@@ -53,9 +55,11 @@ LOOKS = 10
 @pytest.fixture(scope="module", autouse=True)
 def environment_is_put_back() -> Iterator[None]:
     """Guards the files that follow: a command called in this process sets variables for its
-    children, which must not reach the children of other tests."""
+    children, which must not reach the children of other tests. And a library may leave this thread
+    a stack for signals that it frees: the next signal would end this process."""
     before = dict(os.environ)
-    yield
+    with signal_stack_kept():
+        yield
     os.environ.clear()
     os.environ.update(before)
 

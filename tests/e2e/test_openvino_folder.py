@@ -1,6 +1,8 @@
 """An exported OpenVINO folder as a model, end to end."""
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -68,6 +70,23 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copyfile(converted / name, folder / name)
     write_folder(folder, source)
     return folder
+
+
+CLOSED = """
+import signal, sys
+from jitney import LLM
+LLM(sys.argv[1], kv_tokens=512, threads=1, dtype="float32", cache_dir=sys.argv[2]).close()
+signal.signal(signal.SIGINT, lambda *_: print("heard"))
+signal.raise_signal(signal.SIGINT)
+"""
+
+
+def test_a_signal_after_a_closed_model_is_heard(exported: Path, tmp_path: Path) -> None:
+    """Guards Ctrl-C: it ended the process with a segmentation fault, once a model was closed."""
+    needs("openvino")
+    command = [sys.executable, "-c", CLOSED, str(exported), str(share_verdicts(tmp_path / "cache"))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert (done.returncode, done.stdout) == (0, "heard\n"), done.stderr
 
 
 def open_folder(folder: Path, cache: Path) -> None:
