@@ -64,13 +64,25 @@ class Loaded(Protocol):
         """The name for clients."""
 
 
+REST_PART = 2.0
+REST_S_MIN = 0.001
+REST_S_MAX = 0.02
+"""How long calls to the event loop rest after a round of them: so many times as long as it took. A
+shorter rest than the minimum is none."""
+
+
 class LoopCalls:
-    """Calls from other threads to one event loop, in their order. Made on the loop."""
+    """Calls from other threads to one event loop, in their order and in rounds. Made on the loop.
+
+    Rounds take at most a third of the loop's time. What comes while they rest waits for the next
+    one, and the news of a stream become one piece: to write it takes longer than to make a token.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._calls: deque[Callable[[], None]] = deque()
         self._is_due = False
+        self._rests_until = 0.0
 
     def call(self, function: Callable[[], None]) -> None:
         """Any thread: have the function called on the loop. To wake a loop takes a system call, and
@@ -80,17 +92,27 @@ class LoopCalls:
             self._is_due = True
             # A closed loop calls nobody any more.
             with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._run)
+                self._loop.call_soon_threadsafe(self._begin)
+
+    def _begin(self) -> None:
+        rest_s = self._rests_until - self._loop.time()
+        if rest_s > REST_S_MIN:
+            self._loop.call_later(rest_s, self._run)
+        else:
+            self._run()
 
     def _run(self) -> None:
         # First, so that what is added from now on wakes the loop again.
         self._is_due = False
+        begun_at = self._loop.time()
         for _ in range(len(self._calls)):
             try:
                 self._calls.popleft()()
             except Exception:
                 # The others are of other callers.
                 _log.exception("A call to the event loop failed")
+        ended_at = self._loop.time()
+        self._rests_until = ended_at + min(REST_PART * (ended_at - begun_at), REST_S_MAX)
 
 
 class Service:

@@ -48,14 +48,17 @@ def run_at_once(
     name: str, load: Workload, monkeypatch: pytest.MonkeyPatch, settings: Settings = FAKE
 ) -> EngineRun:
     """A load under a strategy. The engine looks at none of it before all of it was sent."""
-    all_sent = Event()
+    is_held, all_sent = Event(), Event()
 
     def hold() -> None:
+        is_held.set()
         assert all_sent.wait(WAIT_S), "not all requests were sent in time"
 
     with engine_target(for_bench(settings, **CHANGES[name])) as target:
         monkeypatch.setattr(target.engine, "stop_gathering", all_sent.set)
         target.engine._inbox.send(hold)
+        # Else it may take the first requests together with this.
+        assert is_held.wait(WAIT_S), "the engine does not come"
         run = target.run(load, gathers=True)
     assert run.failures == []
     return run
