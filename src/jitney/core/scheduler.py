@@ -335,15 +335,17 @@ class Scheduler:
 
     def _apply_sample(self, sequence: Sequence, entry: Entry, sample: Sample, now: float) -> None:
         registry, history, start = self._registry, sequence.history, entry.start
+        length = len(entry.tokens) or 1
         assert start == sequence.computed, "spans are computed in order"
-        sequence.computed = end = entry.end
+        sequence.computed = end = start + length
         assert end <= sequence.planned, "only what was planned is computed"
         if history.failed_count and end > history.failed_known:
             history.failed_count = 0  # it passed the position where the backend failed
         # A span of a sequence that is computed again may reach from its prompt to its completion.
-        of_completion = end - max(start, min(end, sequence.sampling.prompt_count))
-        self.counters["computed_completion_tokens"] += of_completion
-        self.counters["computed_prompt_tokens"] += end - start - of_completion
+        of_prompt = min(length, max(0, sequence.sampling.prompt_count - start))
+        self.counters["computed_completion_tokens"] += length - of_prompt
+        if of_prompt:
+            self.counters["computed_prompt_tokens"] += of_prompt
         token, wants_token = sample.token, entry.wants_token
         if wants_token and (fair := registry.queue.lane_of(sequence).fair) is not None:
             fair.charge(sequence.request.tenant, 1)

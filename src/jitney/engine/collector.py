@@ -13,7 +13,6 @@ from jitney.core import limits
 from jitney.core.backend import Vocabulary
 from jitney.core.batch import FaultKind, TokenLogprob
 from jitney.core.events import (
-    Event,
     FinishEvent,
     FinishReason,
     PreemptEvent,
@@ -22,7 +21,7 @@ from jitney.core.events import (
     TokenEvent,
 )
 from jitney.core.request import Request
-from jitney.engine.answer import Answer, Completion, Delta, Ending, Timing, Usage
+from jitney.engine.answer import Answer, Completion, Ending, Timing, Usage
 from jitney.engine.mailbox import Mailbox
 from jitney.errors import BackendFailed, DeadlineExceeded, InvalidRequest, JitneyError, QueueFull
 from jitney.text.detokenizer import Detokenizer
@@ -107,17 +106,11 @@ class Collector:
         """Whether any of its sequences ever had a slot."""
         return any(track.started_at is not None for track in self._tracks.values())
 
-    def push(self, event: Event) -> FinishReason | None:
-        """Take one event. May put a delta into the mailbox.
-
-        Returns STOP if the completion has a stop string: the scheduler has to finish its sequence.
-        Returns CANCELLED if the deltas are not read: the scheduler has to cancel the request.
-        """
+    def push(self, event: StartEvent | PromptEvent | PreemptEvent | FinishEvent) -> None:
+        """Take one event that is no token. May put a delta into the mailbox."""
         track = self._tracks[event.index]
         assert track.completion is None, f"an event after the end: {event}"
         match event:
-            case TokenEvent():
-                return self._push_token(track, event)
             case FinishEvent():
                 self._finish(track, event)
             case StartEvent():
@@ -130,6 +123,34 @@ class Collector:
                 pass
             case _:
                 assert_never(event)
+
+    def push_token(self, event: TokenEvent) -> FinishReason | None:
+        """Take one token. May put a delta into the mailbox.
+
+        Returns STOP if the completion has a stop string: the scheduler has to finish its sequence.
+        Returns CANCELLED if the deltas are not read: the scheduler has to cancel the request.
+        """
+        track = self._tracks[event.index]
+        assert track.completion is None, f"a token after the end: {event}"
+        if track.matched is not None:
+            # Sampled before the scheduler got the verdict. The completion is already over.
+            return None
+        if track.first_token_at is None:
+            track.first_token_at = event.at
+        track.tokens.append(event.token)
+        if event.logprob is not None:
+            track.logprobs.append(event.logprob)
+        if track.matcher is None:
+            text = track.detokenizer.push(event.token)
+        else:
+            text = self._text_of(track, event.token)
+        if text:
+            self._send(track, text, event.at)
+        if track.matched is not None:
+            return FinishReason.STOP
+        if self.mailbox.is_bounded and self.mailbox.is_read_too_slowly(event.at):
+            self._is_read_too_slowly = True
+            return FinishReason.CANCELLED
         return None
 
     def is_finished(self, index: int) -> bool:
@@ -183,46 +204,20 @@ class Collector:
             text, track.matched = found.text, track.matched or found.matched
         return text
 
-    def _push_token(self, track: _Track, event: TokenEvent) -> FinishReason | None:
-        if track.matched is not None:
-            # Sampled before the scheduler got the verdict. The completion is already over.
-            return None
-        if track.first_token_at is None:
-            track.first_token_at = event.at
-        track.tokens.append(event.token)
-        if event.logprob is not None:
-            track.logprobs.append(event.logprob)
-        if track.matcher is None:
-            text = track.detokenizer.push(event.token)
-        else:
-            text = self._text_of(track, event.token)
-        if text:
-            self._send(track, text, event.at)
-        if track.matched is not None:
-            return FinishReason.STOP
-        if self.mailbox.is_bounded and self.mailbox.is_read_too_slowly(event.at):
-            self._is_read_too_slowly = True
-            return FinishReason.CANCELLED
-        return None
-
     def _send(self, track: _Track, text: str, at: float, end: FinishEvent | None = None) -> None:
         track.texts.append(text)
         if not self.mailbox.streams:
             return
         sent_count, track.sent_count = track.sent_count, len(track.tokens)
-        tokens = tuple(track.tokens[sent_count:])
-        logprobs: tuple[TokenLogprob, ...] = ()
+        logprobs: list[TokenLogprob] = []
         if track.logprobs:
             if self.mailbox.is_bounded:
-                logprobs = tuple(track.logprobs)
-                track.logprobs.clear()
+                logprobs, track.logprobs = track.logprobs, logprobs
             else:
-                logprobs = tuple(track.logprobs[sent_count - track.resumed_count :])
-        if end is None:
-            self.mailbox.put(Delta(track.index, text, tokens, logprobs), at)
-        else:
-            ending = Delta(track.index, text, tokens, logprobs, end.reason, end.stop_reason)
-            self.mailbox.put(ending, at)
+                logprobs = track.logprobs[sent_count - track.resumed_count :]
+        ending = None if end is None else (end.reason, end.stop_reason)
+        tokens = track.tokens[sent_count:]
+        self.mailbox.add(track.index, text, tokens, logprobs, at, ending)
 
     def _finish(self, track: _Track, event: FinishEvent) -> None:
         text = "" if track.matched is not None else self._flush(track)

@@ -18,17 +18,18 @@ A reader that does not want to wait can set a listener (`listen`), and fetches w
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from enum import Enum
 
 from jitney.core import limits
+from jitney.core.batch import TokenLogprob
+from jitney.core.events import FinishReason
 from jitney.engine.answer import Delta, Ending
 from jitney.errors import JitneyError
 
-DELTAS_MAX = 64
-"""Unread deltas of one completion before they are merged. Each takes ten times the memory of its
-text."""
+TEXTS_MAX = 64
+"""Unread pieces of text of one completion before they are joined. Each takes ten times the memory
+of its characters."""
 
 
 class Awaited(Enum):
@@ -40,15 +41,25 @@ class Awaited(Enum):
 
 
 class _Unread:
-    """Unread deltas of one completion."""
+    """What is unread of one completion, in parts that a delta is made of when it is fetched."""
 
-    __slots__ = ("deltas", "since", "size")
+    __slots__ = ("finish_reason", "logprobs", "since", "size", "stop_reason", "texts", "tokens")
 
     def __init__(self, since: float) -> None:
         self.since = since
         self.size = 0
         """Estimated bytes; counted only if the mailbox is bounded."""
-        self.deltas: list[Delta] = []
+        self.texts: list[str] = []
+        self.tokens: list[int] = []
+        self.logprobs: list[TokenLogprob] = []
+        self.finish_reason: FinishReason | None = None
+        self.stop_reason: str | int | None = None
+
+    def delta(self, index: int) -> Delta:
+        """All of it as one delta."""
+        text = "".join(self.texts)
+        parts = tuple(self.tokens), tuple(self.logprobs)
+        return Delta(index, text, *parts, self.finish_reason, self.stop_reason)
 
 
 class Mailbox:
@@ -82,25 +93,43 @@ class Mailbox:
             self._wake()
 
     def put(self, delta: Delta, at: float = 0.0) -> None:
-        """Add a delta for the reader. Engine thread; never waits."""
+        """Add a delta that was made elsewhere. Never waits."""
+        end = None
+        if delta.finish_reason is not None:
+            end = delta.finish_reason, delta.stop_reason
+        self.add(delta.index, delta.text, delta.tokens, delta.logprobs, at, end)
+
+    def add(
+        self,
+        index: int,
+        text: str,
+        tokens: Sequence[int],
+        logprobs: Sequence[TokenLogprob],
+        at: float,
+        end: tuple[FinishReason, str | int | None] | None = None,
+    ) -> None:
+        """Add the parts of a delta for the reader; `end` is why it ended, and the stop that ended
+        it. Engine thread; never waits."""
         if not self.streams:
             return
         with self._lock:
             if self._abandoned:
                 return
             assert self._ending is None, "a delta after the ending"
-            unread = self._unread.get(delta.index)
+            unread = self._unread.get(index)
             if unread is None:
-                unread = self._unread[delta.index] = _Unread(at)
-            deltas = unread.deltas
-            if deltas:
-                is_over = deltas[-1].finish_reason is not None
-                assert not is_over, f"a delta after the end of completion {delta.index}"
-            deltas.append(delta)
-            if len(deltas) == DELTAS_MAX:
-                unread.deltas = [_merged(deltas)]
+                unread = self._unread[index] = _Unread(at)
+            assert unread.finish_reason is None, f"a delta after the end of completion {index}"
+            unread.texts.append(text)
+            unread.tokens += tokens
+            if logprobs:
+                unread.logprobs += logprobs
+            if end is not None:
+                unread.finish_reason, unread.stop_reason = end
+            if len(unread.texts) == TEXTS_MAX:
+                unread.texts = ["".join(unread.texts)]
             if self.is_bounded:
-                size = _size(delta)
+                size = 64 + len(text) + 40 * len(tokens) + (_size(logprobs) if logprobs else 0)
                 unread.size += size
                 self._size += size
             self._wake()
@@ -186,7 +215,7 @@ class Mailbox:
                 index = next(iter(self._unread))
                 unread = self._unread.pop(index)
                 self._size -= unread.size
-                return unread.deltas[0] if len(unread.deltas) == 1 else _merged(unread.deltas)
+                return unread.delta(index)
             return self._ending
 
     def get(self, timeout: float | None = None) -> Delta | Ending:
@@ -247,7 +276,7 @@ class Mailbox:
         return awaited is Awaited.DELTA and bool(self._unread)
 
     def _call_listener(self) -> None:
-        if self._listener is not None and self._is_ready(Awaited.DELTA):
+        if self._listener is not None and (self._unread or self._ending is not None):
             listener, self._listener = self._listener, None
             listener()
 
@@ -261,22 +290,9 @@ class Mailbox:
             waker()
 
 
-def _merged(deltas: list[Delta]) -> Delta:
-    """Several deltas of one completion as one."""
-    return replace(
-        deltas[-1],
-        text="".join(each.text for each in deltas),
-        tokens=tuple(token for each in deltas for token in each.tokens),
-        logprobs=tuple(logprob for each in deltas for logprob in each.logprobs),
-    )
-
-
-def _size(delta: Delta) -> int:
-    """Estimated bytes of a delta: Python's numbers and pairs are large."""
-    size = 64 + len(delta.text) + 40 * len(delta.tokens)
-    for each in delta.logprobs:
-        size += 104 + 120 * len(each.top)
-    return size
+def _size(logprobs: Sequence[TokenLogprob]) -> int:
+    """Estimated bytes of logprobs: Python's numbers and pairs are large."""
+    return sum([104 + 120 * len(each.top) for each in logprobs])
 
 
 def _wake_sleeper(sleeper: "asyncio.Future[None]") -> None:

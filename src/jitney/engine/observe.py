@@ -142,9 +142,17 @@ def record_preempted(event: PreemptEvent) -> RequestPreempted:
     )
 
 
+def count_sampled(planned: PlannedBatch, outcome: Outcome) -> int:
+    """The tokens of an outcome, without those of sequences that have ended."""
+    parts = zip(planned.sequences, outcome.samples, strict=True)
+    return [
+        sample.token is None or sample.fault is not None or sequence.state is SequenceState.FINISHED
+        for sequence, sample in parts
+    ].count(False)
+
+
 def members_of(planned: PlannedBatch, outcome: Outcome) -> tuple[Member, ...]:
-    """The sequences of the batch, without those that have ended: their result is dropped. Call it
-    before the outcome is applied."""
+    """The sequences of the batch, without those that have ended: their result is dropped."""
     parts = zip(planned.sequences, planned.batch.entries, outcome.samples, strict=True)
     return tuple(
         [
@@ -166,11 +174,13 @@ def record_tick(
     planned: PlannedBatch,
     outcome: Outcome,
     members: tuple[Member, ...],
-    snapshot: Snapshot,
-    preempted_count: int,
+    state: tuple[Snapshot, int, int],
     times: tuple[float, float],
 ) -> TickRecord:
-    """The record of a batch that was carried out; `times` are those of its beginning and end."""
+    """The record of a batch that was carried out. `state` is a snapshot after it, with the
+    sequences that were preempted and the tokens that were made; `times` are those of its beginning
+    and end."""
+    snapshot, preempted_count, sampled_count = state
     token_count, decode_tokens = planned.token_count, planned.decode_count
     return TickRecord(
         at=times[1],
@@ -182,7 +192,7 @@ def record_tick(
         queue_depth=snapshot.waiting_count,
         kv_used=snapshot.kv_used,
         kv_cached=snapshot.kv_cached,
-        sampled_tokens=[each.samples for each in members].count(True),
+        sampled_tokens=sampled_count,
         preempted_count=preempted_count,
         forward_ms=outcome.seconds * 1e3,
         decode_ms=_decodes_s(outcome.seconds, decode_tokens, token_count, snapshot.fit) * 1e3,

@@ -36,6 +36,7 @@ from jitney.engine.in_flight import InFlight, LostBatch, Recovery
 from jitney.engine.mailbox import Mailbox
 from jitney.engine.observe import (
     Observers,
+    count_sampled,
     members_of,
     record_accepted,
     record_done,
@@ -185,11 +186,14 @@ class Tick:
             return True
         times = (self._in_flight.begun_at, now)
         planned = self._in_flight.pop_oldest(now)
-        members = members_of(planned, outcome)
+        # Before it is applied: a sequence that has ended by then gets no token from it.
+        members = members_of(planned, outcome) if self._observers else ()
+        sampled_count = count_sampled(planned, outcome)
         self._collect(self._scheduler.apply(planned, outcome, now), now)
         snapshot, preempted_count = self._measure(), self._preempted_count
         self._preempted_count = 0
-        self._record(record_tick(planned, outcome, members, snapshot, preempted_count, times))
+        state = (snapshot, preempted_count, sampled_count)
+        self._record(record_tick(planned, outcome, members, state, times))
         self._deliver(now)
         return True
 
@@ -329,9 +333,12 @@ class Tick:
         for event in events:
             collector = self._collectors.get(event.request_id)
             assert collector is not None, f"an event of an unknown request: {event}"
-            if not isinstance(event, TokenEvent):
+            if isinstance(event, TokenEvent):
+                verdict = collector.push_token(event)
+            else:
                 self._note(event, collector)
-            verdict = collector.push(event)
+                collector.push(event)
+                verdict = None
             if verdict is not None:
                 verdicts.append((event.request_id, event.index, verdict))
             if isinstance(event, FinishEvent) and collector.is_done:

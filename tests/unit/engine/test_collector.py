@@ -25,7 +25,7 @@ class Story:
 
     def token(self, token: int, *, index: int = 0, at: float = 12.0) -> FinishReason | None:
         logprob = TokenLogprob(token, -0.5)
-        return self.collector.push(TokenEvent(RequestId("0"), index, at, token, logprob))
+        return self.collector.push_token(TokenEvent(RequestId("0"), index, at, token, logprob))
 
     def text(self, text: str) -> list[FinishReason]:
         verdicts = [self.token(token) for token in encode(text, special=False)]

@@ -91,12 +91,12 @@ class ProcessBackend:
 
     def send(self, batch: Batch) -> None:
         """Send a batch, which waits in the process for earlier ones. Raises BackendCrashed."""
-        worker = self._present()
-        limit_s = self._time_limits.limit_s(batch.token_count)
+        worker, token_count = self._present(), batch.token_count
+        limit_s = self._time_limits.limit_s(token_count)
         # If the process ended before, this batch is not the cause.
         with worker.talking(limit_s, was_reached=False):
             worker.batches.send(messages.Execute.of(batch), limit_s)
-        self._unanswered.append(batch.token_count)
+        self._unanswered.append(token_count)
 
     def receive(self, limit_s: float | None = None) -> Outcome | None:
         """The outcome of the oldest batch that was sent; None when it takes longer than `limit_s`.
