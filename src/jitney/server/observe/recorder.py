@@ -67,10 +67,10 @@ class Histogram:
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
 
-    def add(self, value: float) -> None:
-        """Count one value."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
+    def add(self, value: float, count: int = 1) -> None:
+        """Count one value, or several that are equal."""
+        self.counts[bisect_left(self.bounds, value)] += count
+        self.total += value * count
 
     def copied(self) -> "Histogram":
         """A copy as it is now."""
@@ -260,20 +260,26 @@ class Recorder:
         self._histograms.add_tick(record)
         prompts = [each.length for each in record.members if each.length > 1 or not each.samples]
         beside = len(prompts), sum(prompts)
+        # Most have their last token from one tick, so their gaps are equal.
+        gaps = Counter[float]()
         for member in record.members:
             story = self._live.get(member.request_id)
             if story is None:
                 continue
-            story.compute(member, record)
-            if not member.samples:
-                continue
-            gap_s = story.add_token(member, record, beside)
+            gap_s = story.go_on(member, record)
+            if gap_s is None:
+                story.compute(member, record)
+                if not member.samples:
+                    continue
+                gap_s = story.add_token(member, record, beside)
             if story.accepted.is_background:
                 continue
             if gap_s is not None:
-                self._add_gap(gap_s)
+                gaps[gap_s] += 1
             elif story.completion_tokens == 1:
                 self._histograms["first_token_seconds"].add(record.at - story.accepted.arrived_at)
+        for gap_s, count in gaps.items():
+            self._add_gap(gap_s, count)
 
     def _take_accepted(self, record: RequestAccepted) -> None:
         unstarted = self._unstarted
@@ -313,9 +319,9 @@ class Recorder:
         for gap_s in record.token_gaps_s:
             self._add_gap(gap_s)
 
-    def _add_gap(self, gap_s: float) -> None:
-        self._gaps.append(gap_s)
-        self._histograms["token_gap_seconds"].add(gap_s)
+    def _add_gap(self, gap_s: float, count: int = 1) -> None:
+        self._gaps.extend([gap_s] * count)
+        self._histograms["token_gap_seconds"].add(gap_s, count)
 
     def _take_lost(self, record: BackendLost) -> None:
         if record.restarts_failed == 0:

@@ -2,10 +2,16 @@
 
 import threading
 from dataclasses import replace
+from typing import Any  # Any: what a method is given
+
+import pytest
 
 from jitney.core.request import RequestId
-from jitney.records import RequestAccepted
+from jitney.records import Record, RequestAccepted
 from jitney.server.observe.recorder import MEMBERS_MAX, Recorder, Viewer
+from jitney.server.observe.story import Story
+from tests.simulation.simulator import Simulation
+from tests.simulation.world import draw_world
 from tests.unit.server.observe.records_for_tests import (
     accepted,
     done,
@@ -158,3 +164,37 @@ def test_reading_while_the_engine_writes_gives_whole_stories() -> None:
         seen += len(recorder.ticks())
     writer.join(30)
     assert len(recorder.stories()) == 8
+
+
+def records_of(seed: int) -> list[Record]:
+    """What an engine of the simulation records: it preempts, pauses and loses its backend."""
+    simulation = Simulation(draw_world(seed))
+    records: list[Record] = []
+    simulation._tick._observers.add(records.append)
+    simulation.run()
+    return records
+
+
+@pytest.mark.parametrize("seed", [0, 2, 3, 8])
+def test_the_short_way_of_a_token_tells_the_same_story(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards what most tokens pass: they only go on."""
+    records = records_of(seed)
+    gone_on: list[float | None] = []
+    usual = Story.go_on
+
+    def watched(*given: Any) -> float | None:
+        gone_on.append(usual(*given))
+        return gone_on[-1]
+
+    monkeypatch.setattr(Story, "go_on", watched)
+    short = recorded(*records)
+    monkeypatch.setattr(Story, "go_on", lambda *_: None)
+    whole = recorded(*records)
+    assert short.stories() == whole.stories()
+    assert sorted(short.latencies()["gap"]) == sorted(whole.latencies()["gap"])
+    for name, histogram in short.histograms().items():
+        other = whole.histograms()[name]
+        assert (histogram.counts, histogram.total) == (other.counts, pytest.approx(other.total))
+    assert any(each is not None for each in gone_on), "some only go on"
