@@ -70,7 +70,7 @@ class ReplicaFleet:
         self._dispatch = dispatch
         self.ingress = secrets.token_hex(8)
         self.backend = FleetBackend(dispatch, description, self._loop)
-        self.settings = _settings_of_all(description.scheduler_settings(), replica_count)
+        self.settings = _settings_of_all(description.settings, replica_count)
         self._channel = BackChannel(self.ingress, host, self._take, self._lose)
         self._observers = Observers()
         self._overview = FleetOverview(
@@ -238,7 +238,7 @@ class ReplicaFleet:
         outcome = None
         if live.replica is not None:
             with contextlib.suppress(ReplicaLost):
-                outcome = await self._dispatch.steer(live.replica, request_id, "pause", 0)
+                outcome = await self._steering(live, "pause")
         return outcome or PauseOutcome.NOT_NOW
 
     def _end_waits(self) -> None:
@@ -255,8 +255,18 @@ class ReplicaFleet:
     def _steer(self, request_id: RequestId, action: str, priority: int = 0) -> None:
         live = self._live.get(request_id)
         if live is not None and live.replica is not None:
-            steering = self._dispatch.steer(live.replica, request_id, action, priority)
-            self._loop.create_task(steering).add_done_callback(forget_error)
+            steering = self._loop.create_task(self._steering(live, action, priority))
+            steering.add_done_callback(forget_error)
+
+    async def _steering(
+        self, live: ClusterRequest, action: str, priority: int = 0
+    ) -> PauseOutcome | None:
+        """Have its replica pause, resume or reprioritise it; the outcome of a pause."""
+        arguments = live.request.id, action, priority
+        outcome: PauseOutcome | None = await self._dispatch.call(
+            "steer", *arguments, target=live.replica
+        )
+        return outcome
 
     def _take(self, replica: str, message: ReplicaMessage) -> None:
         """A replica has sent a message."""

@@ -46,7 +46,6 @@ from jitney_cluster.replica_messages import (
     ReplicaMessage,
     ReplicaState,
     decode_request,
-    encode_frame,
 )
 from jitney_cluster.routing import ENDS_PER_S_MIN, HEAD_STRIDES, ReplicaReport
 
@@ -194,17 +193,14 @@ class ReplicaEngine:
             live.handle.reprioritise(priority)
         return None
 
-    async def describe(self) -> bytes:
+    async def describe(self) -> Description:
         """What is loaded here."""
         backend, settings = self._engine.backend, self._engine.settings
-        values = {name: getattr(settings, name) for name in type(settings).__slots__}
         if not isinstance(settings.policy, Policy):
             # A policy of the user's own stays where it runs. It may look at priorities.
-            values["policy"] = Policy.PRIORITY
+            settings = replace(settings, policy=Policy.PRIORITY)
         name = self._assembly.model_name
-        return encode_frame(
-            Description(name, self.model_key, backend.traits, backend.vocabulary, values)
-        )
+        return Description(name, self.model_key, backend.traits, backend.vocabulary, settings)
 
     async def report(self) -> ReplicaReport:
         """The state for the router."""

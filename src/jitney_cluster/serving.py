@@ -11,11 +11,10 @@ import importlib
 import importlib.util
 import socket
 import threading
-from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, wait
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
 
 from jitney.backends.machine.cores import usable_cores
 from jitney.config import ServeSettings, Settings, environment
@@ -26,17 +25,17 @@ from jitney.loading import ready_model
 from jitney.loading.compose import make_template, model_key
 from jitney.loading.model_source import located, takes_model
 from jitney.text.chat_template import ChatTemplate, Renderer
-from jitney_cluster.dispatch import Dispatch, connect_replicas
+from jitney_cluster.dispatch import Dispatch, connect_replicas, describe
 from jitney_cluster.fleet import ReplicaFleet
 from jitney_cluster.own_ray import closed_environment, warn_of_open_token
-
-Output = TypeVar("Output")
 
 EXTRA = 'pip install "jitney[cluster]"'
 STOP_S = 10.0
 LOADED_S_MAX = 1800.0
 """An ingress of Ray's own commands is started beside its replicas, and they may fetch a model
 first. Where none has one by then, none ever will."""
+
+NOT_LOADED = "No replica has loaded the model within {:g} s; see the replicas' logs."
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,53 +60,43 @@ class ClusterAssembly:
 
 
 class FleetThread:
-    """A thread that runs an event loop, with a fleet on it."""
+    """A thread that runs an event loop, with a fleet on it. Raises NoRoom."""
 
     def __init__(self, dispatch: Dispatch, replica_count: int, host: str) -> None:
-        self._loop = asyncio.new_event_loop()
+        self._opened: Future[tuple[ReplicaFleet, str]] = Future()
+        running = self._run(dispatch, replica_count, host)
         self._thread = threading.Thread(
-            target=self._loop.run_forever, name="jitney-fleet", daemon=True
+            target=asyncio.run, args=(running,), name="jitney-fleet", daemon=True
         )
         self._thread.start()
-        self._connecting: asyncio.Task[None] | None = None
-        opening = self._open(dispatch, replica_count, host)
         try:
-            self.fleet, self.model_name = self._call(opening).result()
+            self.fleet, self.model_name = self._opened.result()
         except Exception:
-            self.close()
-            self._loop.close()
+            self._thread.join(STOP_S)
             raise
 
     def close(self) -> None:
-        """End the loop and the thread."""
+        """End the loop, with all of its tasks, and the thread."""
+        self._loop.call_soon_threadsafe(self._is_closing.set)
         # Not even a stuck loop keeps the server from ending.
-        wait([self._call(self._stop_connecting())], STOP_S)
-        self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(STOP_S)
 
-    def _call(self, work: Coroutine[None, None, Output]) -> Future[Output]:
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    async def _open(
-        self, dispatch: Dispatch, replica_count: int, host: str
-    ) -> tuple[ReplicaFleet, str]:
+    async def _run(self, dispatch: Dispatch, replica_count: int, host: str) -> None:
+        self._loop, self._is_closing = asyncio.get_running_loop(), asyncio.Event()
         try:
             async with asyncio.timeout(LOADED_S_MAX):
-                description = await dispatch.describe()
+                description = await describe(dispatch)
+            fleet = ReplicaFleet(dispatch, description, replica_count=replica_count, host=host)
+            address = await fleet.open()
         except TimeoutError:
-            raise NoRoom(
-                f"No replica has loaded the model within {LOADED_S_MAX:g} s; see the replicas' "
-                "logs."
-            ) from None
-        fleet = ReplicaFleet(dispatch, description, replica_count=replica_count, host=host)
-        connecting = connect_replicas(dispatch, await fleet.open(), fleet.replica_names)
-        self._connecting = self._loop.create_task(connecting)
-        return fleet, description.model_name
-
-    async def _stop_connecting(self) -> None:
-        if self._connecting is not None:
-            self._connecting.cancel()
-            await asyncio.wait({self._connecting})
+            self._opened.set_exception(NoRoom(NOT_LOADED.format(LOADED_S_MAX)))
+        except Exception as error:
+            self._opened.set_exception(error)
+        else:
+            self._opened.set_result((fleet, description.model_name))
+            names = fleet.replica_names
+            self._connecting = asyncio.create_task(connect_replicas(dispatch, address, names))
+            await self._is_closing.wait()
 
 
 def assemble_cluster(settings: Settings, serving: ServeSettings) -> ClusterAssembly:

@@ -89,7 +89,7 @@ def measure(settings: Settings, *, sizes: tuple[int, ...] = SIZES, seed: int, sa
         figures={
             "backend": chosen,
             "load": {"prompt_count": PROMPT_COUNT, "completion_count": COMPLETION_COUNT},
-            "seconds": {str(size): parts for size, parts in found.items()},
+            "seconds": found,
         },
     )
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
+from typing import Any  # Any: JSON values
 
 import msgspec
 from rich.console import Console
@@ -126,9 +127,12 @@ def setup_of(resolved: Resolved, unused: Collection[str] = frozenset()) -> dict[
 
 def document(
     result: Result, seed: int, setup: Mapping[str, object] | None = None
-) -> dict[str, object]:
-    """The content of the JSON file: the facts, then `setup`, then the figures. The last counts."""
-    return {
+) -> dict[str, Any]:
+    """The content of the JSON file: the facts, then `setup`, then the figures. The last counts.
+
+    All of it are JSON values. NaN and infinity, for which JSON has no word, are None.
+    """
+    content = {
         "benchmark": result.name,
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "seed": seed,
@@ -138,6 +142,8 @@ def document(
         **(setup or {}),
         **result.figures,
     }
+    values: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(content, enc_hook=float))
+    return values
 
 
 def show(result: Result) -> None:

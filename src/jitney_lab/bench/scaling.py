@@ -87,12 +87,12 @@ def measure(
                 "prompt_count": PROMPT_COUNT,
                 "completion_count": COMPLETION_COUNT,
             },
-            "tick_s": {str(size): values for size, values in tick_s.items()},
-            "tokens_per_s": {str(size): rate for size, rate in rates.items()},
+            "tick_s": tick_s,
+            "tokens_per_s": rates,
             "fit": line,
             "limits_tokens_per_s": rate_limits(line),
             "saturates_at": stops,
-            "claimed": {str(size): gain for size, gain in SEED_GAINS.items() if 1 in rates},
+            "claimed": SEED_GAINS if 1 in rates else {},
         },
     )
 

@@ -3,7 +3,7 @@
 Its sentence stands among the notes of every result, and all of it in the JSON.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from jitney_lab.plan.day import HOUR_S
 from jitney_lab.plan.traffic import BUSIEST_S, BusiestPart, TraceRates, Traffic
@@ -48,7 +48,7 @@ class PlannedLoad:
             "prompt_tokens_max": self.traffic.prompt_max,
             "completion_tokens_mean": self.traffic.completion_mean,
             "completion_tokens_max": self.traffic.completion_max,
-            "recorded": None if self.recorded is None else asdict(self.recorded),
+            "recorded": self.recorded,
         }
 
 

@@ -1,6 +1,7 @@
 """Replicas are seen before they get a request, and so are those that take their places."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -42,8 +43,14 @@ class BadReplicas(LocalDispatch):
         self.asked: list[tuple[str, ...]] = []
         self.fourth = asyncio.Event()
 
-    async def connect(self, address: Address, connected: tuple[str, ...]) -> None:
-        assert address is NOWHERE
+    async def call(
+        self,
+        method: str,
+        *arguments: Any,
+        connected: tuple[str, ...] = (),
+        target: str | None = None,
+    ) -> Any:
+        assert (method, arguments, target) == ("connect", (NOWHERE,), None)
         self.asked.append(connected)
         if len(self.asked) == 1:
             raise ReplicaLost("gone")

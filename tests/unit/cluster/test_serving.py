@@ -5,6 +5,7 @@ import os
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,6 @@ from jitney.backends.machine.cores import usable_cores
 from jitney.config import ServeSettings, Settings
 from jitney.errors import NoRoom
 from jitney_cluster import serving
-from jitney_cluster.replica_messages import Description, decode_description
 from jitney_cluster.serving import FleetThread
 from tests.unit.cluster.conftest import LocalDispatch
 
@@ -22,9 +22,8 @@ WAIT_S = 100
 class SilentDispatch(LocalDispatch):
     """A way to replicas that never get ready."""
 
-    async def describe(self) -> Description:
+    async def call(self, *_: Any, **routing: Any) -> Any:
         await asyncio.Event().wait()
-        raise AssertionError("nobody sets it")
 
 
 def test_a_name_on_the_hub_is_looked_up_before_ray_starts(
@@ -60,8 +59,10 @@ def test_replicas_that_never_load_are_not_waited_for(monkeypatch: pytest.MonkeyP
 class ReadyDispatch(LocalDispatch):
     """A way to one replica, which is there when it is asked for."""
 
-    async def describe(self) -> Description:
-        return decode_description(await self.replicas[self.add()].describe())
+    async def call(self, method: str, *arguments: Any, **routing: Any) -> Any:
+        if not self.replicas:
+            self.add()
+        return await super().call(method, *arguments, **routing)
 
 
 def test_a_fleet_sees_its_replicas_before_their_first_request() -> None:
@@ -75,12 +76,11 @@ def test_a_fleet_sees_its_replicas_before_their_first_request() -> None:
 
     async def end_replica() -> None:
         await dispatch.kill("r1")
-        while len(asyncio.all_tasks()) > 2:  # noqa: ASYNC110, this one and that of the connections
+        while len(asyncio.all_tasks()) > 3:  # noqa: ASYNC110, this one and those of the fleet
             await asyncio.sleep(0.005)
 
     asyncio.run_coroutine_threadsafe(end_replica(), thread._loop).result(WAIT_S)
-    assert asyncio.all_tasks(thread._loop) != set()
+    assert not thread._connecting.done()
     thread.close()
-    left = asyncio.all_tasks(thread._loop)
-    thread._loop.close()
-    assert left == set()
+    assert thread._connecting.cancelled()
+    assert thread._loop.is_closed()

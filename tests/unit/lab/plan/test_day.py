@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from jitney_lab.bench.report import document
 from jitney_lab.plan.day import (
     DayCase,
     DayFigures,
@@ -15,7 +16,7 @@ from jitney_lab.plan.day import (
     sinusoid,
 )
 from jitney_lab.plan.pool import Pool
-from jitney_lab.plan.results import day_result, finite
+from jitney_lab.plan.results import day_result
 from jitney_lab.plan.traffic import Traffic
 from tests.plan_for_tests import QUESTION, at_times, jobs, make_cost
 
@@ -79,8 +80,8 @@ def test_a_day_in_which_all_is_refused_has_no_latency() -> None:
     traffic = Traffic("long", jobs((5000, 5)))
     found = simulated(replace(DAY, question=replace(ASKED, traffic=traffic)))
     assert (found.share.value, found.overloaded) == (0.0, ())
-    figures = day_result(ASKED, 20, found, 1.0).figures
-    assert finite(figures["p95_ms"]) == {"value": None, "error": None}
+    content = document(day_result(ASKED, 20, found, 1.0), 0)
+    assert content["p95_ms"] == {"value": None, "error": None}
 
 
 def test_a_sinusoid_has_its_peak_and_its_mean() -> None:

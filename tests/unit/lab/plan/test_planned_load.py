@@ -72,9 +72,7 @@ def test_a_short_trace_has_no_busiest_part() -> None:
 
 def test_the_json_has_all_that_repeats_it() -> None:
     read = replace(LOAD, recorded=RECORDED).as_json()
-    recorded = read.pop("recorded")
-    assert isinstance(recorded, dict)
-    assert recorded["busiest"]["per_s"] == 5.0
+    assert read.pop("recorded") is RECORDED
     assert read == {
         "name": "made",
         "input_len": 3,
