@@ -162,7 +162,7 @@ def show(result: Result) -> None:
         sys.stdout.write(note + "\n")
 
 
-def write_json(content: dict[str, object], folder: Path) -> Path:
+def write_json(content: dict[str, Any], folder: Path) -> Path:
     """Write the file NAME.json into a folder, which is made if necessary. Raises a SetupError."""
     path = folder / f"{content['benchmark']}.json"
     with written_to(folder):

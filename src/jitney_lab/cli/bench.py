@@ -41,8 +41,7 @@ def run_strategies(options: StrategiesOptions, resolved: Resolved) -> None:
     count = options.num_prompts if options.num_prompts is not None else MIXED_PROMPTS
     check_number("--runs", runs, 1, RUNS_MAX)
     check_number("--num-prompts", count, 1, ENGINE_PROMPTS_MAX)
-    if options.request_rate is not None:
-        check_number("--request-rate", options.request_rate, RATE_MIN, RATE_MAX)
+    check_number("--request-rate", options.request_rate, RATE_MIN, RATE_MAX)
     if options.quick and (options.num_prompts, options.request_rate) != (None, None):
         raise ConfigError(
             "--quick has a load of its own; leave out --num-prompts and --request-rate, or --quick."

@@ -10,10 +10,10 @@ import importlib
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol  # Any: JSON values
 
 from jitney.cli.failures import say
 from jitney.config import Resolved, Settings
@@ -33,9 +33,6 @@ LENGTH_MAX = 1_000_000
 
 ARRIVALS_S_MAX = 3600.0
 """Longer ones are announced before they begin."""
-
-Draw = Callable[[Path], list[Path]]
-"""Draws a result into files of a folder."""
 
 EXTRA = "pip install 'jitney[bench]'"
 
@@ -91,23 +88,11 @@ def finish(
     plots: str = "jitney_lab.bench.plots",
 ) -> None:
     """Give out a result, with `setup`, what was measured; the module `plots` draws it."""
-    content = document(result, seed, setup)
-    give_out(result, content, folder, draw_later(plots, content))
-
-
-def draw_later(module: str, content: dict[str, object]) -> Draw:
-    """The function `draw` of a module, for a result. It takes a second to load, and only when a
-    folder is given."""
-
-    def draw(folder: Path) -> list[Path]:
-        paths: list[Path] = importlib.import_module(module).draw(content, folder)
-        return paths
-
-    return draw
+    give_out(result, document(result, seed, setup), folder, plots)
 
 
 def give_out(
-    result: Result, content: dict[str, object], folder: Path | None, draw: Draw | None
+    result: Result, content: dict[str, Any], folder: Path | None = None, plots: str | None = None
 ) -> None:
     """Show a result, write and draw it if a folder is given, and end with one JSON line.
 
@@ -117,21 +102,23 @@ def give_out(
     line = json.dumps(content, allow_nan=False)
     try:
         if folder is not None:
-            paths = [write_json(content, folder), *_drawn(draw, folder)]
+            paths = [write_json(content, folder), *_drawn(plots, content, folder)]
             say(f"Written: {', '.join(map(str, paths))}.")
     finally:
         sys.stdout.write(line + "\n")
 
 
-def _drawn(draw: Draw | None, folder: Path) -> list[Path]:
+def _drawn(plots: str | None, content: dict[str, Any], folder: Path) -> list[Path]:
     """The files of the plots; none if they cannot be drawn."""
-    if draw is None:
+    if plots is None:
         return []
     if find_spec("matplotlib") is None:
         say(f"No plot was drawn: matplotlib is not installed; {EXTRA}.")
         return []
     try:
-        return draw(folder)
+        # It takes a second to load.
+        paths: list[Path] = importlib.import_module(plots).draw(content, folder)
+        return paths
     except Exception as error:  # matplotlib may raise anything; the figures are there without it
         say(f"No plot was drawn: {type(error).__name__}: {str(error).rstrip('.')}.")
         return []
@@ -168,10 +155,10 @@ def seed_of(resolved: Resolved) -> int:
     return resolved.settings.seed or 0
 
 
-def check_number(flag: str, value: float, low: float, high: float) -> None:
-    """Refuse a number outside of its range. Raises ConfigError."""
+def check_number(flag: str, value: float | None, low: float, high: float) -> None:
+    """Refuse a number outside of its range; None was not given. Raises ConfigError."""
     # Written so that NaN is refused too.
-    if not low <= value <= high:
+    if value is not None and not low <= value <= high:
         raise ConfigError(f"{flag} is {value:g}; expected a number from {low:g} to {high:g}.")
 
 

@@ -84,17 +84,14 @@ def _check_numbers(options: ServeLoadOptions) -> None:
         "--output-len": (options.output_len, LENGTH_MAX),
     }
     for flag, (value, high) in of_random.items():
-        if value is not None:
-            if options.dataset_path is not None:
-                raise ConfigError(
-                    f"{flag} would not be used with --dataset-path, whose lines are the requests "
-                    "with their lengths; leave one of the two out."
-                )
-            check_number(flag, value, 1, high)
-    if options.max_concurrency is not None:
-        check_number("--max-concurrency", options.max_concurrency, 1, PROMPTS_MAX)
-    if options.request_rate is not None:
-        check_number("--request-rate", options.request_rate, RATE_MIN, math.inf)
+        check_number(flag, value, 1, high)
+        if value is not None and options.dataset_path is not None:
+            raise ConfigError(
+                f"{flag} would not be used with --dataset-path, whose lines are the requests with "
+                "their lengths; leave one of the two out."
+            )
+    check_number("--max-concurrency", options.max_concurrency, 1, PROMPTS_MAX)
+    check_number("--request-rate", options.request_rate, RATE_MIN, math.inf)
 
 
 def _check_size(token_count: int, advice: str) -> None:

@@ -7,6 +7,7 @@ Tests: tests/e2e/test_plan.py and tests/unit/lab/plan.
 
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 from jitney.cli.failures import say
 from jitney.cli.pull import fetch_model
@@ -48,11 +49,10 @@ from jitney_lab.plan.search import (
 )
 from jitney_lab.plan.tick_cost import Cost, read_cost, write_cost
 from jitney_lab.plan.traffic import (
+    TraceRates,
     Traffic,
     arriving,
     drawn_from,
-    is_timed,
-    rate_of,
     rates_of,
     read_recording,
     why_untimed,
@@ -81,8 +81,8 @@ class _PlanCommand:
     limits: dict[str, float]
     changes: list[Change]
     recording: Workload | None
-    is_timed: bool
-    """Whether the recording says when its requests arrive."""
+    recorded: TraceRates | None
+    """None without a recording that says when its requests arrive."""
     traffic: Traffic
 
     @property
@@ -117,27 +117,26 @@ def _read(options: PlanOptions, resolved: Resolved) -> _PlanCommand:
     limits = read_goodput(options.goodput or (f"ttft:{TTFT_MS}", f"tpot:{TPOT_MS}"))
     changes = [read_change(text) for text in options.what_if]
     seed = seed_of(resolved)
-    recording, has_times = None, False
+    recording = recorded = None
     if options.trace is not None:
         recording = read_recording(options.trace, seed=seed, say=say)
-        has_times = is_timed(recording)
-        check_used(options, is_timed=has_times)
-        if not has_times:
-            recording = _timed(options, recording)
+        recorded = rates_of(recording)
+        check_used(options, is_timed=recorded is not None)
+        if recorded is None:
+            recording = _timed(options, options.trace, recording)
     for change in changes:
         _changed(resolved, change)
     traffic = _traffic(options, recording, seed)
     check_output(options)
-    return _PlanCommand(options, resolved, seed, limits, changes, recording, has_times, traffic)
+    return _PlanCommand(options, resolved, seed, limits, changes, recording, recorded, traffic)
 
 
-def _timed(options: PlanOptions, recording: Workload) -> Workload:
+def _timed(options: PlanOptions, path: Path, recording: Workload) -> Workload:
     """A recording without times, with drawn arrivals. Raises ConfigError without a rate."""
     if options.request_rate is None:
-        assert options.trace is not None, "a recording is that of a trace"
         raise ConfigError(
-            f"{why_untimed(options.trace, recording)}; give --request-rate, or timestamps in "
-            "milliseconds that differ."
+            f"{why_untimed(path, recording)}; give --request-rate, or timestamps in milliseconds "
+            "that differ."
         )
     return arriving(recording, options.request_rate, options.burstiness or BURSTINESS)
 
@@ -213,11 +212,8 @@ def _scheduling(cost: Cost, settings: Settings) -> SchedulerSettings:
 def _load(command: _PlanCommand, question: PlanQuestion, pool: Pool) -> PlannedLoad:
     """What is planned for: the given rate, that of the trace, or what one replica sustains."""
     options = command.options
-    recorded = None
-    if command.recording is not None and command.is_timed:
-        recorded = rates_of(command.recording)
     replays = options.day or bool(command.changes)
-    chosen = chosen_rate(options.request_rate, recorded, replays=replays)
+    chosen = chosen_rate(options.request_rate, command.recorded, replays=replays)
     if chosen is None:
         found = Search(question, pool).sustained(question.settings)
         # A replica that refuses everything sustains nothing, and a what-if still needs a rate.
@@ -226,10 +222,7 @@ def _load(command: _PlanCommand, question: PlanQuestion, pool: Pool) -> PlannedL
     names = ("input_len", "output_len", "range_ratio")
     values: dict[str, object] = {name: getattr(options, name) for name in names}
     values["trace"] = None if options.trace is None else options.trace.name
-    per_s, rate_from = chosen
-    return PlannedLoad(
-        traffic=command.traffic, per_s=per_s, rate_from=rate_from, recorded=recorded, options=values
-    )
+    return PlannedLoad(command.traffic, *chosen, command.recorded, values)
 
 
 def _setup(command: _PlanCommand, question: PlanQuestion) -> dict[str, object]:
@@ -256,8 +249,8 @@ def _what_if(command: _PlanCommand, question: PlanQuestion, pool: Pool) -> Resul
     if workload is None:
         count = count_for(command.traffic, command.replicas)
         workload = command.traffic.workload(count, question.per_s, seed=command.seed)
-    elif rate is not None and command.is_timed:
-        workload = workload.scaled(rate / rate_of(workload))
+    elif rate is not None and command.recorded is not None:
+        workload = workload.scaled(rate / command.recorded.mean_per_s)
     cases = []
     for change in (Change(PRESENT, {}), *command.changes):
         settings = _changed(command.resolved, change)
@@ -268,7 +261,7 @@ def _what_if(command: _PlanCommand, question: PlanQuestion, pool: Pool) -> Resul
         cases.append(LoadCase(question=other, settings=scheduling, replicas=replicas))
     found = pool.map(partial(run_replay, workload), cases)
     most: list[float] | list[None] = [None] * len(cases)
-    if not command.is_timed:
+    if command.recorded is None:
         # A trace that says when its requests arrive is replayed to its end, and needs no such rate.
         most = pool.map(sustained_per_s, cases)
     names = [PRESENT, *(change.text for change in command.changes)]
@@ -280,15 +273,14 @@ def _what_if(command: _PlanCommand, question: PlanQuestion, pool: Pool) -> Resul
 
 
 def _day(command: _PlanCommand, question: PlanQuestion, pool: Pool) -> Result:
-    peak, recording = command.options.day_peak, command.recording
+    peak, recorded = command.options.day_peak, command.recorded
     hours = sinusoid(peak or PEAK)
-    if recording is not None and command.is_timed and peak is None:
-        hours = hours_of(recording)
-        span_s = recording.jobs[-1].at_s
-        if span_s < NEARLY * HOURS * HOUR_S:
+    if command.recording is not None and recorded is not None and peak is None:
+        hours = hours_of(command.recording)
+        if recorded.span_s < NEARLY * HOURS * HOUR_S:
             say(
-                f"The recording has {span_text(span_s)} of traffic: each hour of the day gets the "
-                "rate of one of 24 equal parts of it."
+                f"The recording has {span_text(recorded.span_s)} of traffic: each hour of the day "
+                "gets the rate of one of 24 equal parts of it."
             )
     clock = SystemClock()
     started_at = clock.now()

@@ -7,13 +7,20 @@ from jitney.cli.failures import say
 from jitney.cli.flags import own_flags
 from jitney.config import Resolved
 from jitney.errors import ConfigError
-from jitney_lab.cli.bench_result import refuse_flags, sources_of
+from jitney_lab.cli.bench_result import (
+    LENGTH_MAX,
+    RATE_MAX,
+    RATE_MIN,
+    check_number,
+    refuse_flags,
+    sources_of,
+)
 from jitney_lab.cli.plan_verb import PlanOptions
 from jitney_lab.plan.replica import REPLICAS_MAX
 from jitney_lab.plan.what_if import NAMES, WHOLE_MAX
 
-LENGTH_MAX = 1_000_000
-RATE_MIN = 1e-6
+PEAK_MAX = 1.98
+SHARE_MIN = 1e-6
 WITH_TRACE = "with --trace, whose requests have their lengths; leave one of the two out"
 
 SIMULATED = NAMES | {"seed"}
@@ -25,21 +32,15 @@ CACHE = "cache_dir"
 
 def check_numbers(options: PlanOptions) -> None:
     """Refuse numbers that mean nothing. Raises ConfigError."""
-    bounds = {
-        "--request-rate": (options.request_rate, RATE_MIN, 1e6),
-        "--input-len": (options.input_len, 0, LENGTH_MAX),
-        "--output-len": (options.output_len, 0, LENGTH_MAX),
-        "--burstiness": (options.burstiness, 0.0, 1e6),
-        "--replicas": (options.replicas, 0, REPLICAS_MAX if options.day else WHOLE_MAX),
-        "--share": (options.share, 0.0, 1.0),
-    }
-    for name, (value, low, high) in bounds.items():
-        if value is not None and not low < value <= high:
-            raise ConfigError(f"{name} is {value:g}; expected above {low:g}, up to {high:g}.")
-    if options.range_ratio is not None and not 0.0 <= options.range_ratio <= 1.0:
-        raise ConfigError(f"--random-range-ratio is {options.range_ratio:g}; expected 0 to 1.")
-    if options.day_peak is not None and not 1.0 <= options.day_peak <= 1.98:
-        raise ConfigError(f"--day-peak is {options.day_peak:g}; expected 1 to 1.98.")
+    replicas_max = REPLICAS_MAX if options.day else WHOLE_MAX
+    check_number("--request-rate", options.request_rate, RATE_MIN, RATE_MAX)
+    check_number("--input-len", options.input_len, 1, LENGTH_MAX)
+    check_number("--output-len", options.output_len, 1, LENGTH_MAX)
+    check_number("--random-range-ratio", options.range_ratio, 0, 1)
+    check_number("--burstiness", options.burstiness, RATE_MIN, RATE_MAX)
+    check_number("--replicas", options.replicas, 1, replicas_max)
+    check_number("--day-peak", options.day_peak, 1, PEAK_MAX)
+    check_number("--share", options.share, SHARE_MIN, 1)
 
 
 def check_used(options: PlanOptions, *, is_timed: bool = False) -> None:

@@ -23,7 +23,7 @@ from jitney_lab.plan.search import Capacity, Figures, figures_of
 from tests.plan_for_tests import LENGTHS, QUESTION, make_cost
 
 NONE = figures_of([], 0.0, {}, 0.0)
-LOAD = PlannedLoad(traffic=LENGTHS, per_s=40.0, rate_from=RATE_FLAG, options={"trace": None})
+LOAD = PlannedLoad(LENGTHS, 40.0, RATE_FLAG, None, {"trace": None})
 FLEET = Fleet(
     settings=replace(QUESTION.settings, max_num_seqs=2),
     capacity=Capacity(most_per_s=30.0, per_s=20.0, figures=NONE),

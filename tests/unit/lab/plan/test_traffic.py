@@ -10,12 +10,11 @@ from jitney.errors import ConfigError
 from jitney_lab.bench.workload import Job, Workload
 from jitney_lab.plan import traffic
 from jitney_lab.plan.traffic import (
+    TraceRates,
     Traffic,
     arriving,
-    busiest,
     drawn_from,
-    is_timed,
-    rate_of,
+    rates_of,
     read_recording,
     why_untimed,
 )
@@ -43,6 +42,13 @@ def read(path: Path) -> Workload:
         raise AssertionError(text)
 
     return read_recording(path, seed=0, say=refuse)
+
+
+def rates(workload: Workload) -> TraceRates:
+    """The rates of requests with times."""
+    found = rates_of(workload)
+    assert found is not None
+    return found
 
 
 def recording(path: Path, *rows: dict[str, object]) -> Path:
@@ -80,7 +86,7 @@ def test_a_recording_gives_arrivals_and_lengths(tmp_path: Path) -> None:
         Job(number=0, at_s=0.0, prompt_count=10, completion_count=1),
         Job(number=1, at_s=2.0, prompt_count=20, completion_count=5, prefix_count=8),
     )
-    assert rate_of(found) == 1.0
+    assert rates(found).mean_per_s == 1.0
 
 
 def test_requests_without_a_whole_answer_are_left_out_and_counted(tmp_path: Path) -> None:
@@ -101,10 +107,9 @@ def test_requests_without_a_whole_answer_are_left_out_and_counted(tmp_path: Path
 
 def test_a_trace_without_timestamps_gets_arrivals(tmp_path: Path) -> None:
     found = read(lines(tmp_path / "trace", *({"input_length": 5 + at} for at in range(200))))
-    assert not is_timed(found)
+    assert rates_of(found) is None
     drawn = arriving(found, 10.0, 1.0)
-    assert is_timed(drawn)
-    assert rate_of(drawn) == pytest.approx(10.0, rel=0.2)
+    assert rates(drawn).mean_per_s == pytest.approx(10.0, rel=0.2)
     assert [each.prompt_count for each in drawn.jobs] == list(range(5, 205))
 
 
@@ -168,23 +173,25 @@ def test_the_busiest_minute_is_found() -> None:
     """One request a second for ten minutes, and three a second in the middle of the fourth."""
     even = [float(at) for at in range(600)]
     burst = [210 + at / 3 for at in range(60)]
-    found = busiest(at_times(*sorted(even + burst)))
+    found = rates(at_times(*sorted(even + burst))).busiest
+    assert found is not None
     assert found.per_s == pytest.approx((60 + 60) / 60)
     assert 170 <= found.at_s <= 210
-    assert (found.span_s, found.is_all) == (60.0, False)
+    assert found.span_s == 60.0
 
 
 def test_few_requests_have_a_longer_busiest_part() -> None:
     """In a minute with one request a minute, two would be twice the mean by chance."""
-    found = busiest(at_times(*[60.0 * at for at in range(1000)]))
+    found = rates(at_times(*[60.0 * at for at in range(1000)])).busiest
+    assert found is not None
     assert found.span_s == pytest.approx(50 * 60, rel=0.01)
     assert found.per_s == pytest.approx(1 / 60, rel=0.05)
 
 
-def test_a_short_recording_is_its_own_busiest_part() -> None:
-    recorded = at_times(0.0, 1.0, 2.0)
-    assert busiest(recorded).is_all
-    assert busiest(recorded).per_s == rate_of(recorded)
+def test_a_short_recording_has_no_busiest_part() -> None:
+    assert rates(at_times(0.0, 1.0, 2.0)) == TraceRates(
+        count=3, span_s=2.0, mean_per_s=1.5, busiest=None
+    )
 
 
 def test_of_a_long_recording_kinds_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +216,7 @@ def test_the_reason_for_having_no_rate_is_the_true_one(
 ) -> None:
     path = lines(tmp_path / "made", *rows)
     found = read(path)
-    assert not is_timed(found)
+    assert rates_of(found) is None
     assert why_untimed(path, found).startswith(f"{path}{told}")
 
 
