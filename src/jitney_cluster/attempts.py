@@ -141,9 +141,10 @@ class Attempts:
         """Run the request on one replica; whether it was answered there. Raises its error."""
         ended = await self._run_order(live)
         error = None if ended is None or ended.failure is None else ended.failure.error()
-        if ended is None or (live.is_placed and isinstance(error, EngineStopped)):
+        is_placed = live.unplaced_at is None
+        if ended is None or (is_placed and isinstance(error, EngineStopped)):
             await self._move(live)
-        elif isinstance(error, QueueFull) and not live.is_placed:
+        elif isinstance(error, QueueFull) and not is_placed:
             live.find_full(error)
         elif isinstance(error, Draining | EngineStopped):
             # It is leaving, or has another model. That is not the request's fault.

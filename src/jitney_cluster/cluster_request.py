@@ -120,11 +120,6 @@ class ClusterRequest:
         self._completions = [_PartialCompletion() for _ in range(self.request.params.n)]
 
     @property
-    def is_placed(self) -> bool:
-        """Whether a replica has it."""
-        return self.unplaced_at is None
-
-    @property
     def has_begun(self) -> bool:
         """Whether its caller has got anything."""
         return any(each.tokens or each.last for each in self._completions)

@@ -294,10 +294,8 @@ class ReplicaFleet:
 
 def _settings_of_all(settings: SchedulerSettings, replica_count: int) -> SchedulerSettings:
     """The limits of all replicas together, from those of one."""
-    return replace(
-        settings,
-        max_num_seqs=settings.max_num_seqs * replica_count,
-        max_num_batched_tokens=settings.max_num_batched_tokens * replica_count,
-        max_num_queued_reqs=settings.max_num_queued_reqs * replica_count,
-        max_num_queued_tokens=settings.max_num_queued_tokens * replica_count,
+    names = (
+        *("max_num_seqs", "max_num_batched_tokens"),
+        *("max_num_queued_reqs", "max_num_queued_tokens"),
     )
+    return replace(settings, **{name: getattr(settings, name) * replica_count for name in names})

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any  # Any: Ray has no types for handles and applications
 
 from ray import serve
+from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jitney.config import Key, ServeSettings, Settings, environment, for_serving, resolve
@@ -62,15 +63,12 @@ class HttpOnly:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
+        self._empty = Starlette()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
-        if scope["type"] == "http":
-            await self._app(scope, receive, send)
-        elif scope["type"] == "lifespan":
-            await _live(receive, send)
-        else:
-            await send({"type": "websocket.close", "code": 1000, "reason": "HTTP only"})
+        """Answer a request. An empty application closes websockets, and has nothing to begin."""
+        app = self._app if scope["type"] == "http" else self._empty
+        await app(scope, receive, send)
 
 
 def app(args: dict[str, Any]) -> Any:
@@ -112,12 +110,3 @@ def _part_of_rates(key: Key, ingress_count: int) -> Key:
     rates = {name: getattr(key, name) for name in ("requests_per_minute", "tokens_per_minute")}
     parts = {name: rate / ingress_count for name, rate in rates.items() if rate is not None}
     return replace(key, **parts)
-
-
-async def _live(receive: Receive, send: Send) -> None:
-    """ASGI's lifespan: nothing is to be done in it."""
-    while True:
-        kind = (await receive())["type"]
-        await send({"type": f"{kind}.complete"})
-        if kind == "lifespan.shutdown":
-            return

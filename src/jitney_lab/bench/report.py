@@ -13,7 +13,6 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any  # Any: JSON values
 
@@ -21,6 +20,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from jitney.backends.kind import version_of
 from jitney.backends.machine.cores import usable_cores
 from jitney.backends.machine.processor import read_processor
 from jitney.config import Resolved, known_settings
@@ -76,13 +76,8 @@ def _named(processor: str) -> str:
 
 def versions() -> dict[str, str]:
     """The versions of the packages that matter and are installed."""
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+    found = {name: version_of(name) for name in PACKAGES}
+    return {name: version for name, version in found.items() if version is not None}
 
 
 def commit(file: Path = Path(__file__)) -> str | None:

@@ -21,7 +21,6 @@ from jitney_lab.bench.report import Result, spread
 from jitney_lab.bench.steal import CalmParts
 from jitney_lab.bench.workload import Say, fixed
 
-SIZES = (1, 2, 4, 8, 16, 32, 64)
 SEED_GAINS = {1: 1.0, 2: 1.8, 4: 3.0, 8: 4.5, 16: 5.5, 32: 6.2}
 """What one of the documents that the project began with claims."""
 
@@ -42,7 +41,7 @@ SETS = frozenset(UNLIMITED) | JOINING.keys() | {"max_num_seqs"}
 
 
 def measure(
-    settings: Settings, *, sizes: tuple[int, ...] = SIZES, runs: int, seed: int, say: Say
+    settings: Settings, *, sizes: tuple[int, ...], runs: int, seed: int, say: Say
 ) -> Result:
     """The decode rate of every size, so many times, sizes up and down in turn."""
     tick_s: dict[int, list[float]] = {size: [] for size in sizes}

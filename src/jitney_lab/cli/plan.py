@@ -26,7 +26,7 @@ from jitney_lab.cli.plan_checks import SIMULATED, check_numbers, check_unused_se
 from jitney_lab.cli.plan_output import check_output, simulators, status
 from jitney_lab.cli.plan_verb import BURSTINESS, PEAK, SHARE, TPOT_MS, TTFT_MS, PlanOptions
 from jitney_lab.plan.calibrate import calibrate
-from jitney_lab.plan.day import HOUR_S, HOURS, DayCase, hours_of, simulate_day, sinusoid
+from jitney_lab.plan.day import HOUR_S, HOURS, hours_of, simulate_day, sinusoid
 from jitney_lab.plan.planned_load import CAPACITY, IDLE, PlannedLoad, chosen_rate, span_text
 from jitney_lab.plan.pool import Pool
 from jitney_lab.plan.recommend import Search, recommend
@@ -284,8 +284,8 @@ def _day(command: _PlanCommand, question: PlanQuestion, pool: Pool) -> Result:
             )
     clock = SystemClock()
     started_at = clock.now()
-    day = DayCase(question=question, replicas=command.replicas, hours=hours)
-    found = simulate_day(day, pool)
+    case = LoadCase(question=question, settings=question.settings, replicas=command.replicas)
+    found = simulate_day(case, hours, pool)
     return day_result(question, command.replicas, found, clock.now() - started_at)
 
 

@@ -7,7 +7,6 @@ import pytest
 
 from jitney_lab.bench.report import document
 from jitney_lab.plan.day import (
-    DayCase,
     DayFigures,
     estimate,
     hours_of,
@@ -17,6 +16,7 @@ from jitney_lab.plan.day import (
 )
 from jitney_lab.plan.pool import Pool
 from jitney_lab.plan.results import day_result
+from jitney_lab.plan.search import LoadCase
 from jitney_lab.plan.traffic import Traffic
 from tests.plan_for_tests import QUESTION, at_times, jobs, make_cost
 
@@ -27,12 +27,14 @@ ASKED = replace(
     per_s=50.0,
     limits={"ttft": 150.0},
 )
-DAY = DayCase(question=ASKED, replicas=20, hours=(0.5, 1.5, 0.0), passes=2)
+DAY = LoadCase(question=ASKED, settings=ASKED.settings, replicas=20)
+RATES = (0.5, 1.5, 0.0)
 
 
-def simulated(day: DayCase) -> DayFigures:
-    with Pool(1) as pool:
-        return simulate_day(day, pool)
+def simulated(case: LoadCase) -> DayFigures:
+    with Pool(1) as pool, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jitney_lab.plan.day.PASSES", 2)
+        return simulate_day(case, RATES, pool)
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +44,8 @@ def found() -> DayFigures:
 
 @pytest.mark.parametrize(("replicas", "cell"), [(20, 4), (2, 2)])
 def test_a_window_has_requests_in_proportion_to_its_hour(replicas: int, cell: int) -> None:
-    day = replace(DAY, replicas=replicas)
-    counts = [len(run_window(day, (hour, 0)).requests) for hour in (0, 1)]
+    case = replace(DAY, replicas=replicas)
+    counts = [len(run_window(case, RATES, (hour, 0)).requests) for hour in (0, 1)]
     assert counts == [0.5 * 60 * cell, 1.5 * 60 * cell]
 
 
