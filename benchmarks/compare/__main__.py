@@ -19,7 +19,8 @@ from jitney.loading.model_source import located
 from jitney_lab.bench.in_process import for_bench
 from jitney_lab.bench.report import document, setup_of
 from jitney_lab.bench.steal import StealWatch, with_steal
-from jitney_lab.cli.bench_result import check_folder, give_out, read_counts
+from jitney_lab.cli.bench_result import check_folder, give_out
+from jitney_lab.cli.bounds import read_counts
 
 
 def parse(words: list[str]) -> argparse.Namespace:

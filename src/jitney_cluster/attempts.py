@@ -13,6 +13,7 @@ Tests: tests/unit/cluster/test_fleet_attempts.py and test_suspects.py.
 import asyncio
 import contextlib
 import logging
+from dataclasses import dataclass, field
 from typing import Any  # Any: the results of two futures
 
 from jitney.engine.clock import Clock
@@ -82,37 +83,28 @@ class SuspectLock:
             self._lock.release()
 
 
+@dataclass(eq=False)
 class Attempts:
     """The attempts of all requests of an ingress. `address` is set before the first."""
 
-    def __init__(
-        self,
-        dispatch: Dispatch,
-        overview: FleetOverview,
-        events: RequestEvents,
-        clock: Clock,
-        *,
-        model_key: str,
-        replica_count: int,
-    ) -> None:
-        self.address: Address | None = None
-        self._dispatch = dispatch
-        self._overview = overview
-        self._events = events
-        self._clock = clock
-        self._model_key = model_key
-        self._replica_count = replica_count
-        self._order_count = 0
-        self._begun: list[tuple[str, int]] = []
-        """Orders with a first token, of which the router does not know yet."""
-        self.suspects = SuspectLock()
+    dispatch: Dispatch
+    overview: FleetOverview
+    events: RequestEvents
+    clock: Clock
+    model_key: str
+    replica_count: int
+    address: Address | None = None
+    suspects: SuspectLock = field(default_factory=SuspectLock)
+    _order_count: int = 0
+    _begun: list[tuple[str, int]] = field(default_factory=list)
+    """Orders with a first token, of which the router does not know yet."""
 
     async def run(self, live: ClusterRequest) -> None:
         """Run a request to its answer. Raises its error."""
         # Its replica may be lost between its last token and the message that it has ended.
         while not live.is_complete:
             if live.is_suspect:
-                await self.suspects.acquire(live, live.left_s(self._clock.now()))
+                await self.suspects.acquire(live, live.left_s(self.clock.now()))
             try:
                 if await self._attempt(live):
                     break
@@ -127,9 +119,9 @@ class Attempts:
         live.replica = replica
         match message:
             case OrderAccepted():
-                self._events.accept(live)
+                self.events.accept(live)
             case OrderStarted():
-                self._events.start(live, message)
+                self.events.start(live, message)
             case OrderCatchingUp():
                 live.is_catching_up = message.is_catching_up
             case OrderDelta():
@@ -150,7 +142,7 @@ class Attempts:
             # It is leaving, or has another model. That is not the request's fault.
             live.full[live.replica or ""] = QueueFull(str(error), 1.0)
             await asyncio.sleep(LEAVING_S)
-            live.check_place(self._clock.now())
+            live.check_place(self.clock.now())
         else:
             live.take_results(ended)
             if error is not None:
@@ -160,9 +152,9 @@ class Attempts:
 
     async def _run_order(self, live: ClusterRequest) -> OrderEnded | None:
         """Send the request to a replica, and return its last message; None if it is lost."""
-        left_s = live.left_s(self._clock.now())
+        left_s = live.left_s(self.clock.now())
         live.end = asyncio.get_running_loop().create_future()
-        call = asyncio.ensure_future(self._dispatch.run(self._next_order(live)))
+        call = asyncio.ensure_future(self.dispatch.run(self._next_order(live)))
         try:
             async with asyncio.timeout(left_s):
                 await self._wait_any(live, call)
@@ -178,21 +170,21 @@ class Attempts:
 
     def _next_order(self, live: ClusterRequest) -> Order:
         assert self.address is not None, "the fleet is open"
-        now = self._clock.now()
+        now = self.clock.now()
         self._order_count += 1
-        request = live.next_request(self._order_count, self._replica_count, now)
+        request = live.next_request(self._order_count, self.replica_count, now)
         begun, self._begun = tuple(self._begun), []
         return Order(
             address=self.address,
             number=live.number,
             attempt=live.attempt,
             waited_s=now - live.arrived_at,
-            model_key=self._model_key,
+            model_key=self.model_key,
             request_id=request.id,
             request=encode_request(request),
             head=live.head,
             # Ray may miss a replica later than we do.
-            avoided=(*live.full, *self._overview.lost()),
+            avoided=(*live.full, *self.overview.lost()),
             begun=begun,
         )
 
@@ -201,12 +193,12 @@ class Attempts:
         while not (call.done() or live.end.done()):
             limit_s = None
             if live.replica is None:
-                wait_s = live.wait_left_s(self._clock.now())
+                wait_s = live.wait_left_s(self.clock.now())
                 limit_s = PLACE_S_MAX if wait_s is None else min(wait_s, PLACE_S_MAX)
             ends: set[asyncio.Future[Any]] = {call, live.end}
             done, _ = await asyncio.wait(ends, timeout=limit_s, return_when="FIRST_COMPLETED")
             if live.replica is None and not done:
-                live.check_place(self._clock.now())
+                live.check_place(self.clock.now())
 
     async def _last_message(
         self, live: ClusterRequest, call: "asyncio.Future[None]"
@@ -225,7 +217,7 @@ class Attempts:
 
     async def _move(self, live: ClusterRequest) -> None:
         """Its replica is lost, and it goes on elsewhere. Raises BackendFailed if it may not."""
-        verdict = live.lose(self._clock.now())
+        verdict = live.lose(self.clock.now())
         _log.warning(
             "Request %s lost its replica %s after %d tokens: %s",
             live.request.id,
@@ -243,14 +235,14 @@ class Attempts:
 
     def _finish(self, live: ClusterRequest) -> None:
         """Answer it. Raises the error of a completion whose replica was lost before it sent it."""
-        answer = live.answer(self._clock.now())
+        answer = live.answer(self.clock.now())
         error = error_of(answer.completions)
         if error is not None:
             raise error
-        self._events.end(live, answer)
+        self.events.end(live, answer)
 
     def _take_delta(self, live: ClusterRequest, message: OrderDelta) -> None:
-        delta, now = message.delta, self._clock.now()
+        delta, now = message.delta, self.clock.now()
         live.take(delta, now)
         if delta.tokens and not live.has_token and live.replica is not None:
             # The router learns that with the next order.
@@ -261,7 +253,7 @@ class Attempts:
             self.suspects.release(live)
         live.mailbox.put(delta, now)
         if now >= live.progress_due_at:
-            self._events.progress(live, now)
+            self.events.progress(live, now)
         if live.mailbox.is_bounded and live.mailbox.is_read_too_slowly(now):
             live.was_read_too_slowly = True
             live.task.cancel()

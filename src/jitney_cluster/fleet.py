@@ -78,14 +78,8 @@ class ReplicaFleet:
         )
         self._events = RequestEvents(self._overview.statistics, self._observers, self._clock)
         self._live: dict[str, ClusterRequest] = {}
-        self._attempts = Attempts(
-            dispatch,
-            self._overview,
-            self._events,
-            self._clock,
-            model_key=description.model_key,
-            replica_count=replica_count,
-        )
+        tools = dispatch, self._overview, self._events, self._clock
+        self._attempts = Attempts(*tools, description.model_key, replica_count)
         self._is_closed = self._ends_waits = False
 
     async def open(self) -> Address:

@@ -3,11 +3,8 @@
 Each request is accepted once and ends once, however many engines run it (invariants 1 and 7).
 """
 
-from dataclasses import replace
-
 from jitney.engine.answer import Answer, Ending
 from jitney.engine.clock import Clock
-from jitney.engine.collector import READ_TOO_SLOWLY
 from jitney.engine.observe import Observers, record_accepted, record_done
 from jitney.engine.stats import Statistics
 from jitney.errors import JitneyError
@@ -91,16 +88,10 @@ class RequestEvents:
         """Its caller left, or reads too slowly."""
         if live.mailbox.ending is not None:
             return
-        answer = live.answer(self._clock.now())
-        if live.was_read_too_slowly:
-            completions = tuple(
-                replace(each, message=READ_TOO_SLOWLY) for each in answer.completions
-            )
-            answer = replace(answer, completions=completions)
         if not live.is_accepted:
             # No replica has taken it yet. Who counts what is live has to see an end.
             self._accept_first(live)
-        self.end(live, answer)
+        self.end(live, live.answer(self._clock.now()))
 
     def fail(self, live: ClusterRequest, error: JitneyError) -> None:
         """It ends with an error."""

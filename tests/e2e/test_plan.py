@@ -131,7 +131,7 @@ def test_a_trace_without_timestamps_needs_a_rate_and_arrives_at_it(
     words = ("--cost", cost, "--trace", untimed, "--what-if", "replicas=1000")
     code, out, error = plan(*words)
     assert (code, out) == (2, "")
-    assert error.startswith(f"jitney: {untimed} does not say when its requests arrive; give ")
+    assert error.startswith(f"jitney: {untimed} does not say that its requests arrive at ")
     slow, fast = (
         result(plan(*words, "--request-rate", rate))[0]["runs"] for rate in ("0.1", "900")
     )

@@ -112,11 +112,7 @@ def setup_of(resolved: Resolved, unused: Collection[str] = frozenset()) -> dict[
         "model": name_of(settings),
         "backend": settings.backend,
         "threads": settings.threads or usable_cores(),
-        "settings": {
-            name: msgspec.to_builtins(value, enc_hook=str)
-            for name, value in resolved.given().items()
-            if name not in hidden
-        },
+        "settings": {name: value for name, value in resolved.given().items() if name not in hidden},
     }
 
 
@@ -137,8 +133,13 @@ def document(
         **(setup or {}),
         **result.figures,
     }
-    values: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(content, enc_hook=float))
+    values: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(content, enc_hook=_json_value))
     return values
+
+
+def _json_value(value: object) -> float | str:
+    """Numbers of numpy, and the words for what JSON has no form for."""
+    return float(value) if isinstance(value, float) else str(value)
 
 
 def show(result: Result) -> None:

@@ -1,4 +1,4 @@
-"""What `jitney bench` and `jitney plan` share: checks of numbers, and how a result is given out.
+"""What `jitney bench` and `jitney plan` share: a measurement, and how a result is given out.
 
 Progress goes to standard error; tables and the last line, which is JSON, to standard output.
 
@@ -10,39 +10,22 @@ import importlib
 import json
 import sys
 import tempfile
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol  # Any: JSON values
+from typing import Any  # Any: JSON values
 
 from jitney.cli.failures import say
-from jitney.config import Resolved, Settings
+from jitney.config import Resolved
 from jitney.errors import ConfigError
 from jitney.loading.model_source import located
 from jitney_lab.bench.report import Result, document, setup_of, show, write_json, written_to
 from jitney_lab.bench.steal import StealWatch, with_steal
-from jitney_lab.bench.workload import Say
 
-RUNS_MAX = 1000
-PROMPTS_MAX = 1_000_000
-SIZES_MAX = 1024
-RATE_MIN = 1e-6
-RATE_MAX = 1e6
-LENGTH_MAX = 1_000_000
-"""Tokens of a prompt or an answer that a flag may ask for."""
-
-ARRIVALS_S_MAX = 3600.0
-"""Longer ones are announced before they begin."""
+Measure = Callable[..., Result]
+"""Measures an engine with some `settings`, a `seed`, and `say` for progress. Raises SetupError."""
 
 EXTRA = "pip install 'jitney[bench]'"
-
-
-class Measure(Protocol):
-    """Measures an engine with some settings. Raises SetupError."""
-
-    def __call__(self, settings: Settings, *, seed: int, say: Say) -> Result:
-        """The result."""
-        ...
 
 
 def measure_and_finish(
@@ -141,35 +124,6 @@ def check_folder(folder: Path | None) -> None:
             each.rmdir()
 
 
-def announce_arrivals(seconds: float) -> None:
-    """Say before a measurement that it will take hours."""
-    if seconds > ARRIVALS_S_MAX:
-        say(
-            f"The last request arrives after {seconds / 3600:,.1f} hours; if that is too long, "
-            "send fewer requests or faster."
-        )
-
-
 def seed_of(resolved: Resolved) -> int:
     """The seed of lengths, prompts and arrivals: the setting `seed`, or 0."""
     return resolved.settings.seed or 0
-
-
-def check_number(flag: str, value: float | None, low: float, high: float) -> None:
-    """Refuse a number outside of its range; None was not given. Raises ConfigError."""
-    # Written so that NaN is refused too.
-    if value is not None and not low <= value <= high:
-        raise ConfigError(f"{flag} is {value:g}; expected a number from {low:g} to {high:g}.")
-
-
-def read_counts(flag: str, text: str) -> tuple[int, ...]:
-    """Whole numbers with commas between them, each once, smallest first."""
-    try:
-        found = sorted({int(word) for word in text.split(",")})
-    except ValueError:
-        found = [0]
-    if found[0] < 1 or found[-1] > SIZES_MAX:
-        raise ConfigError(
-            f"{flag} {text} is not a list of numbers from 1 to {SIZES_MAX}; for example 1,4,16."
-        )
-    return tuple(found)

@@ -25,20 +25,13 @@ from jitney_lab.cli.bench_result import finish, seed_of
 from jitney_lab.cli.plan_checks import SIMULATED, check_numbers, check_unused_settings, check_used
 from jitney_lab.cli.plan_output import check_output, simulators, status
 from jitney_lab.cli.plan_verb import BURSTINESS, PEAK, SHARE, TPOT_MS, TTFT_MS, PlanOptions
+from jitney_lab.plan import results
 from jitney_lab.plan.calibrate import calibrate
 from jitney_lab.plan.day import HOUR_S, HOURS, hours_of, simulate_day, sinusoid
 from jitney_lab.plan.planned_load import CAPACITY, IDLE, PlannedLoad, chosen_rate, span_text
 from jitney_lab.plan.pool import Pool
 from jitney_lab.plan.recommend import Search, recommend
 from jitney_lab.plan.replica import refusal_of
-from jitney_lab.plan.results import (
-    Replay,
-    day_result,
-    plan_result,
-    result_of,
-    settings_json,
-    what_if_result,
-)
 from jitney_lab.plan.search import (
     LOWEST,
     LoadCase,
@@ -55,7 +48,6 @@ from jitney_lab.plan.traffic import (
     drawn_from,
     rates_of,
     read_recording,
-    why_untimed,
 )
 from jitney_lab.plan.what_if import Change, named, read_change
 
@@ -104,8 +96,8 @@ def call(options: PlanOptions, resolved: Resolved) -> None:
         elif options.day:
             found = _day(command, question, pool)
         else:
-            found = plan_result(question, recommend(question, pool))
-    result = result_of(found, question, load)
+            found = results.plan_result(question, recommend(question, pool))
+    result = results.result_of(found, question, load)
     setup = _setup(command, question)
     finish(result, command.seed, options.output, setup, plots="jitney_lab.plan.pictures")
 
@@ -135,8 +127,8 @@ def _timed(options: PlanOptions, path: Path, recording: Workload) -> Workload:
     """A recording without times, with drawn arrivals. Raises ConfigError without a rate."""
     if options.request_rate is None:
         raise ConfigError(
-            f"{why_untimed(path, recording)}; give --request-rate, or timestamps in milliseconds "
-            "that differ."
+            f"{path} does not say that its requests arrive at different times, and so it has no "
+            "rate; give --request-rate, or timestamps in milliseconds that differ."
         )
     return arriving(recording, options.request_rate, options.burstiness or BURSTINESS)
 
@@ -239,7 +231,7 @@ def _setup(command: _PlanCommand, question: PlanQuestion) -> dict[str, object]:
         "model": question.cost.model,
         "backend": question.cost.traits.name,
         "settings": values,
-        "scheduler": settings_json(question.settings),
+        "scheduler": question.settings,
     }
 
 
@@ -251,8 +243,8 @@ def _what_if(command: _PlanCommand, question: PlanQuestion, pool: Pool) -> Resul
         workload = command.traffic.workload(count, question.per_s, seed=command.seed)
     elif rate is not None and command.recorded is not None:
         workload = workload.scaled(rate / command.recorded.mean_per_s)
-    cases = []
-    for change in (Change(PRESENT, {}), *command.changes):
+    changes, cases = (Change(PRESENT, {}), *command.changes), []
+    for change in changes:
         settings = _changed(command.resolved, change)
         with named(change):
             scheduling = _scheduling(question.cost, settings)
@@ -264,12 +256,11 @@ def _what_if(command: _PlanCommand, question: PlanQuestion, pool: Pool) -> Resul
     if command.recorded is None:
         # A trace that says when its requests arrive is replayed to its end, and needs no such rate.
         most = pool.map(sustained_per_s, cases)
-    names = [PRESENT, *(change.text for change in command.changes)]
-    rows = [
-        Replay(name, case.replicas, figures, None if per_s is None else question.per_s > per_s)
-        for name, case, figures, per_s in zip(names, cases, found, most, strict=True)
-    ]
-    return what_if_result(question, rows, [case.settings.policy for case in cases])
+    rows = []
+    for change, case, figures, per_s in zip(changes, cases, found, most, strict=True):
+        is_overloaded = None if per_s is None else question.per_s > per_s
+        rows.append(results.Replay(change.text, case.replicas, figures, is_overloaded))
+    return results.what_if_result(question, rows, [case.settings.policy for case in cases])
 
 
 def _day(command: _PlanCommand, question: PlanQuestion, pool: Pool) -> Result:
@@ -286,7 +277,7 @@ def _day(command: _PlanCommand, question: PlanQuestion, pool: Pool) -> Result:
     started_at = clock.now()
     case = LoadCase(question=question, settings=question.settings, replicas=command.replicas)
     found = simulate_day(case, hours, pool)
-    return day_result(question, command.replicas, found, clock.now() - started_at)
+    return results.day_result(question, command.replicas, found, clock.now() - started_at)
 
 
 def _changed(resolved: Resolved, change: Change) -> Settings:

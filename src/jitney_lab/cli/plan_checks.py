@@ -7,14 +7,8 @@ from jitney.cli.failures import say
 from jitney.cli.flags import own_flags
 from jitney.config import Resolved
 from jitney.errors import ConfigError
-from jitney_lab.cli.bench_result import (
-    LENGTH_MAX,
-    RATE_MAX,
-    RATE_MIN,
-    check_number,
-    refuse_flags,
-    sources_of,
-)
+from jitney_lab.cli import bounds
+from jitney_lab.cli.bench_result import refuse_flags, sources_of
 from jitney_lab.cli.plan_verb import PlanOptions
 from jitney_lab.plan.replica import REPLICAS_MAX
 from jitney_lab.plan.what_if import NAMES, WHOLE_MAX
@@ -33,14 +27,14 @@ CACHE = "cache_dir"
 def check_numbers(options: PlanOptions) -> None:
     """Refuse numbers that mean nothing. Raises ConfigError."""
     replicas_max = REPLICAS_MAX if options.day else WHOLE_MAX
-    check_number("--request-rate", options.request_rate, RATE_MIN, RATE_MAX)
-    check_number("--input-len", options.input_len, 1, LENGTH_MAX)
-    check_number("--output-len", options.output_len, 1, LENGTH_MAX)
-    check_number("--random-range-ratio", options.range_ratio, 0, 1)
-    check_number("--burstiness", options.burstiness, RATE_MIN, RATE_MAX)
-    check_number("--replicas", options.replicas, 1, replicas_max)
-    check_number("--day-peak", options.day_peak, 1, PEAK_MAX)
-    check_number("--share", options.share, SHARE_MIN, 1)
+    bounds.check("--request-rate", options.request_rate, bounds.RATE_MIN, bounds.RATE_MAX)
+    bounds.check("--input-len", options.input_len, 1, bounds.LENGTH_MAX)
+    bounds.check("--output-len", options.output_len, 1, bounds.LENGTH_MAX)
+    bounds.check("--random-range-ratio", options.range_ratio, 0, 1)
+    bounds.check("--burstiness", options.burstiness, bounds.RATE_MIN, bounds.RATE_MAX)
+    bounds.check("--replicas", options.replicas, 1, replicas_max)
+    bounds.check("--day-peak", options.day_peak, 1, PEAK_MAX)
+    bounds.check("--share", options.share, SHARE_MIN, 1)
 
 
 def check_used(options: PlanOptions, *, is_timed: bool = False) -> None:

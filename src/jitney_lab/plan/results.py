@@ -7,8 +7,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 
-import msgspec
-
 from jitney.core.scheduler_settings import Policy, SchedulerSettings
 from jitney_lab.bench.report import Result
 from jitney_lab.bench.steal import SHARE_NOTED
@@ -197,14 +195,8 @@ def _sjf_notes(policies: Iterable[object]) -> tuple[str, ...]:
     return (SJF_NOTE,) if Policy.SJF in policies else ()
 
 
-def settings_json(settings: SchedulerSettings) -> dict[str, object]:
-    """All settings of the scheduler by name, for JSON."""
-    values: dict[str, object] = msgspec.to_builtins(settings, enc_hook=str)
-    return values
-
-
 def _chosen(settings: SchedulerSettings) -> dict[str, object]:
-    return {name: value for name, value in settings_json(settings).items() if name in CHOSEN}
+    return {name: getattr(settings, name) for name in CHOSEN}
 
 
 def _fleet_figures(fleet: Fleet) -> dict[str, object]:

@@ -171,17 +171,6 @@ def drawn_from(workload: Workload, burstiness: float) -> Traffic:
     return Traffic(workload.name, kinds, burstiness)
 
 
-def why_untimed(path: Path, workload: Workload) -> str:
-    """Why a recording in this file has no rate."""
-    if len(workload.jobs) == 1:
-        return f"{path} has one request only, and so no rate"
-    with path.open("rb") as file:
-        head = file.read(HEAD_BYTES)
-    if b'"timestamp"' in head or b'"traceEvents"' in head:
-        return f"{path} has one timestamp for all of its requests, and so no rate"
-    return f"{path} does not say when its requests arrive"
-
-
 def arriving(workload: Workload, per_s: float, burstiness: float) -> Workload:
     """The requests of a recording in their order, with drawn arrivals."""
     jobs = workload.jobs
