@@ -287,7 +287,7 @@ class ClusterRequest:
         logprobs = None
         if self.stores_logprobs and self.request.params.logprobs is not None:
             logprobs = tuple(partial.logprobs)
-        message = READ_TOO_SLOWLY if self.was_read_too_slowly else result and result.message
+        message = None if result is None else result.message
         ended = result or last
         reason = (ended and ended.finish_reason) or FinishReason.CANCELLED
         return Completion(
@@ -306,7 +306,7 @@ class ClusterRequest:
                 total_s=at_s if partial.end_s is None else partial.end_s,
             ),
             preempted_count=0 if result is None else result.preempted_count,
-            message=message,
+            message=READ_TOO_SLOWLY if self.was_read_too_slowly else message,
         )
 
     def _usage(self, partial: _PartialCompletion) -> Usage:

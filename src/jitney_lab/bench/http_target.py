@@ -114,8 +114,11 @@ class HttpTarget:
 
     @property
     def url(self) -> str:
-        """Where requests go."""
-        return url_of(self.base_url, self.endpoint)
+        """Where requests go. A base may end with /v1, as the clients of OpenAI have it."""
+        base = self.base_url.rstrip("/")
+        if self.endpoint.startswith(f"{VERSION}/"):
+            base = base.removesuffix(VERSION)
+        return base + self.endpoint
 
     async def ask(self, client: httpx.AsyncClient, job: Job) -> RequestTimes:
         """Send one job and read its answer to the end."""
@@ -185,12 +188,6 @@ class HttpTarget:
             return sentence + EOS_HINT
         needs_key = self.api_key is None and status in NEEDS_KEY
         return sentence + (KEY_HINT if needs_key else "")
-
-
-def url_of(base_url: str, path: str) -> str:
-    """The address of a path. A base may end with /v1, as the clients of OpenAI have it."""
-    base = base_url.rstrip("/")
-    return (base.removesuffix(VERSION) if path.startswith(f"{VERSION}/") else base) + path
 
 
 def is_out_of_files(error: BaseException | None) -> bool:

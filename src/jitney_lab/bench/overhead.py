@@ -17,8 +17,6 @@ from collections.abc import Callable
 from typing import Any  # Any: arguments and results of any call
 
 from jitney.config import Settings
-from jitney.core.params import SamplingParams
-from jitney.core.request import Request, RequestId
 from jitney.core.scheduler import Scheduler
 from jitney.core.scheduler_settings import Mix
 from jitney.engine.clock import SystemClock
@@ -126,8 +124,6 @@ def _parts(settings: Settings, size: int, seed: int) -> dict[str, float]:
 
 
 def _submit(tick: Tick, size: int, seed: int) -> None:
-    params = SamplingParams(temperature=0, max_tokens=COMPLETION_COUNT, ignore_eos=True)
     for job in fixed(size, PROMPT_COUNT, COMPLETION_COUNT, seed=seed, clients=size).jobs:
-        prompt = job.tokens(seed, range(100, 200))
-        request = Request(id=RequestId(str(job.number)), prompt=prompt, params=params, seed=0)
+        request = job.request(job.tokens(seed, range(100, 200)))
         tick.submit(request, Mailbox(streams=True))

@@ -9,11 +9,14 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 import msgspec
 
+from jitney.core.params import SamplingParams
+from jitney.core.request import Request, RequestId
 from jitney.errors import ConfigError
 
 WORDS = (
@@ -69,11 +72,21 @@ class Job:
         """Its prompt as words, about one token each."""
         return " ".join(self._draw(seed, WORDS))
 
+    def request(self, prompt: tuple[int, ...]) -> Request:
+        """Its request with a prompt: the likeliest tokens, exactly as many as it wants."""
+        params = _params(self.completion_count)
+        return Request(id=RequestId(str(self.number)), prompt=prompt, params=params, seed=0)
+
     def _draw(self, seed: int, choices: Sequence[Choice]) -> list[Choice]:
         prefix = random.Random(f"{seed} prefix 0")
         own = random.Random(f"{seed} job {self.number}")
         shared = prefix.choices(choices, k=self.prefix_count)
         return shared + own.choices(choices, k=self.prompt_count - self.prefix_count)
+
+
+@lru_cache(maxsize=4096)
+def _params(completion_count: int) -> SamplingParams:
+    return SamplingParams(temperature=0, max_tokens=completion_count, ignore_eos=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

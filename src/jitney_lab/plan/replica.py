@@ -5,12 +5,10 @@ Tests: tests/unit/lab/plan/test_simulate.py.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from jitney.core.backend import Traits
 from jitney.core.batch import Outcome, Sample
 from jitney.core.events import Event, FinishEvent, FinishReason, TokenEvent
-from jitney.core.params import SamplingParams
 from jitney.core.request import Request, RequestId
 from jitney.core.scheduler import PlannedBatch, Scheduler
 from jitney.core.scheduler_settings import SchedulerSettings
@@ -74,12 +72,7 @@ def make_request(job: Job, prompt_max: int = PROMPT_MAX) -> Request:
         job = replace(job, prompt_count=prompt_max, prefix_count=0)
     own = (job.number + 1,) if job.prompt_count > job.prefix_count else ()
     filling = (_FILLING,) * (job.prompt_count - job.prefix_count - len(own))
-    return Request(
-        id=RequestId(str(job.number)),
-        prompt=(_SHARED,) * job.prefix_count + own + filling,
-        params=_params(job.completion_count),
-        seed=0,
-    )
+    return job.request((_SHARED,) * job.prefix_count + own + filling)
 
 
 def refusal_of(configuration: Configuration, jobs: Iterable[Job]) -> str | None:
@@ -91,11 +84,6 @@ def refusal_of(configuration: Configuration, jobs: Iterable[Job]) -> str | None:
     except JitneyError as error:
         return str(error)
     return None
-
-
-@lru_cache(maxsize=4096)
-def _params(completion_count: int) -> SamplingParams:
-    return SamplingParams(temperature=0, max_tokens=completion_count, ignore_eos=True)
 
 
 class SimulatedReplica:
@@ -175,7 +163,8 @@ class SimulatedReplica:
         return self._take(events, now, self.due_at)
 
     def _take(self, events: Iterable[Event], now: float, ended_at: float) -> list[Live]:
-        ended, live = [], self._live
+        ended: list[Live] = []
+        live = self._live
         for event in events:
             if type(event) is TokenEvent:
                 each = live[event.request_id]

@@ -43,15 +43,9 @@ class BadReplicas(LocalDispatch):
         self.asked: list[tuple[str, ...]] = []
         self.fourth = asyncio.Event()
 
-    async def call(
-        self,
-        method: str,
-        *arguments: Any,
-        connected: tuple[str, ...] = (),
-        target: str | None = None,
-    ) -> Any:
-        assert (method, arguments, target) == ("connect", (NOWHERE,), None)
-        self.asked.append(connected)
+    async def call(self, method: str, *arguments: Any, **routing: Any) -> Any:
+        assert (method, arguments) == ("connect", (NOWHERE,))
+        self.asked.append(routing["connected"])
         if len(self.asked) == 1:
             raise ReplicaLost("gone")
         if len(self.asked) == 2:
