@@ -13,7 +13,7 @@ import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from jitney.backends.machine.cores import usable_cores
@@ -24,7 +24,7 @@ from jitney.errors import ConfigError, MissingDependency, NoRoom
 from jitney.loading import ready_model
 from jitney.loading.compose import make_template, model_key
 from jitney.loading.model_source import located, takes_model
-from jitney.text.chat_template import ChatTemplate, Renderer
+from jitney.text.chat_template import Renderer
 from jitney_cluster.dispatch import Dispatch, connect_replicas, describe
 from jitney_cluster.fleet import ReplicaFleet
 from jitney_cluster.own_ray import closed_environment, warn_of_open_token
@@ -38,31 +38,22 @@ first. Where none has one by then, none ever will."""
 NOT_LOADED = "No replica has loaded the model within {:g} s; see the replicas' logs."
 
 
-@dataclass(frozen=True, slots=True)
 class ClusterAssembly:
-    """What a server of a fleet is made of; `close` ends all of it."""
+    """A fleet of the replicas behind `dispatch`, with what a server needs beside it.
 
-    engine: ReplicaFleet
-    request_factory: RequestFactory
-    template: ChatTemplate | None
-    model_name: str
-    thread: "FleetThread"
-    stop: Callable[[], None]
-    """Ends what was started for the fleet."""
+    The fleet has a thread, which runs its event loop. `close` ends all of it, and calls `stop`.
+    """
 
-    def close(self, drain_s: float = 0.0) -> None:
-        """End the fleet, and what was started for it."""
-        self.engine.close(drain_s)
-        self.thread.close()
-        if self.template is not None:
-            self.template.close()
-        self.stop()
-
-
-class FleetThread:
-    """A thread that runs an event loop, with a fleet on it. Raises NoRoom."""
-
-    def __init__(self, dispatch: Dispatch, replica_count: int, host: str) -> None:
+    def __init__(
+        self,
+        dispatch: Dispatch,
+        settings: Settings,
+        replica_count: int,
+        host: str,
+        stop: Callable[[], None],
+    ) -> None:
+        """Raises NoRoom."""
+        self._stop = stop
         self._opened: Future[tuple[ReplicaFleet, str]] = Future()
         running = self._run(dispatch, replica_count, host)
         self._thread = threading.Thread(
@@ -70,16 +61,25 @@ class FleetThread:
         )
         self._thread.start()
         try:
-            self.fleet, self.model_name = self._opened.result()
+            self.engine, self.model_name = self._opened.result()
         except Exception:
             self._thread.join(STOP_S)
             raise
+        backend, model_len_max = self.engine.backend, self.engine.settings.model_len_max
+        self.request_factory = RequestFactory(backend, model_len_max, seed_source(settings.seed))
+        renderer = Renderer()
+        renderer.spawn()
+        self.template = make_template(backend.vocabulary, model_len_max, renderer)
 
-    def close(self) -> None:
-        """End the loop, with all of its tasks, and the thread."""
+    def close(self, drain_s: float = 0.0) -> None:
+        """End the fleet, its loop with all tasks, and what was started for it."""
+        self.engine.close(drain_s)
         self._loop.call_soon_threadsafe(self._is_closing.set)
         # Not even a stuck loop keeps the server from ending.
         self._thread.join(STOP_S)
+        if self.template is not None:
+            self.template.close()
+        self._stop()
 
     async def _run(self, dispatch: Dispatch, replica_count: int, host: str) -> None:
         self._loop, self._is_closing = asyncio.get_running_loop(), asyncio.Event()
@@ -124,29 +124,10 @@ def assemble_cluster(settings: Settings, serving: ServeSettings) -> ClusterAssem
         # Ray on this machine alone needs no other address than its own.
         host = "127.0.0.1" if address is None else on_ray.own_host()
         dispatch = on_ray.RayDispatch(handle, model_key(one))
-        return assemble_fleet(dispatch, one, bounds[1], host, stop)
+        return ClusterAssembly(dispatch, one, bounds[1], host, stop)
     except BaseException:
         stop()
         raise
-
-
-def assemble_fleet(
-    dispatch: Dispatch, settings: Settings, replica_count: int, host: str, stop: Callable[[], None]
-) -> ClusterAssembly:
-    """A fleet of the replicas behind `dispatch`, with what a server needs beside it."""
-    thread = FleetThread(dispatch, replica_count, host)
-    fleet = thread.fleet
-    model_len_max = fleet.settings.model_len_max
-    renderer = Renderer()
-    renderer.spawn()
-    return ClusterAssembly(
-        fleet,
-        RequestFactory(fleet.backend, model_len_max, seed_source(settings.seed)),
-        make_template(fleet.backend.vocabulary, model_len_max, renderer),
-        thread.model_name,
-        thread,
-        stop,
-    )
 
 
 def replica_bounds(serving: ServeSettings) -> tuple[int, int]:
