@@ -19,20 +19,10 @@ from typing import Any  # Any: the results of two futures
 from jitney.engine.clock import Clock
 from jitney.engine.collector import error_of
 from jitney.errors import BackendFailed, DeadlineExceeded, Draining, EngineStopped, QueueFull
+from jitney_cluster import replica_messages as messages
 from jitney_cluster.cluster_request import PLACE_S_MAX, ClusterRequest, Verdict
 from jitney_cluster.dispatch import Dispatch, ReplicaLost, forget_error
 from jitney_cluster.overview import FleetOverview
-from jitney_cluster.replica_messages import (
-    Address,
-    Order,
-    OrderAccepted,
-    OrderCatchingUp,
-    OrderDelta,
-    OrderEnded,
-    OrderMessage,
-    OrderStarted,
-    encode_request,
-)
 from jitney_cluster.request_events import RequestEvents
 
 _log = logging.getLogger("jitney.cluster")
@@ -93,7 +83,7 @@ class Attempts:
     clock: Clock
     model_key: str
     replica_count: int
-    address: Address | None = None
+    address: messages.Address | None = None
     suspects: SuspectLock = field(default_factory=SuspectLock)
     _order_count: int = 0
     _begun: list[tuple[str, int]] = field(default_factory=list)
@@ -112,21 +102,21 @@ class Attempts:
                 self.suspects.release(live)
         self._finish(live)
 
-    def take(self, live: ClusterRequest, replica: str, message: OrderMessage) -> None:
+    def take(self, live: ClusterRequest, replica: str, message: messages.OrderMessage) -> None:
         """Its replica has sent something about it."""
         if live.attempt != message.attempt or live.end.done():
             return  # of an attempt that was given up
         live.replica = replica
         match message:
-            case OrderAccepted():
+            case messages.OrderAccepted():
                 self.events.accept(live)
-            case OrderStarted():
+            case messages.OrderStarted():
                 self.events.start(live, message)
-            case OrderCatchingUp():
+            case messages.OrderCatchingUp():
                 live.is_catching_up = message.is_catching_up
-            case OrderDelta():
+            case messages.OrderDelta():
                 self._take_delta(live, message)
-            case OrderEnded():
+            case messages.OrderEnded():
                 live.end.set_result(message)
 
     async def _attempt(self, live: ClusterRequest) -> bool:
@@ -150,7 +140,7 @@ class Attempts:
             return True
         return False
 
-    async def _run_order(self, live: ClusterRequest) -> OrderEnded | None:
+    async def _run_order(self, live: ClusterRequest) -> messages.OrderEnded | None:
         """Send the request to a replica, and return its last message; None if it is lost."""
         left_s = live.left_s(self.clock.now())
         live.end = asyncio.get_running_loop().create_future()
@@ -168,20 +158,20 @@ class Attempts:
                 call.cancel()
             call.add_done_callback(forget_error)
 
-    def _next_order(self, live: ClusterRequest) -> Order:
+    def _next_order(self, live: ClusterRequest) -> messages.Order:
         assert self.address is not None, "the fleet is open"
         now = self.clock.now()
         self._order_count += 1
         request = live.next_request(self._order_count, self.replica_count, now)
         begun, self._begun = tuple(self._begun), []
-        return Order(
+        return messages.Order(
             address=self.address,
             number=live.number,
             attempt=live.attempt,
             waited_s=now - live.arrived_at,
             model_key=self.model_key,
             request_id=request.id,
-            request=encode_request(request),
+            request=messages.encode_request(request),
             head=live.head,
             # Ray may miss a replica later than we do.
             avoided=(*live.full, *self.overview.lost()),
@@ -202,7 +192,7 @@ class Attempts:
 
     async def _last_message(
         self, live: ClusterRequest, call: "asyncio.Future[None]"
-    ) -> OrderEnded | None:
+    ) -> messages.OrderEnded | None:
         """The last message of its replica, which may come after the end of the call, or never."""
         if live.end.done():
             return live.end.result()
@@ -241,7 +231,7 @@ class Attempts:
             raise error
         self.events.end(live, answer)
 
-    def _take_delta(self, live: ClusterRequest, message: OrderDelta) -> None:
+    def _take_delta(self, live: ClusterRequest, message: messages.OrderDelta) -> None:
         delta, now = message.delta, self.clock.now()
         live.take(delta, now)
         if delta.tokens and not live.has_token and live.replica is not None:

@@ -25,21 +25,13 @@ from jitney_lab.cli.bench_result import finish, seed_of
 from jitney_lab.cli.plan_checks import SIMULATED, check_numbers, check_unused_settings, check_used
 from jitney_lab.cli.plan_output import check_output, simulators, status
 from jitney_lab.cli.plan_verb import BURSTINESS, PEAK, SHARE, TPOT_MS, TTFT_MS, PlanOptions
-from jitney_lab.plan import results
+from jitney_lab.plan import results, search
 from jitney_lab.plan.calibrate import calibrate
 from jitney_lab.plan.day import HOUR_S, HOURS, hours_of, simulate_day, sinusoid
 from jitney_lab.plan.planned_load import CAPACITY, IDLE, PlannedLoad, chosen_rate, span_text
 from jitney_lab.plan.pool import Pool
 from jitney_lab.plan.recommend import Search, recommend
 from jitney_lab.plan.replica import refusal_of
-from jitney_lab.plan.search import (
-    LOWEST,
-    LoadCase,
-    PlanQuestion,
-    count_for,
-    run_replay,
-    sustained_per_s,
-)
 from jitney_lab.plan.tick_cost import Cost, read_cost, write_cost
 from jitney_lab.plan.traffic import (
     TraceRates,
@@ -134,19 +126,13 @@ def _timed(options: PlanOptions, path: Path, recording: Workload) -> Workload:
 
 
 def _traffic(options: PlanOptions, recording: Workload | None, seed: int) -> Traffic:
-    burstiness = options.burstiness or BURSTINESS
-    if recording is not None:
-        return drawn_from(recording, burstiness)
-    if options.input_len is None and options.output_len is None:
-        return Traffic("mixed", mixed(KINDS, seed=seed).jobs, burstiness)
-    drawn = random_lengths(
-        KINDS,
-        options.input_len or INPUT_LEN,
-        options.output_len or OUTPUT_LEN,
-        range_ratio=options.range_ratio or 0.0,
-        seed=seed,
-    )
-    return Traffic("random", drawn.jobs, burstiness)
+    if recording is None and options.input_len is None and options.output_len is None:
+        recording = mixed(KINDS, seed=seed)
+    elif recording is None:
+        input_len, output_len = options.input_len or INPUT_LEN, options.output_len or OUTPUT_LEN
+        spread = options.range_ratio or 0.0
+        recording = random_lengths(KINDS, input_len, output_len, range_ratio=spread, seed=seed)
+    return drawn_from(recording, options.burstiness or BURSTINESS)
 
 
 def _cost(command: _PlanCommand) -> Cost:
@@ -170,10 +156,10 @@ def _cost(command: _PlanCommand) -> Cost:
     return cost
 
 
-def _question(command: _PlanCommand, cost: Cost) -> PlanQuestion:
+def _question(command: _PlanCommand, cost: Cost) -> search.PlanQuestion:
     """Without its rate."""
     settings, traffic = command.resolved.settings, command.traffic
-    question = PlanQuestion(
+    question = search.PlanQuestion(
         cost=cost,
         traffic=traffic,
         per_s=0.0,
@@ -201,7 +187,7 @@ def _scheduling(cost: Cost, settings: Settings) -> SchedulerSettings:
     return scheduler_settings(settings, cost.traits.at(slots, kv_tokens, settings.max_model_len))
 
 
-def _load(command: _PlanCommand, question: PlanQuestion, pool: Pool) -> PlannedLoad:
+def _load(command: _PlanCommand, question: search.PlanQuestion, pool: Pool) -> PlannedLoad:
     """What is planned for: the given rate, that of the trace, or what one replica sustains."""
     options = command.options
     replays = options.day or bool(command.changes)
@@ -209,7 +195,7 @@ def _load(command: _PlanCommand, question: PlanQuestion, pool: Pool) -> PlannedL
     if chosen is None:
         found = Search(question, pool).sustained(question.settings)
         # A replica that refuses everything sustains nothing, and a what-if still needs a rate.
-        idle_per_s = LOWEST * found.most_per_s or 1.0
+        idle_per_s = search.LOWEST * found.most_per_s or 1.0
         chosen = (found.per_s, CAPACITY) if found.per_s else (idle_per_s, IDLE)
     names = ("input_len", "output_len", "range_ratio")
     values: dict[str, object] = {name: getattr(options, name) for name in names}
@@ -217,7 +203,7 @@ def _load(command: _PlanCommand, question: PlanQuestion, pool: Pool) -> PlannedL
     return PlannedLoad(command.traffic, *chosen, command.recorded, values)
 
 
-def _setup(command: _PlanCommand, question: PlanQuestion) -> dict[str, object]:
+def _setup(command: _PlanCommand, question: search.PlanQuestion) -> dict[str, object]:
     """What the result was found with, beside the load and the cost."""
     found = setup_of(command.resolved)
     values = found["settings"]
@@ -235,11 +221,11 @@ def _setup(command: _PlanCommand, question: PlanQuestion) -> dict[str, object]:
     }
 
 
-def _what_if(command: _PlanCommand, question: PlanQuestion, pool: Pool) -> Result:
+def _what_if(command: _PlanCommand, question: search.PlanQuestion, pool: Pool) -> Result:
     """The load under the present settings and under each change."""
     rate, workload = command.options.request_rate, command.recording
     if workload is None:
-        count = count_for(command.traffic, command.replicas)
+        count = search.count_for(command.traffic, command.replicas)
         workload = command.traffic.workload(count, question.per_s, seed=command.seed)
     elif rate is not None and command.recorded is not None:
         workload = workload.scaled(rate / command.recorded.mean_per_s)
@@ -250,12 +236,12 @@ def _what_if(command: _PlanCommand, question: PlanQuestion, pool: Pool) -> Resul
             scheduling = _scheduling(question.cost, settings)
         other = replace(question, settings=scheduling, kv_tokens=settings.kv_tokens)
         replicas = change.replicas or command.replicas
-        cases.append(LoadCase(question=other, settings=scheduling, replicas=replicas))
-    found = pool.map(partial(run_replay, workload), cases)
+        cases.append(search.LoadCase(question=other, settings=scheduling, replicas=replicas))
+    found = pool.map(partial(search.run_replay, workload), cases)
     most: list[float] | list[None] = [None] * len(cases)
     if command.recorded is None:
         # A trace that says when its requests arrive is replayed to its end, and needs no such rate.
-        most = pool.map(sustained_per_s, cases)
+        most = pool.map(search.sustained_per_s, cases)
     rows = []
     for change, case, figures, per_s in zip(changes, cases, found, most, strict=True):
         is_overloaded = None if per_s is None else question.per_s > per_s
@@ -263,7 +249,7 @@ def _what_if(command: _PlanCommand, question: PlanQuestion, pool: Pool) -> Resul
     return results.what_if_result(question, rows, [case.settings.policy for case in cases])
 
 
-def _day(command: _PlanCommand, question: PlanQuestion, pool: Pool) -> Result:
+def _day(command: _PlanCommand, question: search.PlanQuestion, pool: Pool) -> Result:
     peak, recorded = command.options.day_peak, command.recorded
     hours = sinusoid(peak or PEAK)
     if command.recording is not None and recorded is not None and peak is None:
@@ -275,7 +261,7 @@ def _day(command: _PlanCommand, question: PlanQuestion, pool: Pool) -> Result:
             )
     clock = SystemClock()
     started_at = clock.now()
-    case = LoadCase(question=question, settings=question.settings, replicas=command.replicas)
+    case = search.LoadCase(question=question, settings=question.settings, replicas=command.replicas)
     found = simulate_day(case, hours, pool)
     return results.day_result(question, command.replicas, found, clock.now() - started_at)
 

@@ -21,17 +21,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from jitney_lab.bench.workload import Workload
+from jitney_lab.plan import search
 from jitney_lab.plan.pool import Pool
 from jitney_lab.plan.replica import CELL
-from jitney_lab.plan.search import (
-    TAIL,
-    WARM,
-    Figures,
-    LoadCase,
-    count_for,
-    figures_of,
-    sustained_per_s,
-)
 from jitney_lab.plan.simulate import SimulatedRun, simulate
 
 HOURS = 24
@@ -83,7 +75,7 @@ def hours_of(workload: Workload) -> tuple[float, ...]:
     return tuple(HOURS * count / len(workload.jobs) for count in counts)
 
 
-def simulate_day(case: LoadCase, hours: Sequence[float], pool: Pool) -> DayFigures:
+def simulate_day(case: search.LoadCase, hours: Sequence[float], pool: Pool) -> DayFigures:
     """Sample a day on a fleet; `hours` are the rates of all hours, as shares of the question's."""
     rates = [case.question.per_s * share for share in hours]
     places = [(hour, number) for number in range(PASSES) for hour, rate in enumerate(rates) if rate]
@@ -96,7 +88,7 @@ def simulate_day(case: LoadCase, hours: Sequence[float], pool: Pool) -> DayFigur
         _figures(case, [run for place, run in runs.items() if place[0] == hour])
         for hour in range(len(hours))
     ]
-    most_per_s, mean_per_s = sustained_per_s(case), statistics.fmean(rates)
+    most_per_s, mean_per_s = search.sustained_per_s(case), statistics.fmean(rates)
     share = estimate([each.share for each in passes])
     return DayFigures(
         requests=mean_per_s * HOUR_S * HOURS,
@@ -114,24 +106,28 @@ def simulate_day(case: LoadCase, hours: Sequence[float], pool: Pool) -> DayFigur
     )
 
 
-def run_window(case: LoadCase, hours: Sequence[float], place: tuple[int, int]) -> SimulatedRun:
+def run_window(
+    case: search.LoadCase, hours: Sequence[float], place: tuple[int, int]
+) -> SimulatedRun:
     """Simulate a part of an hour, in one pass, on a cell; only the requests that count."""
     hour, number = place
     question, cell = case.question, min(CELL, case.replicas)
     slots = cell * case.settings.max_num_seqs
-    counted = math.ceil(hours[hour] * (question.count or count_for(question.traffic)) * cell)
+    counted = math.ceil(hours[hour] * (question.count or search.count_for(question.traffic)) * cell)
     per_s = question.per_s * hours[hour] * cell / case.replicas
     seed = hash((question.seed, hour, number))
-    workload = question.traffic.workload((WARM + TAIL) * slots + counted, per_s, seed=seed)
+    workload = question.traffic.workload(
+        (search.WARM + search.TAIL) * slots + counted, per_s, seed=seed
+    )
     run = simulate(workload, question.configuration(case.settings, cell), question.cost)
     by_arrival = sorted(run.requests, key=lambda each: each.sent_at)
-    return replace(run, requests=by_arrival[WARM * slots : WARM * slots + counted])
+    return replace(run, requests=by_arrival[search.WARM * slots : search.WARM * slots + counted])
 
 
-def _figures(case: LoadCase, runs: Sequence[SimulatedRun]) -> Figures:
+def _figures(case: search.LoadCase, runs: Sequence[SimulatedRun]) -> search.Figures:
     """The figures of all requests of some windows."""
     requests = [request for run in runs for request in run.requests]
-    return figures_of(requests, math.inf, case.question.limits, 0.0)
+    return search.figures_of(requests, math.inf, case.question.limits, 0.0)
 
 
 def estimate(values: Sequence[float]) -> Estimate:
