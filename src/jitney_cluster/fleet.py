@@ -151,7 +151,7 @@ class ReplicaFleet:
         self, request_id: RequestId, priority: Priority, mailbox: Mailbox | None = None
     ) -> None:
         """Change the class of a request, here and where it runs. Any thread."""
-        self._loop.call_soon_threadsafe(self._reprioritise, request_id, priority)
+        self._loop.call_soon_threadsafe(self._steer, request_id, "priority", priority)
 
     def observe(self, observer: Observer) -> None:
         """Give this observer every record."""
@@ -240,26 +240,21 @@ class ReplicaFleet:
         for live in self._live.values():
             self._steer(live.request.id, "end_waits")
 
-    def _reprioritise(self, request_id: RequestId, priority: Priority) -> None:
+    def _steer(self, request_id: RequestId, action: str, priority: Priority | None = None) -> None:
         live = self._live.get(request_id)
-        if live is not None:
+        if live is None:
+            return
+        if priority is not None:
             live.request = replace(live.request, priority=priority)
-            self._steer(request_id, "priority", int(priority))
-
-    def _steer(self, request_id: RequestId, action: str, priority: int = 0) -> None:
-        live = self._live.get(request_id)
-        if live is not None and live.replica is not None:
-            steering = self._loop.create_task(self._steering(live, action, priority))
+        if live.replica is not None:
+            steering = self._loop.create_task(self._steering(live, action))
             steering.add_done_callback(forget_error)
 
-    async def _steering(
-        self, live: ClusterRequest, action: str, priority: int = 0
-    ) -> PauseOutcome | None:
+    async def _steering(self, live: ClusterRequest, action: str) -> PauseOutcome | None:
         """Have its replica pause, resume or reprioritise it; the outcome of a pause."""
-        arguments = live.request.id, action, priority
-        outcome: PauseOutcome | None = await self._dispatch.call(
-            "steer", *arguments, target=live.replica
-        )
+        arguments = live.request.id, action, int(live.request.priority)
+        call = self._dispatch.call("steer", *arguments, target=live.replica)
+        outcome: PauseOutcome | None = await call
         return outcome
 
     def _take(self, replica: str, message: ReplicaMessage) -> None:
