@@ -22,6 +22,9 @@ from jitney.loading.model_source import located
 from jitney_lab.bench.report import Result, document, setup_of, show, write_json, written_to
 from jitney_lab.bench.steal import StealWatch, with_steal
 
+CACHE = "cache_dir"
+"""A folder changes no figure."""
+
 Measure = Callable[..., Result]
 """Measures an engine with some `settings`, a `seed`, and `say` for progress. Raises SetupError."""
 
@@ -36,10 +39,8 @@ def measure_and_finish(
     `unused` are settings that the benchmark sets itself.
     """
     ignored = [name for name in resolved.given() if name in unused]
-    reason = ", because this benchmark sets it itself"
-    refuse_flags(resolved, ignored, f"{reason}; leave it out.")
-    if ignored:
-        say(f"Not used{reason}: {sources_of(resolved, ignored)}.")
+    reason = "because this benchmark sets it itself"
+    leave_unused(resolved, ignored, f", {reason}; leave it out", reason)
     check_folder(folder)
     watch, seed = StealWatch(), seed_of(resolved)
     result = measure(located(resolved.settings), seed=seed, say=say)
@@ -47,20 +48,19 @@ def measure_and_finish(
     finish(result, seed, folder, setup_of(resolved, unused))
 
 
-def refuse_flags(resolved: Resolved, ignored: Iterable[str], reason: str) -> None:
-    """Refuse a flag for a setting that is ignored. Raises ConfigError.
+def leave_unused(resolved: Resolved, names: Iterable[str], refusal: str, reason: str) -> None:
+    """Refuse flags for settings that are not used, and name those that come from elsewhere.
 
-    A file or the environment may be there for other commands.
+    A file or the environment may be there for other commands. Raises ConfigError.
     """
-    for name in ignored:
-        word, _, flag = resolved.sources[name].partition(" ")
+    sources = {name: resolved.sources[name] for name in names}
+    for source in sources.values():
+        word, _, flag = source.partition(" ")
         if word == "flag":
-            raise ConfigError(f"{flag} would not be used{reason}")
-
-
-def sources_of(resolved: Resolved, names: Iterable[str]) -> str:
-    """Settings, and where they were given."""
-    return ", ".join(f"{name} ({resolved.sources[name]})" for name in names)
+            raise ConfigError(f"{flag} would not be used{refusal}.")
+    told = [f"{name} ({source})" for name, source in sources.items() if name != CACHE]
+    if told:
+        say(f"Not used, {reason}: {', '.join(told)}.")
 
 
 def finish(

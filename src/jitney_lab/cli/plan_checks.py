@@ -3,12 +3,11 @@
 Tests: tests/unit/lab/plan/test_checks.py.
 """
 
-from jitney.cli.failures import say
 from jitney.cli.flags import own_flags
 from jitney.config import Resolved
 from jitney.errors import ConfigError
 from jitney_lab.cli import bounds
-from jitney_lab.cli.bench_result import refuse_flags, sources_of
+from jitney_lab.cli.bench_result import leave_unused
 from jitney_lab.cli.plan_verb import PlanOptions
 from jitney_lab.plan.replica import REPLICAS_MAX
 from jitney_lab.plan.what_if import NAMES, WHOLE_MAX
@@ -19,9 +18,6 @@ WITH_TRACE = "with --trace, whose requests have their lengths; leave one of the 
 
 SIMULATED = NAMES | {"seed"}
 """The settings that count where the cost comes from a file; it has the others in it."""
-
-CACHE = "cache_dir"
-"""A folder changes no figure."""
 
 
 def check_numbers(options: PlanOptions) -> None:
@@ -91,12 +87,8 @@ def check_unused_settings(options: PlanOptions, resolved: Resolved) -> None:
     if options.cost is None:
         return
     ignored = [name for name in resolved.given() if name not in SIMULATED]
-    refuse_flags(
-        resolved,
-        ignored,
+    refusal = (
         " with --cost, which was measured with its own model, backend and memory; leave one of the "
-        "two out.",
+        "two out"
     )
-    sources = sources_of(resolved, (name for name in ignored if name != CACHE))
-    if sources:
-        say(f"Not used, because the cost of ticks comes from {options.cost}: {sources}.")
+    leave_unused(resolved, ignored, refusal, f"because the cost of ticks comes from {options.cost}")
