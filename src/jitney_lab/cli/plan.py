@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from rich.console import Console
+
 from jitney.cli.failures import say
 from jitney.cli.pull import fetch_model
 from jitney.config import Resolved, Settings, for_serving, resolve
@@ -23,7 +25,7 @@ from jitney_lab.bench.timing import read_goodput
 from jitney_lab.bench.workload import Workload, mixed, random_lengths
 from jitney_lab.cli.bench_result import finish, seed_of
 from jitney_lab.cli.plan_checks import SIMULATED, check_numbers, check_unused_settings, check_used
-from jitney_lab.cli.plan_output import check_output, simulators, status
+from jitney_lab.cli.plan_output import check_output, simulators
 from jitney_lab.cli.plan_verb import BURSTINESS, PEAK, SHARE, TPOT_MS, TTFT_MS, PlanOptions
 from jitney_lab.plan import results, search
 from jitney_lab.plan.calibrate import calibrate
@@ -149,8 +151,9 @@ def _cost(command: _PlanCommand) -> Cost:
         "measuring what ticks cost here; this takes about a minute with a small model, and "
         "longer with a large one or with many slots"
     )
-    with status() as show:
-        cost = calibrate(settings, seed=command.seed, say=show)
+    # Elsewhere than on a terminal the line is not shown.
+    with Console(stderr=True).status("loading the model") as line:
+        cost = calibrate(settings, seed=command.seed, say=line.update)
     if options.save_cost is not None:
         write_cost(cost, options.save_cost)
     return cost

@@ -4,7 +4,7 @@ Tests: tests/e2e/test_plan.py and tests/unit/lab/plan/test_output.py.
 """
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -53,14 +53,3 @@ def simulators() -> Iterator[Pool]:
 
     with bar, Pool(usable_cores(), progress) as pool:
         yield pool
-
-
-@contextmanager
-def status() -> Iterator[Callable[[str], None]]:
-    """On a terminal, one line that says what is measured now."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda text: None
-        return
-    with console.status("loading the model") as line:
-        yield line.update
