@@ -16,7 +16,6 @@ replicas cancel them. Other ingresses do not notice.
 import asyncio
 import contextlib
 import logging
-import secrets
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -26,7 +25,7 @@ from jitney.core.rules.pauses import PauseOutcome
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.snapshot import Detail, Snapshot
 from jitney.engine.answer import Answer
-from jitney.engine.clock import Clock, SystemClock
+from jitney.engine.clock import SystemClock
 from jitney.engine.engine import EngineState
 from jitney.engine.handle import Handle
 from jitney.engine.mailbox import Mailbox
@@ -57,21 +56,14 @@ class ReplicaFleet:
     """All replicas, as one ingress sees them. `open` it on the event loop before its first use."""
 
     def __init__(
-        self,
-        dispatch: Dispatch,
-        description: Description,
-        *,
-        replica_count: int,
-        host: str = "127.0.0.1",
-        clock: Clock | None = None,
+        self, dispatch: Dispatch, description: Description, *, replica_count: int, host: str
     ) -> None:
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
         self._loop = asyncio.get_running_loop()
         self._dispatch = dispatch
-        self.ingress = secrets.token_hex(8)
         self.backend = FleetBackend(dispatch, description, self._loop)
         self.settings = _settings_of_all(description.settings, replica_count)
-        self._channel = BackChannel(self.ingress, host, self._take, self._lose)
+        self._channel = BackChannel(host, self._take, self._lose)
         self._observers = Observers()
         self._overview = FleetOverview(
             self.settings, self.backend.traits, self._channel.ask, self._clock

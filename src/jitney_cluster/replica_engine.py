@@ -25,7 +25,7 @@ from jitney.core.rules.pauses import PauseOutcome
 from jitney.core.scheduler_settings import Policy
 from jitney.core.snapshot import Detail
 from jitney.engine.answer import Answer, Delta
-from jitney.engine.clock import Clock, SystemClock
+from jitney.engine.clock import SystemClock
 from jitney.engine.engine import Engine
 from jitney.engine.handle import Handle
 from jitney.errors import Draining, EngineStopped, JitneyError
@@ -102,12 +102,12 @@ _News = _RunningOrder | RequestStarted | OrderCatchingUp
 class ReplicaEngine:
     """An engine with its model. Made and used on the event loop of its process."""
 
-    def __init__(self, assembly: Assembly, name: str, clock: Clock | None = None) -> None:
+    def __init__(self, assembly: Assembly, name: str) -> None:
         self._assembly = assembly
         self._engine: Engine = assembly.engine
         self.name = name
         self.model_key = model_key(assembly.settings)
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
         self._loop = asyncio.get_running_loop()
         self._live: dict[str, _RunningOrder] = {}
         self._connections: dict[str, asyncio.Task[IngressConnection]] = {}

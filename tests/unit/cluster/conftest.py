@@ -196,7 +196,9 @@ class Cluster:
 
     async def __aenter__(self) -> "Cluster":
         description = await describe(self.dispatch)
-        self.fleet = ReplicaFleet(self.dispatch, description, replica_count=self._count)
+        self.fleet = ReplicaFleet(
+            self.dispatch, description, replica_count=self._count, host="127.0.0.1"
+        )
         self.dispatch.fleet = self.fleet
         self.fleet.observe(self.records.append)
         await self.fleet.open()

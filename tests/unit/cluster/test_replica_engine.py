@@ -42,7 +42,7 @@ class Pair:
         self.replica = ReplicaEngine(assemble(settings), "r1")
         self.messages: list[ReplicaMessage] = []
         self.lost: list[str] = []
-        self.channel = BackChannel("in", "127.0.0.1", self._take, self.lost.append)
+        self.channel = BackChannel("127.0.0.1", self._take, self.lost.append)
         self.address: Address
         self._number = 0
 
@@ -199,7 +199,7 @@ async def test_a_report_has_what_routing_needs() -> None:
         request = make_request("x" * 3 * HEAD_TOKENS, scope="ours")
         await pair.run(request)
         report = await pair.replica.report()
-        assert report.seen == {"in": 1}
+        assert report.seen == {pair.address.ingress: 1}
         assert set(head_of(request.prompt, "ours").keys) <= report.heads
         assert not set(head_of(request.prompt, "theirs").keys) & report.heads
         assert report.kv_free > 0
