@@ -222,9 +222,7 @@ def needed_replicas(context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
     return needed_count(loads, context.target_num_replicas), {}
 
 
-def replica_deployment(
-    settings: Settings, bounds: tuple[int, int], *, drain_s: float, router: type = FirstTokenRouter
-) -> Any:
+def replica_deployment(settings: Settings, bounds: tuple[int, int], *, drain_s: float) -> Any:
     """The deployment of replicas, from the fewest to the most, with their settings."""
     least, most = bounds
     counted: dict[str, Any] = {"num_replicas": least}
@@ -250,7 +248,7 @@ def replica_deployment(
         graceful_shutdown_timeout_s=drain_s,
         ray_actor_options={"num_cpus": 0},
         request_router_config=RequestRouterConfig(
-            request_router_class=router, request_routing_stats_period_s=REPORT_S
+            request_router_class=FirstTokenRouter, request_routing_stats_period_s=REPORT_S
         ),
     ).bind(settings)
 
