@@ -16,11 +16,9 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-
-import msgspec
 
 from jitney.config import Settings
 from jitney.core.scheduler_settings import Mix, Policy
@@ -31,7 +29,6 @@ from jitney_lab.bench.steal import CalmParts, with_steal
 from jitney_lab.bench.workload import Workload, mixed
 from jitney_lab.plan.calibrate import calibrate
 from jitney_lab.plan.replica import Configuration
-from jitney_lab.plan.results import finite
 from jitney_lab.plan.search import Figures, figures_of
 from jitney_lab.plan.simulate import simulate
 from jitney_lab.plan.tick_cost import Cost, read_cost, write_cost
@@ -132,15 +129,15 @@ def result_of(rows: Sequence[Row], count: int, stolen_share: float | None) -> Re
             "backend": costs[0].traits.name,
             "stolen_share": stolen_share,
             "load": {"num_prompts": count, "open_share": OPEN_SHARE},
-            "costs": [msgspec.to_builtins(cost) for cost in costs],
+            "costs": costs,
             "rows": [
                 {
                     "name": row.name,
                     "load": row.load,
                     "cost": costs.index(row.cost),
-                    "predicted": finite(asdict(row.predicted)),
-                    "measured": finite(asdict(row.measured)),
-                    "error": finite({key: row.error(key) for key in COLUMNS}),
+                    "predicted": row.predicted,
+                    "measured": row.measured,
+                    "error": {key: row.error(key) for key in COLUMNS},
                 }
                 for row in rows
             ],

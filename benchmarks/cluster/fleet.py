@@ -95,7 +95,7 @@ def telling(seed: int) -> Iterator["Telling"]:
     assert told.result is not None, "the block sets it"
     result = with_steal(told.result, watch.share())
     content = {**document(result, seed), "missed": told.missed}
-    give_out(replace(result, notes=(*result.notes, *told.goals)), content, None, None)
+    give_out(replace(result, notes=(*result.notes, *told.goals)), content)
 
 
 class Telling:

@@ -19,7 +19,8 @@ from jitney.loading.model_source import located
 from jitney_lab.bench.in_process import for_bench
 from jitney_lab.bench.report import document, setup_of
 from jitney_lab.bench.steal import StealWatch, with_steal
-from jitney_lab.cli.bench_result import check_folder, draw_later, give_out, read_counts
+from jitney_lab.cli.bench_result import check_folder, give_out
+from jitney_lab.cli.bounds import read_counts
 
 
 def parse(words: list[str]) -> argparse.Namespace:
@@ -58,7 +59,7 @@ def main(words: list[str]) -> None:
     )
     result = with_steal(comparison.run(clients), watch.share())
     content = document(result, options.seed, setup_of(resolved, SETS))
-    give_out(result, content, options.output, draw_later("benchmarks.compare.picture", content))
+    give_out(result, content, options.output, "benchmarks.compare.picture")
 
 
 if __name__ == "__main__":

@@ -13,25 +13,16 @@ Tests: tests/unit/cluster/test_fleet_attempts.py and test_suspects.py.
 import asyncio
 import contextlib
 import logging
+from dataclasses import dataclass, field
 from typing import Any  # Any: the results of two futures
 
 from jitney.engine.clock import Clock
 from jitney.engine.collector import error_of
 from jitney.errors import BackendFailed, DeadlineExceeded, Draining, EngineStopped, QueueFull
+from jitney_cluster import replica_messages as messages
 from jitney_cluster.cluster_request import PLACE_S_MAX, ClusterRequest, Verdict
 from jitney_cluster.dispatch import Dispatch, ReplicaLost, forget_error
 from jitney_cluster.overview import FleetOverview
-from jitney_cluster.replica_messages import (
-    Address,
-    Order,
-    OrderAccepted,
-    OrderCatchingUp,
-    OrderDelta,
-    OrderEnded,
-    OrderMessage,
-    OrderStarted,
-    encode_request,
-)
 from jitney_cluster.request_events import RequestEvents
 
 _log = logging.getLogger("jitney.cluster")
@@ -82,37 +73,28 @@ class SuspectLock:
             self._lock.release()
 
 
+@dataclass(eq=False)
 class Attempts:
     """The attempts of all requests of an ingress. `address` is set before the first."""
 
-    def __init__(
-        self,
-        dispatch: Dispatch,
-        overview: FleetOverview,
-        events: RequestEvents,
-        clock: Clock,
-        *,
-        model_key: str,
-        replica_count: int,
-    ) -> None:
-        self.address: Address | None = None
-        self._dispatch = dispatch
-        self._overview = overview
-        self._events = events
-        self._clock = clock
-        self._model_key = model_key
-        self._replica_count = replica_count
-        self._order_count = 0
-        self._begun: list[tuple[str, int]] = []
-        """Orders with a first token, of which the router does not know yet."""
-        self.suspects = SuspectLock()
+    dispatch: Dispatch
+    overview: FleetOverview
+    events: RequestEvents
+    clock: Clock
+    model_key: str
+    replica_count: int
+    address: messages.Address | None = None
+    suspects: SuspectLock = field(default_factory=SuspectLock)
+    _order_count: int = 0
+    _begun: list[tuple[str, int]] = field(default_factory=list)
+    """Orders with a first token, of which the router does not know yet."""
 
     async def run(self, live: ClusterRequest) -> None:
         """Run a request to its answer. Raises its error."""
         # Its replica may be lost between its last token and the message that it has ended.
         while not live.is_complete:
             if live.is_suspect:
-                await self.suspects.acquire(live, live.left_s(self._clock.now()))
+                await self.suspects.acquire(live, live.left_s(self.clock.now()))
             try:
                 if await self._attempt(live):
                     break
@@ -120,36 +102,37 @@ class Attempts:
                 self.suspects.release(live)
         self._finish(live)
 
-    def take(self, live: ClusterRequest, replica: str, message: OrderMessage) -> None:
+    def take(self, live: ClusterRequest, replica: str, message: messages.OrderMessage) -> None:
         """Its replica has sent something about it."""
         if live.attempt != message.attempt or live.end.done():
             return  # of an attempt that was given up
         live.replica = replica
         match message:
-            case OrderAccepted():
-                self._events.accept(live)
-            case OrderStarted():
-                self._events.start(live, message)
-            case OrderCatchingUp():
+            case messages.OrderAccepted():
+                self.events.accept(live)
+            case messages.OrderStarted():
+                self.events.start(live, message)
+            case messages.OrderCatchingUp():
                 live.is_catching_up = message.is_catching_up
-            case OrderDelta():
+            case messages.OrderDelta():
                 self._take_delta(live, message)
-            case OrderEnded():
+            case messages.OrderEnded():
                 live.end.set_result(message)
 
     async def _attempt(self, live: ClusterRequest) -> bool:
         """Run the request on one replica; whether it was answered there. Raises its error."""
         ended = await self._run_order(live)
         error = None if ended is None or ended.failure is None else ended.failure.error()
-        if ended is None or (live.is_placed and isinstance(error, EngineStopped)):
+        is_placed = live.unplaced_at is None
+        if ended is None or (is_placed and isinstance(error, EngineStopped)):
             await self._move(live)
-        elif isinstance(error, QueueFull) and not live.is_placed:
+        elif isinstance(error, QueueFull) and not is_placed:
             live.find_full(error)
         elif isinstance(error, Draining | EngineStopped):
             # It is leaving, or has another model. That is not the request's fault.
             live.full[live.replica or ""] = QueueFull(str(error), 1.0)
             await asyncio.sleep(LEAVING_S)
-            live.check_place(self._clock.now())
+            live.check_place(self.clock.now())
         else:
             live.take_results(ended)
             if error is not None:
@@ -157,11 +140,11 @@ class Attempts:
             return True
         return False
 
-    async def _run_order(self, live: ClusterRequest) -> OrderEnded | None:
+    async def _run_order(self, live: ClusterRequest) -> messages.OrderEnded | None:
         """Send the request to a replica, and return its last message; None if it is lost."""
-        left_s = live.left_s(self._clock.now())
+        left_s = live.left_s(self.clock.now())
         live.end = asyncio.get_running_loop().create_future()
-        call = asyncio.ensure_future(self._dispatch.run(self._next_order(live)))
+        call = asyncio.ensure_future(self.dispatch.run(self._next_order(live)))
         try:
             async with asyncio.timeout(left_s):
                 await self._wait_any(live, call)
@@ -175,23 +158,23 @@ class Attempts:
                 call.cancel()
             call.add_done_callback(forget_error)
 
-    def _next_order(self, live: ClusterRequest) -> Order:
+    def _next_order(self, live: ClusterRequest) -> messages.Order:
         assert self.address is not None, "the fleet is open"
-        now = self._clock.now()
+        now = self.clock.now()
         self._order_count += 1
-        request = live.next_request(self._order_count, self._replica_count, now)
+        request = live.next_request(self._order_count, self.replica_count, now)
         begun, self._begun = tuple(self._begun), []
-        return Order(
+        return messages.Order(
             address=self.address,
             number=live.number,
             attempt=live.attempt,
             waited_s=now - live.arrived_at,
-            model_key=self._model_key,
+            model_key=self.model_key,
             request_id=request.id,
-            request=encode_request(request),
+            request=messages.encode_request(request),
             head=live.head,
             # Ray may miss a replica later than we do.
-            avoided=(*live.full, *self._overview.lost()),
+            avoided=(*live.full, *self.overview.lost()),
             begun=begun,
         )
 
@@ -200,16 +183,16 @@ class Attempts:
         while not (call.done() or live.end.done()):
             limit_s = None
             if live.replica is None:
-                wait_s = live.wait_left_s(self._clock.now())
+                wait_s = live.wait_left_s(self.clock.now())
                 limit_s = PLACE_S_MAX if wait_s is None else min(wait_s, PLACE_S_MAX)
             ends: set[asyncio.Future[Any]] = {call, live.end}
             done, _ = await asyncio.wait(ends, timeout=limit_s, return_when="FIRST_COMPLETED")
             if live.replica is None and not done:
-                live.check_place(self._clock.now())
+                live.check_place(self.clock.now())
 
     async def _last_message(
         self, live: ClusterRequest, call: "asyncio.Future[None]"
-    ) -> OrderEnded | None:
+    ) -> messages.OrderEnded | None:
         """The last message of its replica, which may come after the end of the call, or never."""
         if live.end.done():
             return live.end.result()
@@ -224,7 +207,7 @@ class Attempts:
 
     async def _move(self, live: ClusterRequest) -> None:
         """Its replica is lost, and it goes on elsewhere. Raises BackendFailed if it may not."""
-        verdict = live.lose(self._clock.now())
+        verdict = live.lose(self.clock.now())
         _log.warning(
             "Request %s lost its replica %s after %d tokens: %s",
             live.request.id,
@@ -242,14 +225,14 @@ class Attempts:
 
     def _finish(self, live: ClusterRequest) -> None:
         """Answer it. Raises the error of a completion whose replica was lost before it sent it."""
-        answer = live.answer(self._clock.now())
+        answer = live.answer(self.clock.now())
         error = error_of(answer.completions)
         if error is not None:
             raise error
-        self._events.end(live, answer)
+        self.events.end(live, answer)
 
-    def _take_delta(self, live: ClusterRequest, message: OrderDelta) -> None:
-        delta, now = message.delta, self._clock.now()
+    def _take_delta(self, live: ClusterRequest, message: messages.OrderDelta) -> None:
+        delta, now = message.delta, self.clock.now()
         live.take(delta, now)
         if delta.tokens and not live.has_token and live.replica is not None:
             # The router learns that with the next order.
@@ -260,7 +243,7 @@ class Attempts:
             self.suspects.release(live)
         live.mailbox.put(delta, now)
         if now >= live.progress_due_at:
-            self._events.progress(live, now)
+            self.events.progress(live, now)
         if live.mailbox.is_bounded and live.mailbox.is_read_too_slowly(now):
             live.was_read_too_slowly = True
             live.task.cancel()

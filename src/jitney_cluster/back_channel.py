@@ -54,13 +54,9 @@ class BackChannel:
     called once when the connection of a replica ends."""
 
     def __init__(
-        self,
-        ingress: str,
-        host: str,
-        take: Callable[[str, ReplicaMessage], None],
-        lose: Callable[[str], None],
+        self, host: str, take: Callable[[str, ReplicaMessage], None], lose: Callable[[str], None]
     ) -> None:
-        self._ingress = ingress
+        self._ingress = secrets.token_hex(8)
         self._host = host
         self._take = take
         self._lose = lose
@@ -157,10 +153,7 @@ class IngressConnection:
     """
 
     def __init__(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        on_question: OnQuestion | None,
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, on_question: OnQuestion
     ) -> None:
         self._writer = writer
         self._on_question = on_question
@@ -169,7 +162,7 @@ class IngressConnection:
 
     @staticmethod
     async def connect(
-        address: Address, replica: str, on_question: OnQuestion | None = None
+        address: Address, replica: str, on_question: OnQuestion
     ) -> "IngressConnection":
         """Connect to an ingress. Raises OSError and TimeoutError."""
         async with asyncio.timeout(CONNECT_S_MAX):
@@ -213,8 +206,7 @@ class IngressConnection:
         with contextlib.suppress(OSError, EOFError):
             while True:
                 (characters_max,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-                if self._on_question is not None:
-                    self._on_question(self, characters_max)
+                self._on_question(self, characters_max)
 
 
 async def _receive(reader: asyncio.StreamReader, bytes_max: int) -> bytes:

@@ -25,6 +25,7 @@ from jitney.core.events import FinishReason
 from jitney.core.request import Request, Share
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.engine.answer import Answer, Completion, Delta, Timing, Usage
+from jitney.engine.collector import READ_TOO_SLOWLY
 from jitney.engine.mailbox import Mailbox
 from jitney.errors import DeadlineExceeded, QueueFull
 from jitney_cluster.replica_messages import OrderEnded
@@ -118,11 +119,6 @@ class ClusterRequest:
 
     def __post_init__(self) -> None:
         self._completions = [_PartialCompletion() for _ in range(self.request.params.n)]
-
-    @property
-    def is_placed(self) -> bool:
-        """Whether a replica has it."""
-        return self.unplaced_at is None
 
     @property
     def has_begun(self) -> bool:
@@ -291,10 +287,9 @@ class ClusterRequest:
         logprobs = None
         if self.stores_logprobs and self.request.params.logprobs is not None:
             logprobs = tuple(partial.logprobs)
-        if result is not None:
-            reason = result.finish_reason
-        else:
-            reason = (last and last.finish_reason) or FinishReason.CANCELLED
+        message = None if result is None else result.message
+        ended = result or last
+        reason = (ended and ended.finish_reason) or FinishReason.CANCELLED
         return Completion(
             index=index,
             text="".join(partial.texts),
@@ -311,7 +306,7 @@ class ClusterRequest:
                 total_s=at_s if partial.end_s is None else partial.end_s,
             ),
             preempted_count=0 if result is None else result.preempted_count,
-            message=None if result is None else result.message,
+            message=READ_TOO_SLOWLY if self.was_read_too_slowly else message,
         )
 
     def _usage(self, partial: _PartialCompletion) -> Usage:

@@ -6,16 +6,16 @@ Tests: tests/unit/cluster/test_fleet.py, test_fleet_texts.py and test_connect_re
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import wait
 from copy import copy
-from typing import Any, Protocol, TypeVar  # Any: the result of any call
+from typing import Any, Protocol  # Any: arguments and results of any call
 
 from jitney.core.backend import Segment, Traits, Vocabulary
+from jitney.core.limits import FAILURES_MAX
 from jitney.core.params import Constraint
-from jitney.core.rules.pauses import PauseOutcome
 from jitney.engine.request_factory import GivenUp
-from jitney.errors import QueueFull
+from jitney.errors import InputCrashed, QueueFull
 from jitney_cluster.replica_messages import Address, Description, Order
 
 _log = logging.getLogger("jitney")
@@ -34,47 +34,58 @@ QUIET_S = 5.0
 CONNECT_S_MAX = 5.0
 """A replica that has not connected by then is stuck, and another one may be asked."""
 
-Output = TypeVar("Output")
+AGAIN_S = 0.1
+"""Before another one is asked."""
+
+DESCRIBED_S_MAX = 30.0
+"""A replica that has not said by then what it has loaded is stuck, and another one is asked."""
 
 
 class ReplicaLost(Exception):
     """The replica that ran something is gone; somebody else can run it."""
 
 
+class ReplicaDied(ReplicaLost):
+    """Its process has ended, perhaps because of this."""
+
+
 class Dispatch(Protocol):
-    """The way to the replicas. It chooses one for each order."""
+    """The way to the replicas. Both calls raise ReplicaLost."""
 
     async def run(self, order: Order) -> None:
-        """Have an order run to its end. Raises ReplicaLost."""
+        """Have an order run to its end, on the replica that is best for it."""
         ...
 
-    async def connect(self, address: Address, connected: tuple[str, ...]) -> None:
-        """Have a replica connect that is not among the `connected`, if there is one.
+    async def call(self, method: str, *arguments: Any, **routing: Any) -> Any:
+        """The result of a method of `ReplicaEngine` on a replica. Raises its error.
 
-        Raises ReplicaLost.
+        That replica is the `target`, or one that is not among the `connected`, or any.
         """
         ...
 
-    async def describe(self) -> Description:
-        """What the replicas have loaded."""
-        ...
 
-    async def encode(self, texts: Sequence[Segment]) -> list[int]:
-        """Have texts tokenised by any replica. Raises InputCrashed."""
-        ...
+async def call_any(dispatch: Dispatch, method: str, argument: object) -> Any:
+    """Call replicas until one answers: what is asked changes nothing. Raises its error, and
+    InputCrashed when FAILURES_MAX replicas have died of it."""
+    deaths = 0
+    while deaths < FAILURES_MAX:
+        try:
+            return await dispatch.call(method, argument)
+        except ReplicaLost as error:
+            deaths += isinstance(error, ReplicaDied)
+            await asyncio.sleep(AGAIN_S)
+    raise InputCrashed("Every replica that read this was lost.", deaths=deaths)
 
-    async def prepare(self, constraint: Constraint) -> None:
-        """Have a constraint compiled by any replica. Raises a RequestError and InputCrashed."""
-        ...
 
-    async def steer(
-        self, replica: str, request_id: str, action: str, priority: int
-    ) -> PauseOutcome | None:
-        """Pause, resume or reprioritise a request on its replica; the outcome of a pause.
-
-        Raises ReplicaLost.
-        """
-        ...
+async def describe(dispatch: Dispatch) -> Description:
+    """What the replicas have loaded. Asks until one says it: bounded by its caller."""
+    while True:
+        try:
+            async with asyncio.timeout(DESCRIBED_S_MAX):
+                description: Description = await dispatch.call("describe")
+                return description
+        except (ReplicaLost, TimeoutError):
+            await asyncio.sleep(AGAIN_S)
 
 
 class FleetBackend:
@@ -97,14 +108,15 @@ class FleetBackend:
 
     def encode(self, texts: Sequence[Segment]) -> list[int]:
         """Tokens of all texts in order. Raises GivenUp and InputCrashed."""
-        return self._wait(self._dispatch.encode(texts))
+        return list(self._ask("encode", list(texts)))
 
     def prepare(self, constraint: Constraint) -> None:
         """Compile a constraint, so that a mistake is found. Raises a RequestError and GivenUp."""
-        self._wait(self._dispatch.prepare(constraint))
+        self._ask("prepare", constraint)
 
-    def _wait(self, call: Coroutine[Any, Any, Output]) -> Output:
+    def _ask(self, method: str, argument: object) -> Any:
         """The result of a replica. Raises QueueFull if none comes for a long time, and GivenUp."""
+        call = call_any(self._dispatch, method, argument)
         running = asyncio.run_coroutine_threadsafe(call, self._loop)
         for _ in range(math.ceil(ENCODE_S_MAX / LOOK_S)):
             if wait([running], LOOK_S).done:
@@ -132,7 +144,7 @@ async def connect_replicas(
         before = names()
         try:
             async with asyncio.timeout(CONNECT_S_MAX):
-                await dispatch.connect(address, before)
+                await dispatch.call("connect", address, connected=before)
         except (ReplicaLost, TimeoutError):
             pass
         except asyncio.CancelledError:

@@ -16,7 +16,6 @@ replicas cancel them. Other ingresses do not notice.
 import asyncio
 import contextlib
 import logging
-import secrets
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -26,7 +25,7 @@ from jitney.core.rules.pauses import PauseOutcome
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.snapshot import Detail, Snapshot
 from jitney.engine.answer import Answer
-from jitney.engine.clock import Clock, SystemClock
+from jitney.engine.clock import SystemClock
 from jitney.engine.engine import EngineState
 from jitney.engine.handle import Handle
 from jitney.engine.mailbox import Mailbox
@@ -57,35 +56,22 @@ class ReplicaFleet:
     """All replicas, as one ingress sees them. `open` it on the event loop before its first use."""
 
     def __init__(
-        self,
-        dispatch: Dispatch,
-        description: Description,
-        *,
-        replica_count: int,
-        host: str = "127.0.0.1",
-        clock: Clock | None = None,
+        self, dispatch: Dispatch, description: Description, *, replica_count: int, host: str
     ) -> None:
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
         self._loop = asyncio.get_running_loop()
         self._dispatch = dispatch
-        self.ingress = secrets.token_hex(8)
         self.backend = FleetBackend(dispatch, description, self._loop)
-        self.settings = _settings_of_all(description.scheduler_settings(), replica_count)
-        self._channel = BackChannel(self.ingress, host, self._take, self._lose)
+        self.settings = _settings_of_all(description.settings, replica_count)
+        self._channel = BackChannel(host, self._take, self._lose)
         self._observers = Observers()
         self._overview = FleetOverview(
             self.settings, self.backend.traits, self._channel.ask, self._clock
         )
         self._events = RequestEvents(self._overview.statistics, self._observers, self._clock)
         self._live: dict[str, ClusterRequest] = {}
-        self._attempts = Attempts(
-            dispatch,
-            self._overview,
-            self._events,
-            self._clock,
-            model_key=description.model_key,
-            replica_count=replica_count,
-        )
+        tools = dispatch, self._overview, self._events, self._clock
+        self._attempts = Attempts(*tools, description.model_key, replica_count)
         self._is_closed = self._ends_waits = False
 
     async def open(self) -> Address:
@@ -157,7 +143,7 @@ class ReplicaFleet:
         self, request_id: RequestId, priority: Priority, mailbox: Mailbox | None = None
     ) -> None:
         """Change the class of a request, here and where it runs. Any thread."""
-        self._loop.call_soon_threadsafe(self._reprioritise, request_id, priority)
+        self._loop.call_soon_threadsafe(self._steer, request_id, "priority", priority)
 
     def observe(self, observer: Observer) -> None:
         """Give this observer every record."""
@@ -238,7 +224,7 @@ class ReplicaFleet:
         outcome = None
         if live.replica is not None:
             with contextlib.suppress(ReplicaLost):
-                outcome = await self._dispatch.steer(live.replica, request_id, "pause", 0)
+                outcome = await self._steering(live, "pause")
         return outcome or PauseOutcome.NOT_NOW
 
     def _end_waits(self) -> None:
@@ -246,17 +232,22 @@ class ReplicaFleet:
         for live in self._live.values():
             self._steer(live.request.id, "end_waits")
 
-    def _reprioritise(self, request_id: RequestId, priority: Priority) -> None:
+    def _steer(self, request_id: RequestId, action: str, priority: Priority | None = None) -> None:
         live = self._live.get(request_id)
-        if live is not None:
+        if live is None:
+            return
+        if priority is not None:
             live.request = replace(live.request, priority=priority)
-            self._steer(request_id, "priority", int(priority))
+        if live.replica is not None:
+            steering = self._loop.create_task(self._steering(live, action))
+            steering.add_done_callback(forget_error)
 
-    def _steer(self, request_id: RequestId, action: str, priority: int = 0) -> None:
-        live = self._live.get(request_id)
-        if live is not None and live.replica is not None:
-            steering = self._dispatch.steer(live.replica, request_id, action, priority)
-            self._loop.create_task(steering).add_done_callback(forget_error)
+    async def _steering(self, live: ClusterRequest, action: str) -> PauseOutcome | None:
+        """Have its replica pause, resume or reprioritise it; the outcome of a pause."""
+        arguments = live.request.id, action, int(live.request.priority)
+        call = self._dispatch.call("steer", *arguments, target=live.replica)
+        outcome: PauseOutcome | None = await call
+        return outcome
 
     def _take(self, replica: str, message: ReplicaMessage) -> None:
         """A replica has sent a message."""
@@ -284,10 +275,8 @@ class ReplicaFleet:
 
 def _settings_of_all(settings: SchedulerSettings, replica_count: int) -> SchedulerSettings:
     """The limits of all replicas together, from those of one."""
-    return replace(
-        settings,
-        max_num_seqs=settings.max_num_seqs * replica_count,
-        max_num_batched_tokens=settings.max_num_batched_tokens * replica_count,
-        max_num_queued_reqs=settings.max_num_queued_reqs * replica_count,
-        max_num_queued_tokens=settings.max_num_queued_tokens * replica_count,
+    names = (
+        *("max_num_seqs", "max_num_batched_tokens"),
+        *("max_num_queued_reqs", "max_num_queued_tokens"),
     )
+    return replace(settings, **{name: getattr(settings, name) * replica_count for name in names})

@@ -11,7 +11,6 @@ import asyncio
 import logging
 import random
 import socket
-from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any  # Any: Ray has no types for handles and statistics
 
@@ -28,17 +27,13 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
 from jitney.config import Settings
-from jitney.core.backend import Segment
-from jitney.core.limits import FAILURES_MAX
-from jitney.core.params import Constraint
-from jitney.core.rules.pauses import PauseOutcome
 from jitney.errors import ConfigError, InputCrashed, NoRoom, QueueFull, RequestError, SetupError
 from jitney.loading.compose import assemble
 from jitney.sandbox.sent_error import SentError
-from jitney_cluster.dispatch import ReplicaLost
+from jitney_cluster.dispatch import ReplicaDied, ReplicaLost
 from jitney_cluster.replica_count import ReplicaLoad, needed_count
 from jitney_cluster.replica_engine import ReplicaEngine
-from jitney_cluster.replica_messages import Address, Description, Order, decode_description
+from jitney_cluster.replica_messages import Order
 from jitney_cluster.replica_port import keep_on_loopback
 from jitney_cluster.routing import RouteTable
 
@@ -54,12 +49,7 @@ ANSWERS = (RequestError, QueueFull, InputCrashed)
 """Errors that every replica would answer with, or of which no other one may die. After any other
 error, another replica is asked."""
 
-AGAIN_S = 0.1
-"""Before another one is asked."""
-
 REACH_S_MAX = 5.0
-DESCRIBED_S_MAX = 30.0
-"""A replica that has not said by then what it has loaded is stuck, and another one is asked."""
 
 HEALTH_S = 5.0
 LOOK_BACK_S = 10.0
@@ -77,9 +67,8 @@ class RayReplica:
         self._assembly = assemble(settings)
         self._engine: ReplicaEngine | None = None
 
-    async def run(self, order: Order, model_key: str) -> None:
-        """Run an order to its end. The model's key is for the router."""
-        del model_key
+    async def run(self, order: Order) -> None:
+        """Run an order to its end."""
         await self._here().run(order)
 
     async def call(self, method: str, *arguments: Any, model_key: str, **routing: Any) -> Any:
@@ -136,7 +125,8 @@ class FirstTokenRouter(RequestRouter):
     ) -> list[list[RunningReplica]]:
         """The best candidate, then the others."""
         call = {} if pending_request is None else pending_request.kwargs
-        model_key = call.get("model_key")
+        order: Order | None = call.get("order")
+        model_key = call.get("model_key") if order is None else order.model_key
         # A replica that did not report yet is asked: it refuses if it has another model.
         fitting = [
             each
@@ -149,8 +139,7 @@ class FirstTokenRouter(RequestRouter):
         # Any can tokenise. Serve would ask the one with the fewest calls, which may be broken.
         unconnected = [each for each in named if each not in call.get("connected", ())]
         best = call.get("target", random.choice(unconnected or list(named)) if named else None)
-        if "order" in call:
-            order: Order = call["order"]
+        if order is not None:
             table = self._updated_table(order.address.ingress)
             for name, number in order.begun:
                 table.began(name, number)
@@ -199,63 +188,17 @@ class RayDispatch:
 
     async def run(self, order: Order) -> None:
         """Have an order run to its end. Raises ReplicaLost."""
-        await self._result(self._handle.run.remote(order=order, model_key=self._model_key))
+        await self._result(self._handle.run.remote(order=order))
 
-    async def connect(self, address: Address, connected: tuple[str, ...]) -> None:
-        """Have a replica connect that is not among the `connected`, if there is one.
-
-        Raises ReplicaLost.
-        """
-        await self._call("connect", address, connected=connected)
-
-    async def encode(self, texts: Sequence[Segment]) -> list[int]:
-        """Have texts tokenised by any replica. Raises InputCrashed."""
-        return list(await self._call_any("encode", list(texts)))
-
-    async def prepare(self, constraint: Constraint) -> None:
-        """Have a constraint compiled by any replica. Raises a RequestError and InputCrashed."""
-        await self._call_any("prepare", constraint)
-
-    async def describe(self) -> Description:
-        """What the replicas have loaded. Asks until one says it: bounded by its caller."""
-        while True:
-            try:
-                async with asyncio.timeout(DESCRIBED_S_MAX):
-                    return decode_description(await self._call("describe"))
-            except (ReplicaLost, TimeoutError):
-                await asyncio.sleep(AGAIN_S)
-
-    async def steer(
-        self, replica: str, request_id: str, action: str, priority: int
-    ) -> PauseOutcome | None:
-        """Pause, resume or reprioritise a request on its replica; the outcome of a pause."""
-        outcome: PauseOutcome | None = await self._call(
-            "steer", request_id, action, priority, target=replica
-        )
-        return outcome
-
-    async def _call_any(self, method: str, argument: object) -> Any:
-        """Call replicas until one answers: what is asked changes nothing. Raises that answer if it
-        is an error, and InputCrashed when FAILURES_MAX replicas have died of it."""
-        deaths = 0
-        while deaths < FAILURES_MAX:
-            try:
-                answer = await self._call(method, argument)
-            except ReplicaLost as error:
-                deaths += isinstance(error.__cause__, ActorDiedError)
-                await asyncio.sleep(AGAIN_S)
-            else:
-                if isinstance(answer, SentError):
-                    raise answer.error()
-                return answer
-        raise InputCrashed("Every replica that read this was lost.", deaths=deaths)
-
-    async def _call(self, method: str, *arguments: Any, **routing: Any) -> Any:
-        """Call a replica that has the model."""
+    async def call(self, method: str, *arguments: Any, **routing: Any) -> Any:
+        """The result of a call on a replica with the model. Raises its error and ReplicaLost."""
         key = self._model_key
-        return await self._result(
+        answer = await self._result(
             self._handle.call.remote(method, *arguments, model_key=key, **routing)
         )
+        if isinstance(answer, SentError):
+            raise answer.error()
+        return answer
 
     async def _result(self, response: Any) -> Any:
         """The result of a call. When this is cancelled, so is the call. Raises ReplicaLost."""
@@ -265,7 +208,8 @@ class RayDispatch:
             response.cancel()
             raise
         except (RayError, RayServeException, OSError) as error:
-            raise ReplicaLost(str(error)) from error
+            kind = ReplicaDied if isinstance(error, ActorDiedError) else ReplicaLost
+            raise kind(str(error)) from error
 
 
 def needed_replicas(context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
@@ -278,9 +222,7 @@ def needed_replicas(context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
     return needed_count(loads, context.target_num_replicas), {}
 
 
-def replica_deployment(
-    settings: Settings, bounds: tuple[int, int], *, drain_s: float, router: type = FirstTokenRouter
-) -> Any:
+def replica_deployment(settings: Settings, bounds: tuple[int, int], *, drain_s: float) -> Any:
     """The deployment of replicas, from the fewest to the most, with their settings."""
     least, most = bounds
     counted: dict[str, Any] = {"num_replicas": least}
@@ -306,7 +248,7 @@ def replica_deployment(
         graceful_shutdown_timeout_s=drain_s,
         ray_actor_options={"num_cpus": 0},
         request_router_config=RequestRouterConfig(
-            request_router_class=router, request_routing_stats_period_s=REPORT_S
+            request_router_class=FirstTokenRouter, request_routing_stats_period_s=REPORT_S
         ),
     ).bind(settings)
 

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, fields, replace
-from typing import TypeVar
 
 from jitney.core.backend import Traits
 from jitney.core.scheduler_settings import SchedulerSettings
@@ -23,7 +22,6 @@ from jitney.engine.stats import Statistics, rate
 from jitney_cluster.replica_messages import ReplicaState
 
 Sums = dict[str, float]
-Value = TypeVar("Value")
 
 LOOK_S_MAX = 0.5
 """A look does not wait longer for replicas that are in a long pass. It has their last details."""
@@ -137,13 +135,15 @@ class FleetOverview:
         """A replica is gone."""
         self._lost_at[name] = self._clock.now()
         if name in self._connected:
-            self._connected = _without(self._connected, name)
-            sums = {**_without(self._sums, name), name: self._sums[name]}
-            lost = [each for each in sums if each not in self._connected and each != _FORGOTTEN]
+            connected, sums = dict(self._connected), dict(self._sums)
+            del connected[name]
+            # It is the last of those that were lost.
+            sums[name] = sums.pop(name)
+            lost = [each for each in sums if each not in connected and each != _FORGOTTEN]
             if len(lost) > LOST_NAMES_MAX:
                 oldest = sums.pop(lost[0])
                 sums[_FORGOTTEN] = _added([sums.get(_FORGOTTEN, {}), oldest])
-            self._sums = sums
+            self._connected, self._sums = connected, sums
         self._note_answer(name)
 
     def look(self, characters_max: int) -> Future[Detail]:
@@ -248,10 +248,6 @@ def _named(sums: Sums, kind: str) -> dict[str, int]:
     return {
         name.removeprefix(kind): int(each) for name, each in sums.items() if name.startswith(kind)
     }
-
-
-def _without(named: dict[str, Value], name: str) -> dict[str, Value]:
-    return {other: each for other, each in named.items() if other != name}
 
 
 def _added(parts: Iterable[Sums]) -> Sums:

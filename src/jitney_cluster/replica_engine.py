@@ -25,7 +25,7 @@ from jitney.core.rules.pauses import PauseOutcome
 from jitney.core.scheduler_settings import Policy
 from jitney.core.snapshot import Detail
 from jitney.engine.answer import Answer, Delta
-from jitney.engine.clock import Clock, SystemClock
+from jitney.engine.clock import SystemClock
 from jitney.engine.engine import Engine
 from jitney.engine.handle import Handle
 from jitney.errors import Draining, EngineStopped, JitneyError
@@ -46,7 +46,6 @@ from jitney_cluster.replica_messages import (
     ReplicaMessage,
     ReplicaState,
     decode_request,
-    encode_frame,
 )
 from jitney_cluster.routing import ENDS_PER_S_MIN, HEAD_STRIDES, ReplicaReport
 
@@ -103,12 +102,12 @@ _News = _RunningOrder | RequestStarted | OrderCatchingUp
 class ReplicaEngine:
     """An engine with its model. Made and used on the event loop of its process."""
 
-    def __init__(self, assembly: Assembly, name: str, clock: Clock | None = None) -> None:
+    def __init__(self, assembly: Assembly, name: str) -> None:
         self._assembly = assembly
         self._engine: Engine = assembly.engine
         self.name = name
         self.model_key = model_key(assembly.settings)
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
         self._loop = asyncio.get_running_loop()
         self._live: dict[str, _RunningOrder] = {}
         self._connections: dict[str, asyncio.Task[IngressConnection]] = {}
@@ -194,17 +193,14 @@ class ReplicaEngine:
             live.handle.reprioritise(priority)
         return None
 
-    async def describe(self) -> bytes:
+    async def describe(self) -> Description:
         """What is loaded here."""
         backend, settings = self._engine.backend, self._engine.settings
-        values = {name: getattr(settings, name) for name in type(settings).__slots__}
         if not isinstance(settings.policy, Policy):
             # A policy of the user's own stays where it runs. It may look at priorities.
-            values["policy"] = Policy.PRIORITY
+            settings = replace(settings, policy=Policy.PRIORITY)
         name = self._assembly.model_name
-        return encode_frame(
-            Description(name, self.model_key, backend.traits, backend.vocabulary, values)
-        )
+        return Description(name, self.model_key, backend.traits, backend.vocabulary, settings)
 
     async def report(self) -> ReplicaReport:
         """The state for the router."""

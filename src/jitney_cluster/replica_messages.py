@@ -8,11 +8,7 @@ no code. All times are durations, because clocks of two machines differ.
 """
 
 from dataclasses import dataclass, fields, replace
-from typing import (  # Any: plain values of a setting, and an object that is not sent
-    Any,
-    Self,
-    TypeVar,
-)
+from typing import Any, Self  # Any: an object that is not sent
 
 import msgspec
 
@@ -20,7 +16,7 @@ from jitney.core.backend import Traits, Vocabulary
 from jitney.core.batch import TokenLogprob
 from jitney.core.params import SamplingParams
 from jitney.core.request import Request
-from jitney.core.scheduler_settings import GroupAnswers, Mix, Policy, SchedulerSettings, Strategy
+from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.snapshot import Detail, Snapshot
 from jitney.core.stops import StopTable
 from jitney.engine.answer import Answer, Completion, Delta
@@ -28,13 +24,6 @@ from jitney.errors import InvalidRequest
 from jitney.sandbox.frames import MalformedFrame
 from jitney.sandbox.sent_error import SentError
 from jitney_cluster.routing import Head
-
-Content = TypeVar("Content")
-
-DESCRIPTION_BYTES_MAX = 2**26
-"""Ten times the largest vocabulary that is known."""
-
-_CHOICES = {"strategy": Strategy, "policy": Policy, "mix": Mix, "group_answers": GroupAnswers}
 
 
 class _TaggedMessage(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -77,23 +66,15 @@ class Order:
     which replica, and their numbers."""
 
 
-class Description(_TaggedMessage, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Description:
     """What a replica has loaded."""
 
     model_name: str
     model_key: str
     traits: Traits
     vocabulary: Vocabulary
-    settings: dict[str, Any]
-    """The settings of its scheduler that are plain values."""
-
-    def scheduler_settings(self) -> SchedulerSettings:
-        """The settings of its scheduler. Raises MalformedFrame."""
-        try:
-            chosen = {name: kind(self.settings[name]) for name, kind in _CHOICES.items()}
-            return SchedulerSettings(**{**self.settings, **chosen})
-        except (KeyError, TypeError, ValueError) as error:
-            raise MalformedFrame(f"The settings are not those of a scheduler ({error}).") from error
+    settings: SchedulerSettings
 
 
 class ReplicaHello(_TaggedMessage, frozen=True):
@@ -185,7 +166,6 @@ def _without_stop_table(value: Any) -> None:
 
 
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=_without_stop_table)
-_DESCRIPTION: msgspec.msgpack.Decoder[Description] = msgspec.msgpack.Decoder(Description)
 _MESSAGES: msgspec.msgpack.Decoder[list[ReplicaMessage]] = msgspec.msgpack.Decoder(
     list[ReplicaMessage]
 )
@@ -218,25 +198,14 @@ def decode_request(data: bytes) -> Request:
     return request
 
 
-def decode_description(frame: bytes) -> Description:
-    """A description. Raises MalformedFrame."""
-    if len(frame) > DESCRIPTION_BYTES_MAX:
-        raise MalformedFrame(f"A description of {len(frame)} bytes is that of no model.")
-    return _decode(_DESCRIPTION, frame)
-
-
-def encode_frame(content: Description | list[ReplicaMessage]) -> bytes:
-    """A description, or messages of a replica, as one frame."""
-    return _ENCODER.encode(content)
+def encode_frame(messages: list[ReplicaMessage]) -> bytes:
+    """Messages of a replica as one frame."""
+    return _ENCODER.encode(messages)
 
 
 def decode_messages(frame: bytes) -> list[ReplicaMessage]:
     """The messages of a frame. Raises MalformedFrame."""
-    return _decode(_MESSAGES, frame)
-
-
-def _decode(decoder: msgspec.msgpack.Decoder[Content], frame: bytes) -> Content:
     try:
-        return decoder.decode(frame)
+        return _MESSAGES.decode(frame)
     except (ValueError, RecursionError) as error:
         raise MalformedFrame(f"The frame is not a message ({error}).") from error

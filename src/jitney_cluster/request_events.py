@@ -3,24 +3,12 @@
 Each request is accepted once and ends once, however many engines run it (invariants 1 and 7).
 """
 
-from dataclasses import replace
-
+from jitney import records
 from jitney.engine.answer import Answer, Ending
 from jitney.engine.clock import Clock
-from jitney.engine.collector import READ_TOO_SLOWLY
 from jitney.engine.observe import Observers, record_accepted, record_done
 from jitney.engine.stats import Statistics
 from jitney.errors import JitneyError
-from jitney.records import (
-    MoveReason,
-    Record,
-    ReplicaGone,
-    RequestFailed,
-    RequestMoved,
-    RequestProgressed,
-    RequestRefused,
-    RequestStarted,
-)
 from jitney_cluster.cluster_request import ClusterRequest
 from jitney_cluster.replica_messages import OrderStarted
 
@@ -55,7 +43,7 @@ class RequestEvents:
         live.start(now)
         if is_first:
             self._record(
-                RequestStarted(
+                records.RequestStarted(
                     at=now,
                     request_id=live.request.id,
                     prompt_tokens=len(live.request.prompt),
@@ -72,14 +60,14 @@ class RequestEvents:
             live.progress_due_at = now + PROGRESS_S
             gaps_s, live.gaps_s = tuple(live.gaps_s), []
             self._record(
-                RequestProgressed(
+                records.RequestProgressed(
                     at=now, request_id=live.request.id, generated_tokens=count, token_gaps_s=gaps_s
                 )
             )
 
     def lose(self, replica: str) -> None:
         """A replica is gone."""
-        self._record(ReplicaGone(at=self._clock.now(), replica=replica))
+        self._record(records.ReplicaGone(at=self._clock.now(), replica=replica))
 
     def end(self, live: ClusterRequest, answer: Answer) -> None:
         """It was answered."""
@@ -91,16 +79,10 @@ class RequestEvents:
         """Its caller left, or reads too slowly."""
         if live.mailbox.ending is not None:
             return
-        answer = live.answer(self._clock.now())
-        if live.was_read_too_slowly:
-            completions = tuple(
-                replace(each, message=READ_TOO_SLOWLY) for each in answer.completions
-            )
-            answer = replace(answer, completions=completions)
         if not live.is_accepted:
             # No replica has taken it yet. Who counts what is live has to see an end.
             self._accept_first(live)
-        self.end(live, answer)
+        self.end(live, live.answer(self._clock.now()))
 
     def fail(self, live: ClusterRequest, error: JitneyError) -> None:
         """It ends with an error."""
@@ -108,12 +90,12 @@ class RequestEvents:
             return
         now = self._clock.now()
         if not live.is_accepted:
-            self._record(RequestRefused(at=now, request_id=live.request.id, error=error))
+            self._record(records.RequestRefused(at=now, request_id=live.request.id, error=error))
             live.mailbox.end(Ending(None, error))
             return
         self._record_gaps(live)
         self._record(
-            RequestFailed(
+            records.RequestFailed(
                 at=now,
                 request_id=live.request.id,
                 error=error,
@@ -136,10 +118,10 @@ class RequestEvents:
 
     def _move(self, live: ClusterRequest, before: str, away_s: float) -> None:
         """Another replica has accepted it."""
-        reason = MoveReason.LOST if live.was_lost else MoveReason.LEFT
+        reason = records.MoveReason.LOST if live.was_lost else records.MoveReason.LEFT
         live.was_lost, live.progress_due_at = False, 0.0
         self._record(
-            RequestMoved(
+            records.RequestMoved(
                 at=self._clock.now(),
                 request_id=live.request.id,
                 from_replica=before,
@@ -150,6 +132,6 @@ class RequestEvents:
             )
         )
 
-    def _record(self, record: Record) -> None:
+    def _record(self, record: records.Record) -> None:
         self._statistics.take(record)
         self._observers.tell(record)

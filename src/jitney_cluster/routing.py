@@ -279,28 +279,21 @@ class RouteTable:
 
     def report(self, name: str, report: ReplicaReport) -> None:
         """A replica has reported. A report of an unknown one is ignored."""
-        replica = self._replicas.get(name)
-        if replica is not None and replica.report != report:
-            replica.take(report, self._ingress)
+        if self._known(name).report != report:
+            self._known(name).take(report, self._ingress)
             self._least_token_s = None
 
     def sent(self, name: str, request_id: str, number: int, head: Head) -> None:
         """A request was sent to a replica. Numbers grow with every order of this ingress."""
-        replica = self._replicas.get(name)
-        if replica is not None:
-            replica.send(request_id, number, head)
+        self._known(name).send(request_id, number, head)
 
     def began(self, name: str, number: int) -> None:
         """The request with this number has its first token."""
-        replica = self._replicas.get(name)
-        if replica is not None:
-            replica.begin(number)
+        self._known(name).begin(number)
 
     def ended(self, name: str, request_id: str) -> None:
         """A request has ended or left the replica."""
-        replica = self._replicas.get(name)
-        if replica is not None:
-            replica.end(request_id)
+        self._known(name).end(request_id)
 
     def choose(self, head: Head, avoided: Iterable[str] = ()) -> str | None:
         """The replica to send a request to; None if there is none but those to avoid."""
@@ -326,9 +319,9 @@ class RouteTable:
         """The expected time until the first token of a request on this replica."""
         return self._replicas[name].expected_s(head, self._unknown_token_s())
 
-    def cached_count(self, name: str, head: Head) -> int:
-        """Tokens of the head that this replica has, or will have when it runs."""
-        return self._replicas[name].cached_count(head)
+    def _known(self, name: str) -> _RoutedReplica:
+        """The replica; one that is gone gets what is told of it and is forgotten."""
+        return self._replicas.get(name) or _RoutedReplica(name)
 
     def _unknown_token_s(self) -> float:
         """Seconds for a prefill token of a replica that has not computed one."""

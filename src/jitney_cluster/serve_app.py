@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any  # Any: Ray has no types for handles and applications
 
 from ray import serve
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.applications import Starlette
+from starlette.types import Receive, Scope, Send
 
 from jitney.config import Key, ServeSettings, Settings, environment, for_serving, resolve
 from jitney.config.forms import read_named, whole_number
@@ -24,7 +25,7 @@ from jitney.errors import ConfigError
 from jitney.loading.compose import model_key
 from jitney.server.application import Application, read_keys
 from jitney_cluster.on_ray import ONGOING_MAX, RayDispatch, own_host, replica_deployment
-from jitney_cluster.serving import assemble_fleet, replica_bounds
+from jitney_cluster.serving import ClusterAssembly, replica_bounds
 
 INGRESSES_MAX = 64
 
@@ -39,13 +40,20 @@ class RayIngress:
         keys = tuple(_part_of_rates(each, ingress_count) for each in read_keys(serving))
         dispatch = RayDispatch(replicas, model_key(settings))
         _, most = replica_bounds(serving)
-        self._assembly = assemble_fleet(dispatch, settings, most, own_host(), lambda: None)
+        self._assembly = ClusterAssembly(dispatch, settings, most, own_host(), lambda: None)
         self._application = Application(self._assembly, serving, keys, waits_for_store=True)
         self._application.start()
 
     def __serve_build_asgi_app__(self) -> Any:
         """What Serve calls for each request."""
-        return HttpOnly(self._application.app)
+        http, other = self._application.app, Starlette()
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            # Our application knows HTTP alone. Serve also tells it of its life, and of websockets:
+            # an empty one closes these, and has nothing to begin.
+            await (http if scope["type"] == "http" else other)(scope, receive, send)
+
+        return answer
 
     async def check_health(self) -> None:
         """A server is as healthy as its replicas, and those are replaced by themselves."""
@@ -55,22 +63,6 @@ class RayIngress:
         await self._application.stop()
         self._application.close()
         self._assembly.close(0.0)
-
-
-class HttpOnly:
-    """Our application knows HTTP alone; Serve also tells it of its life, and of websockets."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
-        if scope["type"] == "http":
-            await self._app(scope, receive, send)
-        elif scope["type"] == "lifespan":
-            await _live(receive, send)
-        else:
-            await send({"type": "websocket.close", "code": 1000, "reason": "HTTP only"})
 
 
 def app(args: dict[str, Any]) -> Any:
@@ -112,12 +104,3 @@ def _part_of_rates(key: Key, ingress_count: int) -> Key:
     rates = {name: getattr(key, name) for name in ("requests_per_minute", "tokens_per_minute")}
     parts = {name: rate / ingress_count for name, rate in rates.items() if rate is not None}
     return replace(key, **parts)
-
-
-async def _live(receive: Receive, send: Send) -> None:
-    """ASGI's lifespan: nothing is to be done in it."""
-    while True:
-        kind = (await receive())["type"]
-        await send({"type": f"{kind}.complete"})
-        if kind == "lifespan.shutdown":
-            return

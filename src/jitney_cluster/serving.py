@@ -11,11 +11,10 @@ import importlib
 import importlib.util
 import socket
 import threading
-from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, wait
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
-from typing import TypeVar
 
 from jitney.backends.machine.cores import usable_cores
 from jitney.config import ServeSettings, Settings, environment
@@ -25,12 +24,10 @@ from jitney.errors import ConfigError, MissingDependency, NoRoom
 from jitney.loading import ready_model
 from jitney.loading.compose import make_template, model_key
 from jitney.loading.model_source import located, takes_model
-from jitney.text.chat_template import ChatTemplate, Renderer
-from jitney_cluster.dispatch import Dispatch, connect_replicas
+from jitney.text.chat_template import Renderer
+from jitney_cluster.dispatch import Dispatch, connect_replicas, describe
 from jitney_cluster.fleet import ReplicaFleet
 from jitney_cluster.own_ray import closed_environment, warn_of_open_token
-
-Output = TypeVar("Output")
 
 EXTRA = 'pip install "jitney[cluster]"'
 STOP_S = 10.0
@@ -38,76 +35,68 @@ LOADED_S_MAX = 1800.0
 """An ingress of Ray's own commands is started beside its replicas, and they may fetch a model
 first. Where none has one by then, none ever will."""
 
+NOT_LOADED = "No replica has loaded the model within {:g} s; see the replicas' logs."
 
-@dataclass(frozen=True, slots=True)
+
 class ClusterAssembly:
-    """What a server of a fleet is made of; `close` ends all of it."""
+    """A fleet of the replicas behind `dispatch`, with what a server needs beside it.
 
-    engine: ReplicaFleet
-    request_factory: RequestFactory
-    template: ChatTemplate | None
-    model_name: str
-    thread: "FleetThread"
-    stop: Callable[[], None]
-    """Ends what was started for the fleet."""
+    The fleet has a thread, which runs its event loop. `close` ends all of it, and calls `stop`.
+    """
 
-    def close(self, drain_s: float = 0.0) -> None:
-        """End the fleet, and what was started for it."""
-        self.engine.close(drain_s)
-        self.thread.close()
-        if self.template is not None:
-            self.template.close()
-        self.stop()
-
-
-class FleetThread:
-    """A thread that runs an event loop, with a fleet on it."""
-
-    def __init__(self, dispatch: Dispatch, replica_count: int, host: str) -> None:
-        self._loop = asyncio.new_event_loop()
+    def __init__(
+        self,
+        dispatch: Dispatch,
+        settings: Settings,
+        replica_count: int,
+        host: str,
+        stop: Callable[[], None],
+    ) -> None:
+        """Raises NoRoom."""
+        self._stop = stop
+        self._opened: Future[tuple[ReplicaFleet, str]] = Future()
+        running = self._run(dispatch, replica_count, host)
         self._thread = threading.Thread(
-            target=self._loop.run_forever, name="jitney-fleet", daemon=True
+            target=asyncio.run, args=(running,), name="jitney-fleet", daemon=True
         )
         self._thread.start()
-        self._connecting: asyncio.Task[None] | None = None
-        opening = self._open(dispatch, replica_count, host)
         try:
-            self.fleet, self.model_name = self._call(opening).result()
+            self.engine, self.model_name = self._opened.result()
         except Exception:
-            self.close()
-            self._loop.close()
+            self._thread.join(STOP_S)
             raise
+        backend, model_len_max = self.engine.backend, self.engine.settings.model_len_max
+        self.request_factory = RequestFactory(backend, model_len_max, seed_source(settings.seed))
+        renderer = Renderer()
+        renderer.spawn()
+        self.template = make_template(backend.vocabulary, model_len_max, renderer)
 
-    def close(self) -> None:
-        """End the loop and the thread."""
+    def close(self, drain_s: float = 0.0) -> None:
+        """End the fleet, its loop with all tasks, and what was started for it."""
+        self.engine.close(drain_s)
+        self._loop.call_soon_threadsafe(self._is_closing.set)
         # Not even a stuck loop keeps the server from ending.
-        wait([self._call(self._stop_connecting())], STOP_S)
-        self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(STOP_S)
+        if self.template is not None:
+            self.template.close()
+        self._stop()
 
-    def _call(self, work: Coroutine[None, None, Output]) -> Future[Output]:
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    async def _open(
-        self, dispatch: Dispatch, replica_count: int, host: str
-    ) -> tuple[ReplicaFleet, str]:
+    async def _run(self, dispatch: Dispatch, replica_count: int, host: str) -> None:
+        self._loop, self._is_closing = asyncio.get_running_loop(), asyncio.Event()
         try:
             async with asyncio.timeout(LOADED_S_MAX):
-                description = await dispatch.describe()
+                description = await describe(dispatch)
+            fleet = ReplicaFleet(dispatch, description, replica_count=replica_count, host=host)
+            address = await fleet.open()
         except TimeoutError:
-            raise NoRoom(
-                f"No replica has loaded the model within {LOADED_S_MAX:g} s; see the replicas' "
-                "logs."
-            ) from None
-        fleet = ReplicaFleet(dispatch, description, replica_count=replica_count, host=host)
-        connecting = connect_replicas(dispatch, await fleet.open(), fleet.replica_names)
-        self._connecting = self._loop.create_task(connecting)
-        return fleet, description.model_name
-
-    async def _stop_connecting(self) -> None:
-        if self._connecting is not None:
-            self._connecting.cancel()
-            await asyncio.wait({self._connecting})
+            self._opened.set_exception(NoRoom(NOT_LOADED.format(LOADED_S_MAX)))
+        except Exception as error:
+            self._opened.set_exception(error)
+        else:
+            self._opened.set_result((fleet, description.model_name))
+            names = fleet.replica_names
+            self._connecting = asyncio.create_task(connect_replicas(dispatch, address, names))
+            await self._is_closing.wait()
 
 
 def assemble_cluster(settings: Settings, serving: ServeSettings) -> ClusterAssembly:
@@ -135,29 +124,10 @@ def assemble_cluster(settings: Settings, serving: ServeSettings) -> ClusterAssem
         # Ray on this machine alone needs no other address than its own.
         host = "127.0.0.1" if address is None else on_ray.own_host()
         dispatch = on_ray.RayDispatch(handle, model_key(one))
-        return assemble_fleet(dispatch, one, bounds[1], host, stop)
+        return ClusterAssembly(dispatch, one, bounds[1], host, stop)
     except BaseException:
         stop()
         raise
-
-
-def assemble_fleet(
-    dispatch: Dispatch, settings: Settings, replica_count: int, host: str, stop: Callable[[], None]
-) -> ClusterAssembly:
-    """A fleet of the replicas behind `dispatch`, with what a server needs beside it."""
-    thread = FleetThread(dispatch, replica_count, host)
-    fleet = thread.fleet
-    model_len_max = fleet.settings.model_len_max
-    renderer = Renderer()
-    renderer.spawn()
-    return ClusterAssembly(
-        fleet,
-        RequestFactory(fleet.backend, model_len_max, seed_source(settings.seed)),
-        make_template(fleet.backend.vocabulary, model_len_max, renderer),
-        thread.model_name,
-        thread,
-        stop,
-    )
 
 
 def replica_bounds(serving: ServeSettings) -> tuple[int, int]:

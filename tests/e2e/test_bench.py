@@ -2,7 +2,6 @@
 
 import json
 import os
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any  # Any: results are JSON values
@@ -74,7 +73,7 @@ def test_it_prints_a_table_writes_json_and_draws(
     monkeypatch.setattr(strategies, "twenty_clients", lambda seed: equal(3, seed=seed))
     if name == "stalls":
         outlast_pauses(monkeypatch)
-        monkeypatch.setattr(stalls, "measure", partial(stalls.measure, arrives_s=0.01))
+        monkeypatch.setattr(stalls, "ARRIVES_S", 0.01)
     found, said = bench(capsys, name, "--backend", "fake", *words.split(), "-o", tmp_path / "out")
     assert {"machine", "versions", "commit", "seed", "at"} <= set(found)
     assert (found["benchmark"], found["model"], found["backend"]) == (name, "fake", "fake")

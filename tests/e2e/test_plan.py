@@ -131,7 +131,7 @@ def test_a_trace_without_timestamps_needs_a_rate_and_arrives_at_it(
     words = ("--cost", cost, "--trace", untimed, "--what-if", "replicas=1000")
     code, out, error = plan(*words)
     assert (code, out) == (2, "")
-    assert error.startswith(f"jitney: {untimed} does not say when its requests arrive; give ")
+    assert error.startswith(f"jitney: {untimed} does not say that its requests arrive at ")
     slow, fast = (
         result(plan(*words, "--request-rate", rate))[0]["runs"] for rate in ("0.1", "900")
     )
@@ -174,11 +174,11 @@ def test_answers_of_one_token_and_the_picture(
     [
         (("--cost", "none.json"), "none.json cannot be read"),
         (("--goodput", "speed:3"), "is not METRIC:MS"),
-        (("--share", "1.5"), "--share is 1.5; expected above 0, up to 1"),
+        (("--share", "1.5"), "--share is 1.5; expected a number from 1e-06 to 1."),
         (("--what-if", "mix=fast"), "--what-if mix=fast: mix is 'fast'"),
         (("--save-cost", "."), "is a folder; give a file"),
-        (("--what-if", "mix=separate", "--replicas", "1001"), "expected above 0, up to 1000"),
-        (("--day", "--replicas", "100001"), "expected above 0, up to 100000"),
+        (("--what-if", "mix=separate", "--replicas", "1001"), "expected a number from 1 to 1000."),
+        (("--day", "--replicas", "100001"), "expected a number from 1 to 100000."),
     ],
 )
 def test_a_mistake_gives_one_sentence(plan: Plan, words: tuple[str, ...], sentence: str) -> None:

@@ -87,7 +87,7 @@ class HttpTarget:
     def client(self) -> httpx.AsyncClient:
         """A client without proxies and without a bound of connections."""
         return httpx.AsyncClient(
-            headers=_headers(self.api_key),
+            headers={} if self.api_key is None else {"authorization": f"Bearer {self.api_key}"},
             limits=httpx.Limits(
                 max_connections=None, max_keepalive_connections=None, keepalive_expiry=REUSE_S
             ),
@@ -114,8 +114,11 @@ class HttpTarget:
 
     @property
     def url(self) -> str:
-        """Where requests go."""
-        return url_of(self.base_url, self.endpoint)
+        """Where requests go. A base may end with /v1, as the clients of OpenAI have it."""
+        base = self.base_url.rstrip("/")
+        if self.endpoint.startswith(f"{VERSION}/"):
+            base = base.removesuffix(VERSION)
+        return base + self.endpoint
 
     async def ask(self, client: httpx.AsyncClient, job: Job) -> RequestTimes:
         """Send one job and read its answer to the end."""
@@ -137,6 +140,23 @@ class HttpTarget:
         if times.error is None and not times.token_times:
             times.error = "the answer has no text"
         return times
+
+    async def get(self) -> bytes:
+        """What is at the url. Raises BadAnswer, and errors of httpx."""
+        try:
+            async with (
+                asyncio.timeout(MODELS_S),
+                self.client() as client,
+                client.stream("GET", self.url, timeout=CONNECT_S) as response,
+            ):
+                if not response.is_success:
+                    raise BadAnswer(await self._refusal(response))
+                body = await _beginning(response, MODELS_BYTES_MAX + 1)
+        except TimeoutError:
+            raise BadAnswer(f"it was not complete after {MODELS_S:g} s") from None
+        if len(body) > MODELS_BYTES_MAX:
+            raise BadAnswer(f"it has above {MODELS_BYTES_MAX:,} bytes")
+        return body
 
     async def _send(self, client: httpx.AsyncClient, body: dict[str, object]) -> httpx.Response:
         """The beginning of an answer. Raises errors of httpx.
@@ -168,12 +188,6 @@ class HttpTarget:
             return sentence + EOS_HINT
         needs_key = self.api_key is None and status in NEEDS_KEY
         return sentence + (KEY_HINT if needs_key else "")
-
-
-def url_of(base_url: str, path: str) -> str:
-    """The address of a path. A base may end with /v1, as the clients of OpenAI have it."""
-    base = base_url.rstrip("/")
-    return (base.removesuffix(VERSION) if path.startswith(f"{VERSION}/") else base) + path
 
 
 def is_out_of_files(error: BaseException | None) -> bool:
@@ -217,50 +231,22 @@ def check_key(api_key: str | None) -> None:
 
 def served_model(base_url: str, api_key: str | None) -> str:
     """The first model that the server lists. Raises SetupError."""
-    url = url_of(base_url, MODELS)
+    target = HttpTarget(base_url=base_url, endpoint=MODELS, model="", seed=0, api_key=api_key)
+    url = target.url
     try:
-        status, body = asyncio.run(_read_models(url, api_key))
-        if not httpx.codes.is_success(status):
-            words = _safe_text(body.decode("utf-8", "replace"), api_key)
-            needs_key = status in NEEDS_KEY and api_key is None
-            hint = KEY_HINT if needs_key else "; is --base-url right? Or name one with --model"
-            raise SetupError(f"{url} gave no model (status {status}: {words}){hint}.")
-        models = msgspec.json.decode(body, type=ModelList).data
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        reason = _safe_text(str(error), api_key)
+        models = msgspec.json.decode(asyncio.run(target.get()), type=ModelList).data
+    except FAILURES as error:
+        # What we say of a refusal has no key in it, and is longer.
+        reason = str(error) if isinstance(error, BadAnswer) else _safe_text(str(error), api_key)
         raise SetupError(
-            f"{url} gave no model ({reason}); is a server running there? Or name one with --model."
-        ) from None
-    except (ValueError, RecursionError) as error:
-        reason = _safe_text(str(error), api_key)
-        raise SetupError(
-            f"{url} gave no list of models ({reason}); is --base-url right? Or name a model with "
-            "--model."
+            f"{url} gave no list of models ({reason}); is a server running there, and is "
+            "--base-url right? Or name one with --model."
         ) from None
     if not models:
         raise SetupError(f"{url} lists no model; name one with --model.")
     if not models[0].id.isprintable():
         raise SetupError(f"{url} lists a model whose name cannot be shown; give it with --model.")
     return models[0].id
-
-
-async def _read_models(url: str, api_key: str | None) -> tuple[int, bytes]:
-    """The status and the body of a list of models. Raises BadAnswer."""
-    try:
-        async with (
-            asyncio.timeout(MODELS_S),
-            httpx.AsyncClient(
-                headers=_headers(api_key), timeout=CONNECT_S, trust_env=False
-            ) as client,
-            client.stream("GET", url) as response,
-        ):
-            bytes_max = MODELS_BYTES_MAX + 1 if response.is_success else BODY_BYTES_MAX
-            body = await _beginning(response, bytes_max)
-    except TimeoutError:
-        raise BadAnswer(f"it was not complete after {MODELS_S:g} s") from None
-    if len(body) > MODELS_BYTES_MAX:
-        raise BadAnswer(f"it has above {MODELS_BYTES_MAX:,} bytes")
-    return response.status_code, body
 
 
 def _safe_text(text: str, api_key: str | None) -> str:
@@ -270,10 +256,6 @@ def _safe_text(text: str, api_key: str | None) -> str:
     """
     line = " ".join(printable(text).split())
     return (line.replace(api_key, KEY_MARK) if api_key else line)[:REASON_CHARACTERS_MAX]
-
-
-def _headers(api_key: str | None) -> dict[str, str]:
-    return {} if api_key is None else {"authorization": f"Bearer {api_key}"}
 
 
 async def _beginning(response: httpx.Response, bytes_max: int) -> bytes:

@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 from jitney.config import Settings
 from jitney.core import limits
 from jitney.core.backend import Traits
-from jitney.core.params import SamplingParams
-from jitney.core.request import Request, RequestId
+from jitney.core.request import RequestId
 from jitney.core.scheduler_settings import GroupAnswers, Strategy
 from jitney.engine.engine import DRAIN_S, Engine
 from jitney.errors import JitneyError
@@ -113,7 +112,6 @@ class EngineTarget:
         self.engine = engine
         self._ticks: list[TickRecord] = []
         self._times: dict[RequestId, RequestTimes] = {}
-        self._count = 0
         self._together: int | None = None
         """After so many were sent, no more will come, and those that wait begin."""
         vocabulary = engine.backend.vocabulary
@@ -163,13 +161,7 @@ class EngineTarget:
         return EngineRun(requests, ticks, duration_s, self.engine.settings.max_num_seqs)
 
     async def _ask(self, job: Job, seed: int) -> RequestTimes:
-        self._count += 1
-        request = Request(
-            id=RequestId(f"bench-{self._count}"),
-            prompt=job.tokens(seed, self._text_tokens),
-            params=SamplingParams(temperature=0, max_tokens=job.completion_count, ignore_eos=True),
-            seed=job.number,
-        )
+        request = job.request(job.tokens(seed, self._text_tokens))
         times = RequestTimes(sent_at=time.monotonic(), prompt_count=job.prompt_count)
         self._times[request.id] = times
         try:

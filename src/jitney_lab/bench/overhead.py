@@ -13,13 +13,10 @@ Tests: tests/unit/lab/bench/test_strategies.py.
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, cast  # Any: the proxy passes on every attribute
+from collections.abc import Callable
+from typing import Any  # Any: arguments and results of any call
 
 from jitney.config import Settings
-from jitney.core.backend import Backend
-from jitney.core.params import SamplingParams
-from jitney.core.request import Request, RequestId
 from jitney.core.scheduler import Scheduler
 from jitney.core.scheduler_settings import Mix
 from jitney.engine.clock import SystemClock
@@ -33,7 +30,6 @@ from jitney_lab.bench.in_process import UNLIMITED, for_bench
 from jitney_lab.bench.report import Result
 from jitney_lab.bench.workload import Say, fixed
 
-SIZES = (1, 16, 64)
 PROMPT_COUNT = 32
 COMPLETION_COUNT = 96
 PARTS = ("plan", "apply", "rest")
@@ -44,30 +40,19 @@ SETS = frozenset(UNLIMITED) | {"max_num_seqs", "mix", "backend_process"}
 """The settings that are not the user's here."""
 
 
-class _CallTimer:
-    """Passes everything on to `inner`, and adds up the seconds of some of its calls."""
+def _timed(call: Callable[..., Any], part: str, seconds: dict[str, float]) -> Callable[..., Any]:
+    """The same call, which adds its seconds to those of a part."""
 
-    def __init__(self, inner: object, names: Mapping[str, str], seconds: dict[str, float]) -> None:
-        self._inner = inner
-        self._names = names
-        self._seconds = seconds
+    def timed(*arguments: object) -> object:
+        started_at = time.perf_counter()
+        result = call(*arguments)
+        seconds[part] += time.perf_counter() - started_at
+        return result
 
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._inner, name)
-        part = self._names.get(name)
-        return found if part is None else self._clocked(part, found)
-
-    def _clocked(self, part: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*arguments: object) -> object:
-            started_at = time.perf_counter()
-            result = call(*arguments)
-            self._seconds[part] += time.perf_counter() - started_at
-            return result
-
-        return timed
+    return timed
 
 
-def measure(settings: Settings, *, sizes: tuple[int, ...] = SIZES, seed: int, say: Say) -> Result:
+def measure(settings: Settings, *, sizes: tuple[int, ...], seed: int, say: Say) -> Result:
     """The parts of a tick at every size, in the median of its ticks. Raises SetupError."""
     # One backend for all sizes: another one may be chosen for few sequences.
     chosen = select_backend(for_bench(settings, max_num_seqs=max(sizes))).name
@@ -89,7 +74,7 @@ def measure(settings: Settings, *, sizes: tuple[int, ...] = SIZES, seed: int, sa
         figures={
             "backend": chosen,
             "load": {"prompt_count": PROMPT_COUNT, "completion_count": COMPLETION_COUNT},
-            "seconds": {str(size): parts for size, parts in found.items()},
+            "seconds": found,
         },
     )
 
@@ -108,12 +93,13 @@ def _parts(settings: Settings, size: int, seed: int) -> dict[str, float]:
         limits = scheduler_settings(changed, backend.traits)
         seconds = dict.fromkeys(("plan", "apply", "pass"), 0.0)
         core = Scheduler(limits, backend.traits, backend.vocabulary.eos_tokens)
-        tick = Tick(
-            cast(Scheduler, _CallTimer(core, {"plan": "plan", "apply": "apply"}, seconds)),
-            cast(Backend, _CallTimer(backend, {"execute": "pass"}, seconds)),
-            SystemClock(),
-            Observers(),
-        )
+        for owner, name, part in (
+            (core, "plan", "plan"),
+            (core, "apply", "apply"),
+            (backend, "execute", "pass"),
+        ):
+            setattr(owner, name, _timed(getattr(owner, name), part, seconds))
+        tick = Tick(core, backend, SystemClock(), Observers())
         _submit(tick, size, seed)
         ticks = []
         while tick.has_work:
@@ -138,8 +124,6 @@ def _parts(settings: Settings, size: int, seed: int) -> dict[str, float]:
 
 
 def _submit(tick: Tick, size: int, seed: int) -> None:
-    params = SamplingParams(temperature=0, max_tokens=COMPLETION_COUNT, ignore_eos=True)
     for job in fixed(size, PROMPT_COUNT, COMPLETION_COUNT, seed=seed, clients=size).jobs:
-        prompt = job.tokens(seed, range(100, 200))
-        request = Request(id=RequestId(str(job.number)), prompt=prompt, params=params, seed=0)
+        request = job.request(job.tokens(seed, range(100, 200)))
         tick.submit(request, Mailbox(streams=True))

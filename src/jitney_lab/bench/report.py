@@ -13,13 +13,14 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
+from typing import Any  # Any: JSON values
 
 import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from jitney.backends.kind import version_of
 from jitney.backends.machine.cores import usable_cores
 from jitney.backends.machine.processor import read_processor
 from jitney.config import Resolved, known_settings
@@ -75,13 +76,8 @@ def _named(processor: str) -> str:
 
 def versions() -> dict[str, str]:
     """The versions of the packages that matter and are installed."""
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+    found = {name: version_of(name) for name in PACKAGES}
+    return {name: version for name, version in found.items() if version is not None}
 
 
 def commit(file: Path = Path(__file__)) -> str | None:
@@ -116,19 +112,18 @@ def setup_of(resolved: Resolved, unused: Collection[str] = frozenset()) -> dict[
         "model": name_of(settings),
         "backend": settings.backend,
         "threads": settings.threads or usable_cores(),
-        "settings": {
-            name: msgspec.to_builtins(value, enc_hook=str)
-            for name, value in resolved.given().items()
-            if name not in hidden
-        },
+        "settings": {name: value for name, value in resolved.given().items() if name not in hidden},
     }
 
 
 def document(
     result: Result, seed: int, setup: Mapping[str, object] | None = None
-) -> dict[str, object]:
-    """The content of the JSON file: the facts, then `setup`, then the figures. The last counts."""
-    return {
+) -> dict[str, Any]:
+    """The content of the JSON file: the facts, then `setup`, then the figures. The last counts.
+
+    All of it are JSON values. NaN and infinity, for which JSON has no word, are None.
+    """
+    content = {
         "benchmark": result.name,
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "seed": seed,
@@ -138,6 +133,13 @@ def document(
         **(setup or {}),
         **result.figures,
     }
+    values: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(content, enc_hook=_json_value))
+    return values
+
+
+def _json_value(value: object) -> float | str:
+    """Numbers of numpy, and the words for what JSON has no form for."""
+    return float(value) if isinstance(value, float) else str(value)
 
 
 def show(result: Result) -> None:
@@ -156,7 +158,7 @@ def show(result: Result) -> None:
         sys.stdout.write(note + "\n")
 
 
-def write_json(content: dict[str, object], folder: Path) -> Path:
+def write_json(content: dict[str, Any], folder: Path) -> Path:
     """Write the file NAME.json into a folder, which is made if necessary. Raises a SetupError."""
     path = folder / f"{content['benchmark']}.json"
     with written_to(folder):

@@ -21,7 +21,6 @@ from jitney_lab.bench.report import Result, spread
 from jitney_lab.bench.steal import CalmParts
 from jitney_lab.bench.workload import Say, fixed
 
-SIZES = (1, 2, 4, 8, 16, 32, 64)
 SEED_GAINS = {1: 1.0, 2: 1.8, 4: 3.0, 8: 4.5, 16: 5.5, 32: 6.2}
 """What one of the documents that the project began with claims."""
 
@@ -42,7 +41,7 @@ SETS = frozenset(UNLIMITED) | JOINING.keys() | {"max_num_seqs"}
 
 
 def measure(
-    settings: Settings, *, sizes: tuple[int, ...] = SIZES, runs: int, seed: int, say: Say
+    settings: Settings, *, sizes: tuple[int, ...], runs: int, seed: int, say: Say
 ) -> Result:
     """The decode rate of every size, so many times, sizes up and down in turn."""
     tick_s: dict[int, list[float]] = {size: [] for size in sizes}
@@ -87,12 +86,12 @@ def measure(
                 "prompt_count": PROMPT_COUNT,
                 "completion_count": COMPLETION_COUNT,
             },
-            "tick_s": {str(size): values for size, values in tick_s.items()},
-            "tokens_per_s": {str(size): rate for size, rate in rates.items()},
+            "tick_s": tick_s,
+            "tokens_per_s": rates,
             "fit": line,
             "limits_tokens_per_s": rate_limits(line),
             "saturates_at": stops,
-            "claimed": {str(size): gain for size, gain in SEED_GAINS.items() if 1 in rates},
+            "claimed": SEED_GAINS if 1 in rates else {},
         },
     )
 

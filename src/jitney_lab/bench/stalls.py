@@ -17,13 +17,14 @@ from jitney_lab.bench.steal import CalmParts
 from jitney_lab.bench.workload import Job, Say, Workload
 
 STREAM_COUNT = 8
-PROMPT_COUNT = 4000
 STREAM_PROMPT_COUNT = 32
 STREAM_TOKENS = 640
 """Enough to outlast the prompt: a slice has at least 16 tokens, so 4,000 take at most 250 ticks.
 When the prompt has its first token, the streams are cancelled."""
 
 ARRIVES_S = 1.0
+"""The prompt comes so long after the streams."""
+
 LARGE = "one large prefill"
 BOUNDED = "bounded-stall"
 COLUMNS = ("prefill", "worst gap ms", "first token of the prompt s")
@@ -31,19 +32,8 @@ SETS = frozenset(UNLIMITED) | JOINING.keys() | {"max_num_seqs", "max_model_len",
 """The settings that are not the user's here."""
 
 
-def measure(
-    settings: Settings,
-    *,
-    prompt_count: int = PROMPT_COUNT,
-    arrives_s: float = ARRIVES_S,
-    runs: int,
-    seed: int,
-    say: Say,
-) -> Result:
-    """The worst gap of the streams and the first token of the prompt, both ways in turn.
-
-    The prompt comes `arrives_s` seconds after the streams.
-    """
+def measure(settings: Settings, *, prompt_count: int, runs: int, seed: int, say: Say) -> Result:
+    """The worst gap of the streams and the first token of the prompt, both ways in turn."""
     found: dict[str, list[dict[str, object]]] = {name: [] for name in _changes(prompt_count)}
     calm = CalmParts(say)
     for number in range(runs):
@@ -57,15 +47,15 @@ def measure(
                 backend = target.traits.name
                 # The first time, the sizes of its passes and their cost are new to it.
                 run = partial(target.run, last_job=STREAM_COUNT)
-                run(_load(prompt_count, arrives_s, seed + runs + number))
-                load = _load(prompt_count, arrives_s, seed + number)
+                run(_load(prompt_count, seed + runs + number))
+                load = _load(prompt_count, seed + number)
                 found[name].append(_figures(calm.measure(partial(run, load))))
 
     figures: dict[str, object] = {
         "runs": runs,
         "stolen_share": calm.share,
         "backend": backend,
-        "load": {"streams": STREAM_COUNT, "arrives_s": arrives_s},
+        "load": {"streams": STREAM_COUNT, "arrives_s": ARRIVES_S},
         "prompt_count": prompt_count,
     }
     return _result(found, figures)
@@ -107,12 +97,12 @@ def _changes(prompt_count: int) -> dict[str, dict[str, object]]:
     return {LARGE: {"mix": Mix.DECODE_FIRST, **large}, BOUNDED: {"mix": Mix.BOUNDED_STALL}}
 
 
-def _load(prompt_count: int, arrives_s: float, seed: int) -> Workload:
+def _load(prompt_count: int, seed: int) -> Workload:
     streams = [
         Job(number=number, prompt_count=STREAM_PROMPT_COUNT, completion_count=STREAM_TOKENS)
         for number in range(STREAM_COUNT)
     ]
-    long = Job(number=STREAM_COUNT, at_s=arrives_s, prompt_count=prompt_count, completion_count=1)
+    long = Job(number=STREAM_COUNT, at_s=ARRIVES_S, prompt_count=prompt_count, completion_count=1)
     return Workload(name="stalls", seed=seed, jobs=(*streams, long))
 
 

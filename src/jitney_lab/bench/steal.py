@@ -34,44 +34,26 @@ PART_S_MIN = 1.0
 class StealWatch:
     """Counts from its making."""
 
-    def __init__(self, stat: Path = STAT) -> None:
-        self._stat = stat
-        self._before = self._read()
+    def __init__(self) -> None:
+        self._before = _read_stat()
 
     def share(self) -> float | None:
         """The share of the time of all cores since; None where the system does not say."""
-        now = self._read()
+        now = _read_stat()
         if now is None or self._before is None:
             return None
         stolen, whole = (after - before for after, before in zip(now, self._before, strict=True))
         return stolen / whole if whole > 0 else 0.0
 
-    def _read(self) -> tuple[int, int] | None:
-        """Stolen time and all time, in the system's unit."""
-        try:
-            words = self._stat.read_text(encoding="ascii", errors="replace").split("\n", 1)[0]
-            columns = [int(word) for word in words.split()[1 : STOLEN_COLUMN + 2]]
-            return columns[STOLEN_COLUMN], sum(columns)
-        except (OSError, ValueError, IndexError):
-            return None
-
 
 class CalmParts:
     """Measures the parts of one benchmark. A disturbed part is measured again."""
 
-    def __init__(
-        self,
-        say: Say,
-        stat: Path = STAT,
-        part_s_min: float = PART_S_MIN,
-        again_s: float = AGAIN_S,
-    ) -> None:
+    def __init__(self, say: Say) -> None:
         self._say = say
-        self._stat = stat
-        self._part_s_min = part_s_min
         self._stolen_s = 0.0
         self._whole_s = 0.0
-        self._again_s = again_s
+        self._again_s = AGAIN_S
         """What is left for repetitions."""
 
     @property
@@ -85,22 +67,30 @@ class CalmParts:
         all if there is time, and the calmest counts: the choice does not look at the figures."""
         tries: list[tuple[float, float, FiguresT]] = []
         while True:
-            watch, started_at = StealWatch(self._stat), time.monotonic()
+            watch, started_at = StealWatch(), time.monotonic()
             measured = part()
             share, seconds = watch.share(), time.monotonic() - started_at
-            if share is None or seconds < self._part_s_min:
+            if share is None or seconds < PART_S_MIN:
                 return measured
             self._again_s += -seconds if tries else AGAIN_SHARE * seconds
             tries.append((share, seconds, measured))
-            if share < SHARE_NOTED:
-                break
-            if len(tries) == TRIES_MAX or self._again_s < seconds:
+            if share < SHARE_NOTED or len(tries) == TRIES_MAX or self._again_s < seconds:
                 break
             self._say(f"others took {100 * share:.0f} % of the processors: once more")
         share, seconds, measured = min(tries, key=lambda each: each[0])
         self._stolen_s += share * seconds
         self._whole_s += seconds
         return measured
+
+
+def _read_stat() -> tuple[int, int] | None:
+    """Stolen time and all time, in the system's unit."""
+    try:
+        words = STAT.read_text(encoding="ascii", errors="replace").split("\n", 1)[0]
+        columns = [int(word) for word in words.split()[1 : STOLEN_COLUMN + 2]]
+        return columns[STOLEN_COLUMN], sum(columns)
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def with_steal(result: Result, share: float | None) -> Result:

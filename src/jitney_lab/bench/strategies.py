@@ -83,12 +83,7 @@ def workloads(count: int, per_s: float, *, seed: int, slots: int) -> list[Worklo
 
 
 def measure(
-    settings: Settings,
-    loads: list[Workload],
-    *,
-    runs: int,
-    say: Say,
-    names: tuple[str, ...] = IN_TURN,
+    settings: Settings, loads: list[Workload], *, names: tuple[str, ...], runs: int, say: Say
 ) -> Result:
     """Every workload under each of these strategies, so many times, strategies in turn.
 

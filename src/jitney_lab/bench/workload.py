@@ -9,11 +9,14 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 import msgspec
 
+from jitney.core.params import SamplingParams
+from jitney.core.request import Request, RequestId
 from jitney.errors import ConfigError
 
 WORDS = (
@@ -30,7 +33,7 @@ WORDS = (
 """Common words: nearly every vocabulary has each as one token."""
 
 JOBS_MAX = 5_000_000
-"""A job takes about 200 bytes, so this is a gigabyte."""
+"""A line and its job take about 400 bytes, so this is two gigabytes."""
 
 LINE_BYTES_MAX = 2**20
 """The longest line of a trace. Published ones have lists of block hashes, of some kilobytes."""
@@ -69,11 +72,21 @@ class Job:
         """Its prompt as words, about one token each."""
         return " ".join(self._draw(seed, WORDS))
 
+    def request(self, prompt: tuple[int, ...]) -> Request:
+        """Its request with a prompt: the likeliest tokens, exactly as many as it wants."""
+        params = _params(self.completion_count)
+        return Request(id=RequestId(str(self.number)), prompt=prompt, params=params, seed=0)
+
     def _draw(self, seed: int, choices: Sequence[Choice]) -> list[Choice]:
         prefix = random.Random(f"{seed} prefix 0")
         own = random.Random(f"{seed} job {self.number}")
         shared = prefix.choices(choices, k=self.prefix_count)
         return shared + own.choices(choices, k=self.prompt_count - self.prefix_count)
+
+
+@lru_cache(maxsize=4096)
+def _params(completion_count: int) -> SamplingParams:
+    return SamplingParams(temperature=0, max_tokens=completion_count, ignore_eos=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,41 +218,43 @@ def read_trace(
     with them, `per_s` is refused. Times count from the first; those of a clock since 1970 that are
     not in milliseconds are converted, with a sentence. Raises ConfigError.
     """
-    jobs, is_timed = _read_jobs(path)
-    if not is_timed:
-        times = arrival_times(len(jobs), per_s or math.inf, burstiness=1.0, seed=seed)
-        # In place: two lists of all jobs need not fit into memory.
-        for place, at_s in enumerate(times):
-            jobs[place] = replace(jobs[place], at_s=at_s)
-        return Workload(name=path.stem, seed=seed, jobs=tuple(jobs))
-    if per_s is not None:
+    lines = _read_lines(path)
+    times = [line.timestamp for line in lines if line.timestamp is not None]
+    if not times:
+        times = arrival_times(len(lines), per_s or math.inf, burstiness=1.0, seed=seed)
+    elif per_s is None:
+        lines.sort(key=lambda line: line.timestamp or 0.0)
+        times = _seconds(sorted(times), path, say)
+    else:
         raise ConfigError(
             f"{path} says when each request arrives, so --request-rate would not be used; leave it "
             "out, or take the timestamps out of the file."
         )
-    jobs.sort(key=lambda job: job.at_s)
-    first_s, factor = jobs[0].at_s, 1.0
+    arriving = enumerate(zip(lines, times, strict=True))
+    jobs = tuple(line.job(number, at_s) for number, (line, at_s) in arriving)
+    return Workload(name=path.stem, seed=seed, jobs=jobs)
+
+
+def _seconds(times: list[float], path: Path, say: Say) -> list[float]:
+    """The times of a trace as seconds since the first."""
+    unit_s = 1e-3
     for unit, low, seconds in EPOCH_UNITS:
-        if low <= 1e3 * first_s and 1e3 * jobs[-1].at_s < EPOCH_RATIO * low:
-            factor = 1e3 * seconds
+        if low <= times[0] and times[-1] < EPOCH_RATIO * low:
+            unit_s = seconds
             say(
                 f"The timestamps of {path} are taken as {unit} since 1970; if they are "
                 "milliseconds, take the first one off all of them."
             )
-    if first_s:
-        for place, job in enumerate(jobs):
-            jobs[place] = replace(job, at_s=factor * (job.at_s - first_s))
-    return Workload(name=path.stem, seed=seed, jobs=tuple(jobs))
+    return [unit_s * (at - times[0]) for at in times]
 
 
-def _read_jobs(path: Path) -> tuple[list[Job], bool]:
-    """The requests of a trace, and whether they have times. Raises ConfigError.
+def _read_lines(path: Path) -> "list[TraceLine]":
+    """The requests of a trace; all of them have times, or none has. Raises ConfigError.
 
     Only the lengths and the time of each line are kept, of at most JOBS_MAX lines.
     """
     decoder = msgspec.json.Decoder(TraceLine)
-    jobs: list[Job] = []
-    is_timed = False
+    found: list[TraceLine] = []
     number = 0
     try:
         with path.open("rb") as lines:
@@ -254,16 +269,14 @@ def _read_jobs(path: Path) -> tuple[list[Job], bool]:
                 if number == 1:
                     line = line.removeprefix(codecs.BOM_UTF8)
                 if line.strip():
-                    read = decoder.decode(line)
-                    has_time = read.timestamp is not None
-                    if jobs and has_time is not is_timed:
+                    found.append(decoder.decode(line))
+                    has_time = found[-1].timestamp is not None
+                    if has_time is (found[0].timestamp is None):
                         raise ConfigError(
                             f"{path}, line {number} has {'a' if has_time else 'no'} timestamp, "
                             "unlike the lines before it; give one to every line or to none."
                         )
-                    is_timed = has_time
-                    jobs.append(read.job(len(jobs)))
-                if len(jobs) > JOBS_MAX:
+                if len(found) > JOBS_MAX:
                     raise ConfigError(f"{path} has above {JOBS_MAX:,} requests; use a part of it.")
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
@@ -272,9 +285,9 @@ def _read_jobs(path: Path) -> tuple[list[Job], bool]:
             f"{path}, line {number}: {error}. Each line is an object with input_length and "
             "output_length."
         ) from None
-    if not jobs:
+    if not found:
         raise ConfigError(f"{path} has no requests; it needs one JSON object a line.")
-    return jobs, is_timed
+    return found
 
 
 Length = Annotated[int, msgspec.Meta(ge=1, le=LENGTH_MAX)]
@@ -291,11 +304,11 @@ class TraceLine(msgspec.Struct):
     timestamp: Moment | None = None
     """When it arrived, in milliseconds (`EPOCH_UNITS` for a clock); None if it is not known."""
 
-    def job(self, number: int) -> Job:
+    def job(self, number: int, at_s: float) -> Job:
         """The request of this line."""
         return Job(
             number=number,
-            at_s=(self.timestamp or 0.0) / 1e3,
+            at_s=at_s,
             prompt_count=self.input_length,
             completion_count=self.output_length,
         )

@@ -11,38 +11,27 @@ from jitney.errors import ConfigError
 from jitney_lab.bench import overhead, scaling, stalls, strategies
 from jitney_lab.bench.report import Result
 from jitney_lab.bench.workload import Say, Workload, uneven
-from jitney_lab.cli.bench_result import (
-    LENGTH_MAX,
-    RATE_MAX,
-    RATE_MIN,
-    RUNS_MAX,
-    announce_arrivals,
-    check_number,
-    measure_and_finish,
-    read_counts,
-)
-from jitney_lab.cli.bench_verbs import (
-    MIXED_PROMPTS,
-    RUNS_DEFAULT,
-    OverheadOptions,
-    ScalingOptions,
-    StallsOptions,
-    StrategiesOptions,
-)
+from jitney_lab.cli import bench_verbs, bounds
+from jitney_lab.cli.bench_result import measure_and_finish
 
 ENGINE_PROMPTS_MAX = 100_000
 """A record of each tick with all of its members is kept until a workload ends: a few hundred
 megabytes for so many requests."""
 
 
-def run_strategies(options: StrategiesOptions, resolved: Resolved) -> None:
+def run_strategies(options: bench_verbs.StrategiesOptions, resolved: Resolved) -> None:
     """Run `jitney bench strategies`."""
-    runs = options.runs if options.runs is not None else 1 if options.quick else RUNS_DEFAULT
-    count = options.num_prompts if options.num_prompts is not None else MIXED_PROMPTS
-    check_number("--runs", runs, 1, RUNS_MAX)
-    check_number("--num-prompts", count, 1, ENGINE_PROMPTS_MAX)
-    if options.request_rate is not None:
-        check_number("--request-rate", options.request_rate, RATE_MIN, RATE_MAX)
+    runs = (
+        options.runs
+        if options.runs is not None
+        else 1
+        if options.quick
+        else bench_verbs.RUNS_DEFAULT
+    )
+    count = options.num_prompts if options.num_prompts is not None else bench_verbs.MIXED_PROMPTS
+    bounds.check("--runs", runs, 1, bounds.RUNS_MAX)
+    bounds.check("--num-prompts", count, 1, ENGINE_PROMPTS_MAX)
+    bounds.check("--request-rate", options.request_rate, bounds.RATE_MIN, bounds.RATE_MAX)
     if options.quick and (options.num_prompts, options.request_rate) != (None, None):
         raise ConfigError(
             "--quick has a load of its own; leave out --num-prompts and --request-rate, or --quick."
@@ -66,29 +55,29 @@ def loads_of(count: int, runs: int, per_s: float, *, seed: int, slots: int) -> l
     """The loads of `jitney bench strategies`; very long ones are announced."""
     loads = strategies.workloads(count, per_s, seed=seed, slots=slots)
     once_s = sum(load.jobs[-1].at_s for load in loads)
-    announce_arrivals(runs * len(strategies.CHANGES) * once_s)
+    bounds.announce_arrivals(runs * len(strategies.CHANGES) * once_s)
     return loads
 
 
-def run_scaling(options: ScalingOptions, resolved: Resolved) -> None:
+def run_scaling(options: bench_verbs.ScalingOptions, resolved: Resolved) -> None:
     """Run `jitney bench scaling`."""
-    check_number("--runs", options.runs, 1, RUNS_MAX)
-    sizes = read_counts("--sizes", options.sizes)
+    bounds.check("--runs", options.runs, 1, bounds.RUNS_MAX)
+    sizes = bounds.read_counts("--sizes", options.sizes)
     if len(sizes) < 2:
         raise ConfigError(f"--sizes {options.sizes} is one size, and a line needs two; add one.")
     measure = partial(scaling.measure, sizes=sizes, runs=options.runs)
     measure_and_finish(measure, resolved, options.output, scaling.SETS)
 
 
-def run_stalls(options: StallsOptions, resolved: Resolved) -> None:
+def run_stalls(options: bench_verbs.StallsOptions, resolved: Resolved) -> None:
     """Run `jitney bench stalls`."""
-    check_number("--runs", options.runs, 1, RUNS_MAX)
-    check_number("--input-len", options.input_len, 1, LENGTH_MAX)
+    bounds.check("--runs", options.runs, 1, bounds.RUNS_MAX)
+    bounds.check("--input-len", options.input_len, 1, bounds.LENGTH_MAX)
     measure = partial(stalls.measure, prompt_count=options.input_len, runs=options.runs)
     measure_and_finish(measure, resolved, options.output, stalls.SETS)
 
 
-def run_overhead(options: OverheadOptions, resolved: Resolved) -> None:
+def run_overhead(options: bench_verbs.OverheadOptions, resolved: Resolved) -> None:
     """Run `jitney bench overhead`."""
-    measure = partial(overhead.measure, sizes=read_counts("--sizes", options.sizes))
+    measure = partial(overhead.measure, sizes=bounds.read_counts("--sizes", options.sizes))
     measure_and_finish(measure, resolved, options.output, overhead.SETS)

@@ -17,15 +17,8 @@ from jitney_lab.bench import serve_load
 from jitney_lab.bench.http_target import HttpTarget, check_address, check_key, served_model
 from jitney_lab.bench.timing import METRICS, RequestTimes, read_goodput
 from jitney_lab.bench.workload import Workload, random_lengths, read_trace
-from jitney_lab.cli.bench_result import (
-    LENGTH_MAX,
-    PROMPTS_MAX,
-    RATE_MIN,
-    announce_arrivals,
-    check_folder,
-    check_number,
-    finish,
-)
+from jitney_lab.cli import bounds
+from jitney_lab.cli.bench_result import check_folder, finish
 from jitney_lab.cli.bench_verbs import INPUT_LEN, NUM_PROMPTS, OUTPUT_LEN, ServeLoadOptions
 
 TOKENS_MAX = 20_000_000
@@ -72,29 +65,26 @@ def workload_of(options: ServeLoadOptions) -> tuple[Workload, dict[str, object]]
         )
         workload = random_lengths(count, input_len, output_len, per_s=rate, seed=options.seed)
         load = {"input_len": input_len, "output_len": output_len}
-    announce_arrivals(workload.jobs[-1].at_s)
+    bounds.announce_arrivals(workload.jobs[-1].at_s)
     # JSON has no word for infinity; this is vLLM's. A rate that is None is that of the trace.
     return workload, {"request_rate": "inf" if rate == math.inf else rate, "load": load}
 
 
 def _check_numbers(options: ServeLoadOptions) -> None:
     of_random = {
-        "--num-prompts": (options.num_prompts, PROMPTS_MAX),
-        "--input-len": (options.input_len, LENGTH_MAX),
-        "--output-len": (options.output_len, LENGTH_MAX),
+        "--num-prompts": (options.num_prompts, bounds.PROMPTS_MAX),
+        "--input-len": (options.input_len, bounds.LENGTH_MAX),
+        "--output-len": (options.output_len, bounds.LENGTH_MAX),
     }
     for flag, (value, high) in of_random.items():
-        if value is not None:
-            if options.dataset_path is not None:
-                raise ConfigError(
-                    f"{flag} would not be used with --dataset-path, whose lines are the requests "
-                    "with their lengths; leave one of the two out."
-                )
-            check_number(flag, value, 1, high)
-    if options.max_concurrency is not None:
-        check_number("--max-concurrency", options.max_concurrency, 1, PROMPTS_MAX)
-    if options.request_rate is not None:
-        check_number("--request-rate", options.request_rate, RATE_MIN, math.inf)
+        bounds.check(flag, value, 1, high)
+        if value is not None and options.dataset_path is not None:
+            raise ConfigError(
+                f"{flag} would not be used with --dataset-path, whose lines are the requests with "
+                "their lengths; leave one of the two out."
+            )
+    bounds.check("--max-concurrency", options.max_concurrency, 1, bounds.PROMPTS_MAX)
+    bounds.check("--request-rate", options.request_rate, bounds.RATE_MIN, math.inf)
 
 
 def _check_size(token_count: int, advice: str) -> None:

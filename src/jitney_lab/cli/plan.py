@@ -7,6 +7,9 @@ Tests: tests/e2e/test_plan.py and tests/unit/lab/plan.
 
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
+
+from rich.console import Console
 
 from jitney.cli.failures import say
 from jitney.cli.pull import fetch_model
@@ -22,40 +25,23 @@ from jitney_lab.bench.timing import read_goodput
 from jitney_lab.bench.workload import Workload, mixed, random_lengths
 from jitney_lab.cli.bench_result import finish, seed_of
 from jitney_lab.cli.plan_checks import SIMULATED, check_numbers, check_unused_settings, check_used
-from jitney_lab.cli.plan_output import check_output, simulators, status
+from jitney_lab.cli.plan_output import check_output, simulators
 from jitney_lab.cli.plan_verb import BURSTINESS, PEAK, SHARE, TPOT_MS, TTFT_MS, PlanOptions
+from jitney_lab.plan import results, search
 from jitney_lab.plan.calibrate import calibrate
-from jitney_lab.plan.day import HOUR_S, HOURS, DayCase, hours_of, simulate_day, sinusoid
+from jitney_lab.plan.day import HOUR_S, HOURS, hours_of, simulate_day, sinusoid
 from jitney_lab.plan.planned_load import CAPACITY, IDLE, PlannedLoad, chosen_rate, span_text
 from jitney_lab.plan.pool import Pool
 from jitney_lab.plan.recommend import Search, recommend
 from jitney_lab.plan.replica import refusal_of
-from jitney_lab.plan.results import (
-    Replay,
-    day_result,
-    plan_result,
-    result_of,
-    settings_json,
-    what_if_result,
-)
-from jitney_lab.plan.search import (
-    LOWEST,
-    LoadCase,
-    PlanQuestion,
-    count_for,
-    run_replay,
-    sustained_per_s,
-)
 from jitney_lab.plan.tick_cost import Cost, read_cost, write_cost
 from jitney_lab.plan.traffic import (
+    TraceRates,
     Traffic,
     arriving,
     drawn_from,
-    is_timed,
-    rate_of,
     rates_of,
     read_recording,
-    why_untimed,
 )
 from jitney_lab.plan.what_if import Change, named, read_change
 
@@ -81,8 +67,8 @@ class _PlanCommand:
     limits: dict[str, float]
     changes: list[Change]
     recording: Workload | None
-    is_timed: bool
-    """Whether the recording says when its requests arrive."""
+    recorded: TraceRates | None
+    """None without a recording that says when its requests arrive."""
     traffic: Traffic
 
     @property
@@ -104,8 +90,8 @@ def call(options: PlanOptions, resolved: Resolved) -> None:
         elif options.day:
             found = _day(command, question, pool)
         else:
-            found = plan_result(question, recommend(question, pool))
-    result = result_of(found, question, load)
+            found = results.plan_result(question, recommend(question, pool))
+    result = results.result_of(found, question, load)
     setup = _setup(command, question)
     finish(result, command.seed, options.output, setup, plots="jitney_lab.plan.pictures")
 
@@ -117,45 +103,38 @@ def _read(options: PlanOptions, resolved: Resolved) -> _PlanCommand:
     limits = read_goodput(options.goodput or (f"ttft:{TTFT_MS}", f"tpot:{TPOT_MS}"))
     changes = [read_change(text) for text in options.what_if]
     seed = seed_of(resolved)
-    recording, has_times = None, False
+    recording = recorded = None
     if options.trace is not None:
         recording = read_recording(options.trace, seed=seed, say=say)
-        has_times = is_timed(recording)
-        check_used(options, is_timed=has_times)
-        if not has_times:
-            recording = _timed(options, recording)
+        recorded = rates_of(recording)
+        check_used(options, is_timed=recorded is not None)
+        if recorded is None:
+            recording = _timed(options, options.trace, recording)
     for change in changes:
         _changed(resolved, change)
     traffic = _traffic(options, recording, seed)
     check_output(options)
-    return _PlanCommand(options, resolved, seed, limits, changes, recording, has_times, traffic)
+    return _PlanCommand(options, resolved, seed, limits, changes, recording, recorded, traffic)
 
 
-def _timed(options: PlanOptions, recording: Workload) -> Workload:
+def _timed(options: PlanOptions, path: Path, recording: Workload) -> Workload:
     """A recording without times, with drawn arrivals. Raises ConfigError without a rate."""
     if options.request_rate is None:
-        assert options.trace is not None, "a recording is that of a trace"
         raise ConfigError(
-            f"{why_untimed(options.trace, recording)}; give --request-rate, or timestamps in "
-            "milliseconds that differ."
+            f"{path} does not say that its requests arrive at different times, and so it has no "
+            "rate; give --request-rate, or timestamps in milliseconds that differ."
         )
     return arriving(recording, options.request_rate, options.burstiness or BURSTINESS)
 
 
 def _traffic(options: PlanOptions, recording: Workload | None, seed: int) -> Traffic:
-    burstiness = options.burstiness or BURSTINESS
-    if recording is not None:
-        return drawn_from(recording, burstiness)
-    if options.input_len is None and options.output_len is None:
-        return Traffic("mixed", mixed(KINDS, seed=seed).jobs, burstiness)
-    drawn = random_lengths(
-        KINDS,
-        options.input_len or INPUT_LEN,
-        options.output_len or OUTPUT_LEN,
-        range_ratio=options.range_ratio or 0.0,
-        seed=seed,
-    )
-    return Traffic("random", drawn.jobs, burstiness)
+    if recording is None and options.input_len is None and options.output_len is None:
+        recording = mixed(KINDS, seed=seed)
+    elif recording is None:
+        input_len, output_len = options.input_len or INPUT_LEN, options.output_len or OUTPUT_LEN
+        spread = options.range_ratio or 0.0
+        recording = random_lengths(KINDS, input_len, output_len, range_ratio=spread, seed=seed)
+    return drawn_from(recording, options.burstiness or BURSTINESS)
 
 
 def _cost(command: _PlanCommand) -> Cost:
@@ -172,17 +151,18 @@ def _cost(command: _PlanCommand) -> Cost:
         "measuring what ticks cost here; this takes about a minute with a small model, and "
         "longer with a large one or with many slots"
     )
-    with status() as show:
-        cost = calibrate(settings, seed=command.seed, say=show)
+    # Elsewhere than on a terminal the line is not shown.
+    with Console(stderr=True).status("loading the model") as line:
+        cost = calibrate(settings, seed=command.seed, say=line.update)
     if options.save_cost is not None:
         write_cost(cost, options.save_cost)
     return cost
 
 
-def _question(command: _PlanCommand, cost: Cost) -> PlanQuestion:
+def _question(command: _PlanCommand, cost: Cost) -> search.PlanQuestion:
     """Without its rate."""
     settings, traffic = command.resolved.settings, command.traffic
-    question = PlanQuestion(
+    question = search.PlanQuestion(
         cost=cost,
         traffic=traffic,
         per_s=0.0,
@@ -210,29 +190,23 @@ def _scheduling(cost: Cost, settings: Settings) -> SchedulerSettings:
     return scheduler_settings(settings, cost.traits.at(slots, kv_tokens, settings.max_model_len))
 
 
-def _load(command: _PlanCommand, question: PlanQuestion, pool: Pool) -> PlannedLoad:
+def _load(command: _PlanCommand, question: search.PlanQuestion, pool: Pool) -> PlannedLoad:
     """What is planned for: the given rate, that of the trace, or what one replica sustains."""
     options = command.options
-    recorded = None
-    if command.recording is not None and command.is_timed:
-        recorded = rates_of(command.recording)
     replays = options.day or bool(command.changes)
-    chosen = chosen_rate(options.request_rate, recorded, replays=replays)
+    chosen = chosen_rate(options.request_rate, command.recorded, replays=replays)
     if chosen is None:
         found = Search(question, pool).sustained(question.settings)
         # A replica that refuses everything sustains nothing, and a what-if still needs a rate.
-        idle_per_s = LOWEST * found.most_per_s or 1.0
+        idle_per_s = search.LOWEST * found.most_per_s or 1.0
         chosen = (found.per_s, CAPACITY) if found.per_s else (idle_per_s, IDLE)
     names = ("input_len", "output_len", "range_ratio")
     values: dict[str, object] = {name: getattr(options, name) for name in names}
     values["trace"] = None if options.trace is None else options.trace.name
-    per_s, rate_from = chosen
-    return PlannedLoad(
-        traffic=command.traffic, per_s=per_s, rate_from=rate_from, recorded=recorded, options=values
-    )
+    return PlannedLoad(command.traffic, *chosen, command.recorded, values)
 
 
-def _setup(command: _PlanCommand, question: PlanQuestion) -> dict[str, object]:
+def _setup(command: _PlanCommand, question: search.PlanQuestion) -> dict[str, object]:
     """What the result was found with, beside the load and the cost."""
     found = setup_of(command.resolved)
     values = found["settings"]
@@ -246,55 +220,53 @@ def _setup(command: _PlanCommand, question: PlanQuestion) -> dict[str, object]:
         "model": question.cost.model,
         "backend": question.cost.traits.name,
         "settings": values,
-        "scheduler": settings_json(question.settings),
+        "scheduler": question.settings,
     }
 
 
-def _what_if(command: _PlanCommand, question: PlanQuestion, pool: Pool) -> Result:
+def _what_if(command: _PlanCommand, question: search.PlanQuestion, pool: Pool) -> Result:
     """The load under the present settings and under each change."""
     rate, workload = command.options.request_rate, command.recording
     if workload is None:
-        count = count_for(command.traffic, command.replicas)
+        count = search.count_for(command.traffic, command.replicas)
         workload = command.traffic.workload(count, question.per_s, seed=command.seed)
-    elif rate is not None and command.is_timed:
-        workload = workload.scaled(rate / rate_of(workload))
-    cases = []
-    for change in (Change(PRESENT, {}), *command.changes):
+    elif rate is not None and command.recorded is not None:
+        workload = workload.scaled(rate / command.recorded.mean_per_s)
+    changes, cases = (Change(PRESENT, {}), *command.changes), []
+    for change in changes:
         settings = _changed(command.resolved, change)
         with named(change):
             scheduling = _scheduling(question.cost, settings)
         other = replace(question, settings=scheduling, kv_tokens=settings.kv_tokens)
         replicas = change.replicas or command.replicas
-        cases.append(LoadCase(question=other, settings=scheduling, replicas=replicas))
-    found = pool.map(partial(run_replay, workload), cases)
+        cases.append(search.LoadCase(question=other, settings=scheduling, replicas=replicas))
+    found = pool.map(partial(search.run_replay, workload), cases)
     most: list[float] | list[None] = [None] * len(cases)
-    if not command.is_timed:
+    if command.recorded is None:
         # A trace that says when its requests arrive is replayed to its end, and needs no such rate.
-        most = pool.map(sustained_per_s, cases)
-    names = [PRESENT, *(change.text for change in command.changes)]
-    rows = [
-        Replay(name, case.replicas, figures, None if per_s is None else question.per_s > per_s)
-        for name, case, figures, per_s in zip(names, cases, found, most, strict=True)
-    ]
-    return what_if_result(question, rows, [case.settings.policy for case in cases])
+        most = pool.map(search.sustained_per_s, cases)
+    rows = []
+    for change, case, figures, per_s in zip(changes, cases, found, most, strict=True):
+        is_overloaded = None if per_s is None else question.per_s > per_s
+        rows.append(results.Replay(change.text, case.replicas, figures, is_overloaded))
+    return results.what_if_result(question, rows, [case.settings.policy for case in cases])
 
 
-def _day(command: _PlanCommand, question: PlanQuestion, pool: Pool) -> Result:
-    peak, recording = command.options.day_peak, command.recording
+def _day(command: _PlanCommand, question: search.PlanQuestion, pool: Pool) -> Result:
+    peak, recorded = command.options.day_peak, command.recorded
     hours = sinusoid(peak or PEAK)
-    if recording is not None and command.is_timed and peak is None:
-        hours = hours_of(recording)
-        span_s = recording.jobs[-1].at_s
-        if span_s < NEARLY * HOURS * HOUR_S:
+    if command.recording is not None and recorded is not None and peak is None:
+        hours = hours_of(command.recording)
+        if recorded.span_s < NEARLY * HOURS * HOUR_S:
             say(
-                f"The recording has {span_text(span_s)} of traffic: each hour of the day gets the "
-                "rate of one of 24 equal parts of it."
+                f"The recording has {span_text(recorded.span_s)} of traffic: each hour of the day "
+                "gets the rate of one of 24 equal parts of it."
             )
     clock = SystemClock()
     started_at = clock.now()
-    day = DayCase(question=question, replicas=command.replicas, hours=hours)
-    found = simulate_day(day, pool)
-    return day_result(question, command.replicas, found, clock.now() - started_at)
+    case = search.LoadCase(question=question, settings=question.settings, replicas=command.replicas)
+    found = simulate_day(case, hours, pool)
+    return results.day_result(question, command.replicas, found, clock.now() - started_at)
 
 
 def _changed(resolved: Resolved, change: Change) -> Settings:

@@ -3,43 +3,34 @@
 Tests: tests/unit/lab/plan/test_checks.py.
 """
 
-from jitney.cli.failures import say
 from jitney.cli.flags import own_flags
 from jitney.config import Resolved
 from jitney.errors import ConfigError
-from jitney_lab.cli.bench_result import refuse_flags, sources_of
+from jitney_lab.cli import bounds
+from jitney_lab.cli.bench_result import leave_unused
 from jitney_lab.cli.plan_verb import PlanOptions
 from jitney_lab.plan.replica import REPLICAS_MAX
 from jitney_lab.plan.what_if import NAMES, WHOLE_MAX
 
-LENGTH_MAX = 1_000_000
-RATE_MIN = 1e-6
+PEAK_MAX = 1.98
+SHARE_MIN = 1e-6
 WITH_TRACE = "with --trace, whose requests have their lengths; leave one of the two out"
 
 SIMULATED = NAMES | {"seed"}
 """The settings that count where the cost comes from a file; it has the others in it."""
 
-CACHE = "cache_dir"
-"""A folder changes no figure."""
-
 
 def check_numbers(options: PlanOptions) -> None:
     """Refuse numbers that mean nothing. Raises ConfigError."""
-    bounds = {
-        "--request-rate": (options.request_rate, RATE_MIN, 1e6),
-        "--input-len": (options.input_len, 0, LENGTH_MAX),
-        "--output-len": (options.output_len, 0, LENGTH_MAX),
-        "--burstiness": (options.burstiness, 0.0, 1e6),
-        "--replicas": (options.replicas, 0, REPLICAS_MAX if options.day else WHOLE_MAX),
-        "--share": (options.share, 0.0, 1.0),
-    }
-    for name, (value, low, high) in bounds.items():
-        if value is not None and not low < value <= high:
-            raise ConfigError(f"{name} is {value:g}; expected above {low:g}, up to {high:g}.")
-    if options.range_ratio is not None and not 0.0 <= options.range_ratio <= 1.0:
-        raise ConfigError(f"--random-range-ratio is {options.range_ratio:g}; expected 0 to 1.")
-    if options.day_peak is not None and not 1.0 <= options.day_peak <= 1.98:
-        raise ConfigError(f"--day-peak is {options.day_peak:g}; expected 1 to 1.98.")
+    replicas_max = REPLICAS_MAX if options.day else WHOLE_MAX
+    bounds.check("--request-rate", options.request_rate, bounds.RATE_MIN, bounds.RATE_MAX)
+    bounds.check("--input-len", options.input_len, 1, bounds.LENGTH_MAX)
+    bounds.check("--output-len", options.output_len, 1, bounds.LENGTH_MAX)
+    bounds.check("--random-range-ratio", options.range_ratio, 0, 1)
+    bounds.check("--burstiness", options.burstiness, bounds.RATE_MIN, bounds.RATE_MAX)
+    bounds.check("--replicas", options.replicas, 1, replicas_max)
+    bounds.check("--day-peak", options.day_peak, 1, PEAK_MAX)
+    bounds.check("--share", options.share, SHARE_MIN, 1)
 
 
 def check_used(options: PlanOptions, *, is_timed: bool = False) -> None:
@@ -96,12 +87,8 @@ def check_unused_settings(options: PlanOptions, resolved: Resolved) -> None:
     if options.cost is None:
         return
     ignored = [name for name in resolved.given() if name not in SIMULATED]
-    refuse_flags(
-        resolved,
-        ignored,
+    refusal = (
         " with --cost, which was measured with its own model, backend and memory; leave one of the "
-        "two out.",
+        "two out"
     )
-    sources = sources_of(resolved, (name for name in ignored if name != CACHE))
-    if sources:
-        say(f"Not used, because the cost of ticks comes from {options.cost}: {sources}.")
+    leave_unused(resolved, ignored, refusal, f"because the cost of ticks comes from {options.cost}")

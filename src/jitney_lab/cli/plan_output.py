@@ -4,7 +4,7 @@ Tests: tests/e2e/test_plan.py and tests/unit/lab/plan/test_output.py.
 """
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -17,7 +17,7 @@ from jitney.errors import ConfigError
 from jitney.models.files import disk_errors
 from jitney_lab.cli.bench_result import check_folder
 from jitney_lab.cli.plan_verb import PlanOptions
-from jitney_lab.plan.pool import Pool, Progress
+from jitney_lab.plan.pool import Pool
 
 PROGRESS_S = 10.0
 """How often progress is said where there is no terminal for a bar."""
@@ -39,40 +39,17 @@ def check_output(options: PlanOptions) -> None:
 @contextmanager
 def simulators() -> Iterator[Pool]:
     """Processes on all cores. A bar on a terminal, and now and then a line elsewhere."""
-    console = Console(stderr=True)
+    console, clock = Console(stderr=True), SystemClock()
     bar = progress_bar(console)
     task = bar.add_task("simulating", total=None)
-    say_progress = progress_lines()
-
-    def progress(done: int, count: int) -> None:
-        bar.update(task, completed=done, total=count)
-        if not console.is_terminal:
-            say_progress(done, count)
-
-    with bar, Pool(usable_cores(), progress) as pool:
-        yield pool
-
-
-def progress_lines(now: Callable[[], float] | None = None) -> Progress:
-    """Says how many simulations are done, at most every few seconds."""
-    read = now or SystemClock().now
-    said_at = read()
+    said_at = clock.now()
 
     def progress(done: int, count: int) -> None:
         nonlocal said_at
-        if read() >= said_at + PROGRESS_S:
-            said_at = read()
+        bar.update(task, completed=done, total=count)
+        if not console.is_terminal and clock.now() >= said_at + PROGRESS_S:
+            said_at = clock.now()
             say(f"simulated {done:,} of {count:,} cases")
 
-    return progress
-
-
-@contextmanager
-def status() -> Iterator[Callable[[str], None]]:
-    """On a terminal, one line that says what is measured now."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda text: None
-        return
-    with console.status("loading the model") as line:
-        yield line.update
+    with bar, Pool(usable_cores(), progress) as pool:
+        yield pool

@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jitney.cli.flags import ASSIGNED, COMMAND, Verb, option
+from jitney_lab.cli.bench_verbs import FOLDER, LOAD, SETTINGS
 
-LOAD = "Load"
 LIMITS = "Limits"
-OUTPUT = "Output"
-
 TTFT_MS, TPOT_MS = 2000, 200
 SHARE = 0.95
 PEAK = 1.5
@@ -101,12 +99,7 @@ class PlanOptions:
         f"The share of requests that must be within the limits. Default: {SHARE:g}.",
         metavar="SHARE",
     )
-    output: Path | None = option(
-        OUTPUT,
-        "A folder for the result as JSON and its plot (PNG, SVG).",
-        spelled=("--output", "-o"),
-        metavar="FOLDER",
-    )
+    output: Path | None = FOLDER
 
 
 PLAN_VERBS = (
@@ -121,6 +114,6 @@ PLAN_VERBS = (
             "jitney plan --cost cost.json --trace monday.jsonl --what-if max_num_seqs=32",
             "jitney plan --cost cost.json --day --request-rate 1000 --replicas 100",
         ),
-        settings=("model", "backend", "seed"),
+        settings=SETTINGS,
     ),
 )

@@ -133,36 +133,32 @@ def _length_max(traits: Traits) -> int:
 
 def workloads(slots: int, budget: int, length_max: int, *, seed: int) -> list[Workload]:
     """What is measured, the most important first; sequences stay within `length_max` tokens."""
+    loads: list[Workload] = []
+
+    def add(name: str, place: int, pairs: list[tuple[int, int]], clients: int) -> None:
+        loads.append(make_workload(name, seed + place, pairs, clients=clients))
+
     spans = [span for span in SPANS if span <= budget and span < length_max]
     alone = [(span, 1) for span in spans]
-    found = [make_workload("prompts alone", seed, alone[:4], clients=1)]
+    add("prompts alone", 0, alone[:4], 1)
     for place, pairs in enumerate(staircases(slots)):
-        found.append(
-            make_workload(
-                f"up to {len(pairs)} at once", seed + 1000 + place, pairs, clients=len(pairs)
-            )
-        )
+        add(f"up to {len(pairs)} at once", 1000 + place, pairs, len(pairs))
     for size in (size for size in BESIDE if size < slots):
         # One client more asks for the prompts, one after the other, while the others generate.
         prompts = [
             (span, 1) for span in BESIDE_SPANS if span + size <= budget and span < length_max
         ]
         pairs = [(SHORT, 2 * len(prompts) + 2)] * size + prompts
-        found.append(
-            make_workload(f"prompts beside {size}", seed + 2000 + size, pairs, clients=size + 1)
-        )
+        add(f"prompts beside {size}", 2000 + size, pairs, size + 1)
     for lasting in (1, 2, 3):
         pairs = _scattered(slots, lasting)
-        found.append(
-            make_workload(f"{lasting} of 5 slots", seed + 5000 + lasting, pairs, clients=len(pairs))
-        )
+        add(f"{lasting} of 5 slots", 5000 + lasting, pairs, len(pairs))
     size = min(LONG_SIZE, slots)
-    pairs = [(min(LONG, length_max // 4), 2 * SIZE_TICKS)] * size
-    found.append(make_workload("long contexts", seed + 3000, pairs, clients=size))
+    add("long contexts", 3000, [(min(LONG, length_max // 4), 2 * SIZE_TICKS)] * size, size)
     lengths = _shortened(mixed(2 * slots, seed=seed, clients=slots), length_max)
-    found.append(replace(lengths, name="mixed lengths"))
-    found.append(make_workload("more prompts alone", seed + 4000, alone, clients=1))
-    return found
+    loads.append(replace(lengths, name="mixed lengths"))
+    add("more prompts alone", 4000, alone, 1)
+    return loads
 
 
 def staircases(slots: int) -> list[list[tuple[int, int]]]:

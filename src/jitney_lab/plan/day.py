@@ -21,18 +21,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from jitney_lab.bench.workload import Workload
+from jitney_lab.plan import search
 from jitney_lab.plan.pool import Pool
 from jitney_lab.plan.replica import CELL
-from jitney_lab.plan.search import (
-    TAIL,
-    WARM,
-    Figures,
-    LoadCase,
-    PlanQuestion,
-    count_for,
-    figures_of,
-    sustained_per_s,
-)
 from jitney_lab.plan.simulate import SimulatedRun, simulate
 
 HOURS = 24
@@ -40,16 +31,6 @@ PASSES = 4
 HOUR_S = 3600.0
 STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36}
 """Student's t: by the number of passes, how many standard errors hold 95 % of all chances."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DayCase:
-    """A day on a fleet. `hours` are the rates of all hours, as shares of the question's rate."""
-
-    question: PlanQuestion
-    replicas: int
-    hours: tuple[float, ...]
-    passes: int = PASSES
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +48,6 @@ class DayFigures:
     requests: float
     """Of the real day."""
     simulated: int
-    entry_count: int
     share: Estimate
     goodput_per_s: Estimate
     p50_ms: Estimate
@@ -95,57 +75,59 @@ def hours_of(workload: Workload) -> tuple[float, ...]:
     return tuple(HOURS * count / len(workload.jobs) for count in counts)
 
 
-def simulate_day(day: DayCase, pool: Pool) -> DayFigures:
-    """Sample a day on a fleet."""
-    question, hours = day.question, range(len(day.hours))
-    places = [(hour, number) for number in range(day.passes) for hour in hours if day.hours[hour]]
-    runs = dict(zip(places, pool.map(partial(run_window, day), places), strict=True))
+def simulate_day(case: search.LoadCase, hours: Sequence[float], pool: Pool) -> DayFigures:
+    """Sample a day on a fleet; `hours` are the rates of all hours, as shares of the question's."""
+    rates = [case.question.per_s * share for share in hours]
+    places = [(hour, number) for number in range(PASSES) for hour, rate in enumerate(rates) if rate]
+    runs = dict(zip(places, pool.map(partial(run_window, case, hours), places), strict=True))
     passes = [
-        _figures(day, [runs[place] for place in places if place[1] == number])
-        for number in range(day.passes)
+        _figures(case, [run for place, run in runs.items() if place[1] == number])
+        for number in range(PASSES)
     ]
     by_hour = [
-        _figures(day, [runs[place] for place in places if place[0] == hour]) for hour in hours
+        _figures(case, [run for place, run in runs.items() if place[0] == hour])
+        for hour in range(len(hours))
     ]
-    case = LoadCase(question=question, settings=question.settings, replicas=day.replicas)
-    most_per_s = sustained_per_s(case)
-    mean_per_s = question.per_s * statistics.fmean(day.hours)
+    most_per_s, mean_per_s = search.sustained_per_s(case), statistics.fmean(rates)
     share = estimate([each.share for each in passes])
     return DayFigures(
         requests=mean_per_s * HOUR_S * HOURS,
         simulated=sum(len(each.requests) for each in runs.values()),
-        entry_count=sum(each.entry_count for each in runs.values()),
         share=share,
         goodput_per_s=Estimate(share.value * mean_per_s, share.error * mean_per_s),
         p50_ms=estimate([each.p50_ms for each in passes]),
         p95_ms=estimate([each.p95_ms for each in passes]),
         ttft_p95_ms=estimate([each.ttft_p95_ms for each in passes]),
-        overloaded=tuple(hour for hour in hours if question.per_s * day.hours[hour] > most_per_s),
+        overloaded=tuple(hour for hour, rate in enumerate(rates) if rate > most_per_s),
         hours=tuple(
-            {"per_s": question.per_s * rate, "share": each.share, "p95_ms": each.p95_ms}
-            for rate, each in zip(day.hours, by_hour, strict=True)
+            {"per_s": rate, "share": each.share, "p95_ms": each.p95_ms}
+            for rate, each in zip(rates, by_hour, strict=True)
         ),
     )
 
 
-def run_window(day: DayCase, place: tuple[int, int]) -> SimulatedRun:
+def run_window(
+    case: search.LoadCase, hours: Sequence[float], place: tuple[int, int]
+) -> SimulatedRun:
     """Simulate a part of an hour, in one pass, on a cell; only the requests that count."""
     hour, number = place
-    question, cell = day.question, min(CELL, day.replicas)
-    slots = cell * question.settings.max_num_seqs
-    counted = math.ceil(day.hours[hour] * (question.count or count_for(question.traffic)) * cell)
-    per_s = question.per_s * day.hours[hour] * cell / day.replicas
+    question, cell = case.question, min(CELL, case.replicas)
+    slots = cell * case.settings.max_num_seqs
+    counted = math.ceil(hours[hour] * (question.count or search.count_for(question.traffic)) * cell)
+    per_s = question.per_s * hours[hour] * cell / case.replicas
     seed = hash((question.seed, hour, number))
-    workload = question.traffic.workload((WARM + TAIL) * slots + counted, per_s, seed=seed)
-    run = simulate(workload, question.configuration(question.settings, cell), question.cost)
+    workload = question.traffic.workload(
+        (search.WARM + search.TAIL) * slots + counted, per_s, seed=seed
+    )
+    run = simulate(workload, question.configuration(case.settings, cell), question.cost)
     by_arrival = sorted(run.requests, key=lambda each: each.sent_at)
-    return replace(run, requests=by_arrival[WARM * slots : WARM * slots + counted])
+    return replace(run, requests=by_arrival[search.WARM * slots : search.WARM * slots + counted])
 
 
-def _figures(day: DayCase, runs: Sequence[SimulatedRun]) -> Figures:
+def _figures(case: search.LoadCase, runs: Sequence[SimulatedRun]) -> search.Figures:
     """The figures of all requests of some windows."""
     requests = [request for run in runs for request in run.requests]
-    return figures_of(requests, math.inf, day.question.limits, 0.0)
+    return search.figures_of(requests, math.inf, case.question.limits, 0.0)
 
 
 def estimate(values: Sequence[float]) -> Estimate:

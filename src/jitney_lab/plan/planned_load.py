@@ -3,7 +3,7 @@
 Its sentence stands among the notes of every result, and all of it in the JSON.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from jitney_lab.plan.day import HOUR_S
 from jitney_lab.plan.traffic import BUSIEST_S, BusiestPart, TraceRates, Traffic
@@ -23,14 +23,14 @@ REASONS = {
 """Where a rate comes from, in the JSON and in words."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class PlannedLoad:
     """Requests, and how many of them arrive."""
 
     traffic: Traffic
     per_s: float
     rate_from: str
-    recorded: TraceRates | None = None
+    recorded: TraceRates | None
     """None without a trace, and with one without times."""
     options: dict[str, object]
     """The lengths, or the trace, as the user gave them."""
@@ -48,7 +48,7 @@ class PlannedLoad:
             "prompt_tokens_max": self.traffic.prompt_max,
             "completion_tokens_mean": self.traffic.completion_mean,
             "completion_tokens_max": self.traffic.completion_max,
-            "recorded": None if self.recorded is None else asdict(self.recorded),
+            "recorded": self.recorded,
         }
 
 
@@ -64,8 +64,7 @@ def chosen_rate(
         return flag_per_s, RATE_FLAG
     if recorded is None:
         return None
-    # A short trace has no busiest part.
-    if replays or recorded.busiest.is_all:
+    if replays or recorded.busiest is None:
         return recorded.mean_per_s, TRACE
     return recorded.busiest.per_s, BUSIEST
 
@@ -75,13 +74,12 @@ def load_note(load: PlannedLoad) -> str:
     recorded = load.recorded
     if recorded is None:
         return f"Load: {number_text(load.per_s)} requests/s, {REASONS[load.rate_from]}."
-    busiest = recorded.busiest
-    reason = REASONS.get(load.rate_from) or (
-        f"that of its {_part_text(busiest)}, {span_text(busiest.at_s)} after the first request"
-    )
-    parts = f" and {number_text(busiest.per_s)} in its {_part_text(busiest)}."
-    if busiest.is_all:
-        parts = "; it is too short to have a busiest part."
+    reason, parts = REASONS.get(load.rate_from), "; it is too short to have a busiest part."
+    if recorded.busiest is not None:
+        busiest, part = recorded.busiest, _part_text(recorded.busiest)
+        parts = f" and {number_text(busiest.per_s)} in its {part}."
+        at_text = span_text(busiest.at_s)
+        reason = reason or f"that of its {part}, {at_text} after the first request"
     return (
         f"Load: {number_text(load.per_s)} requests/s, {reason}. The trace has "
         f"{recorded.count:,} requests in {span_text(recorded.span_s)}, "

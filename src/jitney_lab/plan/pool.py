@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager, contextmanager
 from multiprocessing import active_children, get_context
 from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Event
-from types import TracebackType
 from typing import TypeVar
 
 from jitney.config.machine import keep_children_off_current_folder
@@ -79,15 +78,10 @@ class Pool(AbstractContextManager["Pool"]):
         )
         return self._executor
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *ended: object) -> None:
         if self._executor is None:
             return
-        if error is not None:
+        if any(ended):
             self._kill_workers()
         try:
             self._executor.shutdown(wait=True, cancel_futures=True)

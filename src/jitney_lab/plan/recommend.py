@@ -95,14 +95,11 @@ def recommend(question: PlanQuestion, pool: Pool) -> Recommendation:
     if best.policy is Policy.FIFO:
         sjf_per_s = search.sustained(replace(best, policy=Policy.SJF)).per_s
     fleet, present_fleet = _fleets(search, best, present)
-    curve: tuple[CurvePoint, ...] = ()
-    present_curve: tuple[CurvePoint, ...] = ()
-    if fleet.replicas is not None:
-        about_per_s = max(fleet.replicas * fleet.capacity.per_s, question.per_s)
-        curve = present_curve = _curve(question, fleet, about_per_s, pool)
-        if present != best:
-            other = replace(present_fleet, replicas=fleet.replicas)
-            present_curve = _curve(question, other, about_per_s, pool)
+    about_per_s = max((fleet.replicas or 0) * fleet.capacity.per_s, question.per_s)
+    curve = present_curve = _curve(question, fleet, about_per_s, pool)
+    if present != best:
+        other = replace(present_fleet, replicas=fleet.replicas)
+        present_curve = _curve(question, other, about_per_s, pool)
     return Recommendation(
         best=fleet,
         present=present_fleet,
@@ -127,8 +124,7 @@ class Search:
         slots_max = max(self.question.cost.decodes)[0]
         best = self._better(best, [_with_slots(best, each) for each in SLOTS if each <= slots_max])
         for name, values in _steps(best, self.question.traffic):
-            changed = [_changed(best, name, value) for value in values]
-            best = self._better(best, [each for each in changed if each is not None])
+            best = self._better(best, [_changed(best, name, value) for value in values])
         near = [round(best.max_num_seqs * factor) for factor in (0.75, 1.5)]
         near = [min(self.question.slots_max, slots_max, max(1, each)) for each in near]
         return self._better(best, [_with_slots(best, each) for each in near])
@@ -174,11 +170,12 @@ def _with_slots(settings: SchedulerSettings, slots: int) -> SchedulerSettings:
 def _steps(settings: SchedulerSettings, traffic: Traffic) -> list[tuple[str, Sequence[object]]]:
     """The other settings, in the order in which they are tried; only values that matter here."""
     tokens = settings.max_num_seqs * traffic.prompt_max
+    chunk_max = min(traffic.prompt_max - 1, settings.max_num_batched_tokens)
     steps: list[tuple[str, Sequence[object]]] = []
     if settings.strategy is Strategy.CONTINUOUS:
         budgets = [each for each in BUDGETS if settings.max_num_seqs <= each < tokens]
         steps.append(("mix", MIXES))
-        steps.append(("prefill_chunk", [each for each in CHUNKS if each < traffic.prompt_max]))
+        steps.append(("prefill_chunk", [each for each in CHUNKS if each <= chunk_max]))
         steps.append(("max_num_batched_tokens", budgets))
     if settings.policy is Policy.SJF:
         # It is simulated at its best: what sustains more than that, does so in production.
@@ -186,10 +183,8 @@ def _steps(settings: SchedulerSettings, traffic: Traffic) -> list[tuple[str, Seq
     return steps
 
 
-def _changed(settings: SchedulerSettings, name: str, value: Any) -> SchedulerSettings | None:
-    """The settings with another value; None if that is not possible."""
-    if name == "prefill_chunk" and value > settings.max_num_batched_tokens:
-        return None
+def _changed(settings: SchedulerSettings, name: str, value: Any) -> SchedulerSettings:
+    """The settings with another value."""
     if name == "max_num_batched_tokens":
         settings = replace(settings, prefill_chunk=min(settings.prefill_chunk, value))
     return replace(settings, **{name: value})
@@ -262,11 +257,12 @@ def _bounded(replicas: float, least: int) -> int:
 def _curve(
     question: PlanQuestion, fleet: Fleet, about_per_s: float, pool: Pool
 ) -> tuple[CurvePoint, ...]:
-    """Goodput by load, from nearly idle to well beyond what the fleet sustains.
+    """Goodput by load, from nearly idle to well beyond what the fleet sustains; empty without one.
 
     Never more than its throughput: a short run ends before its queue has grown.
     """
-    assert fleet.replicas is not None, "without a fleet there is no curve"
+    if fleet.replicas is None:
+        return ()
     most_per_s = fleet.replicas * fleet.capacity.most_per_s
     case = LoadCase(question=question, settings=fleet.settings, replicas=fleet.replicas)
     loads = [share * about_per_s for share in LOADS]

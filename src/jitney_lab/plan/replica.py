@@ -5,12 +5,10 @@ Tests: tests/unit/lab/plan/test_simulate.py.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from jitney.core.backend import Traits
 from jitney.core.batch import Outcome, Sample
 from jitney.core.events import Event, FinishEvent, FinishReason, TokenEvent
-from jitney.core.params import SamplingParams
 from jitney.core.request import Request, RequestId
 from jitney.core.scheduler import PlannedBatch, Scheduler
 from jitney.core.scheduler_settings import SchedulerSettings
@@ -74,12 +72,7 @@ def make_request(job: Job, prompt_max: int = PROMPT_MAX) -> Request:
         job = replace(job, prompt_count=prompt_max, prefix_count=0)
     own = (job.number + 1,) if job.prompt_count > job.prefix_count else ()
     filling = (_FILLING,) * (job.prompt_count - job.prefix_count - len(own))
-    return Request(
-        id=RequestId(str(job.number)),
-        prompt=(_SHARED,) * job.prefix_count + own + filling,
-        params=_params(job.completion_count),
-        seed=0,
-    )
+    return job.request((_SHARED,) * job.prefix_count + own + filling)
 
 
 def refusal_of(configuration: Configuration, jobs: Iterable[Job]) -> str | None:
@@ -91,11 +84,6 @@ def refusal_of(configuration: Configuration, jobs: Iterable[Job]) -> str | None:
     except JitneyError as error:
         return str(error)
     return None
-
-
-@lru_cache(maxsize=4096)
-def _params(completion_count: int) -> SamplingParams:
-    return SamplingParams(temperature=0, max_tokens=completion_count, ignore_eos=True)
 
 
 class SimulatedReplica:
@@ -149,40 +137,33 @@ class SimulatedReplica:
 
     def advance(self, now: float) -> list[Live]:
         """End the pass or begin the next; the requests that ended."""
-        ended: list[Live] = []
-        if self._planned is not None:
-            self._finish(self._planned, now, ended)
-        else:
-            self._begin(now, ended)
-        return ended
+        return self._begin(now) if self._planned is None else self._finish(self._planned, now)
 
-    def _begin(self, now: float, ended: list[Live]) -> None:
-        if self._has_deadlines:
-            self._take(self.scheduler.expire(now), now, now, ended)
-        planned = self.scheduler.plan(now)
+    def _begin(self, now: float) -> list[Live]:
+        ended = self._take(self.scheduler.expire(now), now, now) if self._has_deadlines else []
+        self._planned = planned = self.scheduler.plan(now)
         if self._held and not self.scheduler.holds_answers:
-            self._give_out(now, ended)
+            ended += self._given_out(now)
         self._sleeps = planned is None
         if planned is None:
             self.due_at = self.scheduler.wake_at(now)
-            return
-        self._planned = planned
-        self._pass_s = self._cost.pass_s(planned.batch)
-        self.tick_count += 1
-        self.entry_count += len(planned.batch.entries)
-        self.due_at = now + self._pass_s
+        else:
+            self._pass_s = self._cost.pass_s(planned.batch)
+            self.tick_count += 1
+            self.entry_count += len(planned.batch.entries)
+            self.due_at = now + self._pass_s
+        return ended
 
-    def _finish(self, planned: PlannedBatch, now: float, ended: list[Live]) -> None:
+    def _finish(self, planned: PlannedBatch, now: float) -> list[Live]:
         batch = planned.batch
         samples = tuple([_TOKEN if each.wants_token else _NO_TOKEN for each in batch.entries])
         events = self.scheduler.apply(planned, Outcome(batch.number, samples, self._pass_s), now)
         self._planned = None
         self.due_at = now + self._cost.host_s(batch)
-        self._take(events, now, self.due_at, ended)
+        return self._take(events, now, self.due_at)
 
-    def _take(
-        self, events: Iterable[Event], now: float, ended_at: float, ended: list[Live]
-    ) -> None:
+    def _take(self, events: Iterable[Event], now: float, ended_at: float) -> list[Live]:
+        ended: list[Live] = []
         live = self._live
         for event in events:
             if type(event) is TokenEvent:
@@ -200,10 +181,11 @@ class SimulatedReplica:
                 if not live:
                     self._busy_s += now - self._busy_since
                 (self._held if self.scheduler.holds_answers else ended).append(each)
+        return ended
 
-    def _give_out(self, now: float, ended: list[Live]) -> None:
+    def _given_out(self, now: float) -> list[Live]:
         """The answers of a group are given together, when the last is there."""
-        for each in self._held:
+        given, self._held = self._held, []
+        for each in given:
             each.times.ended_at = now
-        ended += self._held
-        self._held.clear()
+        return given

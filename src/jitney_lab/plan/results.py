@@ -4,8 +4,8 @@ Each result also says its load and its cost, which `result_of` adds.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 
 from jitney.core.scheduler_settings import Policy, SchedulerSettings
 from jitney_lab.bench.report import Result
@@ -46,18 +46,15 @@ def result_of(found: Result, question: PlanQuestion, load: PlannedLoad) -> Resul
     """The result with its load and its cost, for people and for programs."""
     cost = question.cost
     figures = {
-        "limits_ms": dict(question.limits),
+        "limits_ms": question.limits,
         "cost": {"backend": cost.traits.name, **{name: getattr(cost, name) for name in COST}},
         "rate": load.per_s,
         "load": load.as_json(),
         "max_tokens": MAX_TOKENS,
         **found.figures,
     }
-    return replace(
-        found,
-        notes=(load_note(load), cost_note(cost), *found.notes),
-        figures={name: finite(value) for name, value in figures.items()},
-    )
+    notes = (load_note(load), cost_note(cost), *found.notes)
+    return replace(found, notes=notes, figures=figures)
 
 
 def plan_result(question: PlanQuestion, found: Recommendation) -> Result:
@@ -86,8 +83,8 @@ def plan_result(question: PlanQuestion, found: Recommendation) -> Result:
             "recommended": _fleet_figures(found.best),
             "knee_per_s": found.knee_per_s,
             "sjf_bears_per_s": found.sjf_per_s,
-            "curve": [asdict(each) for each in found.curve],
-            "present_curve": [asdict(each) for each in found.present_curve],
+            "curve": found.curve,
+            "present_curve": found.present_curve,
             "tried": [
                 {**_chosen(settings), "bears_per_s": capacity.per_s}
                 for settings, capacity in found.tried.items()
@@ -198,17 +195,8 @@ def _sjf_notes(policies: Iterable[object]) -> tuple[str, ...]:
     return (SJF_NOTE,) if Policy.SJF in policies else ()
 
 
-def settings_json(settings: SchedulerSettings) -> dict[str, object]:
-    """All settings of the scheduler by name, for JSON."""
-    values = {each.name: getattr(settings, each.name) for each in fields(settings)}
-    return {
-        name: value if value is None or type(value) in (bool, int, float) else str(value)
-        for name, value in values.items()
-    }
-
-
 def _chosen(settings: SchedulerSettings) -> dict[str, object]:
-    return {name: value for name, value in settings_json(settings).items() if name in CHOSEN}
+    return {name: getattr(settings, name) for name in CHOSEN}
 
 
 def _fleet_figures(fleet: Fleet) -> dict[str, object]:
@@ -286,17 +274,6 @@ def _flags(question: PlanQuestion, best: Fleet) -> str:
     if changed:
         return " ".join([*flags, *changed])
     return " and ".join([*flags, "the present settings: no others are better"])
-
-
-def finite(value: object) -> object:
-    """The value for JSON, which has no word for NaN and infinity: they are None."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {name: finite(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(each) for each in value]
-    return value
 
 
 def table(rows: Iterable[Sequence[object]]) -> tuple[tuple[str, ...], ...]:

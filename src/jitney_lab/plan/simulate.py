@@ -53,34 +53,32 @@ class Router:
     Only a replica that has done something since its last report has another one.
     """
 
-    def __init__(self, replicas: list[SimulatedReplica]) -> None:
+    def __init__(self, replicas: dict[str, SimulatedReplica]) -> None:
         self._replicas = replicas
-        self._names = {str(index): index for index in range(len(replicas))}
         self._table = RouteTable(INGRESS)
-        self._table.keep(self._names)
+        self._table.keep(replicas)
         self._sent_count = 0
-        self._changed = set(self._names.values())
+        self._changed = set(replicas)
         self._report_at = 0.0
 
     def look(self, now: float) -> None:
         """Take the reports that are due. Nothing has changed since that moment."""
         if now >= self._report_at:
-            for index in self._changed:
-                self._table.report(str(index), self._replicas[index].report(now))
+            for name in self._changed:
+                self._table.report(name, self._replicas[name].report(now))
             self._changed.clear()
             self._report_at = math.floor(now / REPORT_S + 1) * REPORT_S
 
-    def send(self, live: Live, now: float) -> int | None:
+    def send(self, live: Live, now: float) -> str | None:
         """Send a request to a replica, or to another one if that is full; None if it is refused."""
         head = head_of(live.request.prompt, live.request.scope)
         full: list[str] = []
         refusal: JitneyError | None = None
         while (name := self._table.choose(head, full)) is not None:
-            index = self._names[name]
             self._sent_count += 1
             live.number = self._sent_count
             try:
-                self._replicas[index].submit(live, now)
+                self._replicas[name].submit(live, now)
             except QueueFull as error:
                 refusal = error
                 full.append(name)
@@ -89,20 +87,20 @@ class Router:
                 break
             else:
                 self._table.sent(name, live.request.id, live.number, head)
-                self._changed.add(index)
-                return index
+                self._changed.add(name)
+                return name
         live.times.error, live.times.ended_at = str(refusal), now
         return None
 
-    def note(self, index: int, ended: list[Live]) -> None:
+    def note(self, name: str, ended: list[Live]) -> None:
         """A replica has ended a pass or begun one, and with it these requests."""
-        replica = self._replicas[index]
-        for live in replica.begun:
-            self._table.began(str(index), live.number)
-        replica.begun.clear()
+        begun = self._replicas[name].begun
+        for live in begun:
+            self._table.began(name, live.number)
+        begun.clear()
         for live in ended:
-            self._table.ended(str(index), live.request.id)
-        self._changed.add(index)
+            self._table.ended(name, live.request.id)
+        self._changed.add(name)
 
 
 def simulate(workload: Workload, configuration: Configuration, cost: Cost) -> SimulatedRun:
@@ -118,8 +116,8 @@ def simulate(workload: Workload, configuration: Configuration, cost: Cost) -> Si
     return SimulatedRun(
         times,
         max((each.ended_at for each in times), default=0.0),
-        sum(each.tick_count for each in fleet.replicas),
-        sum(each.entry_count for each in fleet.replicas),
+        sum(each.tick_count for each in fleet.replicas.values()),
+        sum(each.entry_count for each in fleet.replicas.values()),
     )
 
 
@@ -128,12 +126,11 @@ class _SimulatedFleet:
 
     def __init__(self, workload: Workload, configuration: Configuration, cost: Cost) -> None:
         ticks = TickCost(cost)
-        self.replicas = [
-            SimulatedReplica(configuration, ticks) for _ in range(configuration.replicas)
-        ]
+        names = map(str, range(configuration.replicas))
+        self.replicas = {name: SimulatedReplica(configuration, ticks) for name in names}
         self._router = Router(self.replicas)
         self._prompt_max = max(configuration.settings.model_len_max + 1, PROMPT_MAX)
-        self._due: list[tuple[float, int]] = []
+        self._due: list[tuple[float, str]] = []
         self._now = 0.0
         self._has_ended_waits = False
         self._jobs = workload.jobs
@@ -154,14 +151,14 @@ class _SimulatedFleet:
             self._router.look(now)
             ended = self._arrive(self._jobs[at], now)
         else:
-            now, index = heapq.heappop(self._due)
-            replica = self.replicas[index]
+            now, name = heapq.heappop(self._due)
+            replica = self.replicas[name]
             if replica.due_at != now:
                 return []
             self._router.look(now)
             ended = replica.advance(now)
-            self._router.note(index, ended)
-            self._note_due(index)
+            self._router.note(name, ended)
+            self._note_due(name)
         self._now = now
         if self._clients is not None:
             for each in ended[: len(self._jobs) - self._next]:
@@ -172,22 +169,22 @@ class _SimulatedFleet:
     def _arrive(self, job: Job, now: float) -> list[Live]:
         times = RequestTimes(sent_at=now, prompt_count=job.prompt_count)
         live = Live(make_request(job, self._prompt_max), times)
-        index = self._router.send(live, now)
-        if index is None:
+        name = self._router.send(live, now)
+        if name is None:
             return [live]
-        if self.replicas[index].due_at == now:
-            self._note_due(index)
+        if self.replicas[name].due_at == now:
+            self._note_due(name)
         return []
 
     def _end_waits(self) -> None:
         """Requests are left, and only more arrivals could start them: none will come."""
         assert not self._has_ended_waits, "no replica has anything to do, and requests are left"
         self._has_ended_waits = True
-        for index, replica in enumerate(self.replicas):
+        for name, replica in self.replicas.items():
             replica.end_waits(self._now)
-            self._note_due(index)
+            self._note_due(name)
 
-    def _note_due(self, index: int) -> None:
-        due_at = self.replicas[index].due_at
+    def _note_due(self, name: str) -> None:
+        due_at = self.replicas[name].due_at
         if due_at is not None:
-            heapq.heappush(self._due, (due_at, index))
+            heapq.heappush(self._due, (due_at, name))

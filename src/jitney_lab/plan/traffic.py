@@ -87,8 +87,6 @@ class BusiestPart:
     at_s: float
     """When it begins, counted from the first request."""
     span_s: float
-    is_all: bool
-    """Whether it is the whole recording, which is too short to have parts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +96,8 @@ class TraceRates:
     count: int
     span_s: float
     mean_per_s: float
-    busiest: BusiestPart
+    busiest: BusiestPart | None
+    """None where the recording is too short to have parts."""
 
 
 def read_recording(path: Path, *, seed: int, say: Say) -> Workload:
@@ -172,22 +171,6 @@ def drawn_from(workload: Workload, burstiness: float) -> Traffic:
     return Traffic(workload.name, kinds, burstiness)
 
 
-def why_untimed(path: Path, workload: Workload) -> str:
-    """Why a recording in this file has no rate."""
-    if len(workload.jobs) == 1:
-        return f"{path} has one request only, and so no rate"
-    with path.open("rb") as file:
-        head = file.read(HEAD_BYTES)
-    if b'"timestamp"' in head or b'"traceEvents"' in head:
-        return f"{path} has one timestamp for all of its requests, and so no rate"
-    return f"{path} does not say when its requests arrive"
-
-
-def is_timed(workload: Workload) -> bool:
-    """Whether a recording says when its requests arrive: not all at one moment."""
-    return workload.jobs[-1].at_s > workload.jobs[0].at_s
-
-
 def arriving(workload: Workload, per_s: float, burstiness: float) -> Workload:
     """The requests of a recording in their order, with drawn arrivals."""
     jobs = workload.jobs
@@ -195,37 +178,29 @@ def arriving(workload: Workload, per_s: float, burstiness: float) -> Workload:
     return replace(workload, jobs=_numbered(jobs, times))
 
 
-def rate_of(workload: Workload) -> float:
-    """Requests per second of a recording with times, from the first to the last."""
-    span_s = workload.jobs[-1].at_s - workload.jobs[0].at_s
-    assert span_s > 0, "the requests of a recording without times have no rate"
-    return len(workload.jobs) / span_s
-
-
-def rates_of(workload: Workload) -> TraceRates:
-    """The rates of a recording with times."""
+def rates_of(workload: Workload) -> TraceRates | None:
+    """The rates of a recording; None if it does not say when its requests arrive: all at once."""
+    times = [job.at_s for job in workload.jobs]
+    count, span_s = len(times), times[-1] - times[0]
+    if not span_s:
+        return None
+    mean_per_s = count / span_s
     return TraceRates(
-        count=len(workload.jobs),
-        span_s=workload.jobs[-1].at_s - workload.jobs[0].at_s,
-        mean_per_s=rate_of(workload),
-        busiest=busiest(workload),
+        count=count, span_s=span_s, mean_per_s=mean_per_s, busiest=_busiest(times, mean_per_s)
     )
 
 
-def busiest(workload: Workload) -> BusiestPart:
-    """The busiest part of a recording with times."""
-    times = [job.at_s for job in workload.jobs]
-    per_s = rate_of(workload)
-    span_s = max(BUSIEST_S, BUSIEST_COUNT / per_s)
+def _busiest(times: Sequence[float], mean_per_s: float) -> BusiestPart | None:
+    span_s = max(BUSIEST_S, BUSIEST_COUNT / mean_per_s)
     if span_s >= times[-1] - times[0]:
-        return BusiestPart(per_s=per_s, at_s=0.0, span_s=times[-1] - times[0], is_all=True)
+        return None
     most = first = at = 0
     for last, at_s in enumerate(times):
         while at_s - times[first] >= span_s:
             first += 1
         if last - first >= most:
             most, at = last - first + 1, first
-    return BusiestPart(per_s=most / span_s, at_s=times[at] - times[0], span_s=span_s, is_all=False)
+    return BusiestPart(per_s=most / span_s, at_s=times[at] - times[0], span_s=span_s)
 
 
 def _numbered(kinds: Sequence[Job], times: Sequence[float]) -> tuple[Job, ...]:

@@ -5,7 +5,7 @@ import contextlib
 import inspect
 import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -16,24 +16,15 @@ from jitney.backends.fake import backend as fake_backend
 from jitney.backends.fake import kind
 from jitney.backends.fake.backend import FakeBackend
 from jitney.config import Settings
-from jitney.core.backend import Segment
-from jitney.core.params import Constraint, SamplingParams
+from jitney.core.params import SamplingParams
 from jitney.core.request import Request, RequestId
-from jitney.core.rules.pauses import PauseOutcome
 from jitney.loading.compose import assemble
 from jitney.records import Record, RequestDone
 from jitney.tokenizers.byte_tokenizer import encode
-from jitney_cluster.dispatch import ReplicaLost
+from jitney_cluster.dispatch import ReplicaLost, describe
 from jitney_cluster.fleet import ReplicaFleet
 from jitney_cluster.replica_engine import ReplicaEngine
-from jitney_cluster.replica_messages import (
-    Address,
-    Description,
-    Order,
-    OrderAccepted,
-    OrderStarted,
-    decode_description,
-)
+from jitney_cluster.replica_messages import Address, Order, OrderAccepted, OrderStarted
 from jitney_cluster.routing import Head, ReplicaReport, RouteTable
 
 Recorded = TypeVar("Recorded", bound=Record)
@@ -176,27 +167,19 @@ class LocalDispatch:
             self.table.ended(name, request_id)
             self.running.get(name, set()).discard(task)
 
-    async def connect(self, address: Address, connected: tuple[str, ...]) -> None:
-        others = [each for name, each in self.replicas.items() if name not in connected]
+    async def call(
+        self,
+        method: str,
+        *arguments: Any,
+        connected: tuple[str, ...] = (),
+        target: str | None = None,
+    ) -> Any:
+        others = [each for each in self.replicas if each not in connected]
+        name = target or (others or list(self.replicas))[0]
         try:
-            for replica in others[:1]:
-                await replica.connect(address)
+            return await getattr(self.replicas[name], method)(*arguments)
         except OSError as error:
             raise ReplicaLost(str(error)) from error
-
-    async def describe(self) -> Description:
-        return decode_description(await next(iter(self.replicas.values())).describe())
-
-    async def encode(self, texts: Sequence[Segment]) -> list[int]:
-        return await next(iter(self.replicas.values())).encode(texts)
-
-    async def prepare(self, constraint: Constraint) -> None:
-        await next(iter(self.replicas.values())).prepare(constraint)
-
-    async def steer(
-        self, replica: str, request_id: str, action: str, priority: int
-    ) -> PauseOutcome | None:
-        return await self.replicas[replica].steer(request_id, action, priority)
 
 
 class Cluster:
@@ -212,8 +195,10 @@ class Cluster:
             self.add()
 
     async def __aenter__(self) -> "Cluster":
-        description = await self.dispatch.describe()
-        self.fleet = ReplicaFleet(self.dispatch, description, replica_count=self._count)
+        description = await describe(self.dispatch)
+        self.fleet = ReplicaFleet(
+            self.dispatch, description, replica_count=self._count, host="127.0.0.1"
+        )
         self.dispatch.fleet = self.fleet
         self.fleet.observe(self.records.append)
         await self.fleet.open()

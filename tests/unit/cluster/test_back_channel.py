@@ -20,13 +20,17 @@ from jitney_cluster.replica_messages import (
 from tests.unit.cluster.conftest import until
 
 
+def unasked(_: IngressConnection, characters_max: int) -> None:
+    raise AssertionError(characters_max)
+
+
 class Ingress:
     """The end of an ingress, and what it got."""
 
     def __init__(self) -> None:
         self.taken: list[tuple[str, ReplicaMessage]] = []
         self.lost: list[str] = []
-        self.channel = BackChannel("in", "127.0.0.1", self._take, self.lost.append)
+        self.channel = BackChannel("127.0.0.1", self._take, self.lost.append)
         self.address: Address
         self.ends = contextlib.ExitStack()
         """Closes the other ends of its connections."""
@@ -40,7 +44,7 @@ class Ingress:
 
     async def connect(self, name: str) -> IngressConnection:
         """A replica that is connected."""
-        connection = await IngressConnection.connect(self.address, name)
+        connection = await IngressConnection.connect(self.address, name, unasked)
         self.ends.callback(connection.close)
         await until(lambda: name in self.channel.replicas)
         return connection
@@ -202,7 +206,7 @@ async def test_silence_is_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards invariant 8: a machine that is gone closes no connection."""
     monkeypatch.setattr(back_channel, "SILENCE_S_MAX", 0.01)
     async with opened() as ingress:
-        connection = await IngressConnection.connect(ingress.address, "r1")
+        connection = await IngressConnection.connect(ingress.address, "r1", unasked)
         ingress.ends.callback(connection.close)
         await until(lambda: not connection.is_open)
         await until(lambda: bool(ingress.lost))
@@ -257,7 +261,7 @@ async def test_a_replica_knows_the_end_of_the_ingress() -> None:
         connection.send([OrderAccepted("q", 1)])
         assert (ingress.taken, ingress.lost) == ([], ["r1"])
         with pytest.raises(OSError):
-            await IngressConnection.connect(ingress.address, "r1")
+            await IngressConnection.connect(ingress.address, "r1", unasked)
 
 
 async def test_secrets_differ() -> None:

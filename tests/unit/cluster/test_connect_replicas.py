@@ -1,6 +1,7 @@
 """Replicas are seen before they get a request, and so are those that take their places."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -42,9 +43,9 @@ class BadReplicas(LocalDispatch):
         self.asked: list[tuple[str, ...]] = []
         self.fourth = asyncio.Event()
 
-    async def connect(self, address: Address, connected: tuple[str, ...]) -> None:
-        assert address is NOWHERE
-        self.asked.append(connected)
+    async def call(self, method: str, *arguments: Any, **routing: Any) -> Any:
+        assert (method, arguments) == ("connect", (NOWHERE,))
+        self.asked.append(routing["connected"])
         if len(self.asked) == 1:
             raise ReplicaLost("gone")
         if len(self.asked) == 2:

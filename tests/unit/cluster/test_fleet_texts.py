@@ -1,11 +1,9 @@
 """Texts of a fleet: whoever waits for a replica does so no longer than its caller."""
 
 import asyncio
-from collections.abc import Sequence
 
 import pytest
 
-from jitney.core.backend import Segment
 from jitney.core.params import Constraint, ConstraintKind
 from jitney.engine.request_factory import GivenUp, RequestFactory
 from tests.unit.cluster.conftest import make_cluster, until
@@ -18,15 +16,14 @@ async def test_a_caller_whose_time_is_over_holds_no_thread() -> None:
         asked: list[object] = []
         ended: list[object] = []
 
-        async def stuck(given: object) -> list[int]:
+        async def stuck(method: str, given: object) -> None:
             asked.append(given)
             try:
                 await asyncio.Event().wait()
             finally:
                 ended.append(given)
-            return []
 
-        cluster.dispatch.encode = cluster.dispatch.prepare = stuck
+        cluster.dispatch.call = stuck
         factory = RequestFactory(cluster.fleet.backend, 512, lambda: 1)
         constraint = Constraint(ConstraintKind.REGEX, "a+")
 
@@ -45,15 +42,14 @@ async def test_a_caller_whose_time_is_over_holds_no_thread() -> None:
 async def test_a_caller_that_waits_gets_its_tokens() -> None:
     """Guards slow replicas: to look whether a caller waits is not to give up."""
     async with make_cluster(1) as cluster:
-        usual = cluster.dispatch.encode
+        usual = cluster.dispatch.call
         looks: list[bool] = []
         looked = asyncio.Event()
         loop = asyncio.get_running_loop()
 
-        async def slow(texts: Sequence[Segment]) -> list[int]:
+        async def slow(method: str, texts: object) -> object:
             await looked.wait()
-            tokens: list[int] = await usual(texts)
-            return tokens
+            return await usual(method, texts)
 
         def is_wanted() -> bool:
             looks.append(True)
@@ -61,7 +57,7 @@ async def test_a_caller_that_waits_gets_its_tokens() -> None:
                 loop.call_soon_threadsafe(looked.set)
             return True
 
-        cluster.dispatch.encode = slow
+        cluster.dispatch.call = slow
         factory = RequestFactory(cluster.fleet.backend, 512, lambda: 1)
         tokens = await asyncio.to_thread(factory.encode_text, "abc", is_wanted)
         assert len(tokens) >= 3

@@ -17,6 +17,8 @@ from jitney.core.params import Constraint, ConstraintKind
 from jitney.errors import ConfigError, InputCrashed
 from jitney.loading.compose import assemble
 from jitney.sandbox.sent_error import SentError
+from jitney_cluster import dispatch
+from jitney_cluster.dispatch import call_any, describe
 from jitney_cluster.replica_engine import ReplicaEngine
 from jitney_cluster.replica_messages import Address
 from jitney_cluster.routing import Head
@@ -84,10 +86,10 @@ async def test_a_stuck_replica_does_not_keep_an_ingress_from_starting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Guards invariant 8: another replica is asked, and the call on the stuck one is cancelled."""
-    monkeypatch.setattr(on_ray, "DESCRIBED_S_MAX", 0.01)
+    monkeypatch.setattr(dispatch, "DESCRIBED_S_MAX", 0.01)
     replica = ReplicaEngine(assemble(Settings(backend="fake")), "r1")
     handle = Scripted(None, on_ray.RayServeException("gone"), await replica.describe())
-    description = await on_ray.RayDispatch(handle, replica.model_key).describe()
+    description = await describe(on_ray.RayDispatch(handle, replica.model_key))
     assert description.model_key == replica.model_key
     assert handle.asked == [("describe", replica.model_key)] * 3
     assert handle.calls[0].cancelled()
@@ -111,11 +113,11 @@ async def test_what_kills_backends_is_not_asked_of_every_replica(
     monkeypatch: pytest.MonkeyPatch, answers: list[object], deaths: int
 ) -> None:
     """Guards the cluster: one call ended 65 backends in a minute, and was told to come back."""
-    monkeypatch.setattr(on_ray, "AGAIN_S", 0.0)
-    for ask, asked in (("encode", ()), ("prepare", Constraint(ConstraintKind.REGEX, "a"))):
+    monkeypatch.setattr(dispatch, "AGAIN_S", 0.0)
+    for method, asked in (("encode", ()), ("prepare", Constraint(ConstraintKind.REGEX, "a"))):
         handle = Scripted(*answers, "asked once too often")
         with pytest.raises(InputCrashed) as caught:
-            await getattr(on_ray.RayDispatch(handle, "tiny"), ask)(asked)
+            await call_any(on_ray.RayDispatch(handle, "tiny"), method, asked)
         assert caught.value.deaths == deaths
         assert len(handle.calls) == len(answers)
 
@@ -124,9 +126,9 @@ async def test_a_text_outlives_replicas_that_die_or_are_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Guards innocent callers: kills from outside, and updates, are not theirs."""
-    monkeypatch.setattr(on_ray, "AGAIN_S", 0.0)
+    monkeypatch.setattr(dispatch, "AGAIN_S", 0.0)
     handle = Scripted(*[AWAY] * 9, *[DIED] * (FAILURES_MAX - 1), [1, 2])
-    assert await on_ray.RayDispatch(handle, "tiny").encode([("ab", False)]) == [1, 2]
+    assert await call_any(on_ray.RayDispatch(handle, "tiny"), "encode", [("ab", False)]) == [1, 2]
 
 
 async def test_a_replica_answers_that_its_backend_ended_with_a_text(tmp_path: Path) -> None:

@@ -11,19 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jitney import errors
-from jitney.core.backend import Traits, Vocabulary
 from jitney.core.batch import TokenLogprob
 from jitney.core.events import FinishReason
 from jitney.core.params import SamplingParams, StructuredOutputsParams
 from jitney.core.request import Priority, Request, RequestId, Share
-from jitney.core.scheduler_settings import GroupAnswers, Mix, Policy, SchedulerSettings, Strategy
 from jitney.core.snapshot import Detail
 from jitney.engine.answer import Answer, Delta
 from jitney.sandbox.frames import MalformedFrame
 from jitney.sandbox.sent_error import SentError
 from jitney_cluster.replica_messages import (
-    DESCRIPTION_BYTES_MAX,
-    Description,
     OrderAccepted,
     OrderCatchingUp,
     OrderDelta,
@@ -32,7 +28,6 @@ from jitney_cluster.replica_messages import (
     ReplicaHello,
     ReplicaMessage,
     ReplicaState,
-    decode_description,
     decode_messages,
     decode_request,
     encode_frame,
@@ -247,58 +242,14 @@ def test_the_end_of_each_completion_arrives_without_what_went_out_before() -> No
     )
 
 
-def description_of(settings: SchedulerSettings) -> Description:
-    values = {each.name: getattr(settings, each.name) for each in fields(settings)}
-    traits = Traits(name="t", slots_max=4, kv_tokens=9, model_len_max=5, batch_invariant=True)
-    vocabulary = Vocabulary(
-        pieces=(b"a", b"\xff\x00"), control=frozenset({1}), eos_tokens=(1,), bos_token=0
-    )
-    return Description("a model", "key", traits, vocabulary, values)
-
-
-def test_a_description_arrives() -> None:
-    """Guards the ingress: it makes tokens and limits from these values alone."""
-    settings = SchedulerSettings(
-        model_len_max=512,
-        watermark=0.1,
-        strategy=Strategy.ADAPTIVE,
-        policy=Policy.FAIR,
-        mix=Mix.SEPARATE,
-        group_answers=GroupAnswers.EACH,
-        wait_s=None,
-        request_timeout_s=1.5,
-    )
-    sent = description_of(settings)
-    arrived = decode_description(encode_frame(sent))
-    assert arrived.scheduler_settings() == settings
-    assert arrived.scheduler_settings().policy is Policy.FAIR
-    assert (arrived.traits, arrived.vocabulary) == (sent.traits, sent.vocabulary)
-    assert arrived.model_name == "a model"
-
-
-def test_a_description_of_no_model_is_not_read() -> None:
-    """Guards the memory of an ingress."""
-    with pytest.raises(MalformedFrame, match="that of no model"):
-        decode_description(bytes(DESCRIPTION_BYTES_MAX + 1))
-
-
-@pytest.mark.parametrize("wrong", [{}, {"policy": "no such"}, {"unknown": 1}])
-def test_settings_of_another_version_are_refused(wrong: dict[str, Any]) -> None:
-    sent = description_of(SchedulerSettings(model_len_max=512))
-    settings = sent.settings | wrong if wrong else {}
-    with pytest.raises(MalformedFrame, match="not those of a scheduler"):
-        msgspec.structs.replace(sent, settings=settings).scheduler_settings()
-
-
-DECODERS: list[Callable[[bytes], object]] = [decode_request, decode_description, decode_messages]
+DECODERS: list[Callable[[bytes], object]] = [decode_request, decode_messages]
 FRAMES = [
     encode_request(request_of()),
-    encode_frame(description_of(SchedulerSettings(model_len_max=512))),
     encode_frame(MESSAGES),
 ]
 
 
-@given(st.sampled_from(range(3)), st.data())
+@given(st.sampled_from(range(2)), st.data())
 def test_a_damaged_frame_is_refused_or_read(which: int, data: st.DataObject) -> None:
     """Guards whoever reads: no other error, whatever bytes come."""
     frame = bytearray(FRAMES[which])
@@ -308,7 +259,7 @@ def test_a_damaged_frame_is_refused_or_read(which: int, data: st.DataObject) -> 
     arrived: object = None
     with contextlib.suppress(MalformedFrame, errors.InvalidRequest):
         arrived = DECODERS[which](cut)
-    assert arrived is None or isinstance(arrived, Request | Description | list)
+    assert arrived is None or isinstance(arrived, Request | list)
 
 
 @pytest.mark.parametrize("decode", DECODERS)

@@ -75,22 +75,22 @@ def test_keys_are_equal_in_another_process() -> None:
 def test_a_cached_prefix_attracts() -> None:
     table = table_of({"a": IDLE, "b": holding(LONG), "c": holding(LONG[:HEAD_TOKENS])})
     assert always(table, head_of(LONG, "")) == "b"
-    assert table.cached_count("c", head_of(LONG, "")) == HEAD_TOKENS
+    assert table._known("c").cached_count(head_of(LONG, "")) == HEAD_TOKENS
 
 
 def test_what_follows_a_gap_is_not_cached() -> None:
     """Guards estimates: a key is of use only with all keys before it."""
     head = head_of(LONG, "")
     report = replace(IDLE, heads=frozenset(head.keys[1:]))
-    assert table_of({"a": report}).cached_count("a", head) == 0
+    assert table_of({"a": report})._known("a").cached_count(head) == 0
 
 
 def test_scopes_keep_tenants_apart() -> None:
     """Guards invariant 6: a tenant does not learn from routing where another one's prompt is."""
     table = table_of({"a": holding(LONG, "theirs"), "b": holding(LONG, "ours")})
     assert always(table, head_of(LONG, "ours")) == "b"
-    assert table.cached_count("a", head_of(LONG, "ours")) == 0
-    assert table.cached_count("a", head_of(LONG, "")) == 0
+    assert table._known("a").cached_count(head_of(LONG, "ours")) == 0
+    assert table._known("a").cached_count(head_of(LONG, "")) == 0
 
 
 @pytest.mark.parametrize(
@@ -193,9 +193,9 @@ def test_a_prefix_on_its_way_attracts() -> None:
     table = table_of({"a": IDLE, "b": IDLE})
     head = head_of(LONG, "")
     table.sent("a", "q1", 1, head)
-    assert table.cached_count("a", head) == len(LONG) - 1
+    assert table._known("a").cached_count(head) == len(LONG) - 1
     table.ended("a", "q1")
-    assert table.cached_count("a", head) == 0
+    assert table._known("a").cached_count(head) == 0
 
 
 def test_the_avoided_are_not_chosen() -> None:

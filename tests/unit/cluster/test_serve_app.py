@@ -28,7 +28,7 @@ def test_an_ingress_that_leaves_stops_its_jobs_before_their_store(
     # One engine in the place of replicas: this test needs no Ray.
     monkeypatch.setattr(serve_app, "RayDispatch", lambda replicas, key: None)
     monkeypatch.setattr(serve_app, "own_host", lambda: "127.0.0.1")
-    monkeypatch.setattr(serve_app, "assemble_fleet", lambda *given: assembly)
+    monkeypatch.setattr(serve_app, "ClusterAssembly", lambda *given: assembly)
     serial = _begun_batch(tmp_path, assembly.model_name)
 
     async def leave() -> None:

@@ -5,6 +5,7 @@ import os
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,8 +13,7 @@ from jitney.backends.machine.cores import usable_cores
 from jitney.config import ServeSettings, Settings
 from jitney.errors import NoRoom
 from jitney_cluster import serving
-from jitney_cluster.replica_messages import Description, decode_description
-from jitney_cluster.serving import FleetThread
+from jitney_cluster.serving import ClusterAssembly
 from tests.unit.cluster.conftest import LocalDispatch
 
 WAIT_S = 100
@@ -22,9 +22,8 @@ WAIT_S = 100
 class SilentDispatch(LocalDispatch):
     """A way to replicas that never get ready."""
 
-    async def describe(self) -> Description:
+    async def call(self, *_: Any, **routing: Any) -> Any:
         await asyncio.Event().wait()
-        raise AssertionError("nobody sets it")
 
 
 def test_a_name_on_the_hub_is_looked_up_before_ray_starts(
@@ -48,39 +47,44 @@ def test_a_name_on_the_hub_is_looked_up_before_ray_starts(
     assert ready[0].threads == max(1, usable_cores() // 2), "as a replica has them"
 
 
+def assembly_of(dispatch: LocalDispatch) -> ClusterAssembly:
+    return ClusterAssembly(dispatch, Settings(), 1, "127.0.0.1", lambda: None)
+
+
 def test_replicas_that_never_load_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards invariant 8: an ingress would wait for ever, and nobody would learn why."""
     monkeypatch.setattr(serving, "LOADED_S_MAX", 0.01)
     before = set(threading.enumerate())
     with pytest.raises(NoRoom, match=r"No replica has loaded the model within 0\.01 s"):
-        FleetThread(SilentDispatch(), 1, "127.0.0.1")
+        assembly_of(SilentDispatch())
     assert set(threading.enumerate()) <= before, "its thread has ended"
 
 
 class ReadyDispatch(LocalDispatch):
     """A way to one replica, which is there when it is asked for."""
 
-    async def describe(self) -> Description:
-        return decode_description(await self.replicas[self.add()].describe())
+    async def call(self, method: str, *arguments: Any, **routing: Any) -> Any:
+        if not self.replicas:
+            self.add()
+        return await super().call(method, *arguments, **routing)
 
 
 def test_a_fleet_sees_its_replicas_before_their_first_request() -> None:
     """Guards the page of a new server, and its end: no task is left on a loop that has stopped."""
     dispatch = ReadyDispatch()
-    thread = FleetThread(dispatch, 1, "127.0.0.1")
-    fleet, tick = thread.fleet, threading.Event()
-    while [each.name for each in fleet.replica_views()] != ["r1"]:
+    assembly = assembly_of(dispatch)
+    tick = threading.Event()
+    while assembly.engine.replica_names() != ("r1",):
         tick.wait(0.005)
-    fleet.close()
+    assembly.engine.close()
 
     async def end_replica() -> None:
         await dispatch.kill("r1")
-        while len(asyncio.all_tasks()) > 2:  # noqa: ASYNC110, this one and that of the connections
+        while len(asyncio.all_tasks()) > 3:  # noqa: ASYNC110, this one and those of the fleet
             await asyncio.sleep(0.005)
 
-    asyncio.run_coroutine_threadsafe(end_replica(), thread._loop).result(WAIT_S)
-    assert asyncio.all_tasks(thread._loop) != set()
-    thread.close()
-    left = asyncio.all_tasks(thread._loop)
-    thread._loop.close()
-    assert left == set()
+    asyncio.run_coroutine_threadsafe(end_replica(), assembly._loop).result(WAIT_S)
+    assert not assembly._connecting.done()
+    assembly.close()
+    assert assembly._connecting.cancelled()
+    assert assembly._loop.is_closed()

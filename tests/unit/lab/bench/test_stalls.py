@@ -40,9 +40,8 @@ def test_both_ways_have_gaps_and_a_first_token(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(stalls, "_figures", noted)
     outlast_pauses(monkeypatch)
-    result = measure(
-        FAKE, prompt_count=PROMPT_COUNT, arrives_s=0.01, runs=1, seed=1, say=lambda text: None
-    )
+    monkeypatch.setattr(stalls, "ARRIVES_S", 0.01)
+    result = measure(FAKE, prompt_count=PROMPT_COUNT, runs=1, seed=1, say=lambda text: None)
     ways = result.figures["ways"]
     assert isinstance(ways, dict)
     assert list(ways) == [LARGE, BOUNDED]

@@ -16,7 +16,7 @@ from jitney.loading.compose import assemble
 from jitney_lab.bench import in_process, overhead
 from jitney_lab.bench.in_process import EngineRun, engine_target, for_bench
 from jitney_lab.bench.overhead import measure as measure_overhead
-from jitney_lab.bench.strategies import CHANGES, CONTINUOUS, STATIC, fitting_rate, measure
+from jitney_lab.bench.strategies import CHANGES, CONTINUOUS, IN_TURN, STATIC, fitting_rate, measure
 from jitney_lab.bench.workload import Job, Workload, equal, mixed, uneven
 
 WAIT_S = 120.0
@@ -26,7 +26,8 @@ SHORT = replace(FAKE, max_model_len=200)
 
 def test_strategies_give_figures_for_each_workload_and_run() -> None:
     said: list[str] = []
-    result = measure(FAKE, [mixed(8, seed=1, clients=8)], runs=2, say=said.append)
+    loads = [mixed(8, seed=1, clients=8)]
+    result = measure(FAKE, loads, names=IN_TURN, runs=2, say=said.append)
     figures = result.figures["workloads"]
     assert isinstance(figures, dict)
     assert list(figures) == ["mixed"]
@@ -128,7 +129,7 @@ TOO_LONG = Job(number=99, prompt_count=250, completion_count=50)
 def test_failed_requests_are_said() -> None:
     load = mixed(8, seed=1, clients=8)
     with_failure = Workload(name="odd", seed=1, jobs=(*load.jobs, TOO_LONG), clients=8)
-    result = measure(SHORT, [with_failure], runs=1, say=lambda text: None)
+    result = measure(SHORT, [with_failure], names=IN_TURN, runs=1, say=print)
     assert [row[1] for row in result.rows] == [f"{name} (1 failed)" for name in CHANGES]
     said = [note for note in result.notes if "1 of 9 requests failed" in note]
     assert len(said) == len(CHANGES)
@@ -138,7 +139,7 @@ def test_failed_requests_are_said() -> None:
 def test_a_run_in_which_all_fails_is_one_sentence() -> None:
     load = Workload(name="odd", seed=1, jobs=(TOO_LONG,), clients=1)
     with pytest.raises(SetupError, match="Every request of the workload odd failed under"):
-        measure(SHORT, [load], runs=1, say=lambda text: None)
+        measure(SHORT, [load], names=IN_TURN, runs=1, say=print)
     with pytest.raises(SetupError, match="Every request of the workload mixed failed"):
         fitting_rate(Settings(backend="fake", max_model_len=8), 1, lambda text: None)
 

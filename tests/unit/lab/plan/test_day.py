@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from jitney_lab.bench.report import document
 from jitney_lab.plan.day import (
-    DayCase,
     DayFigures,
     estimate,
     hours_of,
@@ -15,7 +15,8 @@ from jitney_lab.plan.day import (
     sinusoid,
 )
 from jitney_lab.plan.pool import Pool
-from jitney_lab.plan.results import day_result, finite
+from jitney_lab.plan.results import day_result
+from jitney_lab.plan.search import LoadCase
 from jitney_lab.plan.traffic import Traffic
 from tests.plan_for_tests import QUESTION, at_times, jobs, make_cost
 
@@ -26,12 +27,14 @@ ASKED = replace(
     per_s=50.0,
     limits={"ttft": 150.0},
 )
-DAY = DayCase(question=ASKED, replicas=20, hours=(0.5, 1.5, 0.0), passes=2)
+DAY = LoadCase(question=ASKED, settings=ASKED.settings, replicas=20)
+RATES = (0.5, 1.5, 0.0)
 
 
-def simulated(day: DayCase) -> DayFigures:
-    with Pool(1) as pool:
-        return simulate_day(day, pool)
+def simulated(case: LoadCase) -> DayFigures:
+    with Pool(1) as pool, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jitney_lab.plan.day.PASSES", 2)
+        return simulate_day(case, RATES, pool)
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +44,8 @@ def found() -> DayFigures:
 
 @pytest.mark.parametrize(("replicas", "cell"), [(20, 4), (2, 2)])
 def test_a_window_has_requests_in_proportion_to_its_hour(replicas: int, cell: int) -> None:
-    day = replace(DAY, replicas=replicas)
-    counts = [len(run_window(day, (hour, 0)).requests) for hour in (0, 1)]
+    case = replace(DAY, replicas=replicas)
+    counts = [len(run_window(case, RATES, (hour, 0)).requests) for hour in (0, 1)]
     assert counts == [0.5 * 60 * cell, 1.5 * 60 * cell]
 
 
@@ -79,8 +82,8 @@ def test_a_day_in_which_all_is_refused_has_no_latency() -> None:
     traffic = Traffic("long", jobs((5000, 5)))
     found = simulated(replace(DAY, question=replace(ASKED, traffic=traffic)))
     assert (found.share.value, found.overloaded) == (0.0, ())
-    figures = day_result(ASKED, 20, found, 1.0).figures
-    assert finite(figures["p95_ms"]) == {"value": None, "error": None}
+    content = document(day_result(ASKED, 20, found, 1.0), 0)
+    assert content["p95_ms"] == {"value": None, "error": None}
 
 
 def test_a_sinusoid_has_its_peak_and_its_mean() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from jitney.errors import SetupError
 from jitney_lab.cli import plan_output
-from jitney_lab.cli.plan_output import check_output, progress_lines
+from jitney_lab.cli.plan_output import check_output, simulators
 from jitney_lab.cli.plan_verb import PlanOptions
 
 
@@ -26,10 +26,24 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(tmp_path: Pat
         check_output(PlanOptions(save_cost=tmp_path))
 
 
-def test_progress_is_said_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
-    now = [0.0]
-    progress = progress_lines(lambda: now[0])
-    for done in range(4):
-        now[0] = done * plan_output.PROGRESS_S * 0.6
-        progress(done, 9)
-    assert capsys.readouterr().err == "jitney: simulated 2 of 9 cases\n"
+class Clock:
+    """A clock that goes on by more than half of the time between two sentences at each look."""
+
+    def __init__(self) -> None:
+        self.at = 0.0
+
+    def now(self) -> float:
+        self.at += 0.6 * plan_output.PROGRESS_S
+        return self.at
+
+
+def test_progress_is_said_now_and_then(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan_output, "usable_cores", lambda: 1)
+    monkeypatch.setattr(plan_output, "SystemClock", Clock)
+    with simulators() as pool:
+        pool.map(abs, range(4))
+
+    said = ("1 of 4", "3 of 4")
+    assert capsys.readouterr().err == "".join(f"jitney: simulated {each} cases\n" for each in said)

@@ -1,6 +1,5 @@
 """Results for people and programs: their load and cost, what to set, and doubts."""
 
-import json
 import math
 from dataclasses import replace
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import pytest
 
 from jitney.core.scheduler_settings import Policy
-from jitney_lab.bench.report import Result
+from jitney_lab.bench.report import Result, document
 from jitney_lab.bench.timing import RequestTimes
 from jitney_lab.plan.planned_load import RATE_FLAG, PlannedLoad
 from jitney_lab.plan.recommend import CurvePoint, Fleet, Recommendation
@@ -24,7 +23,7 @@ from jitney_lab.plan.search import Capacity, Figures, figures_of
 from tests.plan_for_tests import LENGTHS, QUESTION, make_cost
 
 NONE = figures_of([], 0.0, {}, 0.0)
-LOAD = PlannedLoad(traffic=LENGTHS, per_s=40.0, rate_from=RATE_FLAG, options={"trace": None})
+LOAD = PlannedLoad(LENGTHS, 40.0, RATE_FLAG, None, {"trace": None})
 FLEET = Fleet(
     settings=replace(QUESTION.settings, max_num_seqs=2),
     capacity=Capacity(most_per_s=30.0, per_s=20.0, figures=NONE),
@@ -51,9 +50,9 @@ def what_if(*rows: Replay) -> Result:
 
 def test_a_result_has_its_load_and_its_cost() -> None:
     result = result_of(plan_result(QUESTION, FOUND), QUESTION, LOAD)
+    read = document(result, 0)
     assert result.notes[0].startswith("Load: 40 requests/s, as given.")
     assert result.notes[1] == cost_note(QUESTION.cost)
-    read: dict[str, Any] = json.loads(json.dumps(result.figures, allow_nan=False))
     assert (read["rate"], read["load"]["per_s"]) == (40.0, 40.0)
     assert read["cost"]["backend"] == "made"
     assert read["max_tokens"] == "the length of each answer"
@@ -125,7 +124,7 @@ def test_changes_stand_side_by_side() -> None:
 
 def test_what_no_request_has_is_null_in_json() -> None:
     result = what_if(Replay("a", 1, figures(math.nan)), Replay("b", 1, figures(math.inf)))
-    read = json.loads(json.dumps(result.figures, allow_nan=False))
+    read = document(result, 0)
     assert [run["p95_ms"] for run in read["runs"]] == [None, None]
 
 
