@@ -59,7 +59,7 @@ def test_a_drain_is_shown_while_it_lasts() -> None:
             next(lines)
             server.service.drain()
             assert status(server) == "draining"
-            assert server.get("/page/state").json()["counts"]["running"] == 1
+            assert server.get("/page/state").json()["stats"]["active_slots"] == 1
 
 
 def test_a_backend_that_is_stuck_lost_and_back_is_shown_so() -> None:
@@ -86,4 +86,4 @@ def test_a_backend_that_is_stuck_lost_and_back_is_shown_so() -> None:
             fragile.may_return.set()
             caller.join(WAIT_S)
         wait_until(lambda: status(server) == "ok", "it did not come back")
-        assert server.get("/page/state").json()["counts"]["backend_losses"] == 1
+        assert server.get("/page/state").json()["stats"]["backend_failure_count"] == 1

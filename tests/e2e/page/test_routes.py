@@ -85,7 +85,7 @@ def test_the_state_tells_ticks_once_and_requests_when_asked(server: Running) -> 
     """Guards the page against what it has seen already."""
     server.complete("hello there", max_tokens=6)
     state = server.get("/page/state?requests=true").json()
-    assert state["counts"]["completed"] >= 1
+    assert state["stats"]["completed_requests"] >= 1
     assert state["requests"][0]["words"].endswith("it stopped at its limit of tokens.")
     assert [kind for kind, _, _ in state["requests"][0]["phases"]][-1] == "generating"
     last = state["ticks"][-1][0]
