@@ -11,7 +11,7 @@ from openai.types import completion_create_params
 from openai.types.chat import completion_create_params as chat_create_params
 
 from jitney.core.params import PARAMETERS
-from jitney.server.batches.batch_bodies import BatchBody
+from jitney.server.batches.batch_routes import BatchBody
 from jitney.server.error_object import CODES, Refusal
 from jitney.server.openai.bodies import PASSED_ON, CompletionBody, Strict
 from jitney.server.openai.chat_body import ChatBody, TokenizeBody

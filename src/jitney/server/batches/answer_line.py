@@ -14,25 +14,15 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 
+from jitney import errors
 from jitney.engine.answer import Usage
 from jitney.engine.engine import EngineState
-from jitney.errors import (
-    BackendCrashed,
-    CapacityError,
-    DeadlineExceeded,
-    Draining,
-    EngineStopped,
-    InputCrashed,
-    NoRoom,
-    QueueFull,
-)
 from jitney.server.admission.calls import Call
 from jitney.server.admission.keys import Caller
 from jitney.server.answer_call import prepare, run_work
 from jitney.server.batches import limits
-from jitney.server.batches.batch_bodies import BatchLine
 from jitney.server.batches.batch_input import InputChanged
-from jitney.server.batches.lines import parse_line
+from jitney.server.batches.lines import BatchLine, parse_line
 from jitney.server.batches.rows import LineResult, StoredBatch, StoredLine, answered_line
 from jitney.server.error_object import Refusal, refusal_for
 from jitney.server.openai.bodies import CompletionBody
@@ -137,7 +127,7 @@ class LineAnswerer:
         call.caller = Caller(None if known is None else known.key)
         try:
             if not self.is_open:
-                raise EngineStopped("Nothing more is answered here.")
+                raise errors.EngineStopped("Nothing more is answered here.")
             check = partial(self._checked_body, line, content, call)
             body, usage = await self._answer(call, check, is_suspect=is_suspect)
         except InputChanged:
@@ -178,14 +168,14 @@ class LineAnswerer:
 
     def _raise_unless_final(self, error: Exception) -> None:
         """Raise what `answer` says where the line itself is not the reason of an error."""
-        if self._service.is_stopping or isinstance(error, Draining | EngineStopped):
-            raise EngineStopped("Nothing more is answered here.") from error
-        if isinstance(error, QueueFull | InputCrashed):
+        if self._service.is_stopping or isinstance(error, errors.Draining | errors.EngineStopped):
+            raise errors.EngineStopped("Nothing more is answered here.") from error
+        if isinstance(error, errors.QueueFull | errors.InputCrashed):
             raise error
-        is_momentary = isinstance(error, NoRoom | BackendCrashed | CapacityError | MemoryError)
         was_cut = isinstance(error, Refusal) and error.code == "cancelled"
-        if (is_momentary and not isinstance(error, DeadlineExceeded)) or was_cut:
-            raise QueueFull("There is no room for the line now.", limits.LATER_S_MAX) from error
+        if was_cut or isinstance(error, errors.NoRoom | errors.BackendCrashed | MemoryError):
+            message = "There is no room for the line now."
+            raise errors.QueueFull(message, limits.LATER_S_MAX) from error
 
 
 def refused(error: Exception, batch: StoredBatch, line: StoredLine, request_id: str) -> LineResult:
