@@ -11,9 +11,11 @@ import json
 import sqlite3
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
+
+import msgspec
 
 from jitney.engine.answer import Usage
 
@@ -160,9 +162,6 @@ class LineResult:
 
 Row = TypeVar("Row", StoredFile, StoredBatch)
 
-_FILE_NAMES = tuple(each.name for each in fields(StoredFile))
-_BATCH_NAMES = tuple(each.name for each in fields(StoredBatch))
-
 _OF_FILE = ("id", "bytes", "created_at", "filename", "purpose")
 _OF_BATCH = (
     *("id", "endpoint", "model", "input_file_id", "status", "output_file_id", "error_file_id"),
@@ -188,19 +187,13 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=
 
 def file_of(row: sqlite3.Row) -> StoredFile:
     """The file in a row."""
-    values = {name: row[name] for name in _FILE_NAMES}
-    values["purpose"] = Purpose(row["purpose"])
-    return StoredFile(**values)
+    return msgspec.convert(dict(row), StoredFile)
 
 
 def batch_of(row: sqlite3.Row) -> StoredBatch:
     """The batch in a row."""
-    values = {name: row[name] for name in _BATCH_NAMES}
-    values["status"] = BatchStatus(row["status"])
-    values["outcome"] = None if row["outcome"] is None else BatchStatus(row["outcome"])
-    values["metadata"] = None if row["metadata"] is None else json.loads(row["metadata"])
-    values["errors"] = () if row["errors"] is None else tuple(json.loads(row["errors"]))
-    return StoredBatch(**values)
+    metadata, errors = json.loads(row["metadata"] or "null"), json.loads(row["errors"] or "[]")
+    return msgspec.convert(dict(row) | {"metadata": metadata, "errors": errors}, StoredBatch)
 
 
 def file_object(file: StoredFile) -> Json:
