@@ -158,7 +158,7 @@ class Stages:
             # Of this batch alone, it may be: the others go on.
             self._runner.note_input_error(batch, error)
             return False
-        self._runner.end_input_error(batch)
+        self._runner.input_errors.pop(batch.serial, None)
         return True
 
     def _check_part(self, batch: StoredBatch, now: int, store: BatchStore) -> None:

@@ -28,11 +28,7 @@ LLAMA = CallFormat(
 CALLS_MAX = 16
 """Calls that one answer is allowed when calls are enforced."""
 
-NO_PARAMETERS: dict[str, Any] = {
-    "type": "object",
-    "properties": {},
-    "additionalProperties": False,
-}
+NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 _SPACING = {"whitespace_flexible": False, "key_separator": ": ", "item_separator": ", "}
 """As models are trained to write calls. With free space, a model may write only space."""
 
