@@ -113,20 +113,6 @@ def test_a_strange_tick_number_is_refused_in_a_sentence(server: Running, after: 
     assert response.json()["error"]["param"] == "after"
 
 
-def test_metrics_equal_what_a_caller_counted(server: Running) -> None:
-    """Guards the whole way: from usage in replies to totals in Prometheus' format."""
-
-    def total(name: str) -> float:
-        lines = server.get("/metrics").text.splitlines()
-        return float(next(line.split()[-1] for line in lines if line.startswith(f"{name} ")))
-
-    before = total("jitney:completion_tokens_total"), total("jitney:prompt_tokens_total")
-    usages = [server.complete(f"prompt {at}", n=2).json()["usage"] for at in range(5)]
-    after = total("jitney:completion_tokens_total"), total("jitney:prompt_tokens_total")
-    assert after[0] - before[0] == sum(each["completion_tokens"] for each in usages)
-    assert after[1] - before[1] == sum(each["prompt_tokens"] for each in usages)
-
-
 def test_one_trace_is_made_at_a_time(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards memory: a trace is tens of megabytes, and whoever asks twice is told to wait."""
     is_making, may_end = threading.Event(), threading.Event()

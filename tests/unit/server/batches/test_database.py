@@ -54,21 +54,16 @@ def test_a_store_of_a_newer_version_is_refused(tmp_path: Path) -> None:
         Database(tmp_path)
 
 
-def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
-    """Guards other people's files."""
-    (tmp_path / NAME).write_bytes(b"not a database at all, but long enough to be looked at" * 50)
-    with pytest.raises(ConfigError, match="not a store"):
-        Database(tmp_path)
-
-
-def test_a_damaged_store_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    """Guards the start after a bad disk: no traceback, and nothing is overwritten."""
+@pytest.mark.parametrize(("kept_count", "words"), [(0, "not a store"), (100, "damaged")])
+def test_what_is_no_store_is_refused(tmp_path: Path, kept_count: int, words: str) -> None:
+    """Guards other people's files, and the start after a bad disk: no traceback, and nothing is
+    overwritten."""
     Database(tmp_path).close()
-    content = bytearray((tmp_path / NAME).read_bytes())
-    content[100:] = b"x" * (len(content) - 100)
+    content = (tmp_path / NAME).read_bytes()
+    content = content[:kept_count] + b"x" * (len(content) - kept_count)
     (tmp_path / NAME).write_bytes(content)
-    with pytest.raises(ConfigError, match="damaged"):
-        Database(tmp_path).close()
+    with pytest.raises(ConfigError, match=words):
+        Database(tmp_path)
     assert (tmp_path / NAME).read_bytes() == content
 
 
