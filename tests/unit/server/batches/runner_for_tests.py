@@ -91,16 +91,6 @@ class ScriptedAnswerer(LineAnswerer):
         return replace(result(batch, line.number), usage=ONE_TOKEN)
 
 
-class HandClock:
-    """Time passes when the test says so."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def now(self) -> float:
-        return self.seconds
-
-
 class Bench:
     """A runner and stages over a store in a folder."""
 
