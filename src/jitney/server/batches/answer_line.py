@@ -10,7 +10,7 @@ Tests: tests/e2e/batches/test_batches.py, test_bad_lines.py and test_deadly_line
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -36,8 +36,10 @@ AHEAD = 2
 """Lines that are asked for each one that can run, so that the engine never waits for the next. Only
 without live calls: those would find more lines in the engine's queue."""
 
-NO_TOKENS = Usage(prompt_count=0, completion_count=0, cached_count=0)
-
+_KINDS: Mapping[str, type[ChatBody] | type[CompletionBody]] = {
+    "/v1/chat/completions": ChatBody,
+    "/v1/completions": CompletionBody,
+}
 _REFUSED = {
     "stream": "a line has one answer; leave it out",
     "deadline_ms": "the time of a line is that of its batch; leave it out",
@@ -136,7 +138,9 @@ class LineAnswerer:
             self._raise_unless_final(error)
             return refused(error, batch, line, request_id)
         reply = answered_line(_id_of(line), 200, request_id, body, call.ignored)
-        return _result(batch, line, reply, usage, is_done=True)
+        return LineResult(
+            batch=batch.serial, number=line.number, is_done=True, reply=reply, usage=usage
+        )
 
     async def _answer(
         self, call: Call, check: Callable[[], ChatBody | CompletionBody], *, is_suspect: bool
@@ -154,11 +158,7 @@ class LineAnswerer:
         """On a worker thread: the body on a line. Raises Refusal and InputChanged."""
         found = _checked_line(line.custom_id, content, self.values_max)
         ignored = None if self._service.settings.strict else call.ignored
-        body: ChatBody | CompletionBody
-        if found.url == "/v1/chat/completions":
-            body = check_fields(dict(found.body), ChatBody, ignored)
-        else:
-            body = check_fields(dict(found.body), CompletionBody, ignored)
+        body = check_fields(dict(found.body), _KINDS[found.url], ignored)
         for name, reason in _REFUSED.items():
             if getattr(body, name):
                 message = f"{name} is not supported in a batch: {reason}."
@@ -183,15 +183,7 @@ def refused(error: Exception, batch: StoredBatch, line: StoredLine, request_id: 
     refusal = refusal_for(error, request_id)
     body = dump_json(refusal.body).encode()
     reply = answered_line(_id_of(line), refusal.status, request_id, body)
-    return _result(batch, line, reply, NO_TOKENS, is_done=False)
-
-
-def _result(
-    batch: StoredBatch, line: StoredLine, reply: bytes, usage: Usage, *, is_done: bool
-) -> LineResult:
-    return LineResult(
-        batch=batch.serial, number=line.number, is_done=is_done, reply=reply, usage=usage
-    )
+    return LineResult(batch=batch.serial, number=line.number, is_done=False, reply=reply)
 
 
 def _id_of(line: StoredLine) -> str:

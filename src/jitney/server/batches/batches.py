@@ -24,7 +24,7 @@ from jitney.server.batches.database import DiskError
 from jitney.server.batches.runner import LineRunner
 from jitney.server.batches.stages import BatchBounds, Stages, Times
 from jitney.server.batches.store import StoreThread
-from jitney.server.observe.prometheus_families import by, constants, families
+from jitney.server.observe.prometheus_families import MetricTable, by, constants, families
 from jitney.server.service import now_s
 
 _log = logging.getLogger("jitney.server.batches")
@@ -102,7 +102,7 @@ class Batches:
         if self.bounds.bytes_max is not None:
             bounds["disk_bytes_max"] = self.bounds.bytes_max
         runner, stages = self.runner, self.stages
-        gauges = {
+        gauges: MetricTable = {
             "jobs_batches": ("Batches by state.", by("status", dict(stages.counts))),
             "jobs_lines_pending": ("Lines without a result.", stages.pending_count),
             "jobs_lines_in_flight": ("Lines that are being asked.", runner.in_flight_count),

@@ -111,15 +111,10 @@ class LineCheck:
 
     def _check_rest(self, line: BatchLine, ids: set[str]) -> None:
         if line.custom_id in ids or self.is_taken(line.custom_id):
-            raise Refusal(
-                "invalid_value", "An earlier line has the same custom_id.", param="custom_id"
-            )
+            raise Refusal("invalid_value", "An earlier line has the same custom_id.")
         if self.endpoint is not None and line.url != self.endpoint:
-            raise Refusal(
-                "invalid_value",
-                f"The url is {line.url}, and the batch is for {self.endpoint}.",
-                param="url",
-            )
+            message = f"The url is {line.url}, and the batch is for {self.endpoint}."
+            raise Refusal("invalid_value", message)
 
 
 def parse_line(content: bytes, values_max: int) -> dict[str, object]:

@@ -23,6 +23,8 @@ Json = dict[str, Any]  # Any: a JSON value
 
 WINDOW = "24h"
 
+NO_TOKENS = Usage(prompt_count=0, completion_count=0, cached_count=0)
+
 LIVE = ("validating", "in_progress", "finalizing", "cancelling")
 LIVE_STATES = f"IN {LIVE}"
 """For a question in SQL."""
@@ -157,7 +159,7 @@ class LineResult:
     number: int
     is_done: bool
     reply: bytes
-    usage: Usage
+    usage: Usage = NO_TOKENS
 
 
 Row = TypeVar("Row", StoredFile, StoredBatch)

@@ -59,6 +59,7 @@ StopString = Annotated[
     str, StringConstraints(min_length=1, max_length=engine_limits.STOP_STRING_CHARACTERS_MAX)
 ]
 StopStrings = Annotated[list[StopString], most(engine_limits.STOP_STRINGS_MAX)]
+StopTokens = Annotated[list[TokenId], most(engine_limits.STOP_TOKENS_MAX)]
 BiasKey = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,10}$")]
 Bias = Annotated[float, Field(ge=-engine_limits.LOGIT_BIAS_MAX, le=engine_limits.LOGIT_BIAS_MAX)]
 Biases = Annotated[dict[BiasKey, Bias], Field(max_length=engine_limits.LOGIT_BIAS_ENTRIES_MAX)]
@@ -140,9 +141,7 @@ class SamplingFields(Strict):
     )
     logit_bias: Biases | None = note(PARAMETERS["logit_bias"].about)
     stop: StopString | StopStrings | None = note(PARAMETERS["stop"].about)
-    stop_token_ids: Annotated[list[TokenId], most(engine_limits.STOP_TOKENS_MAX)] | None = note(
-        PARAMETERS["stop_token_ids"].about
-    )
+    stop_token_ids: StopTokens | None = note(PARAMETERS["stop_token_ids"].about)
     structured_outputs: StructuredOutputs | None = note(PARAMETERS["structured_outputs"].about)
     stream: bool | None = note("Server-sent events.")
     stream_options: StreamOptions | None = note(

@@ -20,11 +20,9 @@ from jitney.server.openai.tool_calls import CallFormat, Calling
 from jitney.server.service import Service
 from jitney.text.chat_template import ChatTemplate
 
-HERMES = CallFormat(name="hermes", opening="<tool_call>", closing="</tool_call>")
-MISTRAL = CallFormat(name="mistral", opening="[TOOL_CALLS]", is_list=True, id_length=9)
-LLAMA = CallFormat(
-    name="llama3", opening="<|python_tag|>", arguments_key="parameters", is_bare=True
-)
+HERMES = CallFormat(opening="<tool_call>", closing="</tool_call>")
+MISTRAL = CallFormat(opening="[TOOL_CALLS]", is_list=True, id_length=9)
+LLAMA = CallFormat(opening="<|python_tag|>", arguments_key="parameters", is_bare=True)
 CALLS_MAX = 16
 """Calls that one answer is allowed when calls are enforced."""
 
