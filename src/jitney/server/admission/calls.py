@@ -272,8 +272,6 @@ class LiveCalls:
                 self.release(record.request_id, record.generated_tokens)
             case records.RequestRefused():
                 self.release(record.request_id)
-            case _:
-                pass
 
     def _live(self, caller: str, reply_id: str) -> Handles:
         return [each for handles in self._calls[caller, reply_id] for each in handles]

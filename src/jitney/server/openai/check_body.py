@@ -208,7 +208,7 @@ def _explained(error: ValidationError, kind: type[Strict]) -> Refusal:
     if found["type"] == "missing":
         return Refusal("missing_required_parameter", f"{param} is missing.", param=param)
     message = _message(found)
-    if found["type"] in _OBJECT_TYPES and param is not None and len(names) > 1:
+    if found["type"] in _OBJECT_TYPES and len(names) > 1:
         return Refusal("invalid_type", f"{param} must be an object.", param=param)
     if found["type"] == "string_type" and len(places) == 1:
         # A field of one form; with several forms, the place contains the form too.
@@ -216,8 +216,6 @@ def _explained(error: ValidationError, kind: type[Strict]) -> Refusal:
     is_whole = top != "response_format" or len(names) == 1
     if top in _EXPECTED and is_whole and found["type"] != "value_error":
         return Refusal("invalid_value", f"{top} must be {_EXPECTED[top]}.", param=top)
-    if param is None:
-        return Refusal("invalid_value", f"The body is wrong: {message}.")
     code = "invalid_type" if found["type"].endswith("_type") else "invalid_value"
     return Refusal(code, f"{param}: {message}.", param=param)
 
