@@ -109,11 +109,9 @@ class Place:
         spared = min(count, self._spared_bytes)
         self._spared_bytes -= spared
         if places.held_bytes + count - spared > places.bodies_bytes_max:
-            raise Refusal(
-                "too_many_bytes",
-                "The server holds as many bytes of requests as it may; try again later.",
-                headers={"connection": "close", **retry_headers(places.retry_s())},
-            )
+            message = "The server holds as many bytes of requests as it may; try again later."
+            headers = {"connection": "close", **retry_headers(places.retry_s())}
+            raise Refusal("too_many_bytes", message, headers=headers)
         places.held_bytes += count - spared
         self.held_bytes += count - spared
 

@@ -132,8 +132,6 @@ class LineAnswerer:
                 raise errors.EngineStopped("Nothing more is answered here.")
             check = partial(self._checked_body, line, content, call)
             body, usage = await self._answer(call, check, is_suspect=is_suspect)
-        except InputChanged:
-            raise
         except Exception as error:
             self._raise_unless_final(error)
             return refused(error, batch, line, request_id)
@@ -170,7 +168,7 @@ class LineAnswerer:
         """Raise what `answer` says where the line itself is not the reason of an error."""
         if self._service.is_stopping or isinstance(error, errors.Draining | errors.EngineStopped):
             raise errors.EngineStopped("Nothing more is answered here.") from error
-        if isinstance(error, errors.QueueFull | errors.InputCrashed):
+        if isinstance(error, errors.QueueFull | errors.InputCrashed | InputChanged):
             raise error
         was_cut = isinstance(error, Refusal) and error.code == "cancelled"
         if was_cut or isinstance(error, errors.NoRoom | errors.BackendCrashed | MemoryError):

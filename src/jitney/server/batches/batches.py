@@ -78,7 +78,11 @@ class Batches:
 
     async def is_there(self) -> bool:
         """Whether there is a store, open or not."""
-        return self.thread.is_open or await asyncio.to_thread(_is_there, self.thread.folder)
+        try:
+            return self.thread.is_open or await asyncio.to_thread(self.thread.folder.exists)
+        except OSError:
+            # Nobody may look.
+            return True
 
     async def stop(self) -> None:
         """Run nothing more. What has no result stays pending."""
@@ -142,11 +146,3 @@ class Batches:
             self.runner, self.stages = self._runner_and_stages()
             self.runner.done_count = before.done_count
             self.runner.failed_count = before.failed_count
-
-
-def _is_there(folder: Path) -> bool:
-    try:
-        return folder.exists()
-    except OSError:
-        # Nobody may look.
-        return True

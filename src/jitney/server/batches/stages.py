@@ -8,6 +8,7 @@ that matters: each look begins with what the store says, and a restart goes on f
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -93,11 +94,8 @@ class Stages:
                     await self._wait()
 
     async def _wait(self) -> None:
-        try:
-            async with asyncio.timeout(limits.TURN_S_MAX):
-                await self._runner.settled.wait()
-        except TimeoutError:
-            return
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._runner.settled.wait(), limits.TURN_S_MAX)
 
     async def _look(self, tasks: asyncio.TaskGroup) -> bool:
         """Do one piece of work for each batch; whether there is more to do at once."""

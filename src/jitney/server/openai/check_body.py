@@ -9,6 +9,7 @@ import difflib
 import json
 import math
 import re
+from collections import Counter
 from typing import Any, NoReturn
 
 from pydantic import ValidationError
@@ -161,11 +162,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         _refuse(f"An object in the body has more than {limits.OBJECT_KEYS_MAX} keys.")
     found = dict(pairs)
     if len(found) < len(pairs):
-        seen = set()
-        for key, _ in pairs:
-            if key in seen:
-                _refuse(f"The key {key[:80]!r} stands twice in one object of the body.")
-            seen.add(key)
+        ((key, _),) = Counter(key for key, _ in pairs).most_common(1)
+        _refuse(f"The key {key[:80]!r} stands twice in one object of the body.")
     return found
 
 

@@ -207,16 +207,9 @@ def enforced(calling: Calling, tools: list[Tool]) -> StructuredOutputsParams:
     calls = [_call_schema(form, tool, at) for at, tool in enumerate(called)]
     schema: dict[str, Any] = calls[0] if len(calls) == 1 else {"anyOf": calls}
     if form.is_list:
-        count_max = CALLS_MAX if calling.parallel else 1
-        return StructuredOutputsParams(
-            json={
-                "type": "array",
-                "items": schema,
-                "minItems": 1,
-                "maxItems": count_max,
-                "$defs": definitions,
-            }
-        )
+        counts = {"minItems": 1, "maxItems": CALLS_MAX if calling.parallel else 1}
+        listed = {"type": "array", "items": schema, **counts, "$defs": definitions}
+        return StructuredOutputsParams(json=listed)
     schema = {**schema, "$defs": definitions}
     if calling.starts_inside:
         return StructuredOutputsParams(json=schema)
