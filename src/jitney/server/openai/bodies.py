@@ -3,8 +3,8 @@
 Strict: no value is turned into another type, every range is checked, and a field that is not
 here is refused. A body defines everything about its fields: type, range, a note for the reference
 page, which fields change nothing, and which are refused or ignored by name. Sampling parameters
-come from the table in `jitney.core.params`. Pure; any thread. The only modules that know pydantic
-are this one, `chat_body` and `check_body`.
+come from the table in `jitney.core.params`. Pure; any thread. Of this room only this module,
+`chat_body` and `check_body` know pydantic.
 
 Tests: tests/unit/server/openai/test_check_body.py, tests/e2e/server/test_field_tables.py.
 """
