@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from jitney.config import ServeSettings
 from jitney.core.limits import PAUSE_S_MAX, QUEUE_SHARE, RETRY_AFTER_S_MAX, RUNNING_SHARE
 from jitney.server import limits
-from jitney.server.batches.batch_bodies import BatchBody
+from jitney.server.batches.batch_routes import BatchBody
 from jitney.server.error_object import CODES
 from jitney.server.openai.bodies import CompletionBody, SamplingFields, Strict
 from jitney.server.openai.chat_body import ChatBody, TokenizeBody

@@ -31,7 +31,6 @@ from jitney.server.batches.batches import Batches
 from jitney.server.batches.database import DiskError
 from jitney.server.batches.rows import BatchStatus, StoredBatch
 from jitney.server.batches.store import BatchStore
-from jitney.server.batches.store_folder import is_store
 from jitney.server.service import Service
 
 
@@ -97,8 +96,6 @@ def _run(
     service = Service(assembly.engine, assembly.request_factory, assembly.template, serving)
     answerer = LineAnswerer(service, has_live_calls=False)
     batches = Batches(places.folder, answerer, bounds=offline.NO_BOUNDS)
-    if not is_store(places.folder):
-        raise _gone(places)
     batches.thread.open()
     batches.thread.store.inputs[batch.input_file_id] = source
     last = batch
@@ -119,7 +116,10 @@ def _run(
             f"give the same command, or remove {places.folder} to begin again."
         ) from None
     except offline.StoreGone:
-        raise _gone(places) from None
+        raise SetupError(
+            f"{places.folder} was removed, with all results of this run; give the same command to "
+            "begin again."
+        ) from None
     except KeyboardInterrupt:
         say(f"Stopped: {_progress_text(last)} are done. The same command goes on from there.")
         raise
@@ -127,13 +127,6 @@ def _run(
         batches.close()
         service.worker_threads.close()
         service.bodies.close()
-
-
-def _gone(places: offline.RunPlaces) -> SetupError:
-    return SetupError(
-        f"{places.folder} was removed, with all results of this run; give the same command to "
-        "begin again."
-    )
 
 
 def _end(places: offline.RunPlaces, batch: StoredBatch) -> int:

@@ -8,7 +8,6 @@ Tests: tests/unit/cli/test_serve.py, tests/e2e/server/test_service.py and test_r
 
 import logging
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -24,7 +23,6 @@ from jitney.server import steering
 from jitney.server.admission.calls import Call
 from jitney.server.batches.allowances import Allowances
 from jitney.server.batches.answer_line import LineAnswerer
-from jitney.server.batches.batch_metrics import collect_batches
 from jitney.server.batches.batch_routes import make_batch_router, make_file_router
 from jitney.server.batches.batches import Batches
 from jitney.server.batches.database import DiskError, StoreTaken
@@ -229,7 +227,7 @@ def create_app(service: Service, monitor: Monitor, batches: Batches | None) -> F
     monitor.metrics.attach(service)
     if batches is not None:
         routers += [make_file_router(service, batches), make_batch_router(service, batches)]
-        monitor.metrics.attach_other(partial(collect_batches, batches))
+        monitor.metrics.attach_other(batches.collect)
     for router in routers:
         app.include_router(router)
     app.add_middleware(AnswerRoutes, routes=answers.routes)

@@ -26,63 +26,36 @@ UNAVAILABLE = "unavailable_error"
 TIMEOUT = "timeout_error"
 SERVER = "server_error"
 
-CODES = {
-    "batch_ended": (400, INVALID),
-    "context_length_exceeded": (400, INVALID),
-    "file_in_use": (400, INVALID),
-    "http_error": (400, INVALID),
-    "idempotency_key_reused": (400, INVALID),
-    "invalid_http": (400, INVALID),
-    "invalid_json": (400, INVALID),
-    "invalid_type": (400, INVALID),
-    "invalid_value": (400, INVALID),
-    "missing_required_parameter": (400, INVALID),
-    "too_many_chunks": (400, INVALID),
-    "unknown_parameter": (400, INVALID),
-    "unsupported_by_model": (400, INVALID),
-    "unsupported_parameter": (400, INVALID),
-    "invalid_api_key": (401, AUTHENTICATION),
-    "missing_api_key": (401, AUTHENTICATION),
-    "origin_not_allowed": (403, INVALID),
-    "batch_not_found": (404, INVALID),
-    "file_not_found": (404, INVALID),
-    "model_not_found": (404, INVALID),
-    "not_found": (404, INVALID),
-    "request_not_found": (404, INVALID),
-    "method_not_allowed": (405, INVALID),
-    "request_timeout": (408, INVALID),
-    "deadline_exceeded": (408, TIMEOUT),
-    "request_too_large": (413, INVALID),
-    "uri_too_long": (414, INVALID),
-    "unsupported_media_type": (415, INVALID),
-    "unknown_host": (421, INVALID),
-    "rate_limit_exceeded": (429, RATE),
-    "storage_limit": (429, RATE),
-    "too_many_batches": (429, RATE),
-    "too_many_files": (429, RATE),
-    "too_many_paused": (429, RATE),
-    "too_many_uploads": (429, RATE),
-    "trace_under_way": (429, RATE),
-    "headers_too_large": (431, INVALID),
-    "cancelled": (499, SERVER),
-    "backend_failed": (500, SERVER),
-    "engine_error": (500, SERVER),
-    "input_crashed": (500, SERVER),
-    "internal_error": (500, SERVER),
-    "setup_error": (500, SERVER),
-    "backend_crashed": (503, UNAVAILABLE),
-    "engine_stopped": (503, UNAVAILABLE),
-    "jobs_unavailable": (503, UNAVAILABLE),
-    "no_answer": (503, UNAVAILABLE),
-    "no_room": (503, UNAVAILABLE),
-    "no_slot": (503, UNAVAILABLE),
-    "shutting_down": (503, UNAVAILABLE),
-    "too_many_bodies": (503, UNAVAILABLE),
-    "too_many_bytes": (503, UNAVAILABLE),
-    "too_many_connections": (503, UNAVAILABLE),
-    "unavailable": (503, UNAVAILABLE),
-    "disk_full": (507, UNAVAILABLE),
+_CODES: Mapping[tuple[int, str], str] = {
+    (400, INVALID): (
+        "batch_ended context_length_exceeded file_in_use http_error idempotency_key_reused "
+        "invalid_http invalid_json invalid_type invalid_value missing_required_parameter "
+        "too_many_chunks unknown_parameter unsupported_by_model unsupported_parameter"
+    ),
+    (401, AUTHENTICATION): "invalid_api_key missing_api_key",
+    (403, INVALID): "origin_not_allowed",
+    (404, INVALID): "batch_not_found file_not_found model_not_found not_found request_not_found",
+    (405, INVALID): "method_not_allowed",
+    (408, INVALID): "request_timeout",
+    (408, TIMEOUT): "deadline_exceeded",
+    (413, INVALID): "request_too_large",
+    (414, INVALID): "uri_too_long",
+    (415, INVALID): "unsupported_media_type",
+    (421, INVALID): "unknown_host",
+    (429, RATE): (
+        "rate_limit_exceeded storage_limit too_many_batches too_many_files too_many_paused "
+        "too_many_uploads trace_under_way"
+    ),
+    (431, INVALID): "headers_too_large",
+    (499, SERVER): "cancelled",
+    (500, SERVER): "backend_failed engine_error input_crashed internal_error setup_error",
+    (503, UNAVAILABLE): (
+        "backend_crashed engine_stopped jobs_unavailable no_answer no_room no_slot shutting_down "
+        "too_many_bodies too_many_bytes too_many_connections unavailable"
+    ),
+    (507, UNAVAILABLE): "disk_full",
 }
+CODES = {code: kind for kind, codes in _CODES.items() for code in codes.split()}
 """The status and OpenAI's type of each code."""
 
 NO_RETRY = {"x-should-retry": "false"}

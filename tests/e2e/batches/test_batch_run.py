@@ -347,8 +347,6 @@ def test_a_store_that_is_removed_ends_the_run_in_a_sentence(
 
     monkeypatch.setattr(batch_run, "assemble", remove_and_load)
     expect_sentence(run(tmp_path), 1, "out.jsonl.jobs was removed")
-    monkeypatch.setattr(batch_run, "is_store", lambda folder: True)
-    expect_sentence(run(tmp_path), 1, "out.jsonl.jobs was removed")
     monkeypatch.undo()
     assert run(tmp_path).returncode == 0
     assert len(rows(tmp_path / "out.jsonl")) == 2

@@ -8,33 +8,30 @@ from jitney.config import ServeSettings
 from jitney.core.batch import Batch, Outcome
 from jitney.errors import BackendCrashed
 from tests.e2e.server.harness import MODEL, WAIT_S, Running, World, running, wait_until
+from tests.e2e.server.pace import BackendFront
 
 SLOW = FakeSettings(slots=32, eos_period=0, kv_tokens=8192, tick_s=0.01, sleeps=True)
 
 
-class Fragile:
+class Fragile(BackendFront):
     """A backend that stands still or falls, and comes back, when told so."""
 
     def __init__(self, backend: Any) -> None:  # Any: a backend
-        self._backend = backend
+        super().__init__(backend)
         self.may_run, self.may_return = threading.Event(), threading.Event()
         self.may_run.set()
         self.falls = False
-
-    def __getattr__(self, name: str) -> Any:  # Any: whatever the backend has
-        return getattr(self._backend, name)
 
     def execute(self, batch: Batch) -> Outcome:
         assert self.may_run.wait(WAIT_S), "nobody let it run"
         if self.falls:
             raise BackendCrashed("it fell.")
-        outcome: Outcome = self._backend.execute(batch)
-        return outcome
+        return super().execute(batch)
 
     def reset(self) -> None:
         assert self.may_return.wait(WAIT_S), "nobody let it return"
         self.falls = False
-        self._backend.reset()
+        self.backend.reset()
 
 
 def status(server: Running) -> str:
@@ -59,7 +56,7 @@ def test_a_drain_is_shown_while_it_lasts() -> None:
             next(lines)
             server.service.drain()
             assert status(server) == "draining"
-            assert server.get("/page/state").json()["counts"]["running"] == 1
+            assert server.get("/page/state").json()["stats"]["active_slots"] == 1
 
 
 def test_a_backend_that_is_stuck_lost_and_back_is_shown_so() -> None:
@@ -86,4 +83,4 @@ def test_a_backend_that_is_stuck_lost_and_back_is_shown_so() -> None:
             fragile.may_return.set()
             caller.join(WAIT_S)
         wait_until(lambda: status(server) == "ok", "it did not come back")
-        assert server.get("/page/state").json()["counts"]["backend_losses"] == 1
+        assert server.get("/page/state").json()["stats"]["backend_failure_count"] == 1

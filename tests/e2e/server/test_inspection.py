@@ -49,12 +49,16 @@ def test_metrics_may_be_switched_off(start: Start) -> None:
 
 
 def test_every_statistic_is_told_under_its_name(server: Running) -> None:
-    """Guards BatchStats and ContinuousBatchingStats over HTTP, and the rest of ours."""
+    """Guards BatchStats and ContinuousBatchingStats over HTTP, and the rest of ours; and the whole
+    way from usage in replies to totals in Prometheus' format."""
     usages = [server.complete(f"prompt {at}").json()["usage"] for at in range(3)]
     told = server.get("/stats").json()
     assert set(told) == {each.name for each in fields(Stats)}
     assert told["completed_requests"] == told["total_requests"] == 3
-    assert told["completion_tokens"] == sum(each["completion_tokens"] for each in usages)
+    metrics = server.get("/metrics").text
+    for name in ("completion_tokens", "prompt_tokens"):
+        assert told[name] == sum(each[name] for each in usages)
+        assert f"\njitney:{name}_total {told[name]:.1f}\n" in metrics
     assert told["idle_slots"] == told["slot_count"] == 8
     shares = [told[f"{kind}_share"] for kind in ("prefill", "decode", "idle")]
     assert abs(sum(shares) - 1.0) < 1e-9

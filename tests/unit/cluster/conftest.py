@@ -80,16 +80,6 @@ def _slow_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kind, "KIND", paced)
 
 
-class HandClock:
-    """A clock that the test moves."""
-
-    def __init__(self, at: float = 0.0) -> None:
-        self.at = at
-
-    def now(self) -> float:
-        return self.at
-
-
 class LocalDispatch:
     """Sends orders to replicas of this process, as a router on Ray would."""
 

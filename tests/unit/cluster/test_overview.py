@@ -15,8 +15,9 @@ from jitney_cluster import overview as module
 from jitney_cluster.overview import LOST_NAMES_MAX, LOST_S, RATE_S, FleetOverview, sums_of
 from jitney_cluster.replica_engine import SLOTS_MAX, STRETCHES_MAX, bounded
 from jitney_cluster.replica_messages import ReplicaState
+from tests.clock_for_tests import HandClock
 from tests.snapshots_for_tests import FILLED, IDLE
-from tests.unit.cluster.conftest import HandClock, make_cluster, make_request, until
+from tests.unit.cluster.conftest import make_cluster, make_request, until
 
 SETTINGS = SchedulerSettings(model_len_max=512, max_num_seqs=8)
 TRAITS = Traits(name="t", slots_max=4, kv_tokens=1000, model_len_max=512, batch_invariant=True)

@@ -25,8 +25,9 @@ from jitney.server.observe.metrics import Metrics
 from jitney.server.observe.recorder import Recorder
 from jitney_cluster.cluster_request import ClusterRequest
 from jitney_cluster.request_events import PROGRESS_S, RequestEvents
+from tests.clock_for_tests import HandClock
 from tests.snapshots_for_tests import IDLE
-from tests.unit.cluster.conftest import SLOW, HandClock, make_cluster, make_request, until
+from tests.unit.cluster.conftest import SLOW, make_cluster, make_request, until
 
 
 class Observed:

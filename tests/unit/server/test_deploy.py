@@ -13,7 +13,6 @@ from jitney.config import ServeSettings
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.engine.engine import STOP_S, Engine
 from jitney.server import limits
-from jitney.server.batches.batch_metrics import collect_batches
 from jitney.server.batches.batches import Batches
 from jitney.server.lifecycle import LAST_RESPONSES_S_MAX
 from jitney.server.observe.metric_table import replica_levels, replica_sums
@@ -49,7 +48,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
     engine = Engine(FakeBackend(FakeSettings()), SchedulerSettings(model_len_max=100))
     metrics, totals = Monitor(engine, "tiny").metrics, engine.totals()
     batches = Batches(tmp_path_factory.mktemp("jobs"), ScriptedAnswerer(answer_at_once))
-    metrics.attach_other(lambda: collect_batches(batches))
+    metrics.attach_other(batches.collect)
     metrics.attach_other(lambda: families("gauge", replica_levels((VIEW,))))
     metrics.attach_other(lambda: families("counter", replica_sums((VIEW,), totals)))
     metrics.answered("/v1/models", 429, "QueueFull")

@@ -15,19 +15,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from jitney import records
 from jitney.core.request import Request, RequestId
 from jitney.engine.answer import Answer, Usage
 from jitney.engine.handle import Handle
 from jitney.engine.served_engine import ServedEngine
 from jitney.errors import DeadlineExceeded, Draining, QueueFull
-from jitney.records import (
-    Record,
-    RequestAccepted,
-    RequestDone,
-    RequestFailed,
-    RequestRefused,
-    RequestStarted,
-)
 from jitney.server import limits
 from jitney.server.admission.keys import Caller
 from jitney.server.error_object import Refusal, retry_headers
@@ -116,11 +109,9 @@ class Place:
         spared = min(count, self._spared_bytes)
         self._spared_bytes -= spared
         if places.held_bytes + count - spared > places.bodies_bytes_max:
-            raise Refusal(
-                "too_many_bytes",
-                "The server holds as many bytes of requests as it may; try again later.",
-                headers={"connection": "close", **retry_headers(places.retry_s())},
-            )
+            message = "The server holds as many bytes of requests as it may; try again later."
+            headers = {"connection": "close", **retry_headers(places.retry_s())}
+            raise Refusal("too_many_bytes", message, headers=headers)
         places.held_bytes += count - spared
         self.held_bytes += count - spared
 
@@ -262,25 +253,23 @@ class LiveCalls:
             used_count = request.prompt_count + generated_count if has_run else 0
             request.caller.give_back_tokens(max(request.reserved_count - used_count, 0))
 
-    def take(self, record: Record) -> None:
+    def take(self, record: records.Record) -> None:
         """Engine thread: note how requests wait, and release one before its caller knows of its
         end."""
         match record:
-            case RequestAccepted():
+            case records.RequestAccepted():
                 if (request := self._requests.get(record.request_id)) is not None:
                     request.queue_position = len(self._waiting)
                 if not record.is_background:
                     self._waiting.add(record.request_id)
-            case RequestStarted():
+            case records.RequestStarted():
                 if (request := self._requests.get(record.request_id)) is not None:
                     request.waited_ms = record.waited_ms
                 self._waiting.discard(record.request_id)
-            case RequestDone() | RequestFailed():
+            case records.RequestDone() | records.RequestFailed():
                 self.release(record.request_id, record.generated_tokens)
-            case RequestRefused():
+            case records.RequestRefused():
                 self.release(record.request_id)
-            case _:
-                pass
 
     def _live(self, caller: str, reply_id: str) -> Handles:
         return [each for handles in self._calls[caller, reply_id] for each in handles]

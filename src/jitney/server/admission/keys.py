@@ -184,11 +184,8 @@ class KeyRing:
         scheme, _, secret = authorization.partition(b" ")
         secret = secret.strip()
         if scheme.lower() != b"bearer" or not secret:
-            raise Refusal(
-                "missing_api_key",
-                "A key is needed: send it as `Authorization: Bearer KEY`.",
-                headers=_CHALLENGE,
-            )
+            message = "A key is needed: send it as `Authorization: Bearer KEY`."
+            raise Refusal("missing_api_key", message, headers=_CHALLENGE)
         digest = _digest(secret[: SECRET_BYTES_MAX + 1])
         found = None
         # Compare every key, even after a match.
@@ -215,12 +212,9 @@ def share_of(key: Key, engine: SchedulerSettings, *, is_alone: bool) -> Share | 
 
 def _refuse_until(wait_s: float, what: str) -> None:
     if wait_s > 0:
-        raise Refusal(
-            "rate_limit_exceeded",
-            f"This key's {what} per minute are used up, or set aside for what it runs; "
-            f"try again in {wait_s:.1f} s.",
-            headers=retry_headers(wait_s),
-        )
+        used_up = f"This key's {what} per minute are used up, or set aside for what it runs"
+        message = f"{used_up}; try again in {wait_s:.1f} s."
+        raise Refusal("rate_limit_exceeded", message, headers=retry_headers(wait_s))
 
 
 def _digest(secret: bytes) -> bytes:

@@ -10,29 +10,19 @@ Tests: tests/e2e/batches/test_batches.py, test_bad_lines.py and test_deadly_line
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 
+from jitney import errors
 from jitney.engine.answer import Usage
 from jitney.engine.engine import EngineState
-from jitney.errors import (
-    BackendCrashed,
-    CapacityError,
-    DeadlineExceeded,
-    Draining,
-    EngineStopped,
-    InputCrashed,
-    NoRoom,
-    QueueFull,
-)
 from jitney.server.admission.calls import Call
 from jitney.server.admission.keys import Caller
 from jitney.server.answer_call import prepare, run_work
 from jitney.server.batches import limits
-from jitney.server.batches.batch_bodies import BatchLine
 from jitney.server.batches.batch_input import InputChanged
-from jitney.server.batches.lines import parse_line
+from jitney.server.batches.lines import BatchLine, parse_line
 from jitney.server.batches.rows import LineResult, StoredBatch, StoredLine, answered_line
 from jitney.server.error_object import Refusal, refusal_for
 from jitney.server.openai.bodies import CompletionBody
@@ -46,8 +36,10 @@ AHEAD = 2
 """Lines that are asked for each one that can run, so that the engine never waits for the next. Only
 without live calls: those would find more lines in the engine's queue."""
 
-NO_TOKENS = Usage(prompt_count=0, completion_count=0, cached_count=0)
-
+_KINDS: Mapping[str, type[ChatBody] | type[CompletionBody]] = {
+    "/v1/chat/completions": ChatBody,
+    "/v1/completions": CompletionBody,
+}
 _REFUSED = {
     "stream": "a line has one answer; leave it out",
     "deadline_ms": "the time of a line is that of its batch; leave it out",
@@ -137,16 +129,16 @@ class LineAnswerer:
         call.caller = Caller(None if known is None else known.key)
         try:
             if not self.is_open:
-                raise EngineStopped("Nothing more is answered here.")
+                raise errors.EngineStopped("Nothing more is answered here.")
             check = partial(self._checked_body, line, content, call)
             body, usage = await self._answer(call, check, is_suspect=is_suspect)
-        except InputChanged:
-            raise
         except Exception as error:
             self._raise_unless_final(error)
             return refused(error, batch, line, request_id)
         reply = answered_line(_id_of(line), 200, request_id, body, call.ignored)
-        return _result(batch, line, reply, usage, is_done=True)
+        return LineResult(
+            batch=batch.serial, number=line.number, is_done=True, reply=reply, usage=usage
+        )
 
     async def _answer(
         self, call: Call, check: Callable[[], ChatBody | CompletionBody], *, is_suspect: bool
@@ -164,11 +156,7 @@ class LineAnswerer:
         """On a worker thread: the body on a line. Raises Refusal and InputChanged."""
         found = _checked_line(line.custom_id, content, self.values_max)
         ignored = None if self._service.settings.strict else call.ignored
-        body: ChatBody | CompletionBody
-        if found.url == "/v1/chat/completions":
-            body = check_fields(dict(found.body), ChatBody, ignored)
-        else:
-            body = check_fields(dict(found.body), CompletionBody, ignored)
+        body = check_fields(dict(found.body), _KINDS[found.url], ignored)
         for name, reason in _REFUSED.items():
             if getattr(body, name):
                 message = f"{name} is not supported in a batch: {reason}."
@@ -178,14 +166,14 @@ class LineAnswerer:
 
     def _raise_unless_final(self, error: Exception) -> None:
         """Raise what `answer` says where the line itself is not the reason of an error."""
-        if self._service.is_stopping or isinstance(error, Draining | EngineStopped):
-            raise EngineStopped("Nothing more is answered here.") from error
-        if isinstance(error, QueueFull | InputCrashed):
+        if self._service.is_stopping or isinstance(error, errors.Draining | errors.EngineStopped):
+            raise errors.EngineStopped("Nothing more is answered here.") from error
+        if isinstance(error, errors.QueueFull | errors.InputCrashed | InputChanged):
             raise error
-        is_momentary = isinstance(error, NoRoom | BackendCrashed | CapacityError | MemoryError)
         was_cut = isinstance(error, Refusal) and error.code == "cancelled"
-        if (is_momentary and not isinstance(error, DeadlineExceeded)) or was_cut:
-            raise QueueFull("There is no room for the line now.", limits.LATER_S_MAX) from error
+        if was_cut or isinstance(error, errors.NoRoom | errors.BackendCrashed | MemoryError):
+            message = "There is no room for the line now."
+            raise errors.QueueFull(message, limits.LATER_S_MAX) from error
 
 
 def refused(error: Exception, batch: StoredBatch, line: StoredLine, request_id: str) -> LineResult:
@@ -193,15 +181,7 @@ def refused(error: Exception, batch: StoredBatch, line: StoredLine, request_id: 
     refusal = refusal_for(error, request_id)
     body = dump_json(refusal.body).encode()
     reply = answered_line(_id_of(line), refusal.status, request_id, body)
-    return _result(batch, line, reply, NO_TOKENS, is_done=False)
-
-
-def _result(
-    batch: StoredBatch, line: StoredLine, reply: bytes, usage: Usage, *, is_done: bool
-) -> LineResult:
-    return LineResult(
-        batch=batch.serial, number=line.number, is_done=is_done, reply=reply, usage=usage
-    )
+    return LineResult(batch=batch.serial, number=line.number, is_done=False, reply=reply)
 
 
 def _id_of(line: StoredLine) -> str:

@@ -8,20 +8,21 @@ Tests: tests/e2e/batches/test_batches.py, test_uploads.py and test_batch_limits.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Annotated, Any, BinaryIO, Literal, TypeVar
 
 from fastapi import APIRouter, Depends, Query, Request
+from pydantic import Field
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from jitney.errors import ConfigError, Draining
 from jitney.server.admission.calls import Call
 from jitney.server.batches import limits
-from jitney.server.batches.batch_bodies import BatchBody
 from jitney.server.batches.batches import Batches
 from jitney.server.batches.database import DiskError
+from jitney.server.batches.lines import Endpoint
 from jitney.server.batches.rows import (
     WINDOW,
     NewBatch,
@@ -34,12 +35,32 @@ from jitney.server.batches.rows import (
 from jitney.server.batches.store import BatchStore
 from jitney.server.batches.uploads import Uploads
 from jitney.server.error_object import NO_RETRY, Refusal, retry_headers
+from jitney.server.openai.bodies import Name, Strict
+from jitney.server.openai.chat_body import Metadata
 from jitney.server.openai.check_body import check_body
+from jitney.server.openai.refused_fields import RefusedField
 from jitney.server.service import Service
 
 T = TypeVar("T")
 
 _log = logging.getLogger("jitney.server.batches")
+
+
+class BatchBody(Strict):
+    """POST /v1/batches."""
+
+    refused = {  # noqa: RUF012, of the base
+        "output_expires_after": RefusedField("results stay until their file is deleted")
+    }
+
+    input_file_id: Name = Field(description="A file that was uploaded with purpose `batch`.")
+    endpoint: Endpoint = Field(
+        description="`/v1/chat/completions` or `/v1/completions`; each line has the same."
+    )
+    completion_window: Literal["24h"] = Field(
+        description="`24h`; what is not done by then is in the error file."
+    )
+    metadata: Metadata | None = Field(None, description="Up to 16 strings, kept with the batch.")
 
 
 async def _owner(request: Request) -> str:
@@ -58,10 +79,7 @@ _NO_BATCH = ("batch_not_found", "There is no batch with this id.")
 _FORM: dict[str, Any] = {  # Any: a part of the OpenAPI document
     "type": "object",
     "required": ["purpose", "file"],
-    "properties": {
-        "purpose": {"const": "batch"},
-        "file": {"type": "string", "format": "binary"},
-    },
+    "properties": {"purpose": {"const": "batch"}, "file": {"type": "string", "format": "binary"}},
 }
 
 
@@ -245,12 +263,10 @@ def _disk_refusals() -> Iterator[None]:
         raise Refusal("disk_full", message, headers=NO_RETRY) from None
 
 
-async def _pieces(file: BinaryIO) -> AsyncIterator[bytes]:
-    try:
-        while piece := await asyncio.to_thread(file.read, limits.READ_BYTES):
-            yield piece
-    finally:
-        file.close()
+def _pieces(file: BinaryIO) -> Iterator[bytes]:
+    # The framework's threads read them, one at a time.
+    with file:
+        yield from iter(partial(file.read, limits.READ_BYTES), b"")
 
 
 def _enter(service: Service, request: Request) -> str:

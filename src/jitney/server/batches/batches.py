@@ -10,7 +10,10 @@ Tests: tests/e2e/batches/test_batches.py and test_restarts.py.
 import asyncio
 import contextlib
 import logging
+from collections.abc import Iterator
 from pathlib import Path
+
+from prometheus_client.core import Metric
 
 from jitney.engine.clock import SystemClock
 from jitney.errors import ConfigError
@@ -21,6 +24,7 @@ from jitney.server.batches.database import DiskError
 from jitney.server.batches.runner import LineRunner
 from jitney.server.batches.stages import BatchBounds, Stages, Times
 from jitney.server.batches.store import StoreThread
+from jitney.server.observe.prometheus_families import MetricTable, by, constants, families
 from jitney.server.service import now_s
 
 _log = logging.getLogger("jitney.server.batches")
@@ -74,7 +78,11 @@ class Batches:
 
     async def is_there(self) -> bool:
         """Whether there is a store, open or not."""
-        return self.thread.is_open or await asyncio.to_thread(_is_there, self.thread.folder)
+        try:
+            return self.thread.is_open or await asyncio.to_thread(self.thread.folder.exists)
+        except OSError:
+            # Nobody may look.
+            return True
 
     async def stop(self) -> None:
         """Run nothing more. What has no result stays pending."""
@@ -87,6 +95,30 @@ class Batches:
     def close(self) -> None:
         """Close the store. To be called when the event loop has ended, or after `stop`."""
         self.thread.close()
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics of files and batches. Any thread; numbers only.
+
+        They are those of the last look at the store, a second ago at most: the store itself belongs
+        to its thread.
+        """
+        bounds = constants(limits)
+        if self.bounds.bytes_max is not None:
+            bounds["disk_bytes_max"] = self.bounds.bytes_max
+        runner, stages = self.runner, self.stages
+        gauges: MetricTable = {
+            "jobs_batches": ("Batches by state.", by("status", dict(stages.counts))),
+            "jobs_lines_pending": ("Lines without a result.", stages.pending_count),
+            "jobs_lines_in_flight": ("Lines that are being asked.", runner.in_flight_count),
+            "jobs_keys_used_up": (
+                "Keys whose batches wait, because their tokens of a day are used up.",
+                self.allowances.used_up_count,
+            ),
+            "jobs_limit": ("Every bound of files and batches.", by("limit", bounds)),
+        }
+        results = by("result", {"done": runner.done_count, "failed": runner.failed_count})
+        yield from families("gauge", gauges)
+        yield from families("counter", {"jobs_lines": ("Lines with a result.", results)})
 
     def _runner_and_stages(self) -> tuple[LineRunner, Stages]:
         runner = LineRunner(self.thread, self._answerer, self.allowances)
@@ -114,11 +146,3 @@ class Batches:
             self.runner, self.stages = self._runner_and_stages()
             self.runner.done_count = before.done_count
             self.runner.failed_count = before.failed_count
-
-
-def _is_there(folder: Path) -> bool:
-    try:
-        return folder.exists()
-    except OSError:
-        # Nobody may look.
-        return True

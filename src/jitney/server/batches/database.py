@@ -62,9 +62,7 @@ INSERT INTO meta VALUES ('mark', lower(hex(randomblob(16))));
 CREATE TABLE allowances (owner TEXT PRIMARY KEY, used REAL NOT NULL);
 """
 
-_UPGRADES = {
-    1: f"{_ADDED}ALTER TABLE batches ADD COLUMN passed_s REAL NOT NULL DEFAULT 0;",
-}
+_UPGRADES = {1: f"{_ADDED}ALTER TABLE batches ADD COLUMN passed_s REAL NOT NULL DEFAULT 0;"}
 """From each older version to this one."""
 
 _TABLES = f"""{_ADDED}

@@ -7,15 +7,31 @@ is skipped without being held. Bodies are checked when they are asked, by the co
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from io import BufferedReader
+from typing import Annotated, Any, Literal
+
+from pydantic import StringConstraints
 
 from jitney.server.batches import limits
-from jitney.server.batches.batch_bodies import BatchLine
 from jitney.server.batches.rows import StoredLine, refused_line
 from jitney.server.error_object import Refusal
+from jitney.server.openai.bodies import Strict
 from jitney.server.openai.check_body import check_fields, parse_object
+
+Endpoint = Literal["/v1/chat/completions", "/v1/completions"]
 
 _BOM = b"\xef\xbb\xbf"
 """Some editors put it at the beginning of a file."""
+
+
+class BatchLine(Strict):
+    """One line of an input."""
+
+    custom_id: Annotated[
+        str, StringConstraints(min_length=1, max_length=limits.CUSTOM_ID_CHARACTERS_MAX)
+    ]
+    method: Literal["POST"]
+    url: Endpoint
+    body: dict[str, Any]  # Any: a JSON value, checked when it is asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +111,10 @@ class LineCheck:
 
     def _check_rest(self, line: BatchLine, ids: set[str]) -> None:
         if line.custom_id in ids or self.is_taken(line.custom_id):
-            raise Refusal(
-                "invalid_value", "An earlier line has the same custom_id.", param="custom_id"
-            )
+            raise Refusal("invalid_value", "An earlier line has the same custom_id.")
         if self.endpoint is not None and line.url != self.endpoint:
-            raise Refusal(
-                "invalid_value",
-                f"The url is {line.url}, and the batch is for {self.endpoint}.",
-                param="url",
-            )
+            message = f"The url is {line.url}, and the batch is for {self.endpoint}."
+            raise Refusal("invalid_value", message)
 
 
 def parse_line(content: bytes, values_max: int) -> dict[str, object]:

@@ -4,8 +4,9 @@ Strict, and bounded: it holds a boundary's length and the headers of one part, n
 is not a form of RFC 7578 is refused.
 """
 
+import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from jitney.server.batches import limits
@@ -50,10 +51,7 @@ class FormReader:
         self._delimiter = b"\r\n--" + boundary
         # The first boundary has no line before it.
         self._held = bytearray(b"\r\n")
-        self._take: Callable[[list[FormEvent]], bool] = self._take_content
-        """Takes the next thing if it is complete, and returns whether there may be more."""
-        self._has_begun = False
-        self._count = 0
+        self._reading = self._read()
         self.is_over = False
         """Whether the last boundary was seen."""
 
@@ -64,54 +62,52 @@ class FormReader:
             return []
         self._held += piece
         events: list[FormEvent] = []
-        while self._take(events):
-            pass
+        while (event := next(self._reading, None)) is not None:
+            events.append(event)
         return events
 
-    def _take_content(self, events: list[FormEvent]) -> bool:
+    def _read(self) -> Iterator[FormEvent | None]:
+        """All events of the form. None waits for more of it, here and below."""
         held = self._held
-        end = held.find(self._delimiter)
-        # The end of what is held may be the beginning of a boundary.
-        count = end if end >= 0 else max(len(held) - len(self._delimiter) + 1, 0)
-        if count and not self._has_begun:
+        while len(held) < len(self._delimiter):
+            yield None
+        if not held.startswith(self._delimiter):
             raise BadForm("The form does not begin with its boundary.")
-        if count:
-            events.append(bytes(held[:count]))
-        del held[: count + (len(self._delimiter) if end >= 0 else 0)]
-        if end >= 0:
-            self._take = self._take_boundary
-        return end >= 0
+        del held[: len(self._delimiter)]
+        for count in itertools.count():
+            while len(held) < 2:
+                yield None
+            if held.startswith(b"--"):
+                self.is_over = True
+                held.clear()
+                return
+            if not held.startswith(b"\r\n"):
+                raise BadForm("A boundary of the form is followed by something else.")
+            if count == limits.FORM_FIELDS_MAX:
+                raise BadForm(f"The form has more than {limits.FORM_FIELDS_MAX} fields.")
+            del held[:2]
+            yield from self._read_field()
 
-    def _take_boundary(self, events: list[FormEvent]) -> bool:
+    def _read_field(self) -> Iterator[FormEvent | None]:
+        """The headers and the content of a field, and the boundary behind it."""
         held = self._held
-        if len(held) < 2:
-            return False
-        if held[:2] == b"--":
-            self.is_over = True
-            held.clear()
-            return False
-        if held[:2] != b"\r\n":
-            raise BadForm("A boundary of the form is followed by something else.")
-        del held[:2]
-        self._count += 1
-        if self._count > limits.FORM_FIELDS_MAX:
-            raise BadForm(f"The form has more than {limits.FORM_FIELDS_MAX} fields.")
-        self._take = self._take_headers
-        return True
-
-    def _take_headers(self, events: list[FormEvent]) -> bool:
-        held = self._held
-        end = held.find(b"\r\n\r\n", 0, limits.PART_HEADER_BYTES_MAX)
-        if end < 0:
+        while (end := held.find(b"\r\n\r\n", 0, limits.PART_HEADER_BYTES_MAX)) < 0:
             if len(held) >= limits.PART_HEADER_BYTES_MAX:
                 raise BadForm("The headers of a field are too long.")
-            return False
-        events.append(_read_headers(bytes(held[:end])))
+            yield None
+        yield _read_headers(bytes(held[:end]))
         # The empty line ends the headers; the content may be empty, and its boundary follows.
         del held[: end + 4]
-        self._has_begun = True
-        self._take = self._take_content
-        return True
+        while (end := held.find(self._delimiter)) < 0:
+            # The end of what is held may be the beginning of a boundary.
+            count = max(len(held) - len(self._delimiter) + 1, 0)
+            if count:
+                yield bytes(held[:count])
+            del held[:count]
+            yield None
+        if end:
+            yield bytes(held[:end])
+        del held[: end + len(self._delimiter)]
 
 
 def _read_headers(head: bytes) -> PartBegin:

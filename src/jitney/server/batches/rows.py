@@ -11,15 +11,19 @@ import json
 import sqlite3
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
+
+import msgspec
 
 from jitney.engine.answer import Usage
 
 Json = dict[str, Any]  # Any: a JSON value
 
 WINDOW = "24h"
+
+NO_TOKENS = Usage(prompt_count=0, completion_count=0, cached_count=0)
 
 LIVE = ("validating", "in_progress", "finalizing", "cancelling")
 LIVE_STATES = f"IN {LIVE}"
@@ -155,13 +159,10 @@ class LineResult:
     number: int
     is_done: bool
     reply: bytes
-    usage: Usage
+    usage: Usage = NO_TOKENS
 
 
 Row = TypeVar("Row", StoredFile, StoredBatch)
-
-_FILE_NAMES = tuple(each.name for each in fields(StoredFile))
-_BATCH_NAMES = tuple(each.name for each in fields(StoredBatch))
 
 _OF_FILE = ("id", "bytes", "created_at", "filename", "purpose")
 _OF_BATCH = (
@@ -188,19 +189,13 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=
 
 def file_of(row: sqlite3.Row) -> StoredFile:
     """The file in a row."""
-    values = {name: row[name] for name in _FILE_NAMES}
-    values["purpose"] = Purpose(row["purpose"])
-    return StoredFile(**values)
+    return msgspec.convert(dict(row), StoredFile)
 
 
 def batch_of(row: sqlite3.Row) -> StoredBatch:
     """The batch in a row."""
-    values = {name: row[name] for name in _BATCH_NAMES}
-    values["status"] = BatchStatus(row["status"])
-    values["outcome"] = None if row["outcome"] is None else BatchStatus(row["outcome"])
-    values["metadata"] = None if row["metadata"] is None else json.loads(row["metadata"])
-    values["errors"] = () if row["errors"] is None else tuple(json.loads(row["errors"]))
-    return StoredBatch(**values)
+    metadata, errors = json.loads(row["metadata"] or "null"), json.loads(row["errors"] or "[]")
+    return msgspec.convert(dict(row) | {"metadata": metadata, "errors": errors}, StoredBatch)
 
 
 def file_object(file: StoredFile) -> Json:

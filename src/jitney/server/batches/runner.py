@@ -116,10 +116,6 @@ class LineRunner:
             _log.warning("%s pauses until its input can be read: %s", batch.id, error)
         self.input_errors[batch.serial] = error
 
-    def end_input_error(self, batch: StoredBatch) -> None:
-        """The input of a batch was read."""
-        self.input_errors.pop(batch.serial, None)
-
     async def _fill_always(self, tasks: asyncio.TaskGroup) -> None:
         while True:
             self.may_fill.clear()
@@ -197,7 +193,7 @@ class LineRunner:
             return
         if not source.is_paused:
             # Otherwise others were read since this one was.
-            self.end_input_error(batch)
+            self.input_errors.pop(batch.serial, None)
         if result is not None:
             self._allowances.spend(batch.owner, result.usage)
             self._results.append(result)

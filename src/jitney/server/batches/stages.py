@@ -8,6 +8,7 @@ that matters: each look begins with what the store says, and a restart goes on f
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -93,11 +94,8 @@ class Stages:
                     await self._wait()
 
     async def _wait(self) -> None:
-        try:
-            async with asyncio.timeout(limits.TURN_S_MAX):
-                await self._runner.settled.wait()
-        except TimeoutError:
-            return
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._runner.settled.wait(), limits.TURN_S_MAX)
 
     async def _look(self, tasks: asyncio.TaskGroup) -> bool:
         """Do one piece of work for each batch; whether there is more to do at once."""
@@ -158,7 +156,7 @@ class Stages:
             # Of this batch alone, it may be: the others go on.
             self._runner.note_input_error(batch, error)
             return False
-        self._runner.end_input_error(batch)
+        self._runner.input_errors.pop(batch.serial, None)
         return True
 
     def _check_part(self, batch: StoredBatch, now: int, store: BatchStore) -> None:

@@ -8,7 +8,6 @@ in one process do not mix.
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
@@ -33,26 +32,24 @@ from jitney.version import version
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-LIMIT_LABELS: Mapping[str, str] = MappingProxyType(
-    {
-        "max_num_seqs": "sequences_max",
-        "max_num_batched_tokens": "batch_tokens_max",
-        "saved_limit": "saved_bytes_max",
-        "min_batch_size": "group_size_min",
-        "prefill_batch_size": "prefills_max",
-        "decode_batch_size": "decodes_max",
-        "max_num_queued_reqs": "queue_requests_max",
-        "max_num_queued_tokens": "queue_tokens_max",
-        "queue_timeout_s": "wait_s_max",
-        "request_timeout_s": "total_s_max",
-        "prefix_stride": "prefix_chunk",
-        "failures_max": "strikes_max",
-        "suspect_failures": "strikes_quarantine",
-        "calls_unsent_max": "door_requests_max",
-        "work_small_bytes": "door_small_bytes",
-        "worker_threads": "door_threads",
-    }
-)
+LIMIT_LABELS: Mapping[str, str] = {
+    "max_num_seqs": "sequences_max",
+    "max_num_batched_tokens": "batch_tokens_max",
+    "saved_limit": "saved_bytes_max",
+    "min_batch_size": "group_size_min",
+    "prefill_batch_size": "prefills_max",
+    "decode_batch_size": "decodes_max",
+    "max_num_queued_reqs": "queue_requests_max",
+    "max_num_queued_tokens": "queue_tokens_max",
+    "queue_timeout_s": "wait_s_max",
+    "request_timeout_s": "total_s_max",
+    "prefix_stride": "prefix_chunk",
+    "failures_max": "strikes_max",
+    "suspect_failures": "strikes_quarantine",
+    "calls_unsent_max": "door_requests_max",
+    "work_small_bytes": "door_small_bytes",
+    "worker_threads": "door_threads",
+}
 """Settings and constants that have another name as a label of `jitney:limit`."""
 
 

@@ -3,8 +3,8 @@
 Strict: no value is turned into another type, every range is checked, and a field that is not
 here is refused. A body defines everything about its fields: type, range, a note for the reference
 page, which fields change nothing, and which are refused or ignored by name. Sampling parameters
-come from the table in `jitney.core.params`. Pure; any thread. The only modules that know pydantic
-are this one, `chat_body` and `check_body`.
+come from the table in `jitney.core.params`. Pure; any thread. Of this room only this module,
+`chat_body` and `check_body` know pydantic.
 
 Tests: tests/unit/server/openai/test_check_body.py, tests/e2e/server/test_field_tables.py.
 """
@@ -37,10 +37,20 @@ PASSED_ON = tuple(name for name in PARAMETERS if name not in CONVERTED)
 """Sampling parameters that are the field of the same name, as it is."""
 
 
+def note(text: str) -> Any:  # Any: what pydantic makes a field from
+    """A field that may be left out, with its note for the reference page."""
+    return Field(None, description=text)
+
+
 def _counted(value: int) -> int:
     if value < 1 and value != NO_LIMIT:
         raise ValueError(f"must be at least 1, or {NO_LIMIT} for all the room there is")
     return value
+
+
+def most(count: int, least: int | None = None) -> Any:  # Any: as above
+    """The bounds of a list. Of several wrong items the first one is told."""
+    return Field(fail_fast=True, min_length=least, max_length=count)
 
 
 Tokens = Annotated[int, Field(ge=NO_LIMIT, le=engine_limits.TOKENS_MAX), AfterValidator(_counted)]
@@ -48,8 +58,11 @@ TokenId = Annotated[int, Field(ge=0, le=engine_limits.TOKENS_MAX)]
 StopString = Annotated[
     str, StringConstraints(min_length=1, max_length=engine_limits.STOP_STRING_CHARACTERS_MAX)
 ]
+StopStrings = Annotated[list[StopString], most(engine_limits.STOP_STRINGS_MAX)]
+StopTokens = Annotated[list[TokenId], most(engine_limits.STOP_TOKENS_MAX)]
 BiasKey = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,10}$")]
 Bias = Annotated[float, Field(ge=-engine_limits.LOGIT_BIAS_MAX, le=engine_limits.LOGIT_BIAS_MAX)]
+Biases = Annotated[dict[BiasKey, Bias], Field(max_length=engine_limits.LOGIT_BIAS_ENTRIES_MAX)]
 Name = Annotated[str, StringConstraints(max_length=limits.NAME_CHARACTERS_MAX)]
 RequestIdText = Annotated[
     str,
@@ -57,11 +70,10 @@ RequestIdText = Annotated[
 ]
 PriorityName = Literal["low", "normal", "high", "critical"]
 Alternatives = Annotated[int, Field(ge=0, le=engine_limits.LOGPROBS_MAX)]
-
-
-def note(text: str) -> Any:  # Any: what pydantic makes a field from
-    """A field that may be left out, with its note for the reference page."""
-    return Field(None, description=text)
+Salt = Annotated[
+    str, StringConstraints(min_length=1, max_length=engine_limits.TENANT_CHARACTERS_MAX)
+]
+TokenIds = Annotated[list[TokenId], most(limits.TOKENS_LISTED_MAX)]
 
 
 class Strict(BaseModel):
@@ -108,12 +120,7 @@ class StructuredOutputs(Strict):
 
     json_: Annotated[dict[str, Any] | str | bool | None, Field(alias="json")] = None
     regex: str | None = None
-    choice: (
-        Annotated[
-            list[str], Field(fail_fast=True, min_length=1, max_length=engine_limits.CHOICES_MAX)
-        ]
-        | None
-    ) = None
+    choice: Annotated[list[str], most(engine_limits.CHOICES_MAX, least=1)] | None = None
     grammar: str | None = None
 
 
@@ -132,21 +139,9 @@ class SamplingFields(Strict):
         ge=engine_limits.REPETITION_PENALTY_MIN,
         le=engine_limits.REPETITION_PENALTY_MAX,
     )
-    logit_bias: (
-        Annotated[dict[BiasKey, Bias], Field(max_length=engine_limits.LOGIT_BIAS_ENTRIES_MAX)]
-        | None
-    ) = note(PARAMETERS["logit_bias"].about)
-    stop: (
-        StopString
-        | Annotated[
-            list[StopString], Field(fail_fast=True, max_length=engine_limits.STOP_STRINGS_MAX)
-        ]
-        | None
-    ) = note(PARAMETERS["stop"].about)
-    stop_token_ids: (
-        Annotated[list[TokenId], Field(fail_fast=True, max_length=engine_limits.STOP_TOKENS_MAX)]
-        | None
-    ) = note(PARAMETERS["stop_token_ids"].about)
+    logit_bias: Biases | None = note(PARAMETERS["logit_bias"].about)
+    stop: StopString | StopStrings | None = note(PARAMETERS["stop"].about)
+    stop_token_ids: StopTokens | None = note(PARAMETERS["stop_token_ids"].about)
     structured_outputs: StructuredOutputs | None = note(PARAMETERS["structured_outputs"].about)
     stream: bool | None = note("Server-sent events.")
     stream_options: StreamOptions | None = note(
@@ -164,12 +159,7 @@ class SamplingFields(Strict):
         "critical. Under the policy `priority`, or one of your own, 0 to 3 are refused unless "
         "`priority_numbers` says which they are. Other policies do not look at it."
     )
-    cache_salt: (
-        Annotated[
-            str, StringConstraints(min_length=1, max_length=engine_limits.TENANT_CHARACTERS_MAX)
-        ]
-        | None
-    ) = note("Prefixes are shared only under equal salts (and keys' scopes).")
+    cache_salt: Salt | None = note("Prefixes are shared only under equal salts (and keys' scopes).")
     cache_prompt: bool | None = note(
         "False: nothing of the prompt is taken from cached prefixes, or found in them later. "
         "Default: true."
@@ -199,15 +189,12 @@ def _bounded(value: Any) -> Any:  # Any: not yet checked
     return value
 
 
-TokenIds = Annotated[list[TokenId], Field(fail_fast=True, max_length=limits.TOKENS_LISTED_MAX)]
+SomeTokenIds = Annotated[TokenIds, Field(min_length=1)]
 PromptForms = Annotated[
     str
-    | Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=limits.PROMPTS_MAX)]
-    | Annotated[TokenIds, Field(min_length=1)]
-    | Annotated[
-        list[Annotated[TokenIds, Field(min_length=1)]],
-        Field(fail_fast=True, min_length=1, max_length=limits.PROMPTS_MAX),
-    ],
+    | Annotated[list[str], most(limits.PROMPTS_MAX, least=1)]
+    | SomeTokenIds
+    | Annotated[list[SomeTokenIds], most(limits.PROMPTS_MAX, least=1)],
     BeforeValidator(_bounded),
 ]
 

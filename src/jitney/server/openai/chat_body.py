@@ -17,6 +17,7 @@ from jitney.server.openai.bodies import (
     SamplingFields,
     Strict,
     Tokens,
+    most,
     note,
 )
 from jitney.server.openai.refused_fields import IGNORED_PARTS, OF_CHAT, OF_TOKENIZE
@@ -67,13 +68,11 @@ class ChatMessage(Strict):
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[
-        str | Annotated[list[TextPart], Field(fail_fast=True, max_length=limits.PARTS_MAX)] | None,
+        str | Annotated[list[TextPart], most(limits.PARTS_MAX)] | None,
         BeforeValidator(_without_media),
     ] = None
     name: Name | None = None
-    tool_calls: (
-        Annotated[list[ToolCall], Field(fail_fast=True, max_length=limits.TOOLS_MAX)] | None
-    ) = None
+    tool_calls: Annotated[list[ToolCall], most(limits.TOOLS_MAX)] | None = None
     tool_call_id: Name | None = None
     refusal: Literal[None] = None
     audio: Literal[None] = None
@@ -172,10 +171,8 @@ Metadata = Annotated[
     ],
     Field(max_length=limits.METADATA_ENTRIES_MAX),
 ]
-Messages = Annotated[
-    list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=limits.MESSAGES_MAX)
-]
-Tools = Annotated[list[Tool], Field(fail_fast=True, max_length=limits.TOOLS_MAX)]
+Messages = Annotated[list[ChatMessage], most(limits.MESSAGES_MAX, least=1)]
+Tools = Annotated[list[Tool], most(limits.TOOLS_MAX)]
 
 
 class ChatBody(SamplingFields):

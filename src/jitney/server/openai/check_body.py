@@ -9,6 +9,7 @@ import difflib
 import json
 import math
 import re
+from collections import Counter
 from typing import Any, NoReturn
 
 from pydantic import ValidationError
@@ -161,11 +162,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         _refuse(f"An object in the body has more than {limits.OBJECT_KEYS_MAX} keys.")
     found = dict(pairs)
     if len(found) < len(pairs):
-        seen = set()
-        for key, _ in pairs:
-            if key in seen:
-                _refuse(f"The key {key[:80]!r} stands twice in one object of the body.")
-            seen.add(key)
+        ((key, _),) = Counter(key for key, _ in pairs).most_common(1)
+        _refuse(f"The key {key[:80]!r} stands twice in one object of the body.")
     return found
 
 
@@ -208,7 +206,7 @@ def _explained(error: ValidationError, kind: type[Strict]) -> Refusal:
     if found["type"] == "missing":
         return Refusal("missing_required_parameter", f"{param} is missing.", param=param)
     message = _message(found)
-    if found["type"] in _OBJECT_TYPES and param is not None and len(names) > 1:
+    if found["type"] in _OBJECT_TYPES and len(names) > 1:
         return Refusal("invalid_type", f"{param} must be an object.", param=param)
     if found["type"] == "string_type" and len(places) == 1:
         # A field of one form; with several forms, the place contains the form too.
@@ -216,8 +214,6 @@ def _explained(error: ValidationError, kind: type[Strict]) -> Refusal:
     is_whole = top != "response_format" or len(names) == 1
     if top in _EXPECTED and is_whole and found["type"] != "value_error":
         return Refusal("invalid_value", f"{top} must be {_EXPECTED[top]}.", param=top)
-    if param is None:
-        return Refusal("invalid_value", f"The body is wrong: {message}.")
     code = "invalid_type" if found["type"].endswith("_type") else "invalid_value"
     return Refusal(code, f"{param}: {message}.", param=param)
 

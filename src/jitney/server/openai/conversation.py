@@ -20,19 +20,13 @@ from jitney.server.openai.tool_calls import CallFormat, Calling
 from jitney.server.service import Service
 from jitney.text.chat_template import ChatTemplate
 
-HERMES = CallFormat(name="hermes", opening="<tool_call>", closing="</tool_call>")
-MISTRAL = CallFormat(name="mistral", opening="[TOOL_CALLS]", is_list=True, id_length=9)
-LLAMA = CallFormat(
-    name="llama3", opening="<|python_tag|>", arguments_key="parameters", is_bare=True
-)
+HERMES = CallFormat(opening="<tool_call>", closing="</tool_call>")
+MISTRAL = CallFormat(opening="[TOOL_CALLS]", is_list=True, id_length=9)
+LLAMA = CallFormat(opening="<|python_tag|>", arguments_key="parameters", is_bare=True)
 CALLS_MAX = 16
 """Calls that one answer is allowed when calls are enforced."""
 
-NO_PARAMETERS: dict[str, Any] = {
-    "type": "object",
-    "properties": {},
-    "additionalProperties": False,
-}
+NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 _SPACING = {"whitespace_flexible": False, "key_separator": ": ", "item_separator": ", "}
 """As models are trained to write calls. With free space, a model may write only space."""
 
@@ -213,16 +207,9 @@ def enforced(calling: Calling, tools: list[Tool]) -> StructuredOutputsParams:
     calls = [_call_schema(form, tool, at) for at, tool in enumerate(called)]
     schema: dict[str, Any] = calls[0] if len(calls) == 1 else {"anyOf": calls}
     if form.is_list:
-        count_max = CALLS_MAX if calling.parallel else 1
-        return StructuredOutputsParams(
-            json={
-                "type": "array",
-                "items": schema,
-                "minItems": 1,
-                "maxItems": count_max,
-                "$defs": definitions,
-            }
-        )
+        counts = {"minItems": 1, "maxItems": CALLS_MAX if calling.parallel else 1}
+        listed = {"type": "array", "items": schema, **counts, "$defs": definitions}
+        return StructuredOutputsParams(json=listed)
     schema = {**schema, "$defs": definitions}
     if calling.starts_inside:
         return StructuredOutputsParams(json=schema)

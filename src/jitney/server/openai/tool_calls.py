@@ -34,7 +34,6 @@ class CallFormat:
     `is_bare`, a call may also begin an answer without any mark.
     """
 
-    name: str
     opening: str
     closing: str = ""
     arguments_key: str = "arguments"

@@ -263,8 +263,7 @@ def _form_field(body: ChatBody, calling: Calling | None) -> str:
     names = [name for name, is_chosen in chosen.items() if is_chosen]
     if len(names) > 1:
         raise InvalidRequest(
-            f"{' and '.join(names)} each decide the form of the answer; give one of them.",
-            names[0],
+            f"{' and '.join(names)} each decide the form of the answer; give one of them.", names[0]
         )
     return names[0] if names else "structured_outputs"
 
@@ -349,9 +348,7 @@ def _check_logprob_values(
         )
 
 
-def _listed(
-    prompt: str | list[str] | list[int] | list[list[int]],
-) -> list[str | list[int]]:
+def _listed(prompt: str | list[str] | list[int] | list[list[int]]) -> list[str | list[int]]:
     """One entry for each prompt."""
     if isinstance(prompt, str):
         return [prompt]

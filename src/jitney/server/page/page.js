@@ -45,7 +45,7 @@ async function ask() {
     if (response.ok) {
       const state = await response.json();
       show(state);
-      const isBusy = state.counts.running > 0 || state.counts.waiting > 0;
+      const isBusy = state.stats.active_slots > 0 || state.stats.queued_requests > 0;
       pause = isBusy ? BUSY_MS : IDLE_MS;
     } else if (response.status !== 401) {
       showHealth("bad", `the server answers with status ${response.status}`);
@@ -70,49 +70,51 @@ function show(state) {
   last = state;
   setText(byId("model"), `${state.model} on ${state.backend}`);
   showHealth(...healthWords(state));
-  byId("health").dataset.busy = String(state.counts.running > 0);
+  byId("health").dataset.busy = String(state.stats.active_slots > 0);
   showFigures(state);
   for (const id of OF_ONE) byId(id).hidden = Boolean(state.replicas);
   for (const id of OF_SEVERAL) byId(id).hidden = !state.replicas;
   if (state.replicas) showFleet(state);
   else showEngine(state);
-  setText(byId("queue-note"), state.counts.waiting ? `${state.counts.waiting} wait` : "");
+  const waiting = state.stats.queued_requests;
+  setText(byId("queue-note"), waiting ? `${waiting} wait` : "");
   if (state.requests) showRequests(byId("requests"), state.requests, details);
   if (state.latency) showLatency(state.latency);
   draw();
 }
 
 function showEngine(state) {
-  setText(byId("batch-cost"), costWords(state.cost));
+  setText(byId("batch-cost"), costWords(state.stats));
   takeTicks(state.ticks);
   const slots = state.slots ?? [];
   const running = slots.filter((each) => each.state !== "cached");
   showSlots(byId("slots"), running);
   const cachedCount = slots.length - running.length;
   const others = cachedCount ? `, prefixes cached in ${cachedCount} more` : "";
-  setText(byId("slots-note"), `${running.length} of ${state.limits.sequences_max} run${others}`);
+  setText(byId("slots-note"), `${running.length} of ${state.stats.slot_count} run${others}`);
   showQueue(byId("queue"), state.queue ?? []);
 }
 
-function showFleet({ replicas, prefixes, moves, counts, limits }) {
+function showFleet({ replicas, prefixes, moves, stats, prefix_tokens: shown }) {
   showReplicas(byId("replicas"), replicas);
-  const gone = counts.replicas_gone ? `, ${whole(counts.replicas_gone)} gone since the start` : "";
+  const lost = stats.replicas_gone_count;
+  const gone = lost ? `, ${whole(lost)} gone since the start` : "";
   setText(byId("replicas-note"), `${replicas.length} connected${gone}`);
   showPrefixes(byId("prefixes"), prefixes, replicas);
   byId("prefixes").hidden = !prefixes.length;
   setText(byId("prefixes-note"),
-    `${prefixes.length ? "" : "none "}of ${limits.prefix_tokens} tokens or more`);
+    `${prefixes.length ? "" : "none "}of ${shown} tokens or more`);
   showMoves(byId("moves"), moves);
-  setText(byId("moves-note"), counts.moved ? `${whole(counts.moved)} in all` : "");
+  setText(byId("moves-note"), stats.moved_count ? `${whole(stats.moved_count)} in all` : "");
   const waiting = replicas.flatMap((each) =>
     (each.queue ?? []).map((one) => ({ ...one, replica: each.name })));
   showQueue(byId("queue"), waiting);
 }
 
-function healthWords({ health, counts, seen_s_ago: seen }) {
+function healthWords({ health, stats, seen_s_ago: seen }) {
   if (health.status !== "ok") return [LEVELS[health.status] ?? "bad", health.reason ?? health.status];
   if (seen > 3) return ["warn", `last seen ${seconds(seen)} ago`];
-  return ["good", counts.running ? "running" : `idle, up ${seconds(health.uptime_s)}`];
+  return ["good", stats.active_slots ? "running" : `idle, up ${seconds(stats.uptime_s)}`];
 }
 
 function showHealth(level, words) {
@@ -120,25 +122,26 @@ function showHealth(level, words) {
   setText(byId("health-words"), words);
 }
 
-function showFigures({ counts, limits, rate }) {
+function showFigures({ stats, rate }) {
   figure("f-rate", whole(rate.tokens_s), "tok/s");
   setText(byId("f-prefill"), `${whole(rate.prefill_tokens_s)} prefilled/s`);
-  figure("f-running", String(counts.running), `of ${limits.sequences_max}`);
-  setText(byId("f-waiting"), `${whole(counts.waiting)} waiting`);
-  const share = counts.kv_tokens ? (counts.kv_used - counts.kv_cached) / counts.kv_tokens : 0;
+  figure("f-running", String(stats.active_slots), `of ${stats.slot_count}`);
+  setText(byId("f-waiting"), `${whole(stats.queued_requests)} waiting`);
+  const share = stats.kv_tokens ? (stats.kv_used - stats.kv_cached) / stats.kv_tokens : 0;
   figure("f-kv", `${Math.round(share * 100)} %`, "");
-  setText(byId("f-cached"), `${whole(counts.kv_cached)} tokens cached`);
-  figure("f-done", whole(counts.completed), "done");
-  const others = [["cancelled", counts.cancelled], ["failed", counts.failed], ["refused", counts.refused]];
-  const told = others.filter(([, count]) => count).map(([name, count]) => `${whole(count)} ${name}`);
+  setText(byId("f-cached"), `${whole(stats.kv_cached)} tokens cached`);
+  figure("f-done", whole(stats.completed_requests), "done");
+  const others = ["cancelled", "failed", "refused"].filter((name) => stats[`${name}_requests`]);
+  const told = others.map((name) => `${whole(stats[`${name}_requests`])} ${name}`);
   setText(byId("f-ended"), told.join(", ") || "none failed");
-  figure("f-preempted", whole(counts.preempted), "");
-  const losses = counts.backend_losses ? `, ${whole(counts.backend_losses)} backend losses` : "";
-  setText(byId("f-evicted"), `${whole(counts.evicted)} evicted${losses}`);
+  figure("f-preempted", whole(stats.preemption_count), "");
+  const lost = stats.backend_failure_count;
+  const losses = lost ? `, ${whole(lost)} backend losses` : "";
+  setText(byId("f-evicted"), `${whole(stats.eviction_count)} evicted${losses}`);
 }
 
 // The cost of a batch of B decodes, once it is known, and how the time since the start was used.
-function costWords({ fixed_ms: fixed, sequence_ms: each, ...shares }) {
+function costWords({ fixed_cost_ms: fixed, cost_per_sequence_ms: each, ...shares }) {
   const percent = (name) => `${Math.round(shares[`${name}_share`] * 100)} % ${name}`;
   const times = `Time since the start: ${percent("prefill")}, ${percent("decode")}, ${percent("idle")}.`;
   if (fixed === null) return times;
@@ -185,7 +188,7 @@ function draw() {
       `${whole(tick.prefill)} prefill tokens in ${seconds(tick.ms / 1000)}.`);
   }
   const cached = new Set((last.slots ?? []).filter((each) => each.state === "cached").map((each) => each.slot));
-  const { kv_tokens: total, kv_used: used } = last.counts;
+  const { kv_tokens: total, kv_used: used } = last.stats;
   memoryPlaced = drawMemory(byId("memory"), last.memory ?? [], total, cached);
   const shared = (last.memory ?? []).filter((each) => each[2].length > 1);
   const saved = shared.reduce((sum, [start, end, slots]) => sum + (end - start) * (slots.length - 1), 0);

@@ -74,20 +74,16 @@ def make_page_router(service: Service, monitor: Monitor, state: PageState) -> AP
     async def page_request(request: Request, request_id: str) -> Response:
         content = state.request(_viewer_of(service, request), RequestId(request_id))
         if content is None:
-            raise Refusal(
-                "request_not_found", "The request is not known here, or not any more.", headers=LIVE
-            )
+            message = "The request is not known here, or not any more."
+            raise Refusal("request_not_found", message, headers=LIVE)
         return _json(content)
 
     @router.get("/debug/trace")
     async def debug_trace(request: Request, whole: bool = False) -> Response:
         viewer, now = _viewer_of(service, request), monitor.clock.now()
         if viewer in tracing:
-            raise Refusal(
-                "trace_under_way",
-                "A trace is already being made; try again in a moment.",
-                headers=retry_headers(1.0),
-            )
+            message = "A trace is already being made; try again in a moment."
+            raise Refusal("trace_under_way", message, headers=retry_headers(1.0))
         slices = trace_slices(monitor.recorder, now, viewer, is_whole=whole)
         tracing.add(viewer)
         return _Trace(slices, partial(tracing.discard, viewer))

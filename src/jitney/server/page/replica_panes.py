@@ -19,6 +19,12 @@ Fields = dict[str, object]
 REPLICAS_SHOWN = 32
 """So many show their slots; of all others only the figures are shown."""
 
+FIGURES = (
+    *("running_count", "slot_count", "waiting_count", "paused_count"),
+    *("cached_count", "kv_tokens", "kv_used", "kv_cached"),
+)
+"""What is shown of a snapshot, by its names there."""
+
 PREFIXES_SHOWN = 12
 MOVES_SHOWN = 20
 NAME_BYTES = 3
@@ -29,21 +35,12 @@ Holders = Mapping[str, list[SlotView]]
 
 def replica_fields(view: ReplicaView, now: float) -> Fields:
     """The figures of one replica."""
-    snapshot, detail = view.snapshot, view.detail
     return {
         "name": view.name,
-        "seen_s_ago": None if detail is None else now - detail.at,
-        "running": snapshot.running_count,
-        "slots_max": snapshot.slot_count,
-        "waiting": snapshot.waiting_count,
-        "paused": snapshot.paused_count,
-        "kv_tokens": snapshot.kv_tokens,
-        "kv_used": snapshot.kv_used,
-        "kv_cached": snapshot.kv_cached,
-        "cached_slots": snapshot.cached_count,
+        "seen_s_ago": None if view.detail is None else now - view.detail.at,
         "tokens_s": view.tokens_per_s,
         "prefill_tokens_s": view.prefill_tokens_per_s,
-        "completion_tokens": view.completion_tokens,
+        **{name: getattr(view.snapshot, name) for name in FIGURES},
     }
 
 

@@ -46,10 +46,11 @@ function updateReplica(row, each) {
   badge.hidden = each.seen_s_ago === null || each.seen_s_ago < OLD_S;
   setText(badge, `last seen ${seconds(each.seen_s_ago)} ago`);
   setText(rate, `${whole(each.tokens_s)} tok/s, ${whole(each.prefill_tokens_s)} prefilled/s`);
-  const paused = each.paused ? `, ${each.paused} paused` : "";
-  setText(figures, `${each.running} of ${each.slots_max} run, ${whole(each.waiting)} waiting${paused}`);
+  const paused = each.paused_count ? `, ${each.paused_count} paused` : "";
+  setText(figures,
+    `${each.running_count} of ${each.slot_count} run, ${whole(each.waiting_count)} waiting${paused}`);
   const cached = each.kv_cached
-    ? `, ${whole(each.kv_cached)} of them cached in ${counted(each.cached_slots, "slot")}` : "";
+    ? `, ${whole(each.kv_cached)} of them cached in ${counted(each.cached_count, "slot")}` : "";
   setText(memory, `${whole(each.kv_used)} of ${whole(each.kv_tokens)} tokens${cached}`);
   showSlots(slots, (each.slots ?? []).filter((slot) => slot.state !== "cached"));
 }

@@ -15,7 +15,6 @@ replica after the other.
 """
 
 import asyncio
-import dataclasses
 import secrets
 from collections.abc import Callable, Iterable
 from itertools import islice
@@ -27,13 +26,12 @@ from jitney.core.request import RequestId
 from jitney.core.snapshot import PREFIX_SHOWN_STRIDES, Detail, SlotState, SlotView, Waiting
 from jitney.engine.engine import EngineState
 from jitney.engine.replica_view import ReplicaView
-from jitney.engine.stats import Stats
 from jitney.records import TickRecord
 from jitney.server import limits
 from jitney.server.observe.explain import duration_text, explain, phases
 from jitney.server.observe.monitor import Monitor
 from jitney.server.observe.recorder import Viewer
-from jitney.server.observe.story import Loss, Story, figures
+from jitney.server.observe.story import Story, figures
 from jitney.server.page.replica_panes import (
     MOVES_SHOWN,
     REPLICAS_SHOWN,
@@ -92,27 +90,13 @@ class PageState:
     def _fields(
         self, detail: Detail | None, viewer: Viewer, ticks_after: int, *, wants_requests: bool
     ) -> Fields:
-        now, health = self._clock.now(), self._service.readiness()
-        stats, views = self._engine.stats(), self._engine.replica_views()
-        settings = self._engine.settings
+        now, stats, views = self._clock.now(), self._engine.stats(), self._engine.replica_views()
         fields: Fields = {
-            "at": now,
             "model": self._service.model_name,
             "backend": self._engine.backend.traits.name,
-            "health": {
-                "status": health.status,
-                "reason": health.reason,
-                "uptime_s": stats.uptime_s,
-            },
-            "limits": {
-                "sequences_max": settings.max_num_seqs,
-                "batch_tokens_max": settings.max_num_batched_tokens,
-                "queue_requests_max": settings.max_num_queued_reqs,
-                "model_len_max": settings.model_len_max,
-                "prefix_tokens": PREFIX_SHOWN_STRIDES * PREFIX_STRIDE,
-            },
-            "counts": _part(stats, "counts"),
-            "cost": _part(stats, "cost"),
+            "health": self._service.readiness(),
+            "stats": stats,
+            "prefix_tokens": PREFIX_SHOWN_STRIDES * PREFIX_STRIDE,
             "rate": self._rate(now, stats.uptime_s),
             "ticks": [_tick(each) for each in self._recorder.ticks(ticks_after, TICKS_SHOWN)],
         }
@@ -125,9 +109,7 @@ class PageState:
             stories = self._recorder.stories(STORIES_SHOWN, viewer)
             fields["requests"] = [story_fields(each, now) for each in stories]
             latencies = self._recorder.latencies()
-            fields["latency"] = {name: percentiles(latencies[name]) for name in latencies} | {
-                "count": len(latencies["whole"])
-            }
+            fields["latency"] = {name: percentiles(latencies[name]) for name in latencies}
         return fields
 
     def _seen(self, detail: Detail, slot_count: int, viewer: Viewer, now: float) -> Fields:
@@ -165,7 +147,14 @@ class PageState:
             return None
         now, arrived_at = self._clock.now(), story.accepted.arrived_at
         fields = story_fields(story, now) | _details(story)
-        fields["losses"] = [self._loss(each, story, viewer) for each in story.losses]
+        fields["losses"] = [
+            {
+                "at_s": each.at - arrived_at,
+                "reason": each.word,
+                "by": None if each.by is None else self._name(each.by, viewer),
+            }
+            for each in story.losses
+        ]
         if story.replica:
             fields["moves"] = [
                 {**move_row(each, story.id, now), "at_s": each.at - arrived_at}
@@ -274,13 +263,6 @@ class PageState:
             "reason": waiting.reason,
         }
 
-    def _loss(self, loss: Loss, story: Story, viewer: Viewer) -> Fields:
-        return {
-            "at_s": loss.at - story.accepted.arrived_at,
-            "reason": loss.word,
-            "by": None if loss.by is None else self._name(loss.by, viewer),
-        }
-
     def _name(self, request_id: RequestId, viewer: Viewer) -> RequestId | None:
         """The request's id, or None if the viewer may not read it: a caller may have chosen it."""
         return request_id if viewer.may_read(self._recorder.find(request_id)) else None
@@ -311,15 +293,6 @@ def _progress_of(story: Story, view: SlotView) -> Fields:
     }
 
 
-def _part(stats: Stats, part: str) -> Fields:
-    """The figures that belong to this part of the page, by their names there."""
-    return {
-        each.metadata[part]: getattr(stats, each.name)
-        for each in dataclasses.fields(Stats)
-        if part in each.metadata
-    }
-
-
 def story_fields(story: Story, now: float) -> Fields:
     """A request in a list: its bar and its explanation."""
     arrived_at = story.accepted.arrived_at
@@ -328,7 +301,6 @@ def story_fields(story: Story, now: float) -> Fields:
         "ago_s": now - arrived_at,
         "total_s": story.until(now) - arrived_at,
         "ending": story.ending,
-        "priority": story.accepted.priority.name.lower(),
         "words": explain(story, now),
         "phases": phases(story, now),
     }

@@ -1,7 +1,5 @@
 """Tests of `jitney.server.admission.keys`: who may call, and how often."""
 
-from dataclasses import dataclass
-
 import pytest
 
 from jitney.config import Key
@@ -12,20 +10,11 @@ from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.errors import InvalidRequest
 from jitney.server.admission.keys import Bucket, KeyRing, share_of
 from jitney.server.error_object import Refusal
+from tests.clock_for_tests import HandClock
 
 ENGINE = SchedulerSettings(
     model_len_max=100, max_num_seqs=16, max_num_queued_reqs=1024, max_num_queued_tokens=1_000_000
 )
-
-
-@dataclass
-class HandClock:
-    """Time that moves when it is told to."""
-
-    at: float = 0.0
-
-    def now(self) -> float:
-        return self.at
 
 
 def test_a_bucket_refills_at_its_rate() -> None:

@@ -8,10 +8,18 @@ import pytest
 
 from jitney.errors import Draining
 from jitney.server import limits
-from jitney.server.admission.worker_threads import FairQueue, WorkerThreads
+from jitney.server.admission.worker_threads import FairQueue, Line, WorkerThreads
 
 WORKERS = 4
 A, B = ("a", False), ("b", False)
+
+
+def filled(threads: int, share: int, line: Line, count: int) -> FairQueue[str]:
+    """A queue with so much work in a line: a0, a1 and so on."""
+    queue: FairQueue[str] = FairQueue(threads, share)
+    for number in range(count):
+        queue.add(line, f"{line[0]}{number}")
+    return queue
 
 
 def begun(queue: FairQueue[str], count: int) -> list[str]:
@@ -27,9 +35,7 @@ def begun(queue: FairQueue[str], count: int) -> list[str]:
 
 def test_a_small_one_of_another_caller_waits_for_one_turn() -> None:
     """Guards everybody else: a hundred pieces of work of one caller are one turn each."""
-    queue: FairQueue[str] = FairQueue(1, 1)
-    for number in range(100):
-        queue.add(A, f"a{number}")
+    queue = filled(1, 1, A, 100)
     queue.add(B, "b0")
     assert begun(queue, 4) == ["a0", "b0", "a1", "a2"]
     assert len(queue.waiting) == 97
@@ -37,9 +43,7 @@ def test_a_small_one_of_another_caller_waits_for_one_turn() -> None:
 
 def test_one_caller_leaves_a_worker_for_the_others() -> None:
     """Guards the first moment: what comes while one caller has much work begins at once."""
-    queue: FairQueue[str] = FairQueue(WORKERS, WORKERS - 1)
-    for number in range(10):
-        queue.add(A, f"a{number}")
+    queue = filled(WORKERS, WORKERS - 1, A, 10)
     assert [queue.begin() for _ in range(WORKERS)] == ["a0", "a1", "a2", None]
     queue.add(B, "b0")
     assert queue.begin() == "b0"
@@ -53,17 +57,13 @@ def test_one_caller_leaves_a_worker_for_the_others() -> None:
 
 def test_a_lone_caller_may_have_every_worker() -> None:
     """Guards servers without keys, where everyone is one caller."""
-    queue: FairQueue[str] = FairQueue(WORKERS, WORKERS)
-    for number in range(WORKERS + 1):
-        queue.add(("", False), f"{number}")
+    queue = filled(WORKERS, WORKERS, ("", False), WORKERS + 1)
     assert [queue.begin() for _ in range(WORKERS + 1)] == ["0", "1", "2", "3", None]
 
 
 def test_what_is_withdrawn_is_never_begun() -> None:
     """Guards the work of those who left, and the memory of those who were here."""
-    queue: FairQueue[str] = FairQueue(1, 1)
-    for number in range(3):
-        queue.add(A, f"a{number}")
+    queue = filled(1, 1, A, 3)
     queue.remove(A, "a1")
     assert begun(queue, 2) == ["a0", "a2"]
     queue.remove(A, "a2")
@@ -74,16 +74,14 @@ def test_what_is_withdrawn_is_never_begun() -> None:
 
 def test_large_work_leaves_a_worker_for_small_work() -> None:
     """Guards servers without keys: four large texts do not make a greeting wait for them."""
-    queue: FairQueue[str] = FairQueue(WORKERS, WORKERS)
-    for number in range(WORKERS):
-        queue.add(("", True), f"large {number}")
-    assert [queue.begin() for _ in range(WORKERS)] == ["large 0", "large 1", "large 2", None]
+    queue = filled(WORKERS, WORKERS, ("", True), WORKERS)
+    assert [queue.begin() for _ in range(WORKERS)] == ["0", "1", "2", None]
     for number in range(2):
         queue.add(("", False), f"small {number}")
     assert queue.begin() == "small 0"
     assert queue.begin() is None
     queue.end(("", True))
-    assert queue.begin() == "large 3", "the small ones had a turn"
+    assert queue.begin() == "3", "the small ones had a turn"
     queue.end(("", False))
     assert queue.begin() == "small 1"
 
@@ -100,9 +98,7 @@ def test_the_share_of_a_caller_counts_large_and_small_ones() -> None:
 
 def test_a_large_work_waits_for_one_of_another_caller() -> None:
     """Guards a schema that is compiled already: three of another caller were compiled before it."""
-    queue: FairQueue[str] = FairQueue(WORKERS, WORKERS - 1)
-    for number in range(3):
-        queue.add(("a", True), f"a{number}")
+    queue = filled(WORKERS, WORKERS - 1, ("a", True), 3)
     assert [queue.begin() for _ in range(2)] == ["a0", None]
     queue.add(("b", True), "b0")
     assert [queue.begin() for _ in range(2)] == ["b0", None]

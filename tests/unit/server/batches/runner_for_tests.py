@@ -1,7 +1,6 @@
 """Runners for tests: a store, a `LineRunner` and `Stages` with an answerer that does as told."""
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,14 @@ from jitney.server.batches.rows import LineResult, StoredBatch, StoredLine
 from jitney.server.batches.runner import LineRunner
 from jitney.server.batches.stages import BatchBounds, Stages, Times
 from jitney.server.batches.store import StoreThread
-from tests.unit.server.batches.store_for_tests import NOW, add_file, begun, new_batch, result
+from tests.unit.server.batches.store_for_tests import (
+    NOW,
+    add_file,
+    begun,
+    input_of,
+    new_batch,
+    result,
+)
 
 WAIT_S = 100.0
 ONE_TOKEN = Usage(prompt_count=1, completion_count=0, cached_count=0)
@@ -85,16 +91,6 @@ class ScriptedAnswerer(LineAnswerer):
         return replace(result(batch, line.number), usage=ONE_TOKEN)
 
 
-class HandClock:
-    """Time passes when the test says so."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def now(self) -> float:
-        return self.seconds
-
-
 class Bench:
     """A runner and stages over a store in a folder."""
 
@@ -128,11 +124,7 @@ class Bench:
 
     async def create(self, count: int) -> StoredBatch:
         """A batch whose input is to be checked."""
-        rows = [
-            {"custom_id": f"c{number}", "method": "POST", "url": "/v1/completions", "body": {}}
-            for number in range(count)
-        ]
-        content = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
+        content = input_of(*(f"c{number}" for number in range(count)))
         return await self.thread.call(
             lambda store: store.batches.create(new_batch(add_file(store, content)))
         )

@@ -38,6 +38,13 @@ def add_file(store: BatchStore, content: bytes, owner: str = "") -> StoredFile:
     return file
 
 
+def input_of(*custom_ids: str) -> bytes:
+    """An input with a line for each id."""
+    usual = {"method": "POST", "url": ENDPOINT, "body": {}}
+    rows = (json.dumps({"custom_id": each, **usual}) for each in custom_ids)
+    return "".join(f"{row}\n" for row in rows).encode()
+
+
 def new_batch(file: StoredFile, **fields: object) -> NewBatch:
     """What a caller asks for."""
     usual: dict[str, object] = {

@@ -12,8 +12,8 @@ from jitney.server.batches import limits
 from jitney.server.batches.allowances import DAY_S, Allowances
 from jitney.server.batches.database import NAME
 from jitney.server.batches.store import BatchStore
+from tests.clock_for_tests import HandClock
 from tests.unit.server.batches.conftest import OpenBench
-from tests.unit.server.batches.runner_for_tests import HandClock
 from tests.unit.server.batches.store_for_tests import begun, result
 
 VERSION_1 = Path(__file__).with_name("version_1.sql")
@@ -46,12 +46,12 @@ def test_what_was_used_comes_back_evenly_and_not_twice() -> None:
     counted = allowances(clock, a=100)
     spend(counted, "a", 150)
     assert not counted.has_left("a")
-    clock.seconds = 0.5 * DAY_S
+    clock.at = 0.5 * DAY_S
     assert counted.used() == {"a": 100.0}
     assert (counted.has_left("a"), counted.used_up_count) == (False, 1)
-    clock.seconds = 0.51 * DAY_S
+    clock.at = 0.51 * DAY_S
     assert (counted.has_left("a"), counted.used_up_count) == (True, 0)
-    clock.seconds = 30 * DAY_S
+    clock.at = 30 * DAY_S
     assert counted.used() == {"a": 0.0}
     spend(counted, "a", 100)
     assert not counted.has_left("a"), "a month without work gives a day's worth"
@@ -75,10 +75,10 @@ def test_the_wait_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
             spend(counted, "a", 100)
             assert not counted.has_left("a")
             # Until a line may begin, and no longer.
-            clock.seconds += DAY_S * (counted.used()["a"] - 99) / 100
+            clock.at += DAY_S * (counted.used()["a"] - 99) / 100
             assert counted.has_left("a")
         assert len(caplog.messages) == 1
-        clock.seconds += DAY_S
+        clock.at += DAY_S
         assert counted.has_left("a")
         spend(counted, "a", 100)
         assert not counted.has_left("a")
@@ -109,9 +109,9 @@ async def test_what_comes_back_is_noted_without_a_line(
     async def is_noted(used: dict[str, float]) -> bool:
         return rows(tmp_path) == used
 
-    clock.seconds += 0.1 * DAY_S
+    clock.at += 0.1 * DAY_S
     await bench.run_until(lambda: is_noted({"a": 20.0}))
-    clock.seconds += DAY_S
+    clock.at += DAY_S
     await bench.run_until(lambda: is_noted({}))
     bench.thread.close()
     assert stored(tmp_path) == {}

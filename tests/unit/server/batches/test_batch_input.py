@@ -1,22 +1,10 @@
-"""Tests of `HeldInput`: an input that is replaced, touched or edited while it is read."""
+"""Tests of `HeldInput`: an input that is touched or edited while it is read."""
 
 from pathlib import Path
 
 import pytest
 
 from jitney.server.batches.batch_input import HeldInput, InputChanged
-
-
-def test_another_file_of_the_same_name_changes_nothing(tmp_path: Path) -> None:
-    """Guards a run against an editor that saves: the lines are those of the start."""
-    path = tmp_path / "in.jsonl"
-    path.write_bytes(b"first\n")
-    held = HeldInput(path)
-    (tmp_path / "new").write_bytes(b"other\n")
-    (tmp_path / "new").replace(path)
-    held.check()
-    assert held.reader().read() == b"first\n"
-    held.close()
 
 
 def test_a_new_date_is_no_edit_and_an_edit_is_found(tmp_path: Path) -> None:

@@ -40,19 +40,6 @@ def test_each_line_is_in_one_of_the_files_in_order(store: BatchStore) -> None:
     assert files_in(store) - before == {output.id, errors.id}
 
 
-def test_a_file_without_lines_is_not_made(store: BatchStore) -> None:
-    """Guards callers: an id is of a file that has something in it."""
-    batch = begun(store, 2)
-    store.batches.settle([result(batch, 1), result(batch, 2)])
-    store.batches.finalize(batch.serial, NOW, BatchStatus.COMPLETED)
-    files = OutputFiles(store.content, store.batches.get(batch.serial))
-    files.add(store.batches.written_lines(batch.serial, 0))
-    files.sync()
-    output, errors = files.records(NOW)
-    assert output is not None
-    assert errors is None
-
-
 def test_what_is_discarded_leaves_nothing(store: BatchStore) -> None:
     """Guards the disk when it is full: a second try begins with the room of the first."""
     batch = expired(store)

@@ -1,47 +1,17 @@
-"""Tests of `batches.database`: who owns a store, which version made it, and a full disk."""
+"""Tests of `batches.database`: which version made a store, and a full disk.
+
+That one process owns it is proven by tests/e2e/batches/test_restarts.py.
+"""
 
 import errno
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from jitney.errors import ConfigError
 from jitney.server.batches import database as database_module
-from jitney.server.batches.database import (
-    NAME,
-    VERSION,
-    Database,
-    DiskError,
-    StoreTaken,
-    disk_errors,
-)
-
-HOLDER = """
-import sys
-from pathlib import Path
-from jitney.server.batches.database import Database
-held = Database(Path(sys.argv[1]))
-print("held", flush=True)
-sys.stdin.read()
-"""
-
-
-def test_one_process_owns_a_store(tmp_path: Path) -> None:
-    """Guards results: two runners of one store would each run every line."""
-    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-        try:
-            assert other.stdout is not None
-            assert other.stdout.readline() == b"held\n"
-            with pytest.raises(StoreTaken, match="Another process"):
-                Database(tmp_path)
-        finally:
-            other.kill()
-    # The lock ended with its process.
-    Database(tmp_path).close()
+from jitney.server.batches.database import NAME, VERSION, Database, DiskError, disk_errors
 
 
 def test_a_store_of_a_newer_version_is_refused(tmp_path: Path) -> None:
@@ -54,21 +24,16 @@ def test_a_store_of_a_newer_version_is_refused(tmp_path: Path) -> None:
         Database(tmp_path)
 
 
-def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
-    """Guards other people's files."""
-    (tmp_path / NAME).write_bytes(b"not a database at all, but long enough to be looked at" * 50)
-    with pytest.raises(ConfigError, match="not a store"):
-        Database(tmp_path)
-
-
-def test_a_damaged_store_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    """Guards the start after a bad disk: no traceback, and nothing is overwritten."""
+@pytest.mark.parametrize(("kept_count", "words"), [(0, "not a store"), (100, "damaged")])
+def test_what_is_no_store_is_refused(tmp_path: Path, kept_count: int, words: str) -> None:
+    """Guards other people's files, and the start after a bad disk: no traceback, and nothing is
+    overwritten."""
     Database(tmp_path).close()
-    content = bytearray((tmp_path / NAME).read_bytes())
-    content[100:] = b"x" * (len(content) - 100)
+    content = (tmp_path / NAME).read_bytes()
+    content = content[:kept_count] + b"x" * (len(content) - kept_count)
     (tmp_path / NAME).write_bytes(content)
-    with pytest.raises(ConfigError, match="damaged"):
-        Database(tmp_path).close()
+    with pytest.raises(ConfigError, match=words):
+        Database(tmp_path)
     assert (tmp_path / NAME).read_bytes() == content
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from jitney.server.batches import limits
 from jitney.server.batches.lines import CheckedPart, LineCheck, read_lines_of
+from tests.unit.server.batches.store_for_tests import input_of
 
 LONGEST = 50
 
@@ -45,11 +46,7 @@ def test_every_byte_is_on_one_line(content: bytes) -> None:
 
 
 def written(path: Path, *names: str) -> Path:
-    rows = [
-        json.dumps({"custom_id": name, "method": "POST", "url": "/v1/completions", "body": {}})
-        for name in names
-    ]
-    path.write_text("".join(f"{row}\n" for row in rows))
+    path.write_bytes(input_of(*names))
     return path
 
 

@@ -9,8 +9,9 @@ from jitney.server.batches import limits
 from jitney.server.batches.content_files import OutputFiles
 from jitney.server.batches.rows import BatchStatus, StoredBatch
 from jitney.server.batches.stages import BatchBounds, Times
+from tests.clock_for_tests import HandClock
 from tests.unit.server.batches.conftest import OpenBench
-from tests.unit.server.batches.runner_for_tests import WAIT_S, HandClock
+from tests.unit.server.batches.runner_for_tests import WAIT_S
 from tests.unit.server.batches.store_for_tests import NOW
 
 pytestmark = pytest.mark.anyio
@@ -101,15 +102,15 @@ async def test_time_is_counted_by_a_clock_that_only_grows(open_bench: OpenBench)
         bench.answerer.is_open = False
         if not batches:
             batches.append(await bench.create(5))
-        until = clock.seconds + passed_s
+        until = clock.at + passed_s
 
         async def is_noted() -> bool:
-            if bench.stages.counts and clock.seconds < until:
+            if bench.stages.counts and clock.at < until:
                 # It has looked at the batches before.
-                clock.seconds = until
+                clock.at = until
                 wall[0] += 90_000
             now = await bench.now(batches[0])
-            is_counted = now.passed_s >= clock.seconds >= until
+            is_counted = now.passed_s >= clock.at >= until
             # Ended, not ending: a stop meanwhile leaves open what a thread is about to write.
             return is_counted and ends != now.status.is_live
 
@@ -144,7 +145,7 @@ async def test_time_before_the_store_was_had_is_no_time_of_its_batches(
     clock = HandClock()
     bench = open_bench(times=Times(clock, lambda: NOW))
     batch = await bench.create(5)
-    clock.seconds += 90_000
+    clock.at += 90_000
     assert (await bench.move_to_end(batch)).status is BatchStatus.COMPLETED
 
 

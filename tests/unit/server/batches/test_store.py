@@ -1,13 +1,11 @@
 """Tests of `batches.store` and its tables: owners, moves between states, counts, results."""
 
-import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
 from jitney.server.batches import limits
-from jitney.server.batches.database import NAME
 from jitney.server.batches.rows import BatchStatus, StoredBatch, StoredLine
 from jitney.server.batches.store import BatchStore
 from jitney.server.error_object import Refusal
@@ -129,11 +127,7 @@ def test_live_batches_are_bounded_and_old_ones_forgotten(
 
 
 def _is_swept(store: BatchStore, batch: StoredBatch) -> bool:
-    with sqlite3.connect(store.folder / NAME) as connection:
-        row = connection.execute(
-            "SELECT is_swept FROM batches WHERE serial = ?", (batch.serial,)
-        ).fetchone()
-    connection.close()
+    row = store._database.row("SELECT is_swept FROM batches WHERE serial = ?", batch.serial)
     return row is None or bool(row[0])
 
 

@@ -79,61 +79,42 @@ def test_a_hard_life_is_told_in_full() -> None:
     )
 
 
+DISPLACED = Loss(101.0, 0, PreemptReason.DISPLACED, RequestId("b"), Priority.CRITICAL)
+SAVED = Loss(101.0, 0, PreemptReason.SAVED)
+LOST = Loss(101.0, 0, None)
+
+
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("words", "changes"),
     [
-        pytest.param(
-            {
-                "preempted_count": 1,
-                "losses": [
-                    Loss(101.0, 0, PreemptReason.DISPLACED, RequestId("b"), Priority.CRITICAL)
-                ],
-            },
+        (
             "preempted once (displaced by a request of critical priority)",
-            id="displaced",
+            {"preempted_count": 1, "losses": [DISPLACED]},
         ),
-        pytest.param(
-            {
-                "preempted_count": 2,
-                "losses": [
-                    Loss(101.0, 0, PreemptReason.SAVED),
-                    Loss(101.5, 0, PreemptReason.SAVED),
-                ],
-            },
+        (
             "preempted twice (memory ran out; its own was saved and restored)",
-            id="saved",
+            {"preempted_count": 2, "losses": [SAVED, SAVED]},
         ),
-        pytest.param(
-            {"failure_count": 1, "recomputed_tokens": 9, "losses": [Loss(101.0, 0, None)]},
+        (
             "interrupted once by a failure of the backend (recomputed 9 tokens)",
-            id="backend lost",
+            {"failure_count": 1, "recomputed_tokens": 9, "losses": [LOST]},
         ),
-        pytest.param(
-            {"gap": Gap(0.5, 0, 0, 1, lost_slot=True)},
+        (
             "the slowest gap was 500 ms while it had no slot",
-            id="gap without a slot",
+            {"gap": Gap(0.5, 0, 0, 1, lost_slot=True)},
         ),
-        pytest.param(
-            {"gap": Gap(0.5, 0, 0, 7, lost_slot=False)},
+        (
             "the slowest gap was 500 ms in a batch of 7",
-            id="gap in a batch",
+            {"gap": Gap(0.5, 0, 0, 7, lost_slot=False)},
         ),
-        pytest.param({"ending": "length"}, "it stopped at its limit of tokens.", id="length"),
-        pytest.param({"ending": "abort"}, "it was cancelled.", id="cancelled"),
-        pytest.param(
-            {"ending": "error", "message": "The backend broke."},
-            "it failed: The backend broke.",
-            id="failed",
-        ),
-        pytest.param({"completions": 3}, "generated 31 tokens in 3 completions", id="several"),
-        pytest.param(
-            {"started_at": 100.2, "running_before": 1},
-            "Queued 200 ms beside 1 running request",
-            id="no slot",
-        ),
+        ("it stopped at its limit of tokens.", {"ending": "length"}),
+        ("it was cancelled.", {"ending": "abort"}),
+        ("it failed: The backend broke.", {"ending": "error", "message": "The backend broke."}),
+        ("generated 31 tokens in 3 completions", {"completions": 3}),
+        ("Queued 200 ms beside 1 running request", {"started_at": 100.2, "running_before": 1}),
     ],
 )
-def test_each_cause_has_its_words(changes: dict[str, object], words: str) -> None:
+def test_each_cause_has_its_words(words: str, changes: dict[str, object]) -> None:
     """Guards against causes that are recorded and never told."""
     assert words in explain(story(**changes), 200.0)
 

@@ -72,34 +72,31 @@ LLAMACPP = {
 
 LIMITS = """
     accept_s_max accepts_per_round address_bytes_max batch_factor batch_factor_min batch_first_s
-    batch_s_max batch_s_min batch_token_s batch_tokens_max block_tokens bodies_bytes_min
-    bodies_max bodies_read_max body_bytes_min body_bytes_per_token body_bytes_spared body_s_max
+    batch_s_max batch_s_min batch_token_s batch_tokens_max block_tokens bodies_bytes_min bodies_max
+    bodies_read_max body_bytes_min body_bytes_per_token body_bytes_spared body_s_max
     body_unread_bytes_max caller_id_characters_max choices_max chunk_bytes_usual
-    chunk_line_bytes_max chunks_max chunks_per_piece chunks_per_step completions_max
-    connections_max constraint_again_s_max constraint_characters_max
-    constraint_compile_bytes_max constraint_compile_s_max constraint_extra_s_max
-    constraint_token_s_max constraints_lost_s_max containers_max copied_tokens_max
-    deadline_grace_s deadline_ms_max decode_slice depth_max door_requests_max door_small_bytes
-    door_threads files_kept give_up_attempts give_up_s group_size_min head_bytes_usual
-    header_bytes_max header_bytes_per_step header_commas_max header_s_max headers_max
-    headers_wait_s inline_bytes_max inline_values_max keep_alive_s kv_tokens linger_s_max
-    log_bytes_max log_end_s_max logit_bias_entries_max logit_bias_max logprob_values_max
-    logprobs_max messages_max metadata_entries_max metadata_key_characters_max
+    chunk_line_bytes_max chunks_max chunks_per_piece chunks_per_step completions_max connections_max
+    constraint_again_s_max constraint_characters_max constraint_compile_bytes_max
+    constraint_compile_s_max constraint_extra_s_max constraint_token_s_max constraints_lost_s_max
+    containers_max copied_tokens_max deadline_grace_s deadline_ms_max decode_slice depth_max
+    door_requests_max door_small_bytes door_threads files_kept give_up_attempts give_up_s
+    group_size_min head_bytes_usual header_bytes_max header_bytes_per_step header_commas_max
+    header_s_max headers_max headers_wait_s inline_bytes_max inline_values_max keep_alive_s
+    kv_tokens linger_s_max log_bytes_max log_end_s_max logit_bias_entries_max logit_bias_max
+    logprob_values_max logprobs_max messages_max metadata_entries_max metadata_key_characters_max
     metadata_value_characters_max method_characters_max model_len_max name_characters_max
     object_keys_max overtake_s page_text_characters parts_max pause_s_max paused_max penalty_max
     piece_bytes_max ping_s prefill_chunk prefix_chunk prefix_wait_min prompt_characters_max
-    prompts_max
-    queue_requests_max queue_share queue_tokens_max reads_bytes_max regex_characters_max
+    prompts_max queue_requests_max queue_share queue_tokens_max reads_bytes_max regex_characters_max
     repetition_penalty_max repetition_penalty_min request_id_characters_max reset_s_max
     rest_bytes_max retry_after_s_max running_share saved_bytes_max scored_span_max seed_max
-    sequences_max slice_characters slice_texts slots stall_s_target steps_per_end
-    steps_per_request steps_per_round steps_per_share stop_string_characters_max
-    stop_strings_max stop_tokens_max strikes_max strikes_quarantine temperature_max
-    template_bytes_max template_characters_max template_compile_s_max template_quick_s
-    template_s_max template_wait_s_max tenant_characters_max tokens_listed_max
-    tokens_max tools_max top_k_max trace_events trace_requests trace_s_max trace_slice_events
-    trailer_bytes_max unread_bytes_max unread_s_max unsent_bytes_max unwritten_bytes_max
-    value_bytes_usual values_max wait_s watermark
+    sequences_max slice_characters slice_texts slots stall_s_target steps_per_end steps_per_request
+    steps_per_round steps_per_share stop_string_characters_max stop_strings_max stop_tokens_max
+    strikes_max strikes_quarantine temperature_max template_bytes_max template_characters_max
+    template_compile_s_max template_quick_s template_s_max template_wait_s_max tenant_characters_max
+    tokens_listed_max tokens_max tools_max top_k_max trace_events trace_requests trace_s_max
+    trace_slice_events trailer_bytes_max unread_bytes_max unread_s_max unsent_bytes_max
+    unwritten_bytes_max value_bytes_usual values_max wait_s watermark
 """
 """The labels of `jitney:limit` without a service."""
 

@@ -51,7 +51,7 @@ def test_only_so_many_prefixes_are_told() -> None:
 def test_a_replica_that_was_never_seen_has_figures_and_no_age() -> None:
     fields = replica_fields(VIEW, 10.0)
     assert fields["seen_s_ago"] is None
-    assert (fields["running"], fields["slots_max"], fields["kv_used"]) == (2, 4, 60)
+    assert (fields["running_count"], fields["slot_count"], fields["kv_used"]) == (2, 4, 60)
     assert replica_fields(holding("a"), 10.0)["seen_s_ago"] == 7.0
 
 

@@ -18,24 +18,19 @@ from jitney.server.observe.monitor import Monitor
 from jitney.server.observe.recorder import EVERYONE
 from jitney.server.page.state import TAIL_CHARACTERS, PageState
 from jitney.server.service import Service
+from tests.clock_for_tests import HandClock
 from tests.unit.server.observe.records_for_tests import accepted
 
 PAGES = 20
 
 
-class Still:
-    """A clock that stands: what was seen stays fresh."""
-
-    def now(self) -> float:
-        return 0.0
-
-
 def page_and_engine() -> tuple[PageState, Engine]:
+    """The clock stands, so what was seen stays fresh."""
     backend = FakeBackend(FakeSettings())
     engine = Engine(backend, SchedulerSettings(model_len_max=100, max_num_seqs=4))
     request_factory = RequestFactory(backend, 100, lambda: 0)
     service = Service(engine, request_factory, None, ServeSettings(served_model_name=("tiny",)))
-    return PageState(service, Monitor(engine, "tiny", clock=Still())), engine
+    return PageState(service, Monitor(engine, "tiny", clock=HandClock())), engine
 
 
 def page_of_ended_engine() -> PageState:
