@@ -241,6 +241,11 @@ class ReplicaEngine:
         await asyncio.to_thread(self._assembly.close, 0.0)
         for connection in self._connected():
             connection.close()
+        # Some may still be made; an ingress that does not answer must not outlive this.
+        connecting = [each for each in self._connections.values() if not each.done()]
+        for each in connecting:
+            each.cancel()
+        await asyncio.gather(*connecting, return_exceptions=True)
 
     def _take_record(self, record: Record) -> None:
         """Engine thread."""

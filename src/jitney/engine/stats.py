@@ -38,9 +38,9 @@ def rate(count: float, amount: float) -> float:
 
 
 # Any: a field of any type
-def _read(read: Callable[["Statistics"], object], **places: str) -> Any:
-    """A field whose value is read from the sums. `places` are its names on the page, by part."""
-    return field(metadata={"read": read, **places})
+def _read(read: Callable[["Statistics"], object]) -> Any:
+    """A field whose value is read from the sums."""
+    return field(metadata={"read": read})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class Stats:
     An average is 0 before its first request.
     """
 
-    total_requests: int = _read(lambda sums: sums.accepted, counts="accepted")
+    total_requests: int = _read(lambda sums: sums.accepted)
     """Requests that were accepted."""
     total_batches: int = _read(lambda sums: sums.batches)
     """Forward passes."""
@@ -65,7 +65,7 @@ class Stats:
     """Completed requests per second of busy time."""
     tokens_per_second: float = _read(lambda sums: rate(sums.completion_tokens, sums.busy_s))
     """Sampled tokens per second of busy time."""
-    current_queue_size: int = _read(lambda sums: sums.snapshot.waiting_count, counts="waiting")
+    current_queue_size: int = _read(lambda sums: sums.snapshot.waiting_count)
     """Waiting sequences, also preempted ones."""
     peak_queue_size: int = _read(lambda sums: sums.queue_peak)
     """The most that waited at once."""
@@ -74,7 +74,7 @@ class Stats:
     error_count: int = _read(lambda sums: sums.ended["error"])
     """Requests that failed for any other reason; the rest of `failed_requests`."""
 
-    completed_requests: int = _read(lambda sums: sums.completed, counts="completed")
+    completed_requests: int = _read(lambda sums: sums.completed)
     """Requests that were answered in full."""
     queued_requests: int = _read(lambda sums: sums.snapshot.waiting_count)
     """The same as `current_queue_size`."""
@@ -85,13 +85,11 @@ class Stats:
     )
     """Share of the time since the start in forward passes, on any device."""
 
-    cancelled_requests: int = _read(lambda sums: sums.ended["abort"], counts="cancelled")
+    cancelled_requests: int = _read(lambda sums: sums.ended["abort"])
     """Requests that their callers cancelled."""
-    failed_requests: int = _read(
-        lambda sums: sums.ended["deadline"] + sums.ended["error"], counts="failed"
-    )
+    failed_requests: int = _read(lambda sums: sums.ended["deadline"] + sums.ended["error"])
     """Requests that ended with an error."""
-    refused_requests: int = _read(lambda sums: sums.refused.total(), counts="refused")
+    refused_requests: int = _read(lambda sums: sums.refused.total())
     """Requests that were not accepted; not part of `total_requests`."""
     live_requests: int = _read(lambda sums: sums.unfinished_count)
     """Requests that were accepted and have not ended."""
@@ -99,53 +97,52 @@ class Stats:
     """Sequences that may run at once: `max_num_seqs`."""
     paused_requests: int = _read(lambda sums: sums.snapshot.paused_count)
     """Sequences that their callers paused; not in the queue."""
-    active_slots: int = _read(lambda sums: sums.snapshot.running_count, counts="running")
+    active_slots: int = _read(lambda sums: sums.snapshot.running_count)
     """Sequences that run."""
     idle_slots: int = _read(lambda sums: sums.snapshot.slot_count - sums.snapshot.running_count)
     """Sequences that could run beside them: `slot_count` less `active_slots`."""
     cached_slots: int = _read(lambda sums: sums.snapshot.cached_count)
     """Cached prefixes beside the running sequences, each in its own slot."""
-    prompt_tokens: int = _read(lambda sums: sums.prompt_tokens, counts="prompt_tokens")
+    prompt_tokens: int = _read(lambda sums: sums.prompt_tokens)
     """Prompt tokens of accepted requests."""
     computed_prompt_tokens: int = _read(lambda sums: sums.prefill_tokens)
     """Positions computed by prefill, also those computed again after a preemption."""
-    cached_tokens: int = _read(lambda sums: sums.cached_tokens, counts="cached_tokens")
+    cached_tokens: int = _read(lambda sums: sums.cached_tokens)
     """Prompt tokens that were found in the cache when their request started."""
-    completion_tokens: int = _read(lambda sums: sums.completion_tokens, counts="completion_tokens")
+    completion_tokens: int = _read(lambda sums: sums.completion_tokens)
     """Tokens that were made."""
-    preemption_count: int = _read(lambda sums: sums.preempted_count, counts="preempted")
+    preemption_count: int = _read(lambda sums: sums.preempted_count)
     """How often a sequence lost its slot to another, for memory or by class."""
-    eviction_count: int = _read(lambda sums: sums.evicted, counts="evicted")
+    eviction_count: int = _read(lambda sums: sums.evicted)
     """Cached prefixes that were evicted to make room."""
-    backend_failure_count: int = _read(lambda sums: sums.backend_losses, counts="backend_losses")
+    backend_failure_count: int = _read(lambda sums: sums.backend_losses)
     """Failures of the backend, and of attempts to start it again."""
-    moved_count: int = _read(lambda sums: sums.moved, counts="moved")
+    moved_count: int = _read(lambda sums: sums.moved)
     """How often a request of a cluster went on with another replica."""
-    replicas_gone_count: int = _read(lambda sums: sums.replicas_gone, counts="replicas_gone")
+    replicas_gone_count: int = _read(lambda sums: sums.replicas_gone)
     """Connections to replicas of a cluster that ended."""
-    kv_used: int = _read(lambda sums: sums.snapshot.kv_used, counts="kv_used")
-    kv_cached: int = _read(lambda sums: sums.snapshot.kv_cached, counts="kv_cached")
-    kv_tokens: int = _read(lambda sums: sums.snapshot.kv_tokens, counts="kv_tokens")
+    kv_used: int = _read(lambda sums: sums.snapshot.kv_used)
+    kv_cached: int = _read(lambda sums: sums.snapshot.kv_cached)
+    kv_tokens: int = _read(lambda sums: sums.snapshot.kv_tokens)
     """Tokens of memory in all."""
-    prefill_share: float = _read(lambda sums: sums.share_of(sums.prefill_s), cost="prefill_share")
+    prefill_share: float = _read(lambda sums: sums.share_of(sums.prefill_s))
     """Share of the time since the start that forward passes spent on prefill."""
-    decode_share: float = _read(lambda sums: sums.share_of(sums.decode_s), cost="decode_share")
+    decode_share: float = _read(lambda sums: sums.share_of(sums.decode_s))
     """The same for decodes. In a pass with both, decodes count as long as they take alone."""
     idle_share: float = _read(
         lambda sums: max(0.0, 1.0 - sums.share_of(sums.prefill_s + sums.decode_s)),
-        cost="idle_share",
     )
     """The rest: the three add up to 1."""
-    fixed_cost_ms: float | None = _read(lambda sums: sums.cost_ms[0], cost="fixed_ms")
+    fixed_cost_ms: float | None = _read(lambda sums: sums.cost_ms[0])
     """C of T(B) = C + B c, the fitted time of a batch of B decodes. None until there were batches
     of two sizes."""
-    cost_per_sequence_ms: float | None = _read(lambda sums: sums.cost_ms[1], cost="sequence_ms")
+    cost_per_sequence_ms: float | None = _read(lambda sums: sums.cost_ms[1])
     """c of the same."""
     tokens_per_second_of_one: float | None = _read(lambda sums: sums.rate_limits[0])
     """1 / (C + c): the tokens per second of one sequence, by the same line."""
     tokens_per_second_limit: float | None = _read(lambda sums: sums.rate_limits[1])
     """1 / c: what many sequences together come near, by the same line."""
-    uptime_s: float = _read(lambda sums: sums.uptime_s, health="uptime_s")
+    uptime_s: float = _read(lambda sums: sums.uptime_s)
     """Time since the start."""
     busy_s: float = _read(lambda sums: sums.busy_s)
     """Time in which at least one request lived."""

@@ -16,7 +16,7 @@ from jitney.core.rules.pauses import PauseOutcome
 from jitney.core.scheduler_settings import Candidate, Policy
 from jitney.errors import EngineStopped
 from jitney.loading.compose import assemble
-from jitney_cluster.back_channel import BackChannel
+from jitney_cluster.back_channel import BackChannel, IngressConnection
 from jitney_cluster.replica_engine import ReplicaEngine
 from jitney_cluster.replica_messages import (
     Address,
@@ -167,6 +167,22 @@ async def test_an_ingress_that_is_not_there_gets_nothing() -> None:
         pair.address = await pair.channel.open()
         request = make_request()
         assert (await pair.run(request)).failure is None
+
+
+async def test_a_connection_that_is_still_made_ends_with_the_replica(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Guards against a task that outlives its event loop: an ingress may never answer."""
+
+    async def connect(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(IngressConnection, "connect", connect)
+    async with opened() as pair:
+        running = asyncio.create_task(pair.replica.run(pair.order(make_request())))
+        await until(lambda: pair.replica._connections)
+    with pytest.raises(asyncio.CancelledError):
+        await running
 
 
 async def test_cancelling_a_call_frees_its_slot() -> None:
