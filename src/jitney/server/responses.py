@@ -9,8 +9,9 @@ test_rows_clients.py.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -18,7 +19,7 @@ from jitney.errors import QueueFull
 from jitney.server import limits
 from jitney.server.answer_call import Generation
 from jitney.server.error_object import ClientLeft, refusal_for
-from jitney.server.http.body_reader import wait_disconnect
+from jitney.server.http.body_reader import when_left
 from jitney.server.openai.replies import event
 
 _DONE = b"data: [DONE]\n\n"
@@ -31,33 +32,12 @@ _EVENT_HEADERS = {
 """The last one asks nginx to pass events on as they come."""
 
 
-async def whole_response(generation: Generation, receive: Receive) -> Response:
+async def whole_response(generation: Generation, request: Request) -> Response:
     """The whole reply."""
-    with _watched(generation, receive):
+    with when_left(request, generation.cancel):
         content = await generation.whole()
     headers = {**_queue_headers(generation), **_times(generation)}
     return Response(content, media_type="application/json", headers=headers)
-
-
-@contextlib.contextmanager
-def _watched(
-    generation: Generation, receive: Receive, ping: Callable[[], Awaitable[None]] | None = None
-) -> Iterator[None]:
-    """Within this context, the requests are cancelled when the client leaves.
-
-    `ping` is called every `PING_S` seconds.
-    """
-    ping_s = None if ping is None else limits.PING_S
-
-    async def watch() -> None:
-        await wait_disconnect(receive, ping_s, ping)
-        generation.cancel()
-
-    watcher = asyncio.create_task(watch())
-    try:
-        yield
-    finally:
-        watcher.cancel()
 
 
 def _unseen() -> QueueFull:
@@ -117,12 +97,14 @@ class EventStream(Response):
         """Writes events unless the client is slow; None before the headers are sent."""
         self._send: Callable[[bytes], Awaitable[None]] | None = None
         self._sent_at = 0.0
+        self._ping_timer: asyncio.TimerHandle | None = None
+        self._pinging: asyncio.Task[None] | None = None
 
-    async def open(self, receive: Receive) -> None:
+    async def open(self, request: Request) -> None:
         """Wait for the first events, or for a limited time. Raises errors until then."""
         try:
             self._running.enter_context(self._generation.running())
-            self._running.enter_context(_watched(self._generation, receive, self._ping))
+            self._running.enter_context(when_left(request, self._generation.cancel))
             await self._wait_accepted()
             self._listen()
             await self._wait_first()
@@ -198,13 +180,16 @@ class EventStream(Response):
             start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
             await send(start)
             self._send, self._write = send_body, write
+            self._ping_later()
             closing = await self._run(send_body)
             # No ping after the end.
             self._send = None
             await send_body(closing, more_body=False)
         finally:
-            # Both lead back here, and the garbage collector runs seldom.
+            # They lead back here, and the garbage collector runs seldom.
             self._send = self._write = None
+            if self._ping_timer is not None:
+                self._ping_timer.cancel()
             self._close()
 
     async def _run(self, send_body: Callable[[bytes], Awaitable[None]]) -> bytes:
@@ -223,11 +208,19 @@ class EventStream(Response):
         except Exception as error:
             return event(refusal_for(error, generation.call.id).body)
 
-    async def _ping(self) -> None:
+    def _ping_later(self) -> None:
+        self._ping_timer = asyncio.get_running_loop().call_later(limits.PING_S, self._ping)
+
+    def _ping(self) -> None:
         """Send a comment when nothing else was sent for a long time."""
         idle_s = self._service.clock.now() - self._sent_at
         if self._send is not None and idle_s >= limits.PING_S:
-            await self._send(_PING)
+            self._pinging = asyncio.create_task(self._send_ping(self._send))
+        self._ping_later()
+
+    async def _send_ping(self, send_body: Callable[[bytes], Awaitable[None]]) -> None:
+        with contextlib.suppress(ClientLeft):
+            await send_body(_PING)
 
     def _close(self) -> None:
         if self._turn.done() and not self._turn.cancelled():

@@ -74,7 +74,7 @@ def make_router(service: Service) -> APIRouter:
         body = await _read(service, request, TokenizeBody)
         call = Call.of(request.scope)
         work = run_work(service, call, partial(_tokens_of, service, body, call))
-        tokens = await unless_left(work, request.receive)
+        tokens = await unless_left(work, request)
         return JSONResponse(
             {
                 "tokens": list(tokens),
@@ -89,7 +89,7 @@ def make_router(service: Service) -> APIRouter:
         body = await _read(service, request, DetokenizeBody)
         call = Call.of(request.scope)
         work = run_work(service, call, partial(_text_of, service, body, call))
-        return JSONResponse({"prompt": await unless_left(work, request.receive)})
+        return JSONResponse({"prompt": await unless_left(work, request)})
 
     return router
 
@@ -164,11 +164,11 @@ async def _complete(
     service: Service, request: Request, body: CompletionBody | ChatBody
 ) -> Response:
     preparing = prepare(service, body, Call.of(request.scope))
-    generation = await unless_left(preparing, request.receive)
+    generation = await unless_left(preparing, request)
     if not generation.reply.streams:
-        return await whole_response(generation, request.receive)
+        return await whole_response(generation, request)
     stream = EventStream(generation)
-    await stream.open(request.receive)
+    await stream.open(request)
     return stream
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 from starlette.types import Message
 
 from jitney.backends.fake.backend import FakeBackend, FakeSettings
@@ -108,7 +109,7 @@ async def test_a_stream_whose_task_is_cancelled_ends_its_request() -> None:
     with serving(eos_period=0, tick_s=0.05) as service:
         generation, sent = await prepare(service, body, call()), asyncio.Queue[Message]()
         stream = EventStream(generation)
-        await stream.open(never)
+        await stream.open(Request({"type": "http"}, never))
         task = asyncio.create_task(stream({"type": "http"}, never, sent.put))
         await sent.get()
         task.cancel()
@@ -128,7 +129,9 @@ async def test_several_prompts_are_waited_for_as_long_as_one(
     with serving(eos_period=0) as service:
         monkeypatch.setattr(service.engine, "_inbox", Inbox(9))  # which nobody empties
         with pytest.raises(QueueFull, match="did not look"):
-            await EventStream(await prepare(service, body, call())).open(never)
+            await EventStream(await prepare(service, body, call())).open(
+                Request({"type": "http"}, never)
+            )
 
 
 async def test_news_of_many_prompts_are_read_together(service: Service) -> None:

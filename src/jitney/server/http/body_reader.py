@@ -2,20 +2,19 @@
 
 `BodyReader` refuses as early as possible: a body that is too long is not read to its end, and
 nothing of it is kept. A call counts as served once its body is complete. `unless_left` waits for
-work that ends when the client leaves.
+work that ends when the client leaves, and `when_left` calls somebody then.
 
 Tests: tests/unit/server/http/test_body_reader.py and tests/e2e/server/test_bodies.py.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from starlette.requests import Request
-from starlette.types import Receive
 
 from jitney.errors import Draining
 from jitney.server import limits
@@ -28,36 +27,50 @@ ResultT = TypeVar("ResultT")
 _CLOSE = {"connection": "close"}
 
 
-async def wait_disconnect(
-    receive: Receive,
-    idle_s: float | None = None,
-    when_idle: Callable[[], Awaitable[None]] | None = None,
-) -> None:
-    """Wait until the client closes the connection. Meanwhile, every `idle_s`, call `when_idle`."""
-    while True:
-        try:
-            async with asyncio.timeout(idle_s):
-                if (await receive())["type"] == "http.disconnect":
-                    return
-        except TimeoutError:
-            assert when_idle is not None, "A timeout without when_idle"
-            await when_idle()
+@contextmanager
+def when_left(request: Request, act: Callable[[], None]) -> Iterator[None]:
+    """Within this context, `act` is called if the client leaves. Its body has been read.
 
-
-async def unless_left(work: Awaitable[ResultT], receive: Receive) -> ResultT:
-    """Return the result of the work, unless the client leaves first. Raises ClientLeft."""
-    working = asyncio.ensure_future(work)
-    leaving = asyncio.create_task(wait_disconnect(receive))
+    Our own connections call it themselves; elsewhere a task waits for the news.
+    """
+    call_when_left = request.scope.get("extensions", {}).get("jitney.when_left")
+    if call_when_left is None:
+        watcher = asyncio.create_task(_watch(request, act))
+        forget: Callable[[], object] = watcher.cancel
+    else:
+        forget = call_when_left(act)
     try:
-        either: set[asyncio.Future[Any]] = {working, leaving}  # Any: a result, or nothing
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientLeft
-        return working.result()
+        yield
     finally:
-        # Work that a thread has begun goes on; work that waits never begins.
-        working.cancel()
-        leaving.cancel()
+        forget()
+
+
+async def _watch(request: Request, act: Callable[[], None]) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    act()
+
+
+async def unless_left(work: Awaitable[ResultT], request: Request) -> ResultT:
+    """Return the result of the work, unless the client leaves first. Raises ClientLeft.
+
+    Work that a thread has begun goes on then; work that waits never begins.
+    """
+    task, has_left = asyncio.current_task(), False
+    assert task is not None, "it is called by a task"
+
+    def leave() -> None:
+        nonlocal has_left
+        has_left = True
+        task.cancel()
+
+    with when_left(request, leave):
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if not has_left or task.uncancel() > 0:
+                raise
+            raise ClientLeft from None
 
 
 @dataclass(slots=True, eq=False)
@@ -104,7 +117,7 @@ class BodyReader:
             return check(content)
         # The limits on calls and on held bytes bound how many wait.
         parsing = self._parser.submit((call.caller.name, False), partial(check, content))
-        return await unless_left(parsing, request.receive)
+        return await unless_left(parsing, request)
 
     async def _read(self, request: Request, call: Call) -> bytes:
         length = request.headers.get("content-length")

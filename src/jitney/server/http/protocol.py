@@ -30,6 +30,7 @@ import sys
 import termios
 import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import h11
@@ -85,6 +86,8 @@ class GuardedProtocol(H11Protocol):
         self._is_lingering = False
         self._unsent_bytes = 0
         self._taken_at = 0.0
+        self._leave_calls: dict[object, Callable[[], None]] = {}
+        """To be called when the client of the present request leaves."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client has connected; its headers are awaited."""
@@ -105,6 +108,7 @@ class GuardedProtocol(H11Protocol):
         self._rounds.leave(self.handle_events)
         super().connection_lost(exc)
         self._drop_unread()
+        self._tell_left()
 
     def data_received(self, data: bytes) -> None:
         """More of a request, or of the next one."""
@@ -180,6 +184,7 @@ class GuardedProtocol(H11Protocol):
         scope["extensions"] = {
             "jitney.must_end": self.must_end,
             "jitney.allow_body": self.allow_body,
+            "jitney.when_left": self.when_left,
         }
         if scope["http_version"] == "1.1":
             # In HTTP/1.0 a body without a length has no chunks.
@@ -196,6 +201,23 @@ class GuardedProtocol(H11Protocol):
             self._stop_timer()
             self._timer = self.loop.call_later(seconds, self._time_out)
 
+    def when_left(self, act: Callable[[], None]) -> Callable[[], object]:
+        """Have `act` called if the client leaves before its response is complete. The result takes
+        that back. A task for each call, which waits for that, takes longer than all of this."""
+        if self.cycle.disconnected or self.transport.is_closing():
+            return self.loop.call_soon(act).cancel
+        # Only who reads sees the end of the connection.
+        self.flow.resume_reading()
+        key = object()
+        self._leave_calls[key] = act
+        return partial(self._leave_calls.pop, key, None)
+
+    def _tell_left(self) -> None:
+        calls = list(self._leave_calls.values())
+        self._leave_calls.clear()
+        for act in calls:
+            act()
+
     def linger(self) -> None:
         """Send nothing more, and throw away what comes, until the client has read the response."""
         if self._is_lingering or self.transport.is_closing():
@@ -207,6 +229,7 @@ class GuardedProtocol(H11Protocol):
             cycle.disconnected = True
             cycle.waiting_for_100_continue = False
             cycle.message_event.set()
+            self._tell_left()
         self._rounds.leave(self.handle_events)
         self._drop_unread()
         self.flow.release()

@@ -1,13 +1,13 @@
 """Tests of `jitney.server.http.body_reader`: work goes on while its client is there, no longer."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
+from starlette.requests import Request
 from starlette.types import Message
 
 from jitney.server.error_object import ClientLeft
-from jitney.server.http.body_reader import unless_left, wait_disconnect
+from jitney.server.http.body_reader import unless_left
 
 LIMIT_S = 100.0
 pytestmark = pytest.mark.anyio
@@ -15,8 +15,8 @@ LEFT: Message = {"type": "http.disconnect"}
 MORE: Message = {"type": "http.request", "body": b"x"}
 
 
-def receiving(*messages: Message) -> Callable[[], Awaitable[Message]]:
-    """What gives these messages, and then none."""
+def receiving(*messages: Message) -> Request:
+    """A call that gets these messages, and then none."""
     left = list(messages)
 
     async def receive() -> Message:
@@ -25,7 +25,7 @@ def receiving(*messages: Message) -> Callable[[], Awaitable[Message]]:
         await asyncio.Event().wait()
         raise AssertionError("it waits for ever")
 
-    return receive
+    return Request({"type": "http"}, receive)
 
 
 async def test_what_is_made_is_given() -> None:
@@ -44,20 +44,12 @@ async def test_work_for_nobody_is_cancelled() -> None:
     assert work.cancelled()
 
 
-async def test_a_client_that_is_silent_is_pinged_until_it_leaves() -> None:
-    """Guards proxies that close what is silent, and the wait itself against their pings."""
-    pings: list[bool] = []
-    gone = asyncio.Event()
-
-    async def receive() -> Message:
-        await gone.wait()
-        return LEFT
-
-    async def ping() -> None:
-        pings.append(True)
-        if len(pings) == 3:
-            gone.set()
-
-    async with asyncio.timeout(LIMIT_S):
-        await wait_disconnect(receive, 0.001, ping)
-    assert len(pings) >= 3
+async def test_a_cancelled_call_does_not_say_that_its_client_left() -> None:
+    """Guards a shutdown: it cancels calls whose clients are there."""
+    work: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    calling = asyncio.create_task(unless_left(work, receiving(MORE)))
+    await asyncio.sleep(0)
+    calling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await calling
+    assert work.cancelled()
