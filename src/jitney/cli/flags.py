@@ -146,6 +146,13 @@ class CommonOptions:
     help: bool = option(COMMAND, "Show this help and exit.", False)
 
 
+API_KEY = option(
+    COMMAND,
+    "A key of the server. Others on this machine can see it in `ps`: use JITNEY_API_KEY, which is "
+    "sent to loopback addresses only.",
+)
+"""The field `api_key` of a command that calls a server."""
+
 ASSIGNED = option(
     COMMAND,
     "Give a setting a value, as max_num_seqs=32; may be given several times. `jitney config show` "
@@ -233,13 +240,19 @@ def parse(verb: Verb, words: list[str]) -> CommandLine:
 
 
 def _check_values(words: list[str], flags: list[Flag]) -> None:
-    """Refuse a flag in the place of a value: click would take it. Raises ConfigError."""
+    """Refuse a flag in the place of a value, and a value of a switch: click would take the first
+    for the value, and the second for an argument. Raises ConfigError."""
     known = {name: flag.parameter for flag in flags for name in flag.spelled}
     for word, following in itertools.pairwise(words):
         if word == "--":
             return
         parameter = known.get(word)
-        if isinstance(parameter, click.Option) and not parameter.is_flag and following in known:
+        if not isinstance(parameter, click.Option):
+            continue
+        if parameter.is_flag and following.lower() in ("true", "false"):
+            switches = " or ".join((*parameter.opts, *parameter.secondary_opts))
+            raise ConfigError(f"{word} takes no value, and got {following}; write {switches}.")
+        if not parameter.is_flag and following in known:
             raise ConfigError(
                 f"{word} needs a value, and {following} is another flag; give the value, or write "
                 f"{word}{'=' if word.startswith('--') else ''}{following} if this is it."

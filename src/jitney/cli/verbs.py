@@ -9,7 +9,7 @@ Tests: tests/unit/cli/test_flags.py and test_help.py.
 from dataclasses import dataclass
 from pathlib import Path
 
-from jitney.cli.flags import COMMAND, SERVER_URL, Verb, argument, option
+from jitney.cli.flags import API_KEY, COMMAND, SERVER_URL, Verb, argument, option
 from jitney.extensions import commands
 
 TEMPERATURE = 0.7
@@ -231,9 +231,7 @@ class TraceOptions:
         Path(TRACE_FILE),
         spelled=("--output", "-o"),
     )
-    api_key: str | None = option(
-        COMMAND, "A key of the server; others on this machine can see it in `ps`."
-    )
+    api_key: str | None = API_KEY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ Tests: tests/unit/cli/test_flags.py and tests/e2e/test_bench.py.
 from dataclasses import dataclass
 from pathlib import Path
 
-from jitney.cli.flags import ASSIGNED, COMMAND, SERVER_URL, Verb, option
+from jitney.cli.flags import API_KEY, ASSIGNED, COMMAND, SERVER_URL, Verb, option
 
 LOAD = "Load"
 OUTPUT = "Output"
@@ -125,11 +125,7 @@ class ServeLoadOptions:
         spelled=("--model",),
         metavar="NAME",
     )
-    api_key: str | None = option(
-        COMMAND,
-        "A key of the server. Others on this machine can see it in `ps`: use JITNEY_API_KEY, which "
-        "is sent to loopback addresses only.",
-    )
+    api_key: str | None = API_KEY
     seed: int = option(COMMAND, "Prompts and arrivals come from it.", 0)
     num_prompts: int | None = option(LOAD, f"How many requests. Default: {NUM_PROMPTS}.")
     input_len: int | None = option(LOAD, f"Tokens of a prompt, about. Default: {INPUT_LEN}.")
