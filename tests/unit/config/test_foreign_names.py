@@ -307,8 +307,8 @@ optimizations:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("optimizations:\n  seed: 1\n  seed: 2\n", "line 3: optimizations.seed is given twice"),
-        ("optimizations:\n  a: [{b: 1, b: 2}]\n", r"optimizations\.a\.b is given twice"),
+        ("optimizations:\n  seed: 1\n  seed: 2\n", "line 3: seed is given twice"),
+        ("optimizations:\n  a: [{b: 1, b: 2}]\n", "line 2: b is given twice"),
         ("seed: 1\noptimizations:\n  seed: 2\n", r"a\.yaml and file .*: optimizations\.seed; "),
         ("optimizations:\n  max_bach_size: 2\n", r"setting optimizations\.max_bach_size in file"),
         ("optimizations:\n  max_batch_size: x\n", r"seqs is 'x' in .*: optimizations\.max_batch_s"),
