@@ -113,7 +113,8 @@ def test_a_constraint_that_was_prepared_is_compiled_here_alone(
 
 
 @pytest.mark.parametrize(
-    ("error", "words"), [(Busy("others"), "being compiled"), (Gone("no memory"), "no memory")]
+    ("error", "words"),
+    [(Busy("others"), "cannot be compiled now .others."), (Gone("no memory"), "no memory")],
 )
 def test_want_of_a_process_is_nobodys_mistake(
     compiler: ConstraintCompiler,
