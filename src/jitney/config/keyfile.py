@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from jitney.config import file as settings_file
-from jitney.config.forms import Form, number, one_of, text_line
+from jitney.config.forms import Form, number, one_of, read_named, text_line
 from jitney.config.resolve import nearest
 from jitney.core.limits import QUEUE_SHARE, RETRY_AFTER_S_MAX, RUNNING_SHARE
 from jitney.core.request import Priority
@@ -172,12 +172,6 @@ def _read(entry: object, where: str, environ: Mapping[str, str]) -> Key:
     )
 
 
-def _read_field(name: str, value: object, where: str) -> object:
-    form, _ = FIELDS[name]
-    try:
-        return form.read(value)
-    except ValueError:
-        # The message does not repeat the value: it may be a secret.
-        quoted = form in (_TEXT, _SECRET) and not isinstance(value, str)
-        hint = "; put a value that looks like a number or a date in quotes" if quoted else ""
-        raise ConfigError(f"{where}: {name} must be {form.expected}{hint}.") from None
+def _read_field(name: str, value: object, where: str) -> Any:  # Any: of the field's type
+    # The message does not repeat the value: any of them may be a secret, in the wrong place.
+    return read_named(FIELDS[name][0], name, value, f" in {where}", is_secret=True)
