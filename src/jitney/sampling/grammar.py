@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable
 from typing import Any, assert_never
 
+import msgspec
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
@@ -52,45 +53,28 @@ TryResult = tuple[str | None, int]
 """The reason for a refusal, or None, and the memory that compiling took."""
 
 
-def set_up(inputs: Any) -> Callable[[Any], TryResult]:  # Any: the JSON of `set_up_input`
+def set_up(inputs: Any) -> Callable[[Any], TryResult]:  # Any: the JSON of a vocabulary
     """For the process with limits: a function that tries a constraint."""
-    vocabulary = Vocabulary(
-        pieces=tuple(bytes.fromhex(piece) for piece in inputs["pieces"].split(" ")),
-        control=frozenset(inputs["control"]),
-        eos_tokens=tuple(inputs["eos_tokens"]),
-        bos_token=inputs["bos_token"],
-    )
-    built: list[Any] = []  # Any: the LLTokenizer, once there is one
+    tokenizer: Any = None  # Any: an LLTokenizer
 
     def encode(text: str) -> list[int]:
         # Any tokens of the text will do here: no completion is written.
-        return list(built[0].greedy_tokenize(text)) if built else []
+        return [] if tokenizer is None else list(tokenizer.greedy_tokenize(text))
 
-    built.append(build_tokenizer(vocabulary, encode))
+    tokenizer = build_tokenizer(msgspec.convert(inputs, Vocabulary), encode)
 
     def tried(task: Any) -> TryResult:  # Any: a kind and a text
         constraint = Constraint(ConstraintKind(task[0]), task[1])
         # A fresh process needs some memory for any constraint. That does not count.
-        compile_grammar(built[0], _SIMPLE)
+        compile_grammar(tokenizer, _SIMPLE)
         before = peak_bytes()
         try:
-            compile_grammar(built[0], constraint)
+            compile_grammar(tokenizer, constraint)
         except InvalidRequest as error:
             return str(error), 0
         return None, peak_bytes() - before
 
     return tried
-
-
-def set_up_input(vocabulary: Vocabulary) -> dict[str, Any]:  # Any: JSON
-    """The input of `set_up`."""
-    return {
-        # One text, made in a loop of Python, so that other threads can run meanwhile.
-        "pieces": " ".join(piece.hex() for piece in vocabulary.pieces),
-        "control": sorted(vocabulary.control),
-        "eos_tokens": list(vocabulary.eos_tokens),
-        "bos_token": vocabulary.bos_token,
-    }
 
 
 def build_tokenizer(vocabulary: Vocabulary, encode: Callable[[str], list[int]]) -> Any:
