@@ -47,30 +47,7 @@ BESIDE: dict[str, dict[str, object]] = {
     "min_batch_size": {"max_wait_ms": 7},
 }
 
-PRINTED = """
-llm_plugins:
-  llamacpp:
-    optimizations:
-      continuous_batching:
-        enabled: true
-
-        # Batch settings
-        max_batch_size: 32           # Max concurrent requests
-        min_batch_size: 1            # Start with 1 request
-        max_wait_ms: 50              # Max wait for batch to fill
-
-        # Scheduling
-        scheduler_policy: "priority" # "fifo", "priority", "sjf"
-        enable_preemption: true      # Allow pausing low-priority
-
-        # Resource limits
-        max_total_tokens: 131072     # Total KV cache budget
-        max_sequence_length: 4096    # Per-request limit
-
-        # Monitoring
-        enable_metrics: true
-        log_batch_composition: false
-"""
+PRINTED = (Path(__file__).parents[3] / "examples" / "themisdb.yaml").read_text(encoding="utf-8")
 
 
 def by_name(word: ForeignName) -> str:
@@ -236,7 +213,7 @@ def test_names_are_understood_in_any_case_and_spelling(setting: str, value: str,
 def test_themisdb_as_printed(tmp_path: Path) -> None:
     """Guards the block that its users have: nested, flat, or with the indentation lost."""
     lost = "\n".join(line.strip() for line in PRINTED.splitlines())
-    flat = "\n".join(line.strip() for line in PRINTED.splitlines()[5:])
+    flat = lost.partition("continuous_batching:\n")[2]
     nested, *others = (read(tmp_path, text).settings for text in (PRINTED, lost, flat))
     # Without its tables it names no plugin.
     assert others == [nested, replace(nested, backend="auto")]

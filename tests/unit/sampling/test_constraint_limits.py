@@ -208,6 +208,19 @@ def test_what_grows_while_it_is_followed_ends_with_a_sentence(
         follow(matcher, tokens)
 
 
+def hold(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, list[str]]:
+    """Compile nothing until the event; the texts whose turn has come."""
+    go_on, usual, begun = threading.Event(), grammar.compile_grammar, list[str]()
+
+    def slow(tokenizer: object, wanted: Constraint) -> object:
+        begun.append(wanted.text)
+        assert go_on.wait(60.0)
+        return usual(tokenizer, wanted)
+
+    monkeypatch.setattr(constraint, "compile_grammar", slow)
+    return go_on, begun
+
+
 def test_a_slow_one_is_not_waited_for_in_a_batch(
     compiler: ConstraintCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,13 +228,7 @@ def test_a_slow_one_is_not_waited_for_in_a_batch(
     monkeypatch.setattr(constraint, "_CACHED_MAX", 1)
     compiler.prepare(regex("a+"))
     compiler.prepare(regex("b+"))
-    go_on, usual = threading.Event(), grammar.compile_grammar
-
-    def slow(tokenizer: object, wanted: Constraint) -> object:
-        assert go_on.wait(60.0)
-        return usual(tokenizer, wanted)
-
-    monkeypatch.setattr(constraint, "compile_grammar", slow)
+    go_on, _ = hold(monkeypatch)
     for _ in range(3):
         with pytest.raises(QueueFull, match="dropped to make room for others"):
             compiler.compile(regex("a+"))
@@ -239,14 +246,7 @@ def test_a_batch_has_one_time_to_compile_again(
     lost = [regex(letter) for letter in "abc"]
     for each in (*lost, regex("kept")):
         compiler.prepare(each)
-    go_on, usual, begun = threading.Event(), grammar.compile_grammar, list[str]()
-
-    def slow(tokenizer: object, wanted: Constraint) -> object:
-        begun.append(wanted.text)
-        assert go_on.wait(60.0)
-        return usual(tokenizer, wanted)
-
-    monkeypatch.setattr(constraint, "compile_grammar", slow)
+    go_on, begun = hold(monkeypatch)
     for _ in range(2):
         compiler.begin_batch()
         for each in lost:
