@@ -32,11 +32,9 @@ def llm() -> Iterator[LLM]:
 def test_a_script_written_for_vllm_finds_every_field(llm: LLM) -> None:
     """Guards the names and shapes that callers bring along."""
     params = SamplingParams(temperature=0.8, top_p=0.95, max_tokens=5, n=2, logprobs=2)
-    outputs = llm.generate(["Hello, my name is", "The capital of France is"], params)
-    assert [output.prompt for output in outputs] == [
-        "Hello, my name is",
-        "The capital of France is",
-    ]
+    prompts = ["Hello, my name is", "The capital of France is"]
+    outputs = llm.generate([*prompts], params)
+    assert [output.prompt for output in outputs] == prompts
     for output in outputs:
         assert output.finished
         assert isinstance(output.request_id, str)

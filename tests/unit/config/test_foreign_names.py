@@ -1,12 +1,13 @@
 """Tests of `jitney.config.foreign_names`: each works or is refused in a sentence."""
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from jitney.cli.main import main
-from jitney.config import Resolved, known_serve_settings, known_settings, resolve
+from jitney.config import Resolved, Setting, known_serve_settings, known_settings, resolve
 from jitney.config.definitions import flag_name
 from jitney.config.foreign_names import FOREIGN_NAMES, SYNONYMS, TABLES, ForeignName
 from jitney.core.scheduler_settings import Mix, Policy, Strategy
@@ -17,37 +18,26 @@ SERVED = {known.name for known in known_serve_settings()}
 RENAMED = [word for word in FOREIGN_NAMES if word.form is None]
 PUT_DIFFERENTLY = [word for word in FOREIGN_NAMES if word.form is not None]
 
-# A value of each setting that has another name, not its default, with what it needs beside it.
-GIVEN: dict[str, object] = {
-    "model": "a.gguf",
-    "gpu_layers": -1,
-    "flash_attention": "off",
-    "max_num_seqs": 3,
-    "max_num_batched_tokens": 600,
-    "prefill_chunk": 100,
-    "max_model_len": 64,
-    "kv_tokens": 8192,
-    "memory_limit": 2**30,
-    "enable_prefix_caching": False,
-    "strategy": "adaptive",
-    "policy": "sjf",
-    "max_wait_ms": 7,
-    "min_batch_size": 2,
-    "prefill_batch_size": 2,
-    "decode_batch_size": 2,
-    "max_num_queued_reqs": 9,
-    "target_stall_ms": 5,
-    "cache_dir": "a",
-    "served_model_name": "a",
-    "body_limit": 2048,
-}
+VALUES = (7, 2**30, "sjf", "adaptive", "off")
+"""One of them is a value of each setting that has another name, and not its default."""
+
 BESIDE: dict[str, dict[str, object]] = {
+    "max_num_batched_tokens": {"max_num_seqs": 7},
     "prefill_batch_size": {"mix": "separate"},
     "decode_batch_size": {"mix": "separate"},
     "min_batch_size": {"max_wait_ms": 7},
 }
 
 PRINTED = (Path(__file__).parents[3] / "examples" / "themisdb.yaml").read_text(encoding="utf-8")
+
+
+def value_for(known: Setting) -> object:
+    """A value that is not the default."""
+    for value in VALUES:
+        with suppress(ValueError):
+            if known.form.read(value) != known.default:
+                return value
+    pytest.fail(f"{known.name} takes none of them")
 
 
 def by_name(word: ForeignName) -> str:
@@ -81,9 +71,10 @@ def test_no_word_stands_for_two_things() -> None:
 def test_another_name_is_its_setting_in_every_source(word: ForeignName, tmp_path: Path) -> None:
     """Guards each row of the table: in a file in any case, in the environment, as a flag."""
     assert word.setting is not None
-    value = GIVEN[word.setting]
+    known = KNOWN[word.setting]
+    value = value_for(known)
     beside = BESIDE.get(word.setting, {})
-    expected = KNOWN[word.setting].form.read(value)
+    expected = known.form.read(value)
     others = "".join(f"{name}: {each}\n" for name, each in beside.items())
     upper = word.name.upper().replace("_", "-")
     found = [
