@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from time import perf_counter, thread_time
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,6 +29,7 @@ from jitney.sampling.grammar import (
     failure,
     refusal,
     set_up,
+    set_up_input,
 )
 from jitney.sandbox.sandbox import (
     Bounds,
@@ -157,7 +157,7 @@ class ConstraintCompiler:
         self._time = FollowTime()
         self.sandbox = Sandbox(
             set_up,
-            lambda: msgspec.to_builtins(vocabulary),
+            lambda: set_up_input(vocabulary),
             Bounds(
                 seconds=limits.CONSTRAINT_COMPILE_S_MAX,
                 memory_bytes=limits.CONSTRAINT_COMPILE_BYTES_MAX + _HEAP_BYTES,

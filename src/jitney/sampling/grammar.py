@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable
 from typing import Any, assert_never
 
-import msgspec
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
@@ -53,15 +52,21 @@ TryResult = tuple[str | None, int]
 """The reason for a refusal, or None, and the memory that compiling took."""
 
 
-def set_up(inputs: Any) -> Callable[[Any], TryResult]:  # Any: the JSON of a vocabulary
+def set_up(inputs: Any) -> Callable[[Any], TryResult]:  # Any: the JSON of `set_up_input`
     """For the process with limits: a function that tries a constraint."""
+    vocabulary = Vocabulary(
+        pieces=tuple(bytes.fromhex(piece) for piece in inputs["pieces"].split(" ")),
+        control=frozenset(inputs["control"]),
+        eos_tokens=tuple(inputs["eos_tokens"]),
+        bos_token=inputs["bos_token"],
+    )
     tokenizer: Any = None  # Any: an LLTokenizer
 
     def encode(text: str) -> list[int]:
         # Any tokens of the text will do here: no completion is written.
         return [] if tokenizer is None else list(tokenizer.greedy_tokenize(text))
 
-    tokenizer = build_tokenizer(msgspec.convert(inputs, Vocabulary), encode)
+    tokenizer = build_tokenizer(vocabulary, encode)
 
     def tried(task: Any) -> TryResult:  # Any: a kind and a text
         constraint = Constraint(ConstraintKind(task[0]), task[1])
@@ -75,6 +80,17 @@ def set_up(inputs: Any) -> Callable[[Any], TryResult]:  # Any: the JSON of a voc
         return None, peak_bytes() - before
 
     return tried
+
+
+def set_up_input(vocabulary: Vocabulary) -> dict[str, Any]:  # Any: JSON
+    """The input of `set_up`."""
+    return {
+        # One text, made in a loop of Python, so that other threads can run meanwhile.
+        "pieces": " ".join(piece.hex() for piece in vocabulary.pieces),
+        "control": sorted(vocabulary.control),
+        "eos_tokens": list(vocabulary.eos_tokens),
+        "bos_token": vocabulary.bos_token,
+    }
 
 
 def build_tokenizer(vocabulary: Vocabulary, encode: Callable[[str], list[int]]) -> Any:
