@@ -6,7 +6,7 @@ Every setting of `jitney.config` is a flag as well. Imports nothing heavy.
 
 import inspect
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints  # Any: options are of every type
@@ -43,12 +43,17 @@ MODEL_ARGUMENT = "model_argument"
 class Flag:
     """One option or argument: what click parses, its help, and the heading of the help.
 
-    Without a help it works but is not listed.
+    Without a heading it works but is not listed. The help is made when it is shown.
     """
 
     parameter: click.Parameter
     panel: str = ""
-    help: str = ""
+    make_help: Callable[[], str] = str
+
+    @property
+    def help(self) -> str:
+        """What it does."""
+        return self.make_help()
 
     @property
     def name(self) -> str:
@@ -186,7 +191,7 @@ def _own_flag(defined: Field[Any], hint: Any) -> Flag:
         is_flag = isinstance(default, bool) or None
         parameter = click.Option([*spelled, defined.name], is_flag=is_flag, **how)
     suffix = f" Default: {default}." if type(default) is int else ""
-    return Flag(parameter, about["panel"], about["help"] + suffix)
+    return Flag(parameter, about["panel"], lambda: about["help"] + suffix)
 
 
 def setting_flags(only: tuple[str, ...] | None = None, *, serves: bool = False) -> list[Flag]:
@@ -273,7 +278,7 @@ def _setting_flag(setting: Setting) -> Flag:
     return Flag(
         _setting_option(setting.name, setting.form, setting.short),
         f"Settings: {setting.group.value.lower()}",
-        f"{setting.help} Default: {setting.default_words}.",
+        lambda: f"{setting.help} Default: {setting.default_words}.",
     )
 
 

@@ -37,7 +37,7 @@ def verb_help(verb: Verb, width: int) -> str:
     """The help of one command."""
     panels: dict[str, list[Flag]] = {}
     for flag in verb_flags(verb):
-        if flag.help:
+        if flag.panel:
             panels.setdefault(flag.panel, []).append(flag)
     arguments = map(_names, panels.get(ARGUMENTS, []))
     lines = [f"Usage: {' '.join(('jitney', *verb.path, '[OPTIONS]', *arguments))}"]
