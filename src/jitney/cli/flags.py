@@ -22,7 +22,7 @@ from jitney.config import (
     nearest,
     resolve,
 )
-from jitney.config.definitions import flag_name
+from jitney.config.definitions import field_texts, flag_name
 from jitney.config.foreign_names import FOREIGN_NAMES
 from jitney.config.forms import Form
 from jitney.errors import ConfigError
@@ -119,13 +119,13 @@ class CommandLine:
 
 def option(
     panel: str,
-    help: str,
     default: object = None,
     *,
+    help: str = "",
     spelled: tuple[str, ...] = (),
     metavar: str | None = None,
 ) -> Any:
-    """A field of a command's options that is a flag.
+    """A field of a command's options that is a flag. Without `help`, that is the text below it.
 
     `spelled` is its spelling, if that is not the name of the field, and `metavar` its placeholder,
     if that is not the one of its type. A tuple may be given several times.
@@ -134,35 +134,35 @@ def option(
     return field(default=default, metadata=about)
 
 
-def argument(metavar: str, help: str, default: object = None) -> Any:
+def argument(metavar: str, default: object = None) -> Any:
     """A field of a command's options that is an argument by position."""
-    return option(ARGUMENTS, help, default, metavar=metavar)
+    return option(ARGUMENTS, default, metavar=metavar)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommonOptions:
     """The options of every command."""
 
-    config: Path | None = option(
-        COMMAND,
-        "A YAML or TOML file with settings; the environment and flags are stronger.",
-    )
-    debug: bool = option(COMMAND, "Show the traceback of a failure.", False)
-    help: bool = option(COMMAND, "Show this help and exit.", False)
+    config: Path | None = option(COMMAND)
+    """A YAML or TOML file with settings; the environment and flags are stronger."""
+    debug: bool = option(COMMAND, False)
+    """Show the traceback of a failure."""
+    help: bool = option(COMMAND, False)
+    """Show this help and exit."""
 
 
 API_KEY = option(
     COMMAND,
-    "A key of the server. Others on this machine can see it in `ps`: use JITNEY_API_KEY, which is "
-    "sent to loopback addresses only.",
+    help="A key of the server. Others on this machine can see it in `ps`: use JITNEY_API_KEY, "
+    "which is sent to loopback addresses only.",
 )
 """The field `api_key` of a command that calls a server."""
 
 ASSIGNED = option(
     COMMAND,
-    "Give a setting a value, as max_num_seqs=32; may be given several times. `jitney config show` "
-    "lists all settings.",
     (),
+    help="Give a setting a value, as max_num_seqs=32; may be given several times. `jitney config "
+    "show` lists all settings.",
     spelled=(SET,),
     metavar="NAME=VALUE",
 )
@@ -172,10 +172,10 @@ ASSIGNED = option(
 def own_flags(kind: type[Any]) -> list[Flag]:
     """One flag for each field of a command's options."""
     hints = get_type_hints(kind)
-    return [_own_flag(each, hints[each.name]) for each in fields(kind)]
+    return [_own_flag(kind, each, hints[each.name]) for each in fields(kind)]
 
 
-def _own_flag(defined: Field[Any], hint: Any) -> Flag:
+def _own_flag(owner: Any, defined: Field[Any], hint: Any) -> Flag:
     about, default = defined.metadata, defined.default
     # The type of a value, in an annotation such as `int | None` or `tuple[str, ...]`.
     kind = get_args(hint)[0] if get_args(hint) else hint
@@ -191,7 +191,11 @@ def _own_flag(defined: Field[Any], hint: Any) -> Flag:
         is_flag = isinstance(default, bool) or None
         parameter = click.Option([*spelled, defined.name], is_flag=is_flag, **how)
     suffix = f" Default: {default}." if type(default) is int else ""
-    return Flag(parameter, about["panel"], lambda: about["help"] + suffix)
+    return Flag(
+        parameter,
+        about["panel"],
+        lambda: (about["help"] or field_texts(owner).get(defined.name, "")) + suffix,
+    )
 
 
 def setting_flags(only: tuple[str, ...] | None = None, *, serves: bool = False) -> list[Flag]:

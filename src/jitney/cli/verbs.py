@@ -25,11 +25,13 @@ OUTPUT = "Output"
 ABOUT = "Serves language models to many callers at once, with shared forward passes."
 EXAMPLES = ("jitney serve", 'jitney run "Why is the sky blue?"', "jitney chat", "jitney demo")
 
-SYSTEM = option(COMMAND, "The system message that a chat begins with.")
+SYSTEM = option(COMMAND, help="The system message that a chat begins with.")
 TEMPERATURE_OPTION = option(
-    SAMPLING, f"How random the choice of tokens is; 0 is greedy. Default: {TEMPERATURE:g}."
+    SAMPLING, help=f"How random the choice of tokens is; 0 is greedy. Default: {TEMPERATURE:g}."
 )
-GREEDY = option(SAMPLING, "Always take the most likely token; the same as --temperature 0.", False)
+GREEDY = option(
+    SAMPLING, False, help="Always take the most likely token; the same as --temperature 0."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,39 +44,32 @@ class RunOptions:
     not here.
     """
 
-    prompts: tuple[str, ...] = argument(
-        "[PROMPT]...", "What to answer; a single - means standard input.", ()
-    )
-    lines: bool = option(COMMAND, "Take every line of standard input as a separate prompt.", False)
-    chat: bool | None = option(
-        COMMAND,
-        "Put the prompt into the model's chat template, or use it as it is. "
-        "Default: chat if the model has a template.",
-        spelled=("--chat/--raw",),
-    )
+    prompts: tuple[str, ...] = argument("[PROMPT]...", ())
+    """What to answer; a single - means standard input."""
+    lines: bool = option(COMMAND, False)
+    """Take every line of standard input as a separate prompt."""
+    chat: bool | None = option(COMMAND, spelled=("--chat/--raw",))
+    """Put the prompt into the model's chat template, or use it as it is. Default: chat if the model
+    has a template."""
     system: str | None = SYSTEM
-    max_tokens: int = option(SAMPLING, "The most tokens of an answer.", RUN_TOKENS_MAX)
+    max_tokens: int = option(SAMPLING, RUN_TOKENS_MAX)
+    """The most tokens of an answer."""
     temperature: float | None = TEMPERATURE_OPTION
     greedy: bool = GREEDY
-    top_p: float | None = option(
-        SAMPLING,
-        "Choose from the most likely tokens that have this share together; 1 is all of them.",
-        metavar="SHARE",
-    )
-    top_k: int | None = option(SAMPLING, "Choose from the N most likely tokens; 0 is all.")
-    stop: tuple[str, ...] = option(
-        SAMPLING, "End the answer before this text; may be given several times.", ()
-    )
-    json_schema: Path | None = option(
-        SAMPLING, "The answer is JSON that matches the schema in this file."
-    )
-    regex: str | None = option(SAMPLING, "The answer matches this regular expression.")
-    json: bool = option(
-        OUTPUT,
-        "One JSON object per prompt and line: text, tokens, finish reason, usage, times.",
-        False,
-    )
-    stats: bool = option(OUTPUT, "Statistics on standard error at the end.", False)
+    top_p: float | None = option(SAMPLING, metavar="SHARE")
+    """Choose from the most likely tokens that have this share together; 1 is all of them."""
+    top_k: int | None = option(SAMPLING)
+    """Choose from the N most likely tokens; 0 is all."""
+    stop: tuple[str, ...] = option(SAMPLING, ())
+    """End the answer before this text; may be given several times."""
+    json_schema: Path | None = option(SAMPLING)
+    """The answer is JSON that matches the schema in this file."""
+    regex: str | None = option(SAMPLING)
+    """The answer matches this regular expression."""
+    json: bool = option(OUTPUT, False)
+    """One JSON object per prompt and line: text, tokens, finish reason, usage, times."""
+    stats: bool = option(OUTPUT, False)
+    """Statistics on standard error at the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +80,8 @@ class ChatOptions:
     """
 
     system: str | None = SYSTEM
-    max_tokens: int = option(SAMPLING, "The most tokens of one answer.", CHAT_TOKENS_MAX)
+    max_tokens: int = option(SAMPLING, CHAT_TOKENS_MAX)
+    """The most tokens of one answer."""
     temperature: float | None = TEMPERATURE_OPTION
     greedy: bool = GREEDY
 
@@ -97,7 +93,8 @@ class DemoOptions:
     Slots, batch, memory and speed are below them. It ends by itself.
     """
 
-    max_tokens: int = option(SAMPLING, "The most tokens of each answer.", DEMO_TOKENS_MAX)
+    max_tokens: int = option(SAMPLING, DEMO_TOKENS_MAX)
+    """The most tokens of each answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,13 +107,10 @@ class ServeOptions:
     Ctrl-C does not.
     """
 
-    model_argument: str | None = argument("[MODEL]", "The model to serve; the same as --model.")
-    yes: bool = option(
-        COMMAND,
-        "If only llama.cpp can run the model and it is not installed, add it without asking.",
-        False,
-        spelled=("--yes", "-y"),
-    )
+    model_argument: str | None = argument("[MODEL]")
+    """The model to serve; the same as --model."""
+    yes: bool = option(COMMAND, False, spelled=("--yes", "-y"))
+    """If only llama.cpp can run the model and it is not installed, add it without asking."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,11 +124,12 @@ class BatchRunOptions:
     answered, 1 if some failed.
     """
 
-    source: str | None = argument("INPUT", "The file of requests, one JSON object per line.")
+    source: str | None = argument("INPUT")
+    """The file of requests, one JSON object per line."""
     output: Path = option(
         COMMAND,
-        f"The file to write; it must not be there yet. Default: {BATCH_FILE}.",
         Path(BATCH_FILE),
+        help=f"The file to write; it must not be there yet. Default: {BATCH_FILE}.",
         spelled=("--output", "-o"),
     )
 
@@ -149,11 +144,9 @@ class PullOptions:
     SmolLM2-135M-Instruct, is also converted for its backend.
     """
 
-    named: str | None = argument(
-        "[MODEL]",
-        "Its name on the hub: owner/name, owner/name:quant or owner/name/file.gguf. "
-        "Default: the embedded model.",
-    )
+    named: str | None = argument("[MODEL]")
+    """Its name on the hub: owner/name, owner/name:quant or owner/name/file.gguf. Default: the
+    embedded model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +157,8 @@ class ModelsOptions:
     models` alone does the same.
     """
 
-    json: bool = option(COMMAND, "A JSON list instead of a table.", False)
+    json: bool = option(COMMAND, False)
+    """A JSON list instead of a table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,8 +169,10 @@ class RemoveOptions:
     the files of that model.
     """
 
-    names: tuple[str, ...] = argument("NAME...", "Names that jitney models lists.", ())
-    yes: bool = option(COMMAND, "Do not ask.", False, spelled=("--yes", "-y"))
+    names: tuple[str, ...] = argument("NAME...", ())
+    """Names that jitney models lists."""
+    yes: bool = option(COMMAND, False, spelled=("--yes", "-y"))
+    """Do not ask."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,22 +194,16 @@ class BackendsOptions:
     fetched, converted or measured without --add or --measure.
     """
 
-    model_argument: str | None = argument(
-        "[MODEL]", "The model to choose a backend for; the same as --model."
-    )
-    measure: bool = option(
-        COMMAND,
-        "If speed decides and was not measured yet, measure it now: the model is "
-        "fetched and converted if necessary.",
-        False,
-    )
-    add: str | None = option(
-        COMMAND,
-        "First add the backend to this environment, without a compiler: llamacpp, or "
-        "llamacpp-vulkan for a GPU on Linux x86-64.",
-        metavar="NAME",
-    )
-    json: bool = option(COMMAND, "One JSON object instead of a table.", False)
+    model_argument: str | None = argument("[MODEL]")
+    """The model to choose a backend for; the same as --model."""
+    measure: bool = option(COMMAND, False)
+    """If speed decides and was not measured yet, measure it now: the model is fetched and converted
+    if necessary."""
+    add: str | None = option(COMMAND, metavar="NAME")
+    """First add the backend to this environment, without a compiler: llamacpp, or llamacpp-vulkan
+    for a GPU on Linux x86-64."""
+    json: bool = option(COMMAND, False)
+    """One JSON object instead of a table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,11 +214,12 @@ class TraceOptions:
     queue, and a row for each request that says why it took its time.
     """
 
-    url: str = option(COMMAND, "Where the server is.", SERVER_URL, metavar="URL")
+    url: str = option(COMMAND, SERVER_URL, metavar="URL")
+    """Where the server is."""
     output: Path = option(
         COMMAND,
-        f"The file to write; - is standard output. Default: {TRACE_FILE}.",
         Path(TRACE_FILE),
+        help=f"The file to write; - is standard output. Default: {TRACE_FILE}.",
         spelled=("--output", "-o"),
     )
     api_key: str | None = API_KEY
@@ -242,7 +233,8 @@ class ShowOptions:
     Those of the server come last. Keys are not shown.
     """
 
-    json: bool = option(COMMAND, "One JSON object instead of a table.", False)
+    json: bool = option(COMMAND, False)
+    """One JSON object instead of a table."""
 
 
 OWN_VERBS = (

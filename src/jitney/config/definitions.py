@@ -54,7 +54,7 @@ class Setting:
     @property
     def help(self) -> str:
         """What it means: the text below its field."""
-        return _field_texts(self.owner).get(self.name, "")
+        return field_texts(self.owner).get(self.name, "")
 
     @property
     def default_words(self) -> str:
@@ -100,7 +100,7 @@ def defined_settings(kind: type[Any]) -> tuple[Setting, ...]:
 
 
 @cache
-def _field_texts(kind: type[Any]) -> Mapping[str, str]:
+def field_texts(kind: type[Any]) -> Mapping[str, str]:
     """The text below each field of a class, on one line.
 
     Python does not keep these texts, so they are read from the source; none where there is none.
