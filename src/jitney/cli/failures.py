@@ -22,6 +22,7 @@ from typing import TextIO
 import click
 
 from jitney.errors import ConfigError, InvalidRequest, JitneyError
+from jitney.version import install_line
 
 FAILED = 1
 USAGE = 2
@@ -61,7 +62,7 @@ def report(error: BaseException, *, debug: bool) -> int:
         case ModuleNotFoundError() if error.name and not error.name.startswith("jitney"):
             say(
                 f"This command needs the package {error.name}, which is not installed; install "
-                "jitney again, or 'jitney[bench]' for what measures and draws."
+                f"jitney again, or what measures and draws: {install_line('bench')}."
             )
             code = FAILED
         case OSError() if error.strerror:

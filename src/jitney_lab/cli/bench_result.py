@@ -19,6 +19,7 @@ from jitney.cli.failures import say
 from jitney.config import Resolved, Settings
 from jitney.errors import ConfigError
 from jitney.loading.model_source import located
+from jitney.version import install_line
 from jitney_lab.bench.report import Result, document, setup_of, show, write_json, written_to
 from jitney_lab.bench.steal import StealWatch, with_steal
 from jitney_lab.bench.workload import Say
@@ -37,7 +38,7 @@ ARRIVALS_S_MAX = 3600.0
 Draw = Callable[[Path], list[Path]]
 """Draws a result into files of a folder."""
 
-EXTRA = "pip install 'jitney[bench]'"
+EXTRA = install_line("bench")
 
 
 class Measure(Protocol):
