@@ -33,6 +33,9 @@ SERVER_URL = "http://127.0.0.1:8000"
 METAVARS = {int: "N", float: "X", str: "TEXT", Path: "FILE"}
 """The placeholders of values of each type in the help."""
 
+EXAMPLES = "\nExamples:\n"
+"""What stands before the examples in a help."""
+
 SET = "--set"
 
 MODEL_ARGUMENT = "model_argument"
@@ -71,7 +74,7 @@ class Flag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
-    """One command. The docstring of its `options` is its help.
+    """One command. The docstring of its `options` is its help, with examples at its end.
 
     `call` is the function of `module` that runs it. `settings` names those that it uses; None is
     all of the engine's. With `serves` it also takes the settings of the server. `is_default` marks
@@ -82,7 +85,6 @@ class Verb:
     module: str
     call: str = "call"
     options: type[Any]
-    examples: tuple[str, ...]
     settings: tuple[str, ...] | None = None
     serves: bool = False
     is_default: bool = False
@@ -90,6 +92,15 @@ class Verb:
     @property
     def about(self) -> str:
         """Its help."""
+        return self._text.partition(EXAMPLES)[0].strip()
+
+    @property
+    def examples(self) -> list[str]:
+        """Command lines to try."""
+        return [line.strip() for line in self._text.partition(EXAMPLES)[2].strip().splitlines()]
+
+    @property
+    def _text(self) -> str:
         text = inspect.getdoc(self.options) or ""
         # Without docstrings (`python -OO`), a dataclass has its signature instead.
         return "" if text.startswith(f"{self.options.__name__}(") else text

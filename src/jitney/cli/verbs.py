@@ -42,6 +42,12 @@ class RunOptions:
     prompts above them; with --json there is one object for each instead. Without a prompt, standard
     input is the prompt. Without --model, the embedded model answers; it is fetched first if it is
     not here.
+
+    Examples:
+        jitney run "Why is the sky blue?"
+        jitney run --model model.gguf --greedy "One." "Two." "Three."
+        jitney run --lines --json < prompts.txt > answers.jsonl
+        git diff | jitney run --system 'Describe this change.'
     """
 
     prompts: tuple[str, ...] = argument("[PROMPT]...", ())
@@ -77,6 +83,9 @@ class ChatOptions:
     """Talk with a model in the terminal.
 
     Ctrl-C stops an answer, Ctrl-D leaves, and /help lists all commands.
+
+    Examples:
+        jitney chat --model model.gguf --system "You are brief."
     """
 
     system: str | None = SYSTEM
@@ -91,6 +100,10 @@ class DemoOptions:
     """Watch eight prompts being answered side by side.
 
     Slots, batch, memory and speed are below them. It ends by itself.
+
+    Examples:
+        jitney demo
+        jitney demo --backend fake
     """
 
     max_tokens: int = option(SAMPLING, DEMO_TOKENS_MAX)
@@ -105,6 +118,12 @@ class ServeOptions:
     process, which is started again when it crashes; --no-backend-process keeps it in the server's.
     SIGTERM, Ctrl-C and the end of its terminal let running requests finish; a second SIGTERM or
     Ctrl-C does not.
+
+    Examples:
+        jitney serve
+        jitney serve model.gguf --port 8080 --max-num-seqs 32
+        jitney serve Qwen/Qwen3-0.6B-GGUF:Q8_0
+        jitney serve model.gguf --host 0.0.0.0 --api-key-file keys.yaml
     """
 
     model_argument: str | None = argument("[MODEL]")
@@ -122,6 +141,10 @@ class BatchRunOptions:
     failed are in a file beside it, with .errors in its name. A run that was interrupted or killed
     goes on where it was when the same command is given again. The exit code is 0 if every line was
     answered, 1 if some failed.
+
+    Examples:
+        jitney batch run in.jsonl -o out.jsonl
+        jitney batch run in.jsonl -o out.jsonl --model model.gguf --max-num-seqs 32
     """
 
     source: str | None = argument("INPUT")
@@ -142,6 +165,10 @@ class PullOptions:
     and HF_HUB_OFFLINE mean what they mean elsewhere. Without a quant it is Q4_K_M, then Q8_0, then
     the only one there is. An interrupted download continues where it stopped. The embedded model,
     SmolLM2-135M-Instruct, is also converted for its backend.
+
+    Examples:
+        jitney pull
+        jitney pull Qwen/Qwen3-0.6B-GGUF:Q8_0
     """
 
     named: str | None = argument("[MODEL]")
@@ -155,6 +182,10 @@ class ModelsOptions:
 
     These are the embedded one, the GGUF files of the hub's cache, and all converted models. `jitney
     models` alone does the same.
+
+    Examples:
+        jitney models
+        jitney models list --json
     """
 
     json: bool = option(COMMAND, False)
@@ -167,6 +198,9 @@ class RemoveOptions:
 
     Other tools share the hub's cache, so it asks before it removes anything there, and removes only
     the files of that model.
+
+    Examples:
+        jitney models rm Qwen/Qwen3-0.6B-GGUF:Q8_0
     """
 
     names: tuple[str, ...] = argument("NAME...", ())
@@ -182,6 +216,9 @@ class PruneOptions:
     These are conversions of models that are gone or have changed, conversions of an earlier jitney
     in another form, the rests of interrupted downloads and conversions, and stored results about
     libraries and models that are gone. Files that another process is making stay.
+
+    Examples:
+        jitney models prune
     """
 
 
@@ -192,6 +229,12 @@ class BackendsOptions:
     Each installed one is tried once, with a tiny model in its own process. The choice is for the
     given model, or the embedded one, under the settings in force, with its reason. Nothing is
     fetched, converted or measured without --add or --measure.
+
+    Examples:
+        jitney backends
+        jitney backends --add llamacpp
+        jitney backends model.gguf --max-num-seqs 4 --measure
+        jitney backends --json
     """
 
     model_argument: str | None = argument("[MODEL]")
@@ -212,6 +255,10 @@ class TraceOptions:
 
     The file is in Chrome's trace format: a lane for each slot, ticks with their batches, memory and
     queue, and a row for each request that says why it took its time.
+
+    Examples:
+        jitney trace
+        jitney trace --url http://127.0.0.1:8080 -o slow.json
     """
 
     url: str = option(COMMAND, SERVER_URL, metavar="URL")
@@ -231,6 +278,9 @@ class ShowOptions:
 
     It takes the same settings as run, chat, demo and serve, so that you can try a command line.
     Those of the server come last. Keys are not shown.
+
+    Examples:
+        jitney config show --config jitney.yaml --max-num-seqs 32
     """
 
     json: bool = option(COMMAND, False)
@@ -242,59 +292,39 @@ OWN_VERBS = (
         path=("run",),
         module="jitney.cli.run",
         options=RunOptions,
-        examples=(
-            'jitney run "Why is the sky blue?"',
-            'jitney run --model model.gguf --greedy "One." "Two." "Three."',
-            "jitney run --lines --json < prompts.txt > answers.jsonl",
-            "git diff | jitney run --system 'Describe this change.'",
-        ),
     ),
     Verb(
         path=("serve",),
         module="jitney.cli.serve",
         options=ServeOptions,
-        examples=(
-            "jitney serve",
-            "jitney serve model.gguf --port 8080 --max-num-seqs 32",
-            "jitney serve Qwen/Qwen3-0.6B-GGUF:Q8_0",
-            "jitney serve model.gguf --host 0.0.0.0 --api-key-file keys.yaml",
-        ),
         serves=True,
     ),
     Verb(
         path=("batch", "run"),
         module="jitney.cli.batch_run",
         options=BatchRunOptions,
-        examples=(
-            "jitney batch run in.jsonl -o out.jsonl",
-            "jitney batch run in.jsonl -o out.jsonl --model model.gguf --max-num-seqs 32",
-        ),
     ),
     Verb(
         path=("chat",),
         module="jitney.cli.chat",
         options=ChatOptions,
-        examples=('jitney chat --model model.gguf --system "You are brief."',),
     ),
     Verb(
         path=("demo",),
         module="jitney.cli.run",
         call="demo",
         options=DemoOptions,
-        examples=("jitney demo", "jitney demo --backend fake"),
     ),
     Verb(
         path=("pull",),
         module="jitney.cli.pull",
         options=PullOptions,
-        examples=("jitney pull", "jitney pull Qwen/Qwen3-0.6B-GGUF:Q8_0"),
         settings=("cache_dir",),
     ),
     Verb(
         path=("models", "list"),
         module="jitney.cli.models",
         options=ModelsOptions,
-        examples=("jitney models", "jitney models list --json"),
         settings=("cache_dir",),
         is_default=True,
     ),
@@ -303,7 +333,6 @@ OWN_VERBS = (
         module="jitney.cli.models",
         call="remove",
         options=RemoveOptions,
-        examples=("jitney models rm Qwen/Qwen3-0.6B-GGUF:Q8_0",),
         settings=("cache_dir",),
     ),
     Verb(
@@ -311,19 +340,12 @@ OWN_VERBS = (
         module="jitney.cli.models",
         call="prune",
         options=PruneOptions,
-        examples=("jitney models prune",),
         settings=("cache_dir",),
     ),
     Verb(
         path=("backends",),
         module="jitney.cli.backends",
         options=BackendsOptions,
-        examples=(
-            "jitney backends",
-            "jitney backends --add llamacpp",
-            "jitney backends model.gguf --max-num-seqs 4 --measure",
-            "jitney backends --json",
-        ),
         settings=(
             *("model", "backend", "dtype", "kv_cache_dtype", "threads", "gpu_layers"),
             *("flash_attention", "max_num_seqs", "cache_dir"),
@@ -333,14 +355,12 @@ OWN_VERBS = (
         path=("trace",),
         module="jitney.cli.trace",
         options=TraceOptions,
-        examples=("jitney trace", "jitney trace --url http://127.0.0.1:8080 -o slow.json"),
         settings=(),
     ),
     Verb(
         path=("config", "show"),
         module="jitney.cli.show",
         options=ShowOptions,
-        examples=("jitney config show --config jitney.yaml --max-num-seqs 32",),
         serves=True,
     ),
 )

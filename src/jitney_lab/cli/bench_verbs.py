@@ -29,6 +29,10 @@ class StrategiesOptions:
     The workloads are answers of mixed length as a Poisson stream and in a closed loop, answers of
     equal length as a control, and twenty clients that want 50 to 200 tokens. The ways are one
     request at a time, static, dynamic, adaptive, windowed and continuous batching.
+
+    Examples:
+        jitney bench strategies --quick
+        jitney bench strategies --runs 1 -o results
     """
 
     quick: bool = option(LOAD, False)
@@ -52,6 +56,9 @@ class ScalingOptions:
 
     It fits T(B) = C + B c to the times of ticks, with the error of the fit, and says where more
     sequences stop helping.
+
+    Examples:
+        jitney bench scaling --sizes 1,4,16,64 -o results
     """
 
     sizes: str = option(LOAD, "1,2,4,8,16,32,64", metavar="N,...")
@@ -68,6 +75,9 @@ class StallsOptions:
 
     The long prompt comes while the streams generate. It is computed as one large prefill, then
     beside them under the mix `bounded-stall`.
+
+    Examples:
+        jitney bench stalls --input-len 1000 --runs 1
     """
 
     input_len: int = option(LOAD, 4000)
@@ -82,6 +92,9 @@ class OverheadOptions:
     """Measure what a tick costs outside the forward pass, by part.
 
     The backend runs in this process, whatever the settings say.
+
+    Examples:
+        jitney bench overhead
     """
 
     sizes: str = option(LOAD, "1,16,64", metavar="N,...")
@@ -98,6 +111,10 @@ class ServeLoadOptions:
     it (tpot), between chunks of the stream (itl), of one token or several, and to the end (e2el).
     For other datasets and kinds of load, `vllm bench serve` and `guidellm` work with any such
     server.
+
+    Examples:
+        jitney bench serve --num-prompts 200 --request-rate 4
+        jitney bench serve --dataset-path day.jsonl --goodput ttft:500 --goodput tpot:50
     """
 
     base_url: str = option(
@@ -133,37 +150,27 @@ SETTINGS = ("model", "backend", "seed")
 """The settings with a flag of their own; the others are given with --set."""
 
 
-def _engine_verb(name: str, options: type, *examples: str) -> Verb:
+def _engine_verb(name: str, options: type) -> Verb:
     """A command that measures an engine of this process."""
     return Verb(
         path=("bench", name),
         module="jitney_lab.cli.bench",
         call=f"run_{name}",
         options=options,
-        examples=examples,
         settings=SETTINGS,
     )
 
 
 BENCH_VERBS = (
-    _engine_verb(
-        "strategies",
-        StrategiesOptions,
-        "jitney bench strategies --quick",
-        "jitney bench strategies --runs 1 -o results",
-    ),
-    _engine_verb("scaling", ScalingOptions, "jitney bench scaling --sizes 1,4,16,64 -o results"),
-    _engine_verb("stalls", StallsOptions, "jitney bench stalls --input-len 1000 --runs 1"),
-    _engine_verb("overhead", OverheadOptions, "jitney bench overhead"),
+    _engine_verb("strategies", StrategiesOptions),
+    _engine_verb("scaling", ScalingOptions),
+    _engine_verb("stalls", StallsOptions),
+    _engine_verb("overhead", OverheadOptions),
     Verb(
         path=("bench", "serve"),
         module="jitney_lab.cli.bench_serve",
         call="run_serve",
         options=ServeLoadOptions,
-        examples=(
-            "jitney bench serve --num-prompts 200 --request-rate 4",
-            "jitney bench serve --dataset-path day.jsonl --goodput ttft:500 --goodput tpot:50",
-        ),
         settings=(),
     ),
 )

@@ -33,6 +33,13 @@ class PlanOptions:
 
     The policy sjf is simulated as if max_tokens of every request were the length of its answer. So
     it is not recommended: the result says what it would gain.
+
+    Examples:
+        jitney plan
+        jitney plan --request-rate 8 --goodput ttft:500 --goodput tpot:50 -o plan
+        jitney plan --save-cost cost.json --input-len 512 --output-len 128
+        jitney plan --cost cost.json --trace monday.jsonl --what-if max_num_seqs=32
+        jitney plan --cost cost.json --day --request-rate 1000 --replicas 100
     """
 
     cost: Path | None = option(COMMAND)
@@ -91,13 +98,6 @@ PLAN_VERBS = (
         path=("plan",),
         module="jitney_lab.cli.plan",
         options=PlanOptions,
-        examples=(
-            "jitney plan",
-            "jitney plan --request-rate 8 --goodput ttft:500 --goodput tpot:50 -o plan",
-            "jitney plan --save-cost cost.json --input-len 512 --output-len 128",
-            "jitney plan --cost cost.json --trace monday.jsonl --what-if max_num_seqs=32",
-            "jitney plan --cost cost.json --day --request-rate 1000 --replicas 100",
-        ),
         settings=("model", "backend", "seed"),
     ),
 )
