@@ -107,7 +107,7 @@ def field_texts(kind: type[Any]) -> Mapping[str, str]:
     """
     try:
         (tree,) = ast.parse(inspect.getsource(kind)).body
-    except OSError:
+    except (OSError, TypeError):
         return {}
     assert isinstance(tree, ast.ClassDef)
     return {
