@@ -105,7 +105,7 @@ def config_reference() -> str:
         ]
         columns = ("setting", "meaning", "value", "default")
         parts += [f"## {group.value}\n", _table(columns, rows)]
-    fields = [(f"`{name}`", note) for name, (_, note) in FIELDS.items()]
+    fields = [(f"`{name}`", each.help) for name, each in FIELDS.items()]
     parts += [_OWN_POLICY, _KEY_FILE_HEAD, _table(("field", "meaning"), fields), *_other_words()]
     return "\n".join(parts)
 

@@ -1,4 +1,4 @@
-"""Which jitney this is. Called at start-up, on any thread.
+"""Which jitney this is, and how it gets an extra. Called at start-up, on any thread.
 
 An installed package has metadata. A source tree without them has its version in `pyproject.toml`.
 """
@@ -20,6 +20,11 @@ def version(distribution: str = _NAME, project: Path = _PROJECT) -> str:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return _source_version(project)
+
+
+def install_line(extra: str, project: Path = _PROJECT) -> str:
+    """The command that adds an extra, to the installed package or to the clone that runs."""
+    return f"pip install -e '.[{extra}]'" if project.is_file() else f"pip install 'jitney[{extra}]'"
 
 
 def _source_version(project: Path) -> str:

@@ -25,11 +25,12 @@ from jitney.loading import ready_model
 from jitney.loading.compose import make_template, model_key
 from jitney.loading.model_source import located, takes_model
 from jitney.text.chat_template import Renderer
+from jitney.version import install_line
 from jitney_cluster.dispatch import Dispatch, connect_replicas, describe
 from jitney_cluster.fleet import ReplicaFleet
 from jitney_cluster.own_ray import closed_environment, warn_of_open_token
 
-EXTRA = 'pip install "jitney[cluster]"'
+EXTRA = install_line("cluster")
 STOP_S = 10.0
 LOADED_S_MAX = 1800.0
 """An ingress of Ray's own commands is started beside its replicas, and they may fetch a model

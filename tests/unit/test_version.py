@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import jitney
-from jitney.version import UNKNOWN, version
+from jitney.version import UNKNOWN, install_line, version
 
 PROJECT = '[project]\nname = "jitney"\nversion = "7.8.9"\n'
 
@@ -77,3 +77,11 @@ def test_a_tree_that_does_not_say_is_unknown(tmp_path: Path, content: str | None
     if content is not None:
         project.write_text(content)
     assert version("not-installed-here", project) == UNKNOWN
+
+
+def test_an_extra_is_installed_into_what_runs(tmp_path: Path) -> None:
+    """Guards a clone: `pip install jitney` would bring another jitney beside it."""
+    project = tmp_path / "pyproject.toml"
+    assert install_line("bench", project) == "pip install 'jitney[bench]'"
+    project.write_text(PROJECT)
+    assert install_line("bench", project) == "pip install -e '.[bench]'"

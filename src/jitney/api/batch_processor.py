@@ -21,7 +21,8 @@ from jitney.api.outputs import RequestOutput
 from jitney.api.prompts import PromptInput
 from jitney.api.submission import PriorityInput
 from jitney.config import resolve
-from jitney.config.forms import SWITCH, Form, read_named, whole_number
+from jitney.config.foreign_names import SYNONYMS
+from jitney.config.forms import SWITCH, Form, one_of, read_named, whole_number
 from jitney.core.params import SamplingParams
 from jitney.core.request import RequestId
 from jitney.core.scheduler_settings import Strategy
@@ -49,12 +50,6 @@ class BatchingStrategy(StrEnum):
     Adaptive = "adaptive"
     Continuous = "continuous"
 
-    @classmethod
-    def _missing_(cls, value: object) -> "BatchingStrategy | None":
-        """Also find a strategy by the seed's name, in upper or lower case."""
-        word = str(value).rpartition(".")[2].casefold().replace("_", "").replace("-", "")
-        return next((each for each in cls if word in (each.name.casefold(), each.value)), None)
-
 
 WAIT_MS: dict[BatchingStrategy, float] = {
     BatchingStrategy.FixedSize: math.inf,
@@ -76,6 +71,7 @@ class RequestPriority(IntEnum):
 
 
 _FORMS: dict[str, Form] = {
+    "strategy": one_of(BatchingStrategy, BatchingStrategy, SYNONYMS["strategy"]),
     "max_batch_size": whole_number(1, 4096),
     "min_batch_size": whole_number(1, 4096),
     "max_queue_size": whole_number(1, 1_000_000),
@@ -106,35 +102,18 @@ class BatchConfig:
     def __post_init__(self) -> None:
         for name, form in _FORMS.items():
             object.__setattr__(self, name, read_named(form, name, getattr(self, name)))
-        try:
-            strategy = BatchingStrategy(self.strategy)
-        except ValueError:
-            known = ", ".join(each.name for each in BatchingStrategy)
-            raise ConfigError(f"strategy is one of {known}; got {self.strategy!r:.80}.") from None
-        object.__setattr__(self, "strategy", strategy)
         if self.num_workers != 1:
             raise ConfigError(
                 f"num_workers is {self.num_workers}, and a processor has one engine; leave it out, "
                 "or let `jitney serve --replicas` run several behind one address."
             )
         if self.max_wait_time_ms is None:
-            object.__setattr__(self, "max_wait_time_ms", WAIT_MS[strategy])
-        is_fixed = strategy is BatchingStrategy.FixedSize
-        if self.min_batch_size > 1 and (is_fixed or not self.max_wait_time_ms):
-            raise ConfigError(
-                "min_batch_size above 1 has no effect under FixedSize, which waits for "
-                "max_batch_size, nor where max_wait_time_ms is 0; choose DynamicTimeout, or give a "
-                f"wait ({self.min_batch_size} is given under {strategy.name})."
-            )
-        if self.max_wait_time_ms == math.inf and not is_fixed:
-            raise ConfigError(
-                "max_wait_time_ms is for ever (inf) under FixedSize only, not "
-                f"{strategy.name}; give a number of milliseconds."
-            )
+            object.__setattr__(self, "max_wait_time_ms", WAIT_MS[BatchingStrategy(self.strategy)])
 
     def settings(self) -> dict[str, object]:
-        """The same under the names of our settings."""
-        is_endless = self.max_wait_time_ms == math.inf
+        """The same under the names of our settings, which are checked where they are used."""
+        is_fixed = self.strategy is BatchingStrategy.FixedSize
+        is_endless = is_fixed and self.max_wait_time_ms == math.inf
         return {
             "strategy": str(self.strategy),
             "max_num_seqs": self.max_batch_size,

@@ -157,15 +157,10 @@ class LLM:
         `sampling_params` and `priority` are as in `generate`. With `continue_final_message`, and
         without `add_generation_prompt`, the answer continues the last message.
         """
-        if not isinstance(messages, list | tuple):
-            raise InvalidRequest(
-                'chat takes a list of messages, such as [{"role": "user", "content": "hello"}], '
-                f"and got {type(messages).__name__}.",
-                "messages",
-            )
-        _check_not_empty(messages)
+        _check_messages(messages)
         is_one = isinstance(messages[0], Mapping)
-        conversations = [messages] if is_one else list(messages)
+        # Any: `chat_prompt` looks into each
+        conversations: list[Any] = [messages] if is_one else list(messages)
         params = read_params(len(conversations), sampling_params)
         priorities = read_priorities(len(conversations), priority)
         prompts = [
@@ -190,9 +185,7 @@ class LLM:
         template = self._assembly.template
         if template is None:
             raise ModelError("The model has no chat template; use generate with a complete prompt.")
-        if not isinstance(messages, list | tuple):
-            raise InvalidRequest("A conversation is a list of messages.", "messages")
-        _check_not_empty(messages)
+        _check_messages(messages)
         listed = [dict(each) if isinstance(each, Mapping) else each for each in messages]
         segments = template.render(
             listed, add_generation_prompt, continue_final_message=continue_final_message
@@ -318,11 +311,11 @@ class LLM:
         return shaped
 
 
-def _check_not_empty(messages: Sequence[object]) -> None:
-    if not messages:
+def _check_messages(messages: object) -> None:
+    if not isinstance(messages, list | tuple) or not messages:
         raise InvalidRequest(
-            'There are no messages; give at least one, such as {"role": "user", "content": '
-            '"hello"}.',
+            'A conversation is a list of messages, such as [{"role": "user", "content": "hello"}], '
+            f"and got {messages!r:.80}.",
             "messages",
         )
 

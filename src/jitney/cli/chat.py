@@ -6,6 +6,7 @@ Tests: tests/e2e/test_cli.py.
 """
 
 import sys
+from contextlib import suppress
 
 from jitney.api.llm import LLM
 from jitney.api.outputs import RequestOutput
@@ -67,7 +68,9 @@ def call(options: ChatOptions, resolved: Resolved) -> None:
             raise ModelError(
                 "The model has no chat template, so it cannot chat; use jitney run --raw."
             )
-        Chat(llm, params, options.system).run()
+        # A second Ctrl-C may come while the first is handled.
+        with suppress(KeyboardInterrupt):
+            Chat(llm, params, options.system).run()
 
 
 def read_line(*, is_terminal: bool) -> str | None:
@@ -109,41 +112,30 @@ class Chat:
 
     def run(self) -> None:
         """Run until the end of the input, /quit, or Ctrl-C twice at the prompt."""
-        try:
-            self._loop()
-        except KeyboardInterrupt:
-            # The second Ctrl-C came while the first was handled.
-            return
-
-    def _loop(self) -> None:
-        greets, was_interrupted = self._is_terminal, False
+        if self._is_terminal:
+            name = model_title(self._llm.settings)
+            note(f"{name}, context {self._context_max:,} tokens. /help lists what can be typed.")
+        was_interrupted = False
         while True:
             try:
-                if greets:
-                    greets = False
-                    self._greet()
                 line = read_line(is_terminal=self._is_terminal)
                 was_interrupted = False
                 if line is None or line.strip() in ("/quit", "/exit"):
                     return
-                if line.strip():
-                    self._take(line.strip())
+                self._take(line.strip())
             except KeyboardInterrupt:
                 if was_interrupted:
                     return
                 was_interrupted = True
                 note("Ctrl-C again leaves, and so do Ctrl-D and /quit.")
 
-    def _greet(self) -> None:
-        name = model_title(self._llm.settings)
-        note(f"{name}, context {self._context_max:,} tokens. /help lists what can be typed.")
-
     def _take(self, line: str) -> None:
-        if not line.startswith("/"):
-            self._answer(line)
-            return
         word, _, rest = line.partition(" ")
         match word:
+            case "":
+                return
+            case _ if not line.startswith("/"):
+                self._answer(line)
             case "/reset":
                 self._turns.clear()
                 note("The conversation begins again.")

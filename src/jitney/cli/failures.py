@@ -22,6 +22,7 @@ from typing import TextIO
 import click
 
 from jitney.errors import ConfigError, InvalidRequest, JitneyError
+from jitney.version import install_line
 
 FAILED = 1
 USAGE = 2
@@ -43,6 +44,7 @@ def say(sentence: str) -> None:
 
 def report(error: BaseException, *, debug: bool) -> int:
     """Say in a sentence what went wrong; the exit code."""
+    code = FAILED
     match error:
         case KeyboardInterrupt():
             return INTERRUPTED
@@ -54,26 +56,23 @@ def report(error: BaseException, *, debug: bool) -> int:
             return USAGE
         case JitneyError():
             say(sentence_of(error))
-            code = USAGE if isinstance(error, ConfigError | InvalidRequest) else FAILED
+            if isinstance(error, ConfigError | InvalidRequest):
+                code = USAGE
         case MemoryError():
             say("There is not enough memory; lower --kv-tokens, or take a smaller model.")
-            code = FAILED
         case ModuleNotFoundError() if error.name and not error.name.startswith("jitney"):
             say(
                 f"This command needs the package {error.name}, which is not installed; install "
-                "jitney again, or 'jitney[bench]' for what measures and draws."
+                f"jitney again, or what measures and draws: {install_line('bench')}."
             )
-            code = FAILED
         case OSError() if error.strerror:
             named = f"{error.filename}: " if error.filename else ""
             say(f"{named}{error.strerror}.")
-            code = FAILED
         case _:
             say(
                 f"Something unexpected happened ({type(error).__name__}: {error}); "
                 "run it again with --debug to see where, and please report it."
             )
-            code = FAILED
     if debug:
         _write_error("".join(traceback.format_exception(error)))
     return code

@@ -6,7 +6,7 @@ Every setting of `jitney.config` is a flag as well. Imports nothing heavy.
 
 import inspect
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints  # Any: options are of every type
@@ -22,7 +22,7 @@ from jitney.config import (
     nearest,
     resolve,
 )
-from jitney.config.definitions import flag_name
+from jitney.config.definitions import field_texts, flag_name
 from jitney.config.foreign_names import FOREIGN_NAMES
 from jitney.config.forms import Form
 from jitney.errors import ConfigError
@@ -32,6 +32,9 @@ COMMAND = "Command"
 SERVER_URL = "http://127.0.0.1:8000"
 METAVARS = {int: "N", float: "X", str: "TEXT", Path: "FILE"}
 """The placeholders of values of each type in the help."""
+
+EXAMPLES = "\nExamples:\n"
+"""What stands before the examples in a help."""
 
 SET = "--set"
 
@@ -43,12 +46,17 @@ MODEL_ARGUMENT = "model_argument"
 class Flag:
     """One option or argument: what click parses, its help, and the heading of the help.
 
-    Without a help it works but is not listed.
+    Without a heading it works but is not listed. The help is made when it is shown.
     """
 
     parameter: click.Parameter
     panel: str = ""
-    help: str = ""
+    make_help: Callable[[], str] = str
+
+    @property
+    def help(self) -> str:
+        """What it does."""
+        return self.make_help()
 
     @property
     def name(self) -> str:
@@ -66,7 +74,7 @@ class Flag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
-    """One command. The docstring of its `options` is its help.
+    """One command. The docstring of its `options` is its help, with examples at its end.
 
     `call` is the function of `module` that runs it. `settings` names those that it uses; None is
     all of the engine's. With `serves` it also takes the settings of the server. `is_default` marks
@@ -77,7 +85,6 @@ class Verb:
     module: str
     call: str = "call"
     options: type[Any]
-    examples: tuple[str, ...]
     settings: tuple[str, ...] | None = None
     serves: bool = False
     is_default: bool = False
@@ -85,6 +92,15 @@ class Verb:
     @property
     def about(self) -> str:
         """Its help."""
+        return self._text.partition(EXAMPLES)[0].strip()
+
+    @property
+    def examples(self) -> list[str]:
+        """Command lines to try."""
+        return [line.strip() for line in self._text.partition(EXAMPLES)[2].strip().splitlines()]
+
+    @property
+    def _text(self) -> str:
         text = inspect.getdoc(self.options) or ""
         # Without docstrings (`python -OO`), a dataclass has its signature instead.
         return "" if text.startswith(f"{self.options.__name__}(") else text
@@ -114,13 +130,13 @@ class CommandLine:
 
 def option(
     panel: str,
-    help: str,
     default: object = None,
     *,
+    help: str = "",
     spelled: tuple[str, ...] = (),
     metavar: str | None = None,
 ) -> Any:
-    """A field of a command's options that is a flag.
+    """A field of a command's options that is a flag. Without `help`, that is the text below it.
 
     `spelled` is its spelling, if that is not the name of the field, and `metavar` its placeholder,
     if that is not the one of its type. A tuple may be given several times.
@@ -129,28 +145,35 @@ def option(
     return field(default=default, metadata=about)
 
 
-def argument(metavar: str, help: str, default: object = None) -> Any:
+def argument(metavar: str, default: object = None) -> Any:
     """A field of a command's options that is an argument by position."""
-    return option(ARGUMENTS, help, default, metavar=metavar)
+    return option(ARGUMENTS, default, metavar=metavar)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommonOptions:
     """The options of every command."""
 
-    config: Path | None = option(
-        COMMAND,
-        "A YAML or TOML file with settings; the environment and flags are stronger.",
-    )
-    debug: bool = option(COMMAND, "Show the traceback of a failure.", False)
-    help: bool = option(COMMAND, "Show this help and exit.", False)
+    config: Path | None = option(COMMAND)
+    """A YAML or TOML file with settings; the environment and flags are stronger."""
+    debug: bool = option(COMMAND, False)
+    """Show the traceback of a failure."""
+    help: bool = option(COMMAND, False)
+    """Show this help and exit."""
 
+
+API_KEY = option(
+    COMMAND,
+    help="A key of the server. Others on this machine can see it in `ps`: use JITNEY_API_KEY, "
+    "which is sent to loopback addresses only.",
+)
+"""The field `api_key` of a command that calls a server."""
 
 ASSIGNED = option(
     COMMAND,
-    "Give a setting a value, as max_num_seqs=32; may be given several times. `jitney config show` "
-    "lists all settings.",
     (),
+    help="Give a setting a value, as max_num_seqs=32; may be given several times. `jitney config "
+    "show` lists all settings.",
     spelled=(SET,),
     metavar="NAME=VALUE",
 )
@@ -160,10 +183,10 @@ ASSIGNED = option(
 def own_flags(kind: type[Any]) -> list[Flag]:
     """One flag for each field of a command's options."""
     hints = get_type_hints(kind)
-    return [_own_flag(each, hints[each.name]) for each in fields(kind)]
+    return [_own_flag(kind, each, hints[each.name]) for each in fields(kind)]
 
 
-def _own_flag(defined: Field[Any], hint: Any) -> Flag:
+def _own_flag(owner: Any, defined: Field[Any], hint: Any) -> Flag:
     about, default = defined.metadata, defined.default
     # The type of a value, in an annotation such as `int | None` or `tuple[str, ...]`.
     kind = get_args(hint)[0] if get_args(hint) else hint
@@ -179,7 +202,11 @@ def _own_flag(defined: Field[Any], hint: Any) -> Flag:
         is_flag = isinstance(default, bool) or None
         parameter = click.Option([*spelled, defined.name], is_flag=is_flag, **how)
     suffix = f" Default: {default}." if type(default) is int else ""
-    return Flag(parameter, about["panel"], about["help"] + suffix)
+    return Flag(
+        parameter,
+        about["panel"],
+        lambda: (about["help"] or field_texts(owner).get(defined.name, "")) + suffix,
+    )
 
 
 def setting_flags(only: tuple[str, ...] | None = None, *, serves: bool = False) -> list[Flag]:
@@ -233,13 +260,19 @@ def parse(verb: Verb, words: list[str]) -> CommandLine:
 
 
 def _check_values(words: list[str], flags: list[Flag]) -> None:
-    """Refuse a flag in the place of a value: click would take it. Raises ConfigError."""
+    """Refuse a flag in the place of a value, and a value of a switch: click would take the first
+    for the value, and the second for an argument. Raises ConfigError."""
     known = {name: flag.parameter for flag in flags for name in flag.spelled}
     for word, following in itertools.pairwise(words):
         if word == "--":
             return
         parameter = known.get(word)
-        if isinstance(parameter, click.Option) and not parameter.is_flag and following in known:
+        if not isinstance(parameter, click.Option):
+            continue
+        if parameter.is_flag and following.lower() in ("true", "false"):
+            switches = " or ".join((*parameter.opts, *parameter.secondary_opts))
+            raise ConfigError(f"{word} takes no value, and got {following}; write {switches}.")
+        if not parameter.is_flag and following in known:
             raise ConfigError(
                 f"{word} needs a value, and {following} is another flag; give the value, or write "
                 f"{word}{'=' if word.startswith('--') else ''}{following} if this is it."
@@ -260,7 +293,7 @@ def _setting_flag(setting: Setting) -> Flag:
     return Flag(
         _setting_option(setting.name, setting.form, setting.short),
         f"Settings: {setting.group.value.lower()}",
-        f"{setting.help} Default: {setting.default_words}.",
+        lambda: f"{setting.help} Default: {setting.default_words}.",
     )
 
 

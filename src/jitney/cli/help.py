@@ -5,6 +5,7 @@ Pure; any thread; imports nothing heavy.
 """
 
 import textwrap
+from collections.abc import Sequence
 
 from jitney.cli.flags import ARGUMENTS, Flag, Verb, verb_flags
 from jitney.cli.verbs import ABOUT, EXAMPLES, all_verbs
@@ -37,7 +38,7 @@ def verb_help(verb: Verb, width: int) -> str:
     """The help of one command."""
     panels: dict[str, list[Flag]] = {}
     for flag in verb_flags(verb):
-        if flag.help:
+        if flag.panel:
             panels.setdefault(flag.panel, []).append(flag)
     arguments = map(_names, panels.get(ARGUMENTS, []))
     lines = [f"Usage: {' '.join(('jitney', *verb.path, '[OPTIONS]', *arguments))}"]
@@ -66,7 +67,7 @@ def _entry(names: str, text: str, width: int, names_width: int = NAMES_WIDTH) ->
     return [head, *(indent + line for line in wrapped[1:])]
 
 
-def _examples(examples: tuple[str, ...]) -> list[str]:
+def _examples(examples: Sequence[str]) -> list[str]:
     return ["Example" if len(examples) == 1 else "Examples", *(f"  {each}" for each in examples)]
 
 

@@ -17,6 +17,7 @@ from jitney.api.feed import AnswerOrError, run_each
 from jitney.api.llm import LLM
 from jitney.api.outputs import RequestOutput, make_output
 from jitney.api.prompts import Prompt
+from jitney.cli.board import Pane
 from jitney.cli.failures import FAILED, say, say_at_sigterm, sentence_of
 from jitney.cli.opening import has_template, make_prompt, open_llm
 from jitney.cli.prompt_sources import read_prompts
@@ -175,7 +176,8 @@ def _answer_all(
 
 def _watch(llm: LLM, prompts: list[Prompt], params: SamplingParams, report: _RunReport) -> None:
     watched = [
-        LivePrompt(text, prompt, params) for text, prompt in zip(report.texts, prompts, strict=True)
+        LivePrompt(Pane(printable(text)), prompt, params)
+        for text, prompt in zip(report.texts, prompts, strict=True)
     ]
     try:
         watch(llm, watched, Console(file=sys.stdout, highlight=False), leaves=False)
@@ -214,7 +216,7 @@ def _demo_prompts(llm: LLM, options: DemoOptions) -> list[LivePrompt]:
     chats = has_template(llm)
     return [
         LivePrompt(
-            title,
+            Pane(title),
             make_prompt(llm, text, chats=chats),
             SamplingParams(
                 max_tokens=options.max_tokens,

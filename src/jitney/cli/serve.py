@@ -5,11 +5,10 @@ import json
 import logging
 import socket
 from collections.abc import Callable
-from typing import Protocol
 
 from jitney.cli.opening import loading
 from jitney.cli.verbs import ServeOptions
-from jitney.config import Key, Resolved, ServeSettings, Settings, for_serving
+from jitney.config import Key, Resolved, ServeSettings, for_serving
 from jitney.config.machine import is_local
 from jitney.errors import ConfigError
 from jitney.extensions import load
@@ -26,14 +25,6 @@ _log = logging.getLogger("jitney.server")
 QUESTION = "Why is the sky blue?"
 
 
-class _Closable(Loaded, Protocol):
-    """What is served, as the one who made it has it."""
-
-    def close(self, drain_s: float) -> None:
-        """End it, after at most this long for running requests."""
-        ...
-
-
 def call(options: ServeOptions, resolved: Resolved) -> None:
     """Run the command."""
     settings, serving = for_serving(resolved), resolved.serving
@@ -44,7 +35,9 @@ def call(options: ServeOptions, resolved: Resolved) -> None:
         with bind(serving.host, serving.port) as listener:
             _warn_if_exposed(serving.host, keys)
             with loading(settings, yes=options.yes):
-                assembly = _assembled(settings, serving)
+                # One engine, or a fleet of replicas.
+                is_one = serving.replicas is None
+                assembly = assemble(settings) if is_one else load("assemble")(settings, serving)
             try:
                 serve(assembly, serving, keys, listener, log)
             finally:
@@ -62,14 +55,6 @@ def check_replicas(serving: ServeSettings) -> None:
     for name in ("ray_address", "max_replicas"):
         if getattr(serving, name) is not None:
             raise ConfigError(f"{name} is for replicas; give --replicas as well.")
-
-
-def _assembled(settings: Settings, serving: ServeSettings) -> _Closable:
-    """One engine, or a fleet of replicas. Raises a SetupError."""
-    if serving.replicas is not None:
-        fleet: _Closable = load("assemble")(settings, serving)
-        return fleet
-    return assemble(settings)
 
 
 def serve(

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from jitney.cli.failures import say
 from jitney.cli.verbs import TraceOptions
 from jitney.config import Resolved
+from jitney.config.machine import environment, is_local
 from jitney.errors import ConfigError, SetupError
 
 TIMEOUT_S = 60.0
@@ -22,7 +23,7 @@ PIPE = Path("-")
 
 def call(options: TraceOptions, resolved: Resolved) -> int:
     """Run the command; the exit code."""
-    content = fetch_trace(options.url, options.api_key)
+    content = fetch_trace(options.url, server_key(options.api_key, options.url))
     count = count_events(content, options.url)
     if options.output == PIPE:
         sys.stdout.buffer.write(content)
@@ -45,6 +46,23 @@ def count_events(content: bytes, url: str) -> int:
         ) from None
 
 
+def server_key(given: str | None, url: str) -> str | None:
+    """The given key, or else that of JITNEY_API_KEY, if the server is on this machine.
+
+    `jitney serve` has the same variable, so nobody has to put a key where `ps` shows it.
+    """
+    if given is not None:
+        return given
+    key = environment().get("JITNEY_API_KEY", "").partition(",")[0].strip()
+    if not key or is_local(urlsplit(url).hostname or ""):
+        return key or None
+    say(
+        f"JITNEY_API_KEY is for a server on this machine, so it is not sent to {url}; --api-key "
+        "sends a key."
+    )
+    return None
+
+
 def fetch_trace(url: str, api_key: str | None) -> bytes:
     """The trace of the server at this address. Raises an error that says what to change."""
     if urlsplit(url).scheme not in ("http", "https"):
@@ -59,12 +77,10 @@ def fetch_trace(url: str, api_key: str | None) -> bytes:
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == 401:
-            asks = (
-                "asks for a key; give"
-                if api_key is None
-                else "does not know this key; give another"
-            )
-            raise ConfigError(f"The server at {url} {asks} --api-key.") from None
+            asks = "asks for a key" if api_key is None else "does not know this key"
+            raise ConfigError(
+                f"The server at {url} {asks}; set JITNEY_API_KEY, or give --api-key."
+            ) from None
         raise SetupError(
             f"The server at {url} answered with status {error.code}; is it jitney serve?"
         ) from None

@@ -8,7 +8,7 @@ Tests: tests/unit/cli/test_board.py and tests/e2e/test_cli_terminal.py.
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.live import Live
@@ -33,18 +33,14 @@ WINDOW_S = 1.0
 
 @dataclass(slots=True)
 class LivePrompt:
-    """A prompt with its title for people, its pane on the board, and how it ended."""
+    """A prompt, its pane on the board, and how it ended."""
 
-    title: str
+    pane: Pane
     prompt: Prompt
     params: SamplingParams
     wait_s: float = 0.0
     """How long after the start it is submitted."""
     outcome: RequestOutput | JitneyError | None = None
-    pane: Pane = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.pane = Pane(printable(self.title))
 
 
 class Meter:

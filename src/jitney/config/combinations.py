@@ -38,18 +38,13 @@ def refuse_conflicts(values: Mapping[str, Any], sources: Mapping[str, str]) -> N
     raised or ignored silently. Raises ConfigError.
     """
     explicit = {name for name, source in sources.items() if source != DEFAULT}
-    for message, names in _find_conflicts(values, explicit):
+    found = (*_find_useless(values, explicit), *_find_out_of_bounds(values), *_find_pairs(values))
+    for message, names in found:
         places = ", ".join(f"{name}: {sources[name]}" for name in names if name in sources)
         raise ConfigError(f"{message} ({places})" if places else message)
 
 
 # Any: of every setting's type
-def _find_conflicts(values: Mapping[str, Any], explicit: Set[str]) -> Iterator[_Conflict]:
-    yield from _find_useless(values, explicit)
-    yield from _find_out_of_bounds(values)
-    yield from _find_pairs(values)
-
-
 def _find_pairs(values: Mapping[str, Any]) -> Iterator[_Conflict]:
     """Settings that contradict each other."""
     if values["kv_tokens"] is not None and values["memory_limit"] is not None:

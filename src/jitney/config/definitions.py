@@ -6,6 +6,10 @@ thread.
 Tests: tests/unit/cli/test_flags.py and tests/unit/config/test_settings.py.
 """
 
+import ast
+import inspect
+import itertools
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from enum import StrEnum
 from functools import cache
@@ -34,9 +38,10 @@ class Setting:
     """One setting."""
 
     name: str
+    owner: Any  # Any: a class, which mypy does not take for hashable
+    """The dataclass with its field."""
     group: Group
     form: Form
-    help: str
     default: object
     """None also means that the default is computed later; see `default_text`."""
     default_text: str | None = None
@@ -45,6 +50,11 @@ class Setting:
     """Whether its value is never shown."""
     short: str | None = None
     """The short flag that llama-server has for it, for people who know that."""
+
+    @property
+    def help(self) -> str:
+        """What it means: the text below its field."""
+        return field_texts(self.owner).get(self.name, "")
 
     @property
     def default_words(self) -> str:
@@ -58,18 +68,18 @@ class Setting:
 
 def setting(
     group: Group,
-    help: str,
-    default_text: str | None = None,
     *,
+    default_text: str | None = None,
     is_secret: bool = False,
     short: str | None = None,
     **default: Any,
 ) -> Any:  # Any: of the type of the field
     """A field that defines a setting; `default` or `default_factory` as for any field.
 
-    Without either, the default is None. The annotation of the field has the form of its values.
+    Without either, the default is None. The annotation of the field has the form of its values, and
+    the text below it is its help.
     """
-    about = {"group": group, "help": help, "default_text": default_text, "short": short}
+    about = {"group": group, "default_text": default_text, "short": short}
     return field(metadata={**about, "is_secret": is_secret}, **(default or {"default": None}))
 
 
@@ -80,12 +90,32 @@ def defined_settings(kind: type[Any]) -> tuple[Setting, ...]:
     return tuple(
         Setting(
             name=each.name,
+            owner=kind,
             form=form_of(hints[each.name]),
             default=None if each.default is MISSING else each.default,
             **each.metadata,
         )
         for each in fields(kind)
     )
+
+
+@cache
+def field_texts(kind: type[Any]) -> Mapping[str, str]:
+    """The text below each field of a class, on one line.
+
+    Python does not keep these texts, so they are read from the source; none where there is none.
+    """
+    try:
+        (tree,) = ast.parse(inspect.getsource(kind)).body
+    except (OSError, TypeError):
+        return {}
+    assert isinstance(tree, ast.ClassDef)
+    return {
+        field.target.id: " ".join(str(text.value.value).split())
+        for field, text in itertools.pairwise(tree.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+    }
 
 
 def flag_name(name: str) -> str:

@@ -8,7 +8,7 @@ Tests: tests/unit/config/test_resolve.py.
 
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any  # Any: the anchor, which is only passed on
 
 import yaml
 
@@ -19,6 +19,20 @@ FILE_BYTES_MAX = 65_536
 
 KEY_CHARACTERS_MAX = 40
 """How much of a key a message repeats."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that a table has twice: the library would silently keep the last."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        names = set[str]()
+        for key in [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]:
+            if key.value in names:
+                line, name = key.start_mark.line + 1, key.value[:KEY_CHARACTERS_MAX]
+                raise ValueError(f"line {line}: {name} is given twice; leave one out.")
+            names.add(key.value)
+        return node
 
 
 def load(file: Path, kind: str = "settings") -> dict[str, object]:
@@ -33,7 +47,7 @@ def load(file: Path, kind: str = "settings") -> dict[str, object]:
             f"The {kind} file {file} must end in .yaml, .yml or .toml, so that its form is known."
         )
     try:
-        tree = tomllib.loads(text) if ending == ".toml" else _parse_yaml(text)
+        tree = tomllib.loads(text) if ending == ".toml" else yaml.load(text, _Loader)
     except RecursionError:
         raise ConfigError(f"The {kind} file {file} is nested too deeply.") from None
     except (yaml.YAMLError, ValueError) as error:
@@ -74,32 +88,3 @@ def _read(file: Path, kind: str) -> str:
         return content.decode("utf-8")
     except UnicodeDecodeError:
         raise ConfigError(f"The {kind} file {file} is not text in UTF-8.") from None
-
-
-def _parse_yaml(text: str) -> Any:  # Any: YAML holds anything
-    node = yaml.compose(text, Loader=yaml.SafeLoader)
-    if node is not None:
-        _refuse_twice(node, (), set())
-    return yaml.safe_load(text)
-
-
-def _refuse_twice(node: yaml.Node, path: tuple[str, ...], seen: set[int]) -> None:
-    """Refuse a key that a table has twice: the library would silently keep the last."""
-    # Aliases lead to the same node again, perhaps from inside it.
-    if id(node) in seen:
-        return
-    seen.add(id(node))
-    if isinstance(node, yaml.SequenceNode):
-        for each in node.value:
-            _refuse_twice(each, path, seen)
-    if not isinstance(node, yaml.MappingNode):
-        return
-    names = set[str]()
-    for key, value in node.value:
-        name = key.value if isinstance(key, yaml.ScalarNode) else ""
-        within = (*path, name[:KEY_CHARACTERS_MAX])
-        if isinstance(key, yaml.ScalarNode) and name in names:
-            line = key.start_mark.line + 1
-            raise ValueError(f"line {line}: {'.'.join(within)} is given twice; leave one out.")
-        names.add(name)
-        _refuse_twice(value, within, seen)

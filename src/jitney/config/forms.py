@@ -131,7 +131,8 @@ def one_of(
 def text_line(lowest: int, highest: int) -> Form:
     """A line of text within a number of characters, without space around it."""
     kind = Annotated[str, Meta(min_length=lowest, max_length=highest)]
-    return Form(kind, _plain_text, f"a text of {lowest} to {highest} characters", "VALUE")
+    expected = f"a text of {lowest} to {highest} characters, in quotes if it looks like a number"
+    return Form(kind, _plain_text, expected, "VALUE")
 
 
 def word_list(highest: int, placeholder: str = "NAME,...") -> Form:

@@ -1,20 +1,22 @@
 """Reads the keys of the server's callers from a file.
 
-`FIELDS` explains each field. Called at start-up, from one thread.
+`KeyFields` explains each field. Called at start-up, from one thread.
 """
 
 import logging
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
 from jitney.config import file as settings_file
-from jitney.config.forms import Form, number, one_of, text_line
+from jitney.config.definitions import Group, Setting, defined_settings, setting
+from jitney.config.forms import number, one_of, read_named, text_line
 from jitney.config.resolve import nearest
-from jitney.core.limits import QUEUE_SHARE, RETRY_AFTER_S_MAX, RUNNING_SHARE
+from jitney.core.limits import RETRY_AFTER_S_MAX
 from jitney.core.request import Priority
 from jitney.errors import ConfigError
 
@@ -38,51 +40,45 @@ _PER_DAY = number(1.0, RATE_MAX)
 _SHARE = number(0.0, 1.0, above=True)
 _PRIORITY = one_of(tuple(each.name.lower() for each in Priority))
 
-FIELDS: Mapping[str, tuple[Form, str]] = MappingProxyType(
-    {
-        "name": (
-            _TEXT,
-            "The caller's name in the log, on the page, and as a tenant of the policy `fair`.",
-        ),
-        "key": (
-            _SECRET,
-            f"The secret that callers send, of {SECRET_CHARACTERS_MIN} characters or more.",
-        ),
-        "key_env": (_TEXT, "In place of `key`: the environment variable that holds the secret."),
-        "priority": (
-            _PRIORITY,
-            "The highest priority that it may ask for: `low`, `normal`, `high` or `critical`. "
-            "Default: `critical`.",
-        ),
-        "requests_per_minute": (
-            _RATE,
-            "Requests that it may send in a minute; a call for completions counts once for each "
-            "of them, prompts times `n`. Default: no limit.",
-        ),
-        "tokens_per_minute": (
-            _RATE,
-            "Tokens that it may use in a minute, of prompts and completions. Default: no limit.",
-        ),
-        "batch_tokens_per_day": (
-            _PER_DAY,
-            "Tokens that its batches may use in a day, of prompts and completions; then they wait. "
-            f"Default: {MINUTES_PER_DAY:,} times `tokens_per_minute`, and without that no limit.",
-        ),
-        "queue_share": (
-            _SHARE,
-            "The part of the queue that its requests may fill, above 0 and up to 1: of "
-            "`max_num_queued_reqs` and `max_num_queued_tokens`. "
-            f"Default: {QUEUE_SHARE:g}, and 1 for the only key.",
-        ),
-        "running_share": (
-            _SHARE,
-            "The part of `max_num_seqs` that its sequences may take, above 0 and up to 1, and at "
-            f"least one sequence. Default: {RUNNING_SHARE:g}, and 1 for the only key.",
-        ),
-        "cache_scope": (_TEXT, "Keys of one scope share cached prefixes. Default: its name."),
-    }
+
+_field = partial(setting, Group.SERVER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyFields:
+    """A key as a file has it. The text below a field is that of the reference page."""
+
+    name: Annotated[str, _TEXT] = _field()
+    """The caller's name in the log, on the page, and as a tenant of the policy `fair`."""
+    key: Annotated[str, _SECRET] = _field()
+    """The secret that callers send, of 8 characters or more."""
+    key_env: Annotated[str, _TEXT] = _field()
+    """In place of `key`: the environment variable that holds the secret."""
+    priority: Annotated[str, _PRIORITY] = _field()
+    """The highest priority that it may ask for: `low`, `normal`, `high` or `critical`. Default:
+    `critical`."""
+    requests_per_minute: Annotated[float, _RATE] = _field()
+    """Requests that it may send in a minute; a call for completions counts once for each of them,
+    prompts times `n`. Default: no limit."""
+    tokens_per_minute: Annotated[float, _RATE] = _field()
+    """Tokens that it may use in a minute, of prompts and completions. Default: no limit."""
+    batch_tokens_per_day: Annotated[float, _PER_DAY] = _field()
+    """Tokens that its batches may use in a day, of prompts and completions; then they wait.
+    Default: 1,440 times `tokens_per_minute`, and without that no limit."""
+    queue_share: Annotated[float, _SHARE] = _field()
+    """The part of the queue that its requests may fill, above 0 and up to 1: of
+    `max_num_queued_reqs` and `max_num_queued_tokens`. Default: 0.5, and 1 for the only key."""
+    running_share: Annotated[float, _SHARE] = _field()
+    """The part of `max_num_seqs` that its sequences may take, above 0 and up to 1, and at least one
+    sequence. Default: 0.75, and 1 for the only key."""
+    cache_scope: Annotated[str, _TEXT] = _field()
+    """Keys of one scope share cached prefixes. Default: its name."""
+
+
+FIELDS: Mapping[str, Setting] = MappingProxyType(
+    {each.name: each for each in defined_settings(KeyFields)}
 )
-"""The fields of a key: each with its form and its text on the reference page."""
+"""The fields of a key by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,12 +168,6 @@ def _read(entry: object, where: str, environ: Mapping[str, str]) -> Key:
     )
 
 
-def _read_field(name: str, value: object, where: str) -> object:
-    form, _ = FIELDS[name]
-    try:
-        return form.read(value)
-    except ValueError:
-        # The message does not repeat the value: it may be a secret.
-        quoted = form in (_TEXT, _SECRET) and not isinstance(value, str)
-        hint = "; put a value that looks like a number or a date in quotes" if quoted else ""
-        raise ConfigError(f"{where}: {name} must be {form.expected}{hint}.") from None
+def _read_field(name: str, value: object, where: str) -> Any:  # Any: of the field's type
+    # The message does not repeat the value: any of them may be a secret, in the wrong place.
+    return read_named(FIELDS[name].form, name, value, f" in {where}", is_secret=True)

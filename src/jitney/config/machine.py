@@ -40,11 +40,7 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
     for variable in ("JITNEY_CACHE", "JITNEY_CACHE_DIR"):
         if environ.get(variable, "").strip():
             return Path(environ[variable]).expanduser()
-    shared = Path(environ.get("XDG_CACHE_HOME", ""))
-    # The XDG specification says that relative paths are ignored.
-    if shared.is_absolute():
-        return shared / "jitney"
-    return Path("~/.cache/jitney").expanduser()
+    return _base_folder(environ.get("XDG_CACHE_HOME", ""), "~/.cache") / "jitney"
 
 
 def jobs_folder(environ: Mapping[str, str]) -> Path:
@@ -52,7 +48,9 @@ def jobs_folder(environ: Mapping[str, str]) -> Path:
 
     Not in the cache: what is there may be removed at any time, and work is not made again.
     """
-    state = Path(environ.get("XDG_STATE_HOME", ""))
-    if state.is_absolute():
-        return state / "jitney" / "jobs"
-    return Path("~/.local/state/jitney/jobs").expanduser()
+    return _base_folder(environ.get("XDG_STATE_HOME", ""), "~/.local/state") / "jitney" / "jobs"
+
+
+def _base_folder(given: str, usual: str) -> Path:
+    # The XDG specification says that relative paths are ignored.
+    return Path(given) if Path(given).is_absolute() else Path(usual).expanduser()

@@ -102,7 +102,12 @@ def resolve(
         sources |= {name: first.source for name, (first, _) in found.items()}
     served = {name: values.pop(name) for name in server if name in values}
     served.setdefault("jobs_dir", jobs_folder(environ))
-    _fill_defaults(values, environ)
+    is_chunk_given = "prefill_chunk" in values
+    defaults = {each.name: each.default for each in known_settings()}
+    values = {**defaults, "cache_dir": cache_folder(environ), **values}
+    # Only the default chunk is lowered to the budget; a given one that is too large is refused.
+    if not is_chunk_given:
+        values["prefill_chunk"] = min(values["prefill_chunk"], values["max_num_batched_tokens"])
     refuse_conflicts(values, sources)
     return Resolved(Settings(**values), ServeSettings(**served), MappingProxyType(sources))
 
@@ -264,14 +269,3 @@ def _refuse_twice(first: _Assignment, second: _Assignment, *, is_equal: bool) ->
             f"{first.name} is {value_text(first.value)} by {first.source} and "
             f"{value_text(second.value)} by {second.source}; leave one of them out."
         )
-
-
-def _fill_defaults(values: dict[str, Any], environ: Mapping[str, str]) -> None:
-    is_chunk_given = "prefill_chunk" in values
-    for known in known_settings():
-        values.setdefault(known.name, known.default)
-    if values["cache_dir"] is None:
-        values["cache_dir"] = cache_folder(environ)
-    # Only the default chunk is lowered to the budget; a given one that is too large is refused.
-    if not is_chunk_given:
-        values["prefill_chunk"] = min(values["prefill_chunk"], values["max_num_batched_tokens"])

@@ -55,6 +55,7 @@ _GROWTH_BYTES_MAX = 6 * 2**20
 """The memory of a constraint can only be measured in a fresh process, because later ones reuse what
 earlier ones freed. A fresh process grows by 4 MB for any constraint, so at most the rest of this is
 reused and not measured."""
+_NO_MEMORY = ": there is no memory to compile it"
 _TURNS_MAX = 10
 """A caller waits for at most this many other constraints that use their whole time limit."""
 
@@ -198,27 +199,16 @@ class ConstraintCompiler:
 
     def _try_in_sandbox(self, constraint: Constraint) -> int:
         """Compile it in the process with limits. Returns the memory that it took."""
-        limit_s = limits.CONSTRAINT_COMPILE_S_MAX
         # A model that cannot have constraints is refused before a process starts.
         self._ready_tokenizer()
         try:
             refused, taken_bytes = self.sandbox.run([constraint.kind.value, constraint.text])
-        except TooLong:
-            raise refusal(
-                f"it took longer than {limit_s:g} s to compile; make it simpler"
-            ) from None
-        except TooMuchMemory:
-            most = limits.CONSTRAINT_COMPILE_BYTES_MAX // 2**20
-            raise refusal(
-                f"it took more than {most} MiB of memory to compile; make it simpler"
-            ) from None
-        except Busy:
+        except (TooLong, TooMuchMemory) as error:
+            raise refusal(f"{error} to compile; make it simpler") from None
+        except (Busy, Gone) as error:
             raise QueueFull(
-                "Other constraints are being compiled; try again later.", limit_s
-            ) from None
-        except Gone as error:
-            raise QueueFull(
-                f"Constraints cannot be compiled now ({error}); try again later.", limit_s
+                f"Constraints cannot be compiled now ({error}); try again later.",
+                limits.CONSTRAINT_COMPILE_S_MAX,
             ) from None
         except SandboxError as error:
             raise refusal(f"the compiler failed ({error}); make it simpler") from None
@@ -261,14 +251,14 @@ class ConstraintCompiler:
                     self._evict()
                 done.set_result(compiled)
             except MemoryError:
-                done.set_exception(_no_memory())
+                done.set_exception(_dropped(_NO_MEMORY))
             except BaseException as error:
                 done.set_exception(error)
 
         try:
             self._start(threading.Thread(target=work, name="constraint-compile"))
         except RuntimeError:
-            done.set_exception(_no_memory())
+            done.set_exception(_dropped(_NO_MEMORY))
         return done
 
     def _start(self, thread: threading.Thread) -> None:
@@ -309,7 +299,3 @@ def _dropped(why: str = "") -> QueueFull:
         f"The compiled constraint was dropped to make room for others{why}; try again later.",
         limits.CONSTRAINT_COMPILE_S_MAX,
     )
-
-
-def _no_memory() -> QueueFull:
-    return _dropped(": there is no memory to compile it")

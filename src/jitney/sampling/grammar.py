@@ -60,21 +60,21 @@ def set_up(inputs: Any) -> Callable[[Any], TryResult]:  # Any: the JSON of `set_
         eos_tokens=tuple(inputs["eos_tokens"]),
         bos_token=inputs["bos_token"],
     )
-    built: list[Any] = []  # Any: the LLTokenizer, once there is one
+    tokenizer: Any = None  # Any: an LLTokenizer
 
     def encode(text: str) -> list[int]:
         # Any tokens of the text will do here: no completion is written.
-        return list(built[0].greedy_tokenize(text)) if built else []
+        return [] if tokenizer is None else list(tokenizer.greedy_tokenize(text))
 
-    built.append(build_tokenizer(vocabulary, encode))
+    tokenizer = build_tokenizer(vocabulary, encode)
 
     def tried(task: Any) -> TryResult:  # Any: a kind and a text
         constraint = Constraint(ConstraintKind(task[0]), task[1])
         # A fresh process needs some memory for any constraint. That does not count.
-        compile_grammar(built[0], _SIMPLE)
+        compile_grammar(tokenizer, _SIMPLE)
         before = peak_bytes()
         try:
-            compile_grammar(built[0], constraint)
+            compile_grammar(tokenizer, constraint)
         except InvalidRequest as error:
             return str(error), 0
         return None, peak_bytes() - before

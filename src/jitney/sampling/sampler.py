@@ -132,20 +132,17 @@ class SlotSampler:
         """
         # argmax finds a NaN or an infinity if there is one, so no other check is needed.
         best = int(row.argmax()) if best is None else best
-        if not math.isfinite(row[best]):
-            impossible = row[best] == -math.inf
-            return Sample(fault=FAULT_NOTHING_LEFT if impossible else FAULT_NOT_A_NUMBER)
         token = best
         adjusted = row
-        if self._adjusts:
+        if self._adjusts and math.isfinite(row[best]):
             try:
                 adjusted = self._adjusted(tokens, row)
             except RequestError as error:
                 return Sample(fault=fault_of(error))
             token = int(adjusted.argmax())
-            if not math.isfinite(adjusted[token]):
-                impossible = adjusted[token] == -math.inf
-                return Sample(fault=FAULT_NOTHING_LEFT if impossible else FAULT_NOT_A_NUMBER)
+        if not math.isfinite(adjusted[token]):
+            impossible = adjusted[token] == -math.inf
+            return Sample(fault=FAULT_NOTHING_LEFT if impossible else FAULT_NOT_A_NUMBER)
         if not self._is_greedy:
             drawn = uniform(self._sampling.seed, len(tokens))
             token = choose_token(adjusted, self._sampling, drawn)

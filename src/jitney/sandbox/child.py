@@ -22,12 +22,12 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any  # Any: JSON, of which the function that sets up knows the shape
 
 from jitney.sandbox.die_with_parent import ignore_stop_signals
-from jitney.sandbox.frames import ChannelClosed, Frames, MalformedFrame
+from jitney.sandbox.frames import ChannelClosed, Frames
 from jitney.sandbox.peak_memory import peak_bytes
 
 EXIT_DONE = 0
@@ -91,7 +91,9 @@ def _watch(frames: Frames, work: Task, bounds: dict[str, Any]) -> int:
         pid = os.fork()
         if pid == 0:
             os._exit(
-                _on_stack(bounds["stack_bytes"], _TaskServer(frames, work, bounds, current_task))
+                _on_stack(
+                    bounds["stack_bytes"], partial(_serve, frames, work, bounds, current_task)
+                )
             )
         _, status, usage = os.wait4(pid, 0)
         code = os.waitstatus_to_exitcode(status)
@@ -104,51 +106,39 @@ def _watch(frames: Frames, work: Task, bounds: dict[str, Any]) -> int:
             return EXIT_DONE
 
 
-@dataclass(frozen=True, slots=True)
-class _TaskServer:
-    """Runs tasks until the socket closes, or until it has done enough."""
-
-    frames: Frames
-    work: Task
-    bounds: dict[str, Any]
-    current_task: mmap.mmap
-
-    def serve(self) -> int:
-        """Run tasks. Returns the exit status."""
-        start_bytes = peak_bytes()
-        _limit_memory(self.bounds["memory_bytes"], is_final=True)
-        try:
-            for _ in range(self.bounds["tasks_max"]):
-                number, task = json.loads(self.frames.receive())
-                self.current_task[:] = _CURRENT_TASK.pack(number, start_bytes)
-                self._answer(number, task)
-                self.current_task[:] = _CURRENT_TASK.pack(0, 0)
-                if peak_bytes() - start_bytes > self.bounds["growth_bytes_max"]:
-                    # Freed memory may not have gone back to the system.
-                    break
-        except ChannelClosed:
-            return EXIT_DONE
-        except (MalformedFrame, ValueError, RecursionError):
-            return EXIT_MALFORMED
-        return EXIT_FULL
-
-    def _answer(self, number: int, task: Any) -> None:
-        try:
-            with _timer(self.bounds["seconds"]):
-                answer = json.dumps([number, "done", self.work(task)]).encode("ascii")
-        except BaseException as error:  # Untrusted text may cause any failure.
-            _send(self.frames, number, *_outcome_of(error, self.bounds["memory_bytes"]))
-        else:
-            self.frames.send(answer)
+def _serve(frames: Frames, work: Task, bounds: dict[str, Any], current_task: mmap.mmap) -> int:
+    """Run tasks until the socket closes, or until it has done enough. Returns the exit status."""
+    start_bytes = peak_bytes()
+    _limit_memory(bounds["memory_bytes"], is_final=True)
+    try:
+        for _ in range(bounds["tasks_max"]):
+            number, task = json.loads(frames.receive())
+            current_task[:] = _CURRENT_TASK.pack(number, start_bytes)
+            try:
+                with _timer(bounds["seconds"]):
+                    answer = json.dumps([number, "done", work(task)]).encode("ascii")
+            except BaseException as error:  # Untrusted text may cause any failure.
+                _send(frames, number, *_outcome_of(error, bounds["memory_bytes"]))
+            else:
+                frames.send(answer)
+            current_task[:] = _CURRENT_TASK.pack(0, 0)
+            if peak_bytes() - start_bytes > bounds["growth_bytes_max"]:
+                # Freed memory may not have gone back to the system.
+                break
+    except ChannelClosed:
+        return EXIT_DONE
+    except (ValueError, RecursionError):
+        return EXIT_MALFORMED
+    return EXIT_FULL
 
 
-def _on_stack(size: int, server: _TaskServer) -> int:
+def _on_stack(size: int, serve: Callable[[], int]) -> int:
     """Serve on a stack of this size. The stack is reserved before memory is limited."""
     if not size:
-        return server.serve()
+        return serve()
     status = [EXIT_MALFORMED]
     threading.stack_size(size)
-    thread = threading.Thread(target=lambda: status.append(server.serve()), name="tasks")
+    thread = threading.Thread(target=lambda: status.append(serve()), name="tasks")
     thread.start()
     thread.join()
     return status[-1]

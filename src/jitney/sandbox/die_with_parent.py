@@ -38,10 +38,7 @@ def die_with_parent(parent: int) -> bool:
 def _kernel_kills_child() -> bool:
     if sys.platform != "linux":
         return False
-    try:
-        status: int = ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    except (OSError, AttributeError):
-        return False
+    status: int = ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     return status == 0
 
 

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from typing import Any  # Any: JSON; the set-up function knows its shape
 
 from jitney.sandbox.child_process import ChildProcess
-from jitney.sandbox.frames import ChannelClosed, MalformedFrame
+from jitney.sandbox.frames import ChannelClosed
 
 SetUp = Callable[[Any], Callable[[Any], Any]]
 """A function at the top of a module. It takes its input and returns the function for tasks."""
@@ -187,26 +187,18 @@ class Sandbox:
         try:
             channel.send(question, limit_s)
             while True:
-                number, kind, answer = _read(channel.receive(limit_s))
+                number, kind, answer = json.loads(channel.receive(limit_s))
                 # A server that ends right after its answer gets a second answer from its parent.
                 if number == self._task_number:
                     break
         except TimeoutError:
             self._end()
             raise TooLong(f"it took longer than {limit_s:g} s, and its process is stuck") from None
-        except MalformedFrame as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise ChannelClosed("the process sent a bad answer.") from error
         if kind == "done":
             return answer
         raise _error(kind, answer)
-
-
-def _read(frame: bytes) -> tuple[int, str, Any]:
-    try:
-        number, kind, value = json.loads(frame)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise MalformedFrame("an answer has a number, a kind and a value.") from error
-    return number, kind, value
 
 
 def _error(kind: str, value: Any) -> SandboxError:

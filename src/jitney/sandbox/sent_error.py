@@ -11,24 +11,11 @@ import msgspec
 from jitney import errors
 
 SENT: Mapping[str, type[errors.JitneyError]] = {
-    kind.__name__: kind
-    for kind in (
-        errors.InvalidRequest,
-        errors.ContextLengthExceeded,
-        errors.UnsupportedField,
-        errors.QueueFull,
-        errors.Draining,
-        errors.DeadlineExceeded,
-        errors.ConfigError,
-        errors.ModelError,
-        errors.NoRoom,
-        errors.MissingDependency,
-        errors.BackendFailed,
-        errors.InputCrashed,
-        errors.EngineStopped,
-    )
+    name: kind
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and kind is not errors.BackendCrashed
 }
-"""Errors that keep their class in the other process."""
+"""Errors that keep their class in the other process, whose own backend did not crash."""
 
 
 class SentError(msgspec.Struct, frozen=True):

@@ -19,6 +19,7 @@ from jitney.cli.failures import say
 from jitney.config import Resolved
 from jitney.errors import ConfigError
 from jitney.loading.model_source import located
+from jitney.version import install_line
 from jitney_lab.bench.report import Result, document, setup_of, show, write_json, written_to
 from jitney_lab.bench.steal import StealWatch, with_steal
 
@@ -28,7 +29,7 @@ CACHE = "cache_dir"
 Measure = Callable[..., Result]
 """Measures an engine with some `settings`, a `seed`, and `say` for progress. Raises SetupError."""
 
-EXTRA = "pip install 'jitney[bench]'"
+EXTRA = install_line("bench")
 
 
 def measure_and_finish(

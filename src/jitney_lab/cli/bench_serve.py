@@ -5,13 +5,12 @@ Tests: tests/unit/lab/cli/test_bench_serve.py and tests/e2e/test_bench.py.
 
 import math
 
-import httpx
 from rich.console import Console
 
 from jitney.cli.failures import say
 from jitney.cli.progress_bar import progress_bar
+from jitney.cli.trace import server_key
 from jitney.config import Resolved
-from jitney.config.machine import environment, is_local
 from jitney.errors import ConfigError
 from jitney_lab.bench import serve_load
 from jitney_lab.bench.http_target import HttpTarget, check_address, check_key, served_model
@@ -99,16 +98,7 @@ def _check_size(token_count: int, advice: str) -> None:
 def target_of(options: ServeLoadOptions) -> HttpTarget:
     """The server, and how it is asked. Raises a SetupError."""
     check_address(options.base_url, options.endpoint)
-    # The variable of `jitney serve`, so that nobody has to put a key where `ps` shows it.
-    key = options.api_key
-    if key is None:
-        key = environment().get("JITNEY_API_KEY", "").partition(",")[0].strip() or None
-        if key is not None and not is_local(httpx.URL(options.base_url).host):
-            key = None
-            say(
-                "JITNEY_API_KEY is for a server on this machine, so it is not sent to "
-                f"{options.base_url}; --api-key sends a key."
-            )
+    key = server_key(options.api_key, options.base_url)
     check_key(key)
     return HttpTarget(
         base_url=options.base_url,

@@ -31,72 +31,60 @@ class PlanOptions:
 
     The policy sjf is simulated as if max_tokens of every request were the length of its answer. So
     it is not recommended: the result says what it would gain.
+
+    Examples:
+        jitney plan
+        jitney plan --request-rate 8 --goodput ttft:500 --goodput tpot:50 -o plan
+        jitney plan --save-cost cost.json --input-len 512 --output-len 128
+        jitney plan --cost cost.json --trace monday.jsonl --what-if max_num_seqs=32
+        jitney plan --cost cost.json --day --request-rate 1000 --replicas 100
     """
 
-    cost: Path | None = option(
-        COMMAND,
-        "Take the cost of ticks from this file, and measure nothing.",
-    )
-    save_cost: Path | None = option(COMMAND, "Save the measured cost to this file, for --cost.")
-    what_if: tuple[str, ...] = option(
-        COMMAND,
-        "Simulate the load under the present settings and under these, side by side: NAME=VALUE "
-        "with commas between, also replicas=N; may be given several times.",
-        (),
-        metavar="CHANGES",
-    )
-    day: bool = option(
-        COMMAND, "Simulate a day on a fleet of --replicas, as a sample with its error.", False
-    )
+    cost: Path | None = option(COMMAND)
+    """Take the cost of ticks from this file, and measure nothing."""
+    save_cost: Path | None = option(COMMAND)
+    """Save the measured cost to this file, for --cost."""
+    what_if: tuple[str, ...] = option(COMMAND, (), metavar="CHANGES")
+    """Simulate the load under the present settings and under these, side by side: NAME=VALUE with
+    commas between, also replicas=N; may be given several times."""
+    day: bool = option(COMMAND, False)
+    """Simulate a day on a fleet of --replicas, as a sample with its error."""
     assigned: tuple[str, ...] = ASSIGNED
-    request_rate: float | None = option(
-        LOAD,
-        "Requests per second of the whole fleet; a trace without timestamps needs it. Default: "
-        "that of the busiest minute of the trace, and with --what-if and --day its own; without a "
-        "trace, as many as one replica sustains within the limits with the present settings.",
-    )
-    trace: Path | None = option(
-        LOAD,
-        "Real traffic: a JSONL trace (timestamp in ms, input_length, output_length), or a file "
-        "that jitney trace saved. With --what-if it is replayed as it was; else requests are drawn "
-        "from it.",
-    )
-    input_len: int | None = option(
-        LOAD,
-        "Tokens of a prompt. Default: mixed lengths from 16 to 96.",
-    )
-    output_len: int | None = option(
-        LOAD,
-        "Tokens of an answer. Default: mixed lengths from 3 to 60.",
-    )
-    range_ratio: float | None = option(
-        LOAD,
-        "Given lengths vary by up to this share. Default: 0.",
-        spelled=("--random-range-ratio",),
-        metavar="SHARE",
-    )
+    request_rate: float | None = option(LOAD)
+    """Requests per second of the whole fleet; a trace without timestamps needs it. Default: that of
+    the busiest minute of the trace, and with --what-if and --day its own; without a trace, as many
+    as one replica sustains within the limits with the present settings."""
+    trace: Path | None = option(LOAD)
+    """Real traffic: a JSONL trace (timestamp in ms, input_length, output_length), or a file that
+    jitney trace saved. With --what-if it is replayed as it was; else requests are drawn from it."""
+    input_len: int | None = option(LOAD)
+    """Tokens of a prompt. Default: mixed lengths from 16 to 96."""
+    output_len: int | None = option(LOAD)
+    """Tokens of an answer. Default: mixed lengths from 3 to 60."""
+    range_ratio: float | None = option(LOAD, spelled=("--random-range-ratio",), metavar="SHARE")
+    """Given lengths vary by up to this share. Default: 0."""
     burstiness: float | None = option(
         LOAD,
-        f"1 is a Poisson process, less is burstier, more is more even. Default: {BURSTINESS:g}.",
+        help=f"1 is a Poisson process, less is burstier, more is more even. "
+        f"Default: {BURSTINESS:g}.",
     )
-    replicas: int | None = option(
-        LOAD, "Replicas, up to 100,000 for --day and up to 1,000 for --what-if. Default: 1."
-    )
+    replicas: int | None = option(LOAD)
+    """Replicas, up to 100,000 for --day and up to 1,000 for --what-if. Default: 1."""
     day_peak: float | None = option(
         LOAD,
-        "The busiest hour of --day has this many times the mean rate. "
+        help="The busiest hour of --day has this many times the mean rate. "
         f"Default: {PEAK:g}, or the hours of the trace; a short trace is stretched over 24 hours.",
     )
     goodput: tuple[str, ...] = option(
         LIMITS,
-        "A limit in ms, as ttft:500, tpot:50 or e2el:2000; may be given several times. "
-        f"Default: ttft:{TTFT_MS} and tpot:{TPOT_MS}.",
         (),
+        help="A limit in ms, as ttft:500, tpot:50 or e2el:2000; may be given several times. "
+        f"Default: ttft:{TTFT_MS} and tpot:{TPOT_MS}.",
         metavar="METRIC:MS",
     )
     share: float | None = option(
         LIMITS,
-        f"The share of requests that must be within the limits. Default: {SHARE:g}.",
+        help=f"The share of requests that must be within the limits. Default: {SHARE:g}.",
         metavar="SHARE",
     )
     output: Path | None = FOLDER
@@ -107,13 +95,6 @@ PLAN_VERBS = (
         path=("plan",),
         module="jitney_lab.cli.plan",
         options=PlanOptions,
-        examples=(
-            "jitney plan",
-            "jitney plan --request-rate 8 --goodput ttft:500 --goodput tpot:50 -o plan",
-            "jitney plan --save-cost cost.json --input-len 512 --output-len 128",
-            "jitney plan --cost cost.json --trace monday.jsonl --what-if max_num_seqs=32",
-            "jitney plan --cost cost.json --day --request-rate 1000 --replicas 100",
-        ),
         settings=SETTINGS,
     ),
 )

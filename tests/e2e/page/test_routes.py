@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from jitney.backends.fake.backend import FakeSettings
+from jitney.cli.main import main
 from jitney.cli.trace import count_events, fetch_trace
 from jitney.config import Key
 from jitney.errors import ConfigError, SetupError
@@ -179,8 +180,13 @@ def test_what_is_no_trace_is_not_written(tmp_path: Path) -> None:
     assert count_events(b'{"traceEvents": [1, 2]}', "http://127.0.0.1:1") == 2
 
 
-def test_the_command_fetches_the_trace(server: Running, locked: Running) -> None:
-    """Guards `jitney trace`, with a key and without."""
+def test_the_command_fetches_the_trace(
+    server: Running, locked: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards `jitney trace`, with a key, with that of the environment, and without."""
+    monkeypatch.setenv("JITNEY_API_KEY", f"{KEY},another")
+    assert main(["trace", "--url", locked.url, "-o", str(tmp_path / "trace.json")]) == 0
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     server.complete("hello there", max_tokens=6)
     document = json.loads(fetch_trace(server.url, None))
     assert any(event["name"].startswith("tick ") for event in document["traceEvents"])

@@ -8,6 +8,7 @@ import pytest
 from jitney import (
     BatchConfig,
     BatchingStrategy,
+    BatchProcessor,
     FinishReason,
     GenerationConfig,
     SamplingParams,
@@ -39,16 +40,20 @@ def test_the_defaults_are_the_seeds() -> None:
     ("given", "sentence"),
     [
         ({"num_workers": 4}, "jitney serve --replicas"),
-        ({"strategy": "Greedy"}, "FixedSize, DynamicTimeout, Adaptive, Continuous"),
-        ({"max_wait_time_ms": math.inf}, "under FixedSize only, not DynamicTimeout"),
-        ({"min_batch_size": 2, "strategy": "static"}, "which waits for max_batch_size"),
-        ({"min_batch_size": 2, "strategy": "Continuous"}, "where max_wait_time_ms is 0"),
+        ({"enable_priority": "perhaps"}, "enable_priority is 'perhaps'; expected true or false"),
+        ({"max_batch_size": None}, "max_batch_size is None; expected a whole number"),
+        ({"min_batch_size": "x"}, "min_batch_size is 'x'; expected a whole number"),
+        ({"max_batch_size": 0}, "max_batch_size is 0; expected a whole number from 1"),
+        ({"strategy": "Greedy"}, "expected one of static, dynamic, adaptive, continuous"),
+        ({"max_wait_time_ms": math.inf}, "max_wait_ms is inf .*; expected a number from 0"),
+        ({"min_batch_size": 2, "strategy": "static"}, "no effect where strategy is static"),
+        ({"min_batch_size": 2, "strategy": "Continuous"}, "set max_wait_ms above 0"),
     ],
 )
 def test_what_cannot_be_done_is_refused(given: Any, sentence: str) -> None:
-    """Guards against a wish that is lost in silence."""
+    """Guards against a wish that is lost in silence: the wrong word is named, and what to do."""
     with pytest.raises(ConfigError, match=sentence):
-        BatchConfig(**given)
+        BatchProcessor(None, BatchConfig(**given), backend="fake").start()
 
 
 @pytest.mark.parametrize(
@@ -66,6 +71,7 @@ def test_what_cannot_be_done_is_refused(given: Any, sentence: str) -> None:
         ({"strategy": "static", "max_wait_time_ms": math.inf}, {"max_wait_ms": None}),
         ({"min_batch_size": 4}, {"min_batch_size": 4, "max_wait_ms": 100}),
         ({"enable_priority": True}, {"policy": "priority"}),
+        ({"enable_priority": "no"}, {"policy": "fifo"}),
         ({"memory_limit_bytes": 2**30}, {"memory_limit": 2**30}),
         ({"strategy": "Adaptive", "min_batch_size": 4}, {"min_batch_size": 4}),
     ],

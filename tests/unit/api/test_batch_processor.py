@@ -187,17 +187,6 @@ def test_a_timeout_reaches_the_callback_and_is_counted() -> None:
     assert result.queue_time_ms > 0
 
 
-def test_what_is_cut_short_by_a_stop_is_told_too() -> None:
-    """Guards results against a stop that does not wait."""
-    results = Results(1)
-    running = processor(BatchConfig(max_wait_time_ms=60_000), results)
-    running.start()
-    running.submit("a", GREEDY)
-    running.stop(0.0)
-    (result,) = results.given
-    assert result.stop_reason is FinishReason.CANCELLED
-
-
 def test_several_threads_start_it_once() -> None:
     """Guards memory: each start beside another one loaded a model that nobody released."""
     processor = BatchProcessor(backend="fake")
@@ -236,7 +225,8 @@ def test_it_starts_again_after_a_stop() -> None:
 
 
 def test_a_full_queue_refuses_at_the_door() -> None:
-    """Guards `max_queue_size`: who is refused is told so once, by the exception."""
+    """Guards `max_queue_size`: who is refused is told so once, by the exception; and the results
+    of who was cut short by a stop that does not wait."""
     results = Results(2)
     config = BatchConfig(max_batch_size=3, max_queue_size=2, max_wait_time_ms=60_000)
     running = processor(config, results)
@@ -247,6 +237,7 @@ def test_a_full_queue_refuses_at_the_door() -> None:
         running.submit("c", GREEDY)
     running.stop(0.0)
     assert [each.request.prompt for each in results.given] == ["a", "b"]
+    assert {each.stop_reason for each in results.given} == {FinishReason.CANCELLED}
 
 
 def test_a_loaded_model_is_used_and_left_loaded() -> None:
@@ -358,12 +349,8 @@ def test_a_fixed_size_is_waited_for_until_the_processor_stops(is_loaded: bool) -
 
 def test_priorities_are_the_seeds_and_count_up() -> None:
     """Guards the direction, and one completion for each result."""
-    assert [(each.name, each.value) for each in RequestPriority] == [
-        ("Low", 0),
-        ("Normal", 1),
-        ("High", 2),
-        ("Critical", 3),
-    ]
+    numbers = {each.name: each.value for each in RequestPriority}
+    assert numbers == {"Low": 0, "Normal": 1, "High": 2, "Critical": 3}
     results = Results(3)
     with processor(BatchConfig(enable_priority=True), results) as running:
         running.submit("a", GREEDY, RequestPriority.Critical)

@@ -2,13 +2,12 @@
 callback."""
 
 import threading
-from typing import Any
 
 import pytest
 
 from jitney import LLM, BatchConfig, BatchProcessor, BatchResult, SamplingParams
 from jitney.api import callbacks
-from jitney.errors import ConfigError, InvalidRequest
+from jitney.errors import InvalidRequest
 
 WAIT_S = 60.0
 GREEDY = SamplingParams(temperature=0.0, max_tokens=6)
@@ -39,22 +38,6 @@ def test_callbacks_that_stop_wait_neither_for_themselves_nor_for_each_other(
         while len(ended) < 2:
             assert not deadline.wait(0.01)
         assert sorted(ended) == sorted(ids)
-
-
-@pytest.mark.parametrize(
-    ("fields", "sentence"),
-    [
-        ({"enable_priority": "perhaps"}, "enable_priority is 'perhaps'; expected true or false"),
-        ({"max_batch_size": None}, "max_batch_size is None; expected a whole number"),
-        ({"min_batch_size": "x"}, "min_batch_size is 'x'; expected a whole number"),
-        ({"max_batch_size": 0}, "max_batch_size is 0; expected a whole number from 1"),
-    ],
-)
-def test_a_field_that_cannot_be_read_is_named(fields: dict[str, Any], sentence: str) -> None:
-    """Guards who writes a configuration: the word that is wrong, and what is expected."""
-    with pytest.raises(ConfigError, match=sentence):
-        BatchConfig(**fields)
-    assert BatchConfig(enable_priority="no").enable_priority is False  # type: ignore[arg-type]
 
 
 def test_a_callback_that_cannot_be_called_by_a_thread_is_refused() -> None:

@@ -37,7 +37,7 @@ def test_messages_of_another_type_are_refused(llm: LLM, given: Any) -> None:
 @pytest.mark.parametrize("given", [[], [[]], [[{"role": "user", "content": "a"}], []]], ids=str)
 def test_a_conversation_without_messages_is_refused(llm: LLM, given: Any) -> None:
     """Guards against an empty result nobody asked for; over HTTP it is refused as well."""
-    with pytest.raises(InvalidRequest, match="There are no messages"):
+    with pytest.raises(InvalidRequest, match="A conversation is a list of messages"):
         llm.chat(given)
 
 

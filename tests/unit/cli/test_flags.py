@@ -100,6 +100,15 @@ def test_a_flag_in_the_place_of_a_value_gets_a_sentence() -> None:
     assert parse(VERBS[0], ["--", "--stop", "--seed"]).options.prompts == ("--stop", "--seed")
 
 
+@pytest.mark.parametrize("word", ["true", "False"])
+def test_a_value_of_a_switch_gets_a_sentence(word: str) -> None:
+    """Guards `--enabled true hi`: the word was taken for a prompt."""
+    for flag, names in (("--enabled", "--enabled or --no-enabled"), ("--json", "--json")):
+        with pytest.raises(ConfigError, match=f"{flag} takes no value, .* {word}; write {names}"):
+            parse(VERBS[0], [flag, word, "hi"])
+    assert parse(VERBS[0], ["--json", "--", word]).options.prompts == (word,)
+
+
 def test_a_setting_is_given_by_name() -> None:
     """Guards `--set`: all settings of the engine, each named in what is refused."""
     words = ["--set", "max-num-seqs=3", "--set", "n_ctx=64", "--seed", "5"]

@@ -26,10 +26,7 @@ EXPECTED: dict[str, dict[str, object]] = {
         "max_num_queued_reqs": 100,
         "mix": Mix.DECODE_FIRST,
     },
-    "minigpt-course": {
-        "max_num_seqs": 16,
-        "strategy": Strategy.CONTINUOUS,
-    },
+    "minigpt-course": {"max_num_seqs": 16, "strategy": Strategy.CONTINUOUS},
     "themisdb": {
         "kv_tokens": 131_072,
         "max_model_len": 4096,

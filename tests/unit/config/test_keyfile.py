@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from jitney.config import Key, load_keys
-from jitney.config.keyfile import FIELDS
+from jitney.config.keyfile import FIELDS, MINUTES_PER_DAY, SECRET_CHARACTERS_MIN
+from jitney.core.limits import QUEUE_SHARE, RUNNING_SHARE
 from jitney.core.request import Priority
 from jitney.errors import ConfigError
 from scripts.config_page import EXAMPLE_KEYS, config_reference
@@ -61,6 +62,14 @@ def test_the_example_of_the_page_is_a_file_of_keys(tmp_path: Path) -> None:
     page = config_reference()
     assert EXAMPLE_KEYS in page
     assert all(f"| `{name}` |" in page for name in FIELDS)
+
+
+def test_the_numbers_that_the_fields_tell_are_in_force() -> None:
+    """Guards their texts, which are written by hand."""
+    assert f"of {SECRET_CHARACTERS_MIN} characters or more" in FIELDS["key"].help
+    assert f"Default: {MINUTES_PER_DAY:,} times" in FIELDS["batch_tokens_per_day"].help
+    assert f"Default: {QUEUE_SHARE:g}, " in FIELDS["queue_share"].help
+    assert f"Default: {RUNNING_SHARE:g}, " in FIELDS["running_share"].help
 
 
 def test_an_unknown_field_of_a_key_is_told_what_there_is(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Tests of `jitney.config.settings`: the server's. Those of the engine are in test_resolve."""
 
+from dataclasses import make_dataclass
 from pathlib import Path
 from typing import get_args
 
@@ -7,6 +8,7 @@ import pytest
 
 from jitney.backends.kinds import NAMES
 from jitney.config import known_serve_settings, resolve
+from jitney.config.definitions import field_texts
 from jitney.config.settings import BackendName
 from jitney.errors import ConfigError
 
@@ -25,6 +27,12 @@ def test_server_settings_come_from_everywhere(tmp_path: Path) -> None:
     assert found.sources["port"] == "environment JITNEY_PORT"
     assert found.sources["read_timeout"] == "default"
     assert set(found.sources) >= {known.name for known in known_serve_settings()}
+
+
+def test_where_there_is_no_source_there_is_no_help() -> None:
+    """Guards programs that are packed without it: they start all the same."""
+    for module in ("types", "sys", "none"):
+        assert field_texts(make_dataclass("Made", ["a"], namespace={"__module__": module})) == {}
 
 
 def test_the_backends_that_can_be_set_are_those_that_can_be_loaded() -> None:

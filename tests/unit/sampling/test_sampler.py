@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -48,13 +49,8 @@ def test_logits_are_left_as_they_were() -> None:
     """Guards the backend's memory: adjusting in place would change what others read."""
     logits = logits_of([1, 2, 3])
     before = logits.copy()
-    sampling = Sampling(
-        seed=1,
-        prompt_count=1,
-        temperature=0.7,
-        repetition_penalty=1.5,
-        logit_bias=((0, 5.0),),
-        logprobs=2,
+    sampling = replace(
+        GREEDY, temperature=0.7, repetition_penalty=1.5, logit_bias=((0, 5.0),), logprobs=2
     )
     SlotSampler(sampling).sample([2, 2], logits[0])
     assert np.array_equal(logits, before)

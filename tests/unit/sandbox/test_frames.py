@@ -3,6 +3,7 @@
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -73,19 +74,11 @@ def test_the_end_of_the_other_side_is_seen(ends: Ends) -> None:
 def test_closing_wakes_whoever_waits(ends: Ends) -> None:
     """Guards against a close that hangs until the other side speaks."""
     frames = Frames(ends[0])
-    caught: list[BaseException] = []
-
-    def wait() -> None:
-        try:
-            frames.receive(30.0)
-        except ChannelClosed as error:
-            caught.append(error)
-
-    waiting = threading.Thread(target=wait)
-    waiting.start()
-    frames.close()
-    waiting.join(20.0)
-    assert caught
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(frames.receive, 30.0)
+        frames.close()
+        with pytest.raises(ChannelClosed):
+            waiting.result(20.0)
     with pytest.raises(ChannelClosed):
         frames.send(b"late")
 

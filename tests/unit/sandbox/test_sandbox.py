@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -98,25 +97,20 @@ def test_a_task_that_takes_too_long_is_ended_and_costs_no_set_up(
     assert children(parent) == [another]
 
 
-def _run_until_closed(sandbox: Sandbox, task: list[str]) -> None:
-    with pytest.raises(Gone):
-        sandbox.run(task)
-
-
 def test_a_task_ends_with_the_process_that_forked_it(make: Make) -> None:
     """Guards the processor: a task that nobody waits for any more would use it until its limit."""
     if sys.platform != "linux":
         pytest.skip("needs what Linux has")
     sandbox = make()
     parent, server = sandbox.run(["pids"])
-    # It is asked once more, of a new process, and ends with the test.
-    busy = threading.Thread(target=_run_until_closed, args=(sandbox, ["pause"]))
-    busy.start()
-    os.kill(parent, signal.SIGKILL)
-    assert wait_until_gone(server)
-    sandbox.close()
-    busy.join(60.0)
-    assert not busy.is_alive()
+    with ThreadPoolExecutor(1) as pool:
+        # It is asked once more, of a new process, and ends with the test.
+        busy = pool.submit(sandbox.run, ["pause"])
+        os.kill(parent, signal.SIGKILL)
+        assert wait_until_gone(server)
+        sandbox.close()
+        with pytest.raises(Gone):
+            busy.result(60.0)
 
 
 def test_a_task_that_takes_too_much_memory_is_refused_it(make: Make) -> None:
@@ -246,16 +240,10 @@ def test_nothing_is_forked_beside_another_thread(make: Make) -> None:
 
 def test_tasks_of_many_threads_take_turns(make: Make) -> None:
     """Guards against answers that reach somebody else."""
-    sandbox, wrong = make(), list[int]()
-
-    def ask(offset: int) -> None:
-        for number in range(offset, offset + 50):
-            if sandbox.run(["same", number]) != number:
-                wrong.append(number)
-
+    sandbox, numbers = make(), range(200)
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(ask, range(0, 4000, 1000)))
-    assert wrong == []
+        answers = list(pool.map(lambda number: sandbox.run(["same", number]), numbers))
+    assert answers == [*numbers]
     assert sandbox.start_count == 1
 
 
@@ -263,24 +251,16 @@ def test_a_wait_for_others_is_bounded_and_closing_ends_what_runs(make: Make) -> 
     """Guards both who waits and who closes against a task without end."""
     sandbox = make(bounds=Bounds(seconds=60.0, memory_bytes=2**28, wait_s=0.1))
     pids = sandbox.run(["pids"])
-    ended: list[str] = []
-
-    def ask() -> None:
-        try:
-            sandbox.run(["pause"])
-        except Gone as error:
-            ended.append(str(error))
-
-    busy = threading.Thread(target=ask)
-    busy.start()
-    while not sandbox._turn.locked():
-        pass
-    with pytest.raises(Busy):
-        sandbox.run(["same", 1])
-    sandbox.close()
-    sandbox.close()
-    busy.join(30.0)
-    assert ended == ["the process is closed"]
+    with ThreadPoolExecutor(1) as pool:
+        busy = pool.submit(sandbox.run, ["pause"])
+        while not sandbox._turn.locked():
+            pass
+        with pytest.raises(Busy):
+            sandbox.run(["same", 1])
+        sandbox.close()
+        sandbox.close()
+        with pytest.raises(Gone, match="the process is closed"):
+            busy.result(30.0)
     assert wait_until_gone(*pids)
     with pytest.raises(Gone, match="closed"):
         sandbox.run(["same", 1])

@@ -15,6 +15,7 @@ from jitney.engine.served_engine import ServedEngine
 from jitney.errors import ConfigError
 from jitney.server.observe.metrics import Metrics
 from jitney.server.observe.recorder import Recorder
+from jitney.version import install_line
 
 
 class Monitor:
@@ -49,5 +50,5 @@ def _load_spans() -> ModuleType:
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"Spans need the package {error.name}, which is not installed; "
-            'install the extra: pip install "jitney[otel]".'
+            f"install the extra: {install_line('otel')}."
         ) from error
