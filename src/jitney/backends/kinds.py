@@ -38,7 +38,4 @@ def load(name: str, settings: Mapping[str, Any]) -> Backend:
 
 def load_process(name: str, settings: Mapping[str, Any]) -> ProcessBackend:
     """Build a backend in another process, which ends when this process does."""
-    kind = kind_of(name)
-    return ProcessBackend(
-        BackendSpec(name=kind.name, settings=dict(settings), fallback=kind.fallback)
-    )
+    return ProcessBackend(BackendSpec(name=name, settings=dict(settings)))

@@ -48,7 +48,7 @@ def load_backend(settings: Settings) -> Backend:
         _note_use(source, Path(str(values["model"])), settings.cache_dir)
     if settings.backend_process:
         return load_process(kind.name, values)
-    return kind.load(kind.safe_values(values, settings))
+    return kind.load(values)
 
 
 def ready_model(settings: Settings, progress: Progress = lambda done, total: None) -> Path:
@@ -179,7 +179,7 @@ def _select_fastest(source: Path, settings: Settings) -> Selection:
 def _speed_payload(kind: Kind, source: Path, settings: Settings) -> Payload | TrialResult:
     """What a child is to measure, or why there is nothing to measure."""
     try:
-        values = kind.safe_values(values_of(kind, settings, source), settings)
+        values = values_of(kind, settings, source)
     except SetupError as error:
         return TrialResult(failure=str(error).rstrip("."), status=NO_END)
     return payload_of(kind.name, values, sequences=trial_sequences(settings.max_num_seqs))

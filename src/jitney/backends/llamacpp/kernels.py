@@ -1,6 +1,6 @@
 """Tries in a child whether llama.cpp's fastest kernels run a model here, and remembers it.
 
-The child loads the model and computes one prompt. An illegal instruction means that a compiler made
+The child loads the model and computes one answer. An illegal instruction means that a compiler made
 wrong kernels: then the model is tried without them. Any other failure of the child is an error
 about the model. Called at start-up, from any thread.
 """

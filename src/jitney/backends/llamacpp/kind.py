@@ -15,7 +15,6 @@ from jitney.backends.kind import SAME_TEXTS, Kind, Library, Values, threads_of, 
 from jitney.backends.llamacpp import attention, kernels, library, prebuilt
 from jitney.backends.llamacpp.memory_layout import SLOTS_MAX, own_cells, size_llamacpp
 from jitney.backends.machine.free_memory import available_bytes
-from jitney.backends.process.worker_process import Fallback
 from jitney.backends.trials.trial import START_S_MAX, try_backend
 from jitney.backends.trials.trial_process import ask
 from jitney.config import Settings
@@ -108,8 +107,7 @@ def values(settings: Settings, source: Path | None) -> Values:
         "threads": threads_of(settings),
         "gpu_layers": settings.gpu_layers,
         "flash_attention": settings.flash_attention == "on",
-        # After an illegal instruction the process starts again without them.
-        "extra_kernels": True,
+        "extra_kernels": _runs_extra_kernels(model, settings),
     }
     if sizes.slot_tokens_max == 0:
         # In one pool the fused kernel skips other sequences' cells.
@@ -121,18 +119,6 @@ def values(settings: Settings, source: Path | None) -> Values:
     if not found["batch_invariant"]:
         KIND.report_differences(settings.batch_invariant)
     return found
-
-
-def safe_values(values: Values, settings: Settings) -> Values:
-    """Try the model in a child first: an illegal instruction would end this process."""
-    distributions = KIND.distributions()
-    if not distributions:
-        return values  # loading reports what is missing
-    model = Path(str(values["model"]))
-    is_usable = kernels.are_usable(model, settings.cache_dir, distributions)
-    if not is_usable:
-        _log.warning("%s", kernels.SLOW_NOTICE)
-    return values | {"extra_kernels": is_usable}
 
 
 def trial_values(model: Path, folder: Path, numbers: Mapping[str, Any]) -> Values:
@@ -164,6 +150,16 @@ def _with_layers(settings: Settings) -> Settings:
 def _finds_gpu() -> bool:
     """Whether llama.cpp finds a GPU. A child looks, so that its driver is not loaded here."""
     return bool(ask(BINDINGS, {}, START_S_MAX).found.get("finds_gpu"))
+
+
+def _runs_extra_kernels(model: Path, settings: Settings) -> bool:
+    """Whether the model runs with the fastest kernels: a child tries it first."""
+    distributions = KIND.distributions()
+    # Where the library is missing, loading says so.
+    is_usable = not distributions or kernels.are_usable(model, settings.cache_dir, distributions)
+    if not is_usable:
+        _log.warning("%s", kernels.SLOW_NOTICE)
+    return is_usable
 
 
 def _reason_of_pool(settings: Settings, tokens: int) -> str:
@@ -221,14 +217,6 @@ KIND = Kind(
     ready=ready,
     conversions=(Q8_KIND,),
     values=values,
-    safe_values=safe_values,
-    fallback=Fallback(
-        setting="extra_kernels",
-        reason="this build of llama.cpp uses processor instructions that its compiler got wrong "
-        "here",
-        goes_on="it goes on with plain kernels, which are slower,",
-        advice="`jitney backends --add llamacpp` adds the prebuilt one",
-    ),
     trial_values=trial_values,
     speed_facts=speed_facts,
 )

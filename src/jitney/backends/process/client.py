@@ -7,18 +7,17 @@ of native code ends the other process. Then calls for batches raise BackendCrash
 process is ended.
 """
 
-import logging
 import signal
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from jitney.backends.process import messages
 from jitney.backends.process.batch_time import BatchTimeLimits
-from jitney.backends.process.worker_process import Fallback, MessageT, WorkerProcess
+from jitney.backends.process.worker_process import MessageT, WorkerProcess
 from jitney.backends.shared.fifo_lock import FifoLock
 from jitney.core import limits
 from jitney.core.backend import Segment
@@ -36,8 +35,6 @@ QUESTION_KINDS: tuple[QuestionKind, ...] = ("texts", "constraints")
 CHECK_S_MAX = 10.0
 """An idle process that does not answer for this long is stuck."""
 
-_log = logging.getLogger("jitney.backends")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendSpec:
@@ -48,7 +45,6 @@ class BackendSpec:
     start_s_max: float = 300.0
     batch_s_max: float = limits.BATCH_S_MAX
     """The limit for any batch, unless batches of its size were measured to take nearly as long."""
-    fallback: Fallback | None = None
 
 
 class ProcessBackend:
@@ -58,8 +54,6 @@ class ProcessBackend:
     def __init__(self, spec: BackendSpec) -> None:
         self._spec = spec
         self._is_closed = False
-        self.fallback_reason: str | None = None
-        """Why it runs with its fallback, if it does."""
         # Guards `_worker`, and is held while a new process starts.
         self._lifecycle = threading.Lock()
         # One question at a time on each channel, in the order of calls.
@@ -229,7 +223,6 @@ class ProcessBackend:
     def _replace(self, worker: WorkerProcess) -> None:
         """Start a new process in place of one that ended. Called with the lifecycle lock held."""
         worker.end()
-        self._fall_back(worker)
         try:
             self._start()
         except SetupError as error:
@@ -237,25 +230,14 @@ class ProcessBackend:
 
     def _start(self) -> messages.Ready:
         """Start a process and wait until it is ready. Called with the lifecycle lock held."""
-        try:
-            return self._start_once()
-        except BackendCrashed:
-            if self._worker is None or not self._fall_back(self._worker):
-                raise
-            return self._start_once()
-
-    def _start_once(self) -> messages.Ready:
-        fallback, settings = self._spec.fallback, self._spec.settings
-        can_fall_back = fallback is not None and bool(settings.get(fallback.setting, False))
-        worker = WorkerProcess(fallback, can_fall_back=can_fall_back)
-        self._worker = worker
+        worker = self._worker = WorkerProcess()
         self._unanswered.clear()
         self._time_limits.restart()
         # Checked after the lines above: `close` ends the process in `_worker`.
         if self._is_closed:
             worker.close()
             raise worker.crash()
-        hello = messages.Hello(self._spec.name, settings)
+        hello = messages.Hello(self._spec.name, self._spec.settings)
         try:
             limit_s = self._spec.start_s_max
             ready = worker.ask(worker.batches, hello, messages.Ready, limit_s)
@@ -266,14 +248,3 @@ class ProcessBackend:
             self._ready_worker = worker
             self._readiness.notify_all()
         return ready
-
-    def _fall_back(self, worker: WorkerProcess) -> bool:
-        """After an illegal instruction, turn the setting off that may cause it. Whether it did."""
-        fallback = self._spec.fallback
-        if fallback is None or not worker.can_fall_back or worker.process.signal != signal.SIGILL:
-            return False
-        self.fallback_reason = str(worker.crash())
-        _log.warning("%s", self.fallback_reason)
-        settings = {**self._spec.settings, fallback.setting: False}
-        self._spec = replace(self._spec, settings=settings)
-        return True

@@ -56,7 +56,7 @@ def payload_of(
     """What a child is to do with a model, with only as much memory as it needs.
 
     It finds the first of the shapes in which all tokens are computed alike, and measures the speed
-    with this many sequences. Without both it computes one prompt.
+    with this many sequences. Without both it computes one answer.
     """
     slots, slot_tokens = max(sequences, 1), SLOT_TOKENS
     if shapes is not None:

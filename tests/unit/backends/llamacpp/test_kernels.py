@@ -14,7 +14,7 @@ if reason := skip_reason("llamacpp"):
     pytest.skip(reason, allow_module_level=True)
 
 from jitney.backends.llamacpp import kernels, library
-from jitney.backends.llamacpp.kind import KIND, safe_values
+from jitney.backends.llamacpp.kind import KIND
 from jitney.backends.trials.trial import forget
 from jitney.config import Settings
 from jitney.errors import ModelError
@@ -119,7 +119,7 @@ def test_that_kernels_are_off_is_said_with_what_to_do(
     """Guards people against a slow server that does not say why."""
     fake_child(ILLEGAL)
     settings = Settings(model=model, cache_dir=cache)
-    assert safe_values({"model": str(model)}, settings)["extra_kernels"] is False
+    assert KIND.values(settings, model)["extra_kernels"] is False
     assert "clang" in caplog.text
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from jitney.backends.llamacpp.kind import KIND
 from jitney.backends.process.client import BackendSpec, ProcessBackend
 from jitney.backends.process.messages import Encode, Message
 from jitney.backends.process.worker_process import WorkerProcess
@@ -35,7 +34,6 @@ def spec(*, batch_s_max: float = 30.0, **settings: float | bool) -> BackendSpec:
         settings={"slots": 4, "kv_tokens": 256, **settings},
         start_s_max=60.0,
         batch_s_max=batch_s_max,
-        fallback=KIND.fallback,
     )
 
 
@@ -153,16 +151,6 @@ def test_it_leaves_the_end_to_its_parent(backend: ProcessBackend, number: signal
     os.kill(pid, number)
     assert first_token(backend) is not None
     assert backend.pid == pid
-
-
-def test_an_illegal_instruction_says_how_to_rebuild(fresh: ProcessBackend) -> None:
-    """Guards against a bad build that looks like a bad model."""
-    os.kill(fresh.pid, signal.SIGILL)
-    with pytest.raises(BackendCrashed, match="jitney backends --add"):
-        first_token(fresh)
-    fresh.reset()
-    assert fresh.fallback_reason is None
-    assert first_token(fresh) is not None
 
 
 def test_a_text_that_ends_every_process_is_given_up(
