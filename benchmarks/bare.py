@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from jitney.backends.llamacpp.backend import PASS_TOKENS_MAX
 from jitney.backends.llamacpp.bindings import Context, ContextShape, Model
 from jitney.backends.machine.cores import usable_cores
 from jitney.core.backend import Backend, Segment, Traits, Vocabulary
@@ -83,7 +82,6 @@ class BareLoop:
             kv_tokens=slots * slot_tokens,
             slots=slots,
             max_num_batched_tokens=2048,
-            pass_tokens_max=PASS_TOKENS_MAX,
             threads=usable_cores(),
             flash_attention=False,
             is_split=True,

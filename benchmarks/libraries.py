@@ -70,7 +70,7 @@ def child(given: dict[str, str]) -> None:
     found = {}
     for attention in (True, False):
         settings = LlamaCppSettings(
-            model=Path(given["model"]),
+            model=given["model"],
             kv_tokens=256 * max(SIZES),
             slots=max(SIZES),
             slot_tokens_max=256,

@@ -64,7 +64,7 @@ def model_path() -> Path:
 def make_backend(model: Path, *, slots: int = SLOTS, slot_tokens: int = 256) -> Backend:
     """llama.cpp in this process, laid out as it is by default where memory allows."""
     settings = LlamaCppSettings(
-        model=model,
+        model=str(model),
         kv_tokens=slots * slot_tokens,
         slots=slots,
         slot_tokens_max=slot_tokens,

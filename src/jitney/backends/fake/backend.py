@@ -24,7 +24,6 @@ from jitney.backends.fake.oracle import (
 from jitney.backends.shared.host_sampler import HostSampler
 from jitney.backends.shared.layout import BatchLayout
 from jitney.backends.shared.paging import BlockPool
-from jitney.backends.shared.sizing import check_sizes
 from jitney.backends.shared.slots import (
     EntryRows,
     SlotContents,
@@ -35,7 +34,7 @@ from jitney.backends.shared.slots import (
 from jitney.core.backend import Segment, Traits
 from jitney.core.batch import Batch, Entry, MemoryOperation, Open, Outcome, Sample, Save
 from jitney.core.params import Constraint
-from jitney.errors import BackendFailed, ConfigError
+from jitney.errors import BackendFailed
 from jitney.sampling.constraint import ConstraintCompiler
 from jitney.sampling.sampler import TEMPERATURE_MIN
 from jitney.tokenizers import byte_tokenizer
@@ -66,18 +65,6 @@ class FakeSettings:
     rounds: bool = False
     """Whether it simulates kernels that round by the shape of a pass. Then a token that is computed
     alone has another result than one in a span, and so has a pass without full groups of rows."""
-
-    def __post_init__(self) -> None:
-        for name in ("eos_period", "tick_s", "token_s"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must not be negative; it is {getattr(self, name)}.")
-        check_sizes(self, "slots", "kv_tokens", "block_tokens", "model_len_max")
-        check_sizes(self, "max_num_batched_tokens")
-        if self.block_tokens > self.kv_tokens:
-            raise ConfigError(
-                f"block_tokens is {self.block_tokens}, more than kv_tokens ({self.kv_tokens}); "
-                "lower it."
-            )
 
 
 class HashCells:

@@ -6,7 +6,7 @@ is not so where the passes have a shape in which all tokens are computed alike (
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any  # Any: numbers as a trial wrote them down
@@ -15,29 +15,23 @@ import numpy as np
 import numpy.typing as npt
 
 from jitney.backends.llamacpp.bindings import (
+    PASS_TOKENS_MAX,
     Context,
     ContextShape,
     Model,
     native_log,
-    slots_max,
     supports_gpu,
 )
 from jitney.backends.llamacpp.passes import Pass, PassShape, plan_passes, whole_pass
 from jitney.backends.machine import free_memory
 from jitney.backends.machine.neighbours import Neighbours
 from jitney.backends.shared.model_backend import ModelBackend
-from jitney.backends.shared.sizing import check_sizes
 from jitney.backends.shared.slots import EntryRows, SlotMemory, rows_missing
-from jitney.core import limits
 from jitney.core.backend import Backend, Segment, Traits
 from jitney.core.utf8 import checked_bytes
 from jitney.errors import BackendCrashed, BackendFailed, ConfigError, ModelError
 from jitney.models.gguf import read_header
 from jitney.models.parts import size_of
-
-PASS_TOKENS_MAX = 512
-"""A larger batch is computed in passes of this size: larger passes are no faster and need more
-work space."""
 
 CELLS_UNIT = 256
 """The library rounds the cells of a slot up to a multiple of this."""
@@ -48,10 +42,10 @@ NO_ROW = np.empty(0, np.float32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LlamaCppSettings:
-    """Which file, how much memory, and how the library uses the machine."""
+class LlamaCppSettings(PassShape):
+    """Which file, how much memory, the rows of a pass, and how the library uses the machine."""
 
-    model: Path
+    model: str
     kv_tokens: int
     slots: int
     max_num_batched_tokens: int
@@ -67,36 +61,10 @@ class LlamaCppSettings:
     Attention in one pool reads every used cell for every token. With cells of its own for each
     slot, a forward pass is several times faster, and takes slots times this much memory.
     """
-    rows_group: int = 1
-    span_rows_min: int = 1
-    span_rows_max: int = PASS_TOKENS_MAX
-    lone_tokens_max: int = 0
-    decodes_differ: bool = False
-    """The shape of passes in which all tokens are computed alike: see `PassShape`."""
     batch_invariant: bool = False
-    """Whether a trial found that this is so."""
+    """Whether a trial found that all tokens are computed alike in passes of this shape."""
     extra_kernels: bool = True
     """Whether weights are rearranged for faster kernels, such as AMX."""
-
-    def __post_init__(self) -> None:
-        # Settings may have come over a pipe, where a path is text.
-        object.__setattr__(self, "model", Path(self.model))
-        check_sizes(self, "kv_tokens", "slots", "max_num_batched_tokens", "threads")
-        if not 0 <= self.slot_tokens_max <= limits.TOKENS_MAX // max(1, self.slots):
-            raise ConfigError(
-                f"slot_tokens_max must be 0 or a number of tokens that {self.slots} slots can "
-                f"have; it is {self.slot_tokens_max}."
-            )
-        if self.slots > slots_max():
-            raise ConfigError(
-                f"slots is {self.slots}, and llama.cpp has at most {slots_max()} sequences; lower "
-                "max_num_seqs."
-            )
-
-    @property
-    def shape(self) -> PassShape:
-        """The rows of a pass."""
-        return PassShape(**{each.name: getattr(self, each.name) for each in fields(PassShape)})
 
     @property
     def slots_native(self) -> int:
@@ -128,10 +96,10 @@ class LlamaCppModel:
 
     def __init__(self, settings: LlamaCppSettings) -> None:
         self._settings = settings
-        self._shape = settings.shape
+        self._shape: PassShape = settings
         self._model: Model | None = None
         model = _load_model(settings)
-        header = read_header(settings.model)
+        header = read_header(Path(settings.model))
         token_bytes = header.kv_bytes_per_token
         if settings.gpu_layers == 0:
             work_bytes = _work_bytes(settings, header.head_count, model.vocabulary_count)
@@ -143,7 +111,6 @@ class LlamaCppModel:
                 slots=settings.slots_native,
                 # Room for the tokens that fill up a pass.
                 max_num_batched_tokens=settings.max_num_batched_tokens + PASS_TOKENS_MAX,
-                pass_tokens_max=PASS_TOKENS_MAX,
                 threads=settings.threads,
                 flash_attention=settings.flash_attention,
                 is_split=settings.is_split,
@@ -257,7 +224,7 @@ class LlamaCppModel:
 
 
 def _load_model(settings: LlamaCppSettings) -> Model:
-    path = settings.model
+    path = Path(settings.model)
     try:
         weights_bytes = size_of(path)
     except OSError as error:

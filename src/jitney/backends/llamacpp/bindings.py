@@ -9,7 +9,6 @@ import ctypes
 import functools
 import re
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,12 +24,11 @@ from jitney.core.backend import Vocabulary
 from jitney.errors import ModelError
 from jitney.sandbox.interrupts import interrupts_held
 
-LOG_LINES_MAX = 64
+PASS_TOKENS_MAX = 512
+"""A larger batch is computed in passes of this size: larger passes are no faster and need more
+work space."""
 LOG_CHARACTERS_MAX = 400
-PIECE_BYTES_MAX = 1 << 20
 _LOG_ERROR = 4
-_LOG_CONTINUED = 5
-_INT32_MIN = -(2**31)
 _ORIGIN = re.compile(r"^(?:[a-z0-9_]+: |error loading model: )+")
 
 Pointer = Any  # Any: an opaque pointer of ctypes
@@ -39,34 +37,28 @@ llama_cpp = library.native()
 
 
 class NativeLog:
-    """The errors that llama.cpp logs, in a bounded ring. They are not printed."""
+    """The first error that llama.cpp logs. Nothing is printed.
+
+    The first error names the cause. Later ones only repeat that loading failed.
+    """
 
     def __init__(self) -> None:
-        self._errors: deque[str] = deque(maxlen=LOG_LINES_MAX)
-        self._level = 0
+        self._error = ""
         # The library keeps only the address: this reference keeps the callback alive.
         self._callback = llama_cpp.llama_log_callback(self._keep)
         llama_cpp.llama_log_set(self._callback, ctypes.c_void_p(0))
 
     def _keep(self, level: int, text: bytes, _: object) -> None:
-        if level != _LOG_CONTINUED:
-            self._level = level
-        line = text.decode("utf-8", "replace").strip()[:LOG_CHARACTERS_MAX]
-        if self._level == _LOG_ERROR and line:
-            self._errors.append(line)
+        if level == _LOG_ERROR and not self._error:
+            self._error = text.decode("utf-8", "replace").strip()[:LOG_CHARACTERS_MAX]
 
     def clear(self) -> None:
-        """Forget all errors, so that `reason` is about the next call."""
-        self._errors.clear()
+        """Forget the error, so that `reason` is about the next call."""
+        self._error = ""
 
     def reason(self) -> str:
-        """The first error since `clear`, without the name of the function that logged it.
-
-        The first error names the cause. Later ones only repeat that loading failed.
-        """
-        if not self._errors:
-            return "no reason was given"
-        return _ORIGIN.sub("", self._errors[0]).rstrip(".")
+        """The error since `clear`, without the name of the function that logged it."""
+        return _ORIGIN.sub("", self._error).rstrip(".") or "no reason was given"
 
 
 @functools.cache
@@ -76,11 +68,6 @@ def native_log() -> NativeLog:
         log = NativeLog()
         llama_cpp.llama_backend_init()
     return log
-
-
-def slots_max() -> int:
-    """How many sequences the library can have."""
-    return int(llama_cpp.llama_max_parallel_sequences())
 
 
 def supports_gpu() -> bool:
@@ -139,7 +126,6 @@ class Model:
             )
             if count >= 0:
                 return list(tokens[:count])
-            assert count != _INT32_MIN, "The text was checked to be far shorter"
             room = -count
 
     def vocabulary(self) -> Vocabulary:
@@ -168,10 +154,6 @@ class Model:
         for token in range(self.vocabulary_count):
             count = self._piece(token, buffer)
             if count < 0:
-                if -count > PIECE_BYTES_MAX:
-                    raise ModelError(
-                        f"Token {token} of the model is {-count} bytes long: the file is damaged."
-                    )
                 buffer = ctypes.create_string_buffer(-count)
                 count = self._piece(token, buffer)
             yield buffer.raw[:count]
@@ -189,8 +171,6 @@ class ContextShape:
     kv_tokens: int
     slots: int
     max_num_batched_tokens: int
-    pass_tokens_max: int
-    """A batch is computed in passes of at most this many tokens."""
     threads: int
     flash_attention: bool
     is_split: bool = False
@@ -207,7 +187,7 @@ class Context:
         # The library needs a cell for each slot. The core uses no more than `kv_tokens`.
         params.n_ctx = max(shape.kv_tokens, shape.slots)
         params.n_batch = shape.max_num_batched_tokens
-        params.n_ubatch = min(shape.pass_tokens_max, shape.max_num_batched_tokens)
+        params.n_ubatch = min(PASS_TOKENS_MAX, shape.max_num_batched_tokens)
         params.n_seq_max = shape.slots
         params.n_threads = params.n_threads_batch = shape.threads
         params.flash_attn_type = (

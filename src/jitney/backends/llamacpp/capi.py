@@ -117,7 +117,6 @@ _OF_MODEL: Mapping[str, Any] = {
 FUNCTIONS: Mapping[str, _Prototype] = {
     "llama_backend_init": (None, ()),
     "llama_log_set": (None, (LogCallback, c_void_p)),
-    "llama_max_parallel_sequences": (c_size_t, ()),
     "llama_supports_gpu_offload": (c_bool, ()),
     "llama_model_default_params": (ModelParams, ()),
     "llama_context_default_params": (ContextParams, ()),

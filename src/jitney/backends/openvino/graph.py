@@ -31,27 +31,26 @@ and one more."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphShape:
-    """How the library compiles the model, and how much memory it has."""
+    """How the library compiles the model."""
 
-    blocks: int
     threads: int
-    inference_precision: str
-    kv_precision: str
-    activation_group: int
+    inference_precision: str = "f32"
+    kv_precision: str = "f32"
+    activation_group: int = 0
     """How many activations are rounded to 8 bits together; 0 means no rounding."""
 
 
 class PagedModel:
     """A compiled model and the memory of its keys and values."""
 
-    def __init__(self, folder: Path, shape: GraphShape) -> None:
+    def __init__(self, folder: Path, shape: GraphShape, blocks: int) -> None:
         self._compiled = _compile(_read(folder), shape)
         self._request = self._compiled.create_infer_request()
-        self.caches = _allocate(self._compiled, shape.blocks)
+        self.caches = _allocate(self._compiled, blocks)
         """The bytes of each layer's keys or values, with a row per block."""
         for name, cache in self.caches.items():
             port = self._compiled.input(name)
-            dimensions = [shape.blocks, *_dimensions(port)]
+            dimensions = [blocks, *_dimensions(port)]
             tensor = ov.Tensor(_typed(cache, port), dimensions, port.element_type)
             self._request.set_tensor(name, tensor)
 

@@ -18,7 +18,6 @@ SHAPE = bindings.ContextShape(
     kv_tokens=64,
     slots=1,
     max_num_batched_tokens=64,
-    pass_tokens_max=64,
     threads=1,
     flash_attention=False,
 )
