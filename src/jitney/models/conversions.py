@@ -20,7 +20,6 @@ from jitney.models.files import (
     disk_errors,
     make_once,
     publish,
-    sha256_of,
     sync,
 )
 from jitney.models.gguf import read_header
@@ -46,20 +45,13 @@ class Conversion:
 
 
 @dataclass(frozen=True, slots=True)
-class _ConversionResult:
-    """The expected state of a file."""
-
-    stamp: Stamp
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True)
 class _ConversionRecord:
     """The record beside converted files."""
 
     source: str
     source_stamp: Stamp
-    results: dict[str, _ConversionResult]
+    results: dict[str, Stamp]
+    """The expected state of each file."""
 
 
 def folders(cache: Path) -> list[Path]:
@@ -111,20 +103,10 @@ def _is_current(target: Path, source: Path, conversion: Conversion) -> bool:
     record = _read_record(target)
     if record is None or record.source_stamp != Stamp.of(source):
         return False
-    return set(record.results) == set(conversion.files) and all(
-        _is_intact(target / name, result) for name, result in record.results.items()
-    )
-
-
-def _is_intact(path: Path, result: _ConversionResult) -> bool:
     try:
-        stamp = Stamp.of(path)
+        return record.results == {name: Stamp.of(target / name) for name in conversion.files}
     except FileNotFoundError:
         return False
-    if stamp == result.stamp:
-        return True
-    # Same size, other time: an exact copy is good, anything else is damaged.
-    return stamp.size == result.stamp.size and sha256_of(path) == result.sha256
 
 
 def _make(target: Path, source: Path, conversion: Conversion, needed_bytes: int) -> None:
@@ -136,9 +118,11 @@ def _make(target: Path, source: Path, conversion: Conversion, needed_bytes: int)
     try:
         before = Stamp.of(source)
         conversion.make(source, unfinished)
-        results = {name: _result_of(unfinished / name) for name in conversion.files}
+        results = {name: Stamp.of(unfinished / name) for name in conversion.files}
         for path in unfinished.iterdir():
-            if path.name not in results:
+            if path.name in results:
+                sync(path)
+            else:
                 path.unlink()
         record = unfinished / RECORD_NAME
         content = msgspec.json.encode(_ConversionRecord(str(source), before, results))
@@ -148,11 +132,6 @@ def _make(target: Path, source: Path, conversion: Conversion, needed_bytes: int)
         publish(unfinished, target)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-
-
-def _result_of(path: Path) -> _ConversionResult:
-    sync(path)
-    return _ConversionResult(Stamp.of(path), sha256_of(path))
 
 
 def _read_record(folder: Path) -> _ConversionRecord | None:

@@ -56,18 +56,11 @@ def encode_plain(text: str) -> list[int]:
 
 def is_plain(sampling: Sampling) -> bool:
     """Whether the oracle chooses the token directly, so that no logits are needed."""
-    return (
-        sampling.top_k <= 0
-        and sampling.top_p >= 1.0
-        and sampling.min_p <= 0.0
-        and sampling.repetition_penalty == 1.0
-        and sampling.frequency_penalty == 0.0
-        and sampling.presence_penalty == 0.0
-        and not sampling.logit_bias
-        and sampling.min_tokens == 0
-        and sampling.logprobs is None
-        and sampling.prompt_logprobs is None
-        and sampling.constraint is None
+    return sampling == Sampling(
+        seed=sampling.seed,
+        prompt_count=sampling.prompt_count,
+        temperature=sampling.temperature,
+        end_tokens=sampling.end_tokens,
     )
 
 

@@ -24,34 +24,19 @@ from jitney.sampling.constraint import ConstraintCompiler
 class ForwardModel(Protocol[SavedCells]):
     """What a new backend has to implement."""
 
-    @property
-    def traits(self) -> Traits:
-        """Numbers that do not change while the model is loaded."""
-        ...
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """The tokens of the model."""
-        ...
+    traits: Traits
+    """Numbers that do not change while the model is loaded."""
+    vocabulary: Vocabulary
+    max_num_batched_tokens: int
+    """Tokens that one batch may have."""
+    slot_tokens_max: int
+    """Tokens that one slot may hold."""
+    wants_slot_order: bool
+    """Whether entries are to be laid out in the order of their slots."""
 
     @property
     def cells(self) -> Cells[SavedCells]:
         """Keys and values of every slot."""
-        ...
-
-    @property
-    def max_num_batched_tokens(self) -> int:
-        """Tokens that one batch may have."""
-        ...
-
-    @property
-    def slot_tokens_max(self) -> int:
-        """Tokens that one slot may hold."""
-        ...
-
-    @property
-    def wants_slot_order(self) -> bool:
-        """Whether entries are to be laid out in the order of their slots."""
         ...
 
     def forward(self, laid_out: Sequence[EntryRows], memory: SlotMemory[SavedCells]) -> Rows:
