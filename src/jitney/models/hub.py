@@ -30,7 +30,7 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 from huggingface_hub.hf_api import RepoSibling
-from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]
+from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, tqdm  # type: ignore[attr-defined]
 
 from jitney.errors import ModelError
 from jitney.models import notes
@@ -156,12 +156,11 @@ def _fetch(reference: Reference, files: list[_File], cache: Path, progress: Prog
             report = partial(_report, progress, before, total)
             if each.is_resumable:
                 _fetch_blob(reference, each, cache, report)
-            bar: Any = partial(_Bar, report)  # Any: the library wants the type of its own bars
             with _hub_errors(reference):
                 # This links the blob into the cache, or fetches a file that cannot resume.
                 paths.append(
                     hf_hub_download(
-                        reference.repository, each.name, revision=REVISION, tqdm_class=bar
+                        reference.repository, each.name, revision=REVISION, tqdm_class=_Silent
                     )
                 )
             report(each.size)
@@ -254,30 +253,12 @@ def _receive(url: str, unfinished: Path, size: int, report: _BytesReport) -> Non
                     return  # The digest check will fail.
 
 
-class _Bar:
-    """A progress bar for the library. It shows nothing, but reports the progress."""
+class _Silent(tqdm):  # type: ignore[misc]
+    """The library's progress bar, which shows nothing: the caller has its own."""
 
-    def __init__(
-        self, report: _BytesReport, *arguments: Any, initial: int = 0, **named: Any
-    ) -> None:
+    def __init__(self, *arguments: Any, **named: Any) -> None:
         # Any: whatever the library gives its bars
-        del arguments, named
-        self._report = report
-        self._done = initial
-
-    def update(self, count: float | None = 1) -> None:
-        """Add `count` bytes."""
-        self._done += int(count or 0)
-        self._report(self._done)
-
-    def __enter__(self) -> "_Bar":
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        return
-
-    def close(self) -> None:
-        """There is nothing to close."""
+        super().__init__(*arguments, **{**named, "disable": True})
 
 
 @contextmanager

@@ -94,27 +94,24 @@ class HashCells:
             hashes.append(rolling)
         return rolling
 
-    def copy(self, source: int, target: int, length: int) -> bool:
+    def copy(self, source: int, target: int, length: int) -> None:
         """Copy the first tokens of one slot to an empty one."""
         self.pool.share(source, target, length)
         self.hashes[target] = self.hashes[source][: length + 1]
-        return True
 
-    def truncate(self, slot: int, length: int) -> bool:
+    def truncate(self, slot: int, length: int) -> None:
         """Forget positions from `length` on."""
         self.pool.shrink(slot, length)
         del self.hashes[slot][length + 1 :]
-        return True
 
     def save(self, slot: int) -> list[int]:
         """A copy of the slot's hashes."""
         return self.hashes[slot].copy()
 
-    def restore(self, slot: int, saved: list[int], length: int) -> bool:
+    def restore(self, slot: int, saved: list[int], length: int) -> None:
         """Write saved hashes into an empty slot."""
         self.pool.grow(slot, length)
         self.hashes[slot] = saved
-        return True
 
 
 class FakeBackend:

@@ -187,7 +187,7 @@ class LlamaCppModel:
     def _decode(self, one_pass: Pass) -> None:
         """One pass, with the truncations before and after it."""
         if one_pass.cut_before is not None:
-            self._cut(*one_pass.cut_before)
+            self.cells.truncate(*one_pass.cut_before)
         self._feed(one_pass)
         started = perf_counter()
         status = self.cells.decode(len(one_pass.tokens))
@@ -199,11 +199,7 @@ class LlamaCppModel:
         if status != 0:
             raise BackendFailed(f"llama.cpp failed with status {status}: {native_log().reason()}.")
         for slot, length in one_pass.cut_after:
-            self._cut(slot, length)
-
-    def _cut(self, slot: int, length: int) -> None:
-        if not self.cells.truncate(slot, length):
-            raise BackendFailed(f"llama.cpp could not take back tokens of slot {slot}.")
+            self.cells.truncate(slot, length)
 
     def _choose_threads(self) -> None:
         """Use fewer threads while another process is busy: the threads wait by spinning."""

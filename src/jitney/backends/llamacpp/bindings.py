@@ -21,7 +21,7 @@ from jitney.backends.llamacpp import library
 from jitney.backends.llamacpp.thread_pool import attach_pool
 from jitney.backends.trials.trial_process import answer
 from jitney.core.backend import Vocabulary
-from jitney.errors import ModelError
+from jitney.errors import BackendFailed, ModelError
 from jitney.sandbox.interrupts import interrupts_held
 
 PASS_TOKENS_MAX = 512
@@ -254,47 +254,51 @@ class Context:
         shape = (rows, self._model.vocabulary_count)
         return np.ctypeslib.as_array(pointer, shape=shape)
 
-    def copy(self, source: int, target: int, length: int) -> bool:
-        """Copy the first tokens of one slot to another; false when there was no room."""
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Copy the first tokens of one slot to another. Raises BackendFailed without room."""
         if not self._is_split:
             llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, length)
-            return True
+            return
         size = int(llama_cpp.llama_state_seq_get_size(self._pointer, source))
         if size > len(self._scratch):
             self._scratch = np.empty(size + size // 4, np.uint8)
-        state = self._save_into(self._scratch[:size], source)
-        return self._write(target, state) and self.truncate(target, length)
+        self._write(target, self._save_into(self._scratch[:size], source))
+        self.truncate(target, length)
 
-    def truncate(self, slot: int, length: int) -> bool:
-        """Forget positions from `length` on; false when the library could not."""
-        return bool(llama_cpp.llama_memory_seq_rm(self._memory, slot, length, -1))
+    def truncate(self, slot: int, length: int) -> None:
+        """Forget positions from `length` on. Raises BackendFailed."""
+        if not llama_cpp.llama_memory_seq_rm(self._memory, slot, length, -1):
+            raise BackendFailed(f"llama.cpp could not take back tokens of slot {slot}.")
 
     def clear(self) -> None:
         """Empty every slot."""
         llama_cpp.llama_memory_clear(self._memory, False)
 
-    def save(self, slot: int) -> npt.NDArray[np.uint8] | None:
-        """A copy of the slot's memory; None when the library could not."""
+    def save(self, slot: int) -> npt.NDArray[np.uint8]:
+        """A copy of the slot's memory. Raises BackendFailed."""
         size = int(llama_cpp.llama_state_seq_get_size(self._pointer, slot))
-        state = self._save_into(np.empty(size, np.uint8), slot)
-        return state if len(state) else None
+        return self._save_into(np.empty(size, np.uint8), slot)
 
     def _save_into(self, room: npt.NDArray[np.uint8], slot: int) -> npt.NDArray[np.uint8]:
         written = llama_cpp.llama_state_seq_get_data(
             self._pointer, _bytes_at(room), len(room), slot
         )
+        if not written:
+            raise BackendFailed(f"llama.cpp could not save slot {slot}.")
         return room[: int(written)]
 
-    def restore(self, slot: int, state: npt.NDArray[np.uint8], length: int) -> bool:
-        """Write a saved copy of `length` tokens into the slot; false when there was no room."""
-        last = llama_cpp.llama_memory_seq_pos_max
-        return self._write(slot, state) and int(last(self._memory, slot)) == length - 1
+    def restore(self, slot: int, state: npt.NDArray[np.uint8], length: int) -> None:
+        """Write a saved copy of `length` tokens into the slot. Raises BackendFailed."""
+        self._write(slot, state)
+        last = int(llama_cpp.llama_memory_seq_pos_max(self._memory, slot))
+        assert last == length - 1, f"{last + 1} tokens of {length} were restored"
 
-    def _write(self, slot: int, state: npt.NDArray[np.uint8]) -> bool:
+    def _write(self, slot: int, state: npt.NDArray[np.uint8]) -> None:
         written = llama_cpp.llama_state_seq_set_data(
             self._pointer, _bytes_at(state), len(state), slot
         )
-        return int(written) > 0
+        if not written:
+            raise BackendFailed(f"Memory has no room for the tokens copied to slot {slot}.")
 
     def close(self) -> None:
         """Free the memory; idempotent."""

@@ -37,7 +37,7 @@ def are_usable(model: Path, cache: Path, distributions: tuple[str, ...]) -> bool
         trial = Trial(
             cache=cache,
             names=(_NAME,),
-            facts=[str(model.resolve()), asdict(stamp), library.stamps(), is_extra],
+            facts=[str(model.resolve()), asdict(stamp), is_extra],
             distributions=distributions,
             keeps=lambda results: results[_NAME].status in (0, -signal.SIGILL),
             model=model,

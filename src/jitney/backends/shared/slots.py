@@ -32,22 +32,22 @@ SavedCells = TypeVar("SavedCells")
 
 
 class Cells(Protocol[SavedCells]):
-    """The memory itself: keys and values of every slot."""
+    """The memory itself: keys and values of every slot. Raises BackendFailed, as without room."""
 
-    def copy(self, source: int, target: int, length: int) -> bool:
-        """Copy the first tokens of one slot to another; false when there was no room."""
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Copy the first tokens of one slot to another, empty one."""
         ...
 
-    def truncate(self, slot: int, length: int) -> bool:
-        """Forget positions from `length` on; false when it cannot be done."""
+    def truncate(self, slot: int, length: int) -> None:
+        """Forget positions from `length` on."""
         ...
 
-    def save(self, slot: int) -> SavedCells | None:
-        """A copy of the slot's memory; None when that is not possible."""
+    def save(self, slot: int) -> SavedCells:
+        """A copy of the slot's memory."""
         ...
 
-    def restore(self, slot: int, saved: SavedCells, length: int) -> bool:
-        """Write a saved copy of `length` tokens into the empty slot; false if there is no room."""
+    def restore(self, slot: int, saved: SavedCells, length: int) -> None:
+        """Write a saved copy of `length` tokens into the empty slot."""
         ...
 
     def clear(self) -> None:
@@ -160,10 +160,7 @@ class SlotMemory(Generic[SavedCells]):
                 f"Copy of {length} tokens from slot {operation.source}, "
                 f"which holds {source.length}."
             )
-        if not self._cells.copy(operation.source, operation.target, length):
-            raise BackendFailed(
-                f"Memory has no room for the {length} tokens copied to slot {operation.target}."
-            )
+        self._cells.copy(operation.source, operation.target, length)
         target.tokens += source.tokens[:length]
 
     def _truncate(self, operation: Truncate) -> None:
@@ -181,8 +178,6 @@ class SlotMemory(Generic[SavedCells]):
         if not contents.length:
             raise BackendFailed(f"Save of slot {operation.slot}, which is empty.")
         saved = self._cells.save(operation.slot)
-        if saved is None:
-            raise BackendFailed(f"Slot {operation.slot} could not be saved.")
         self._tickets[operation.ticket] = (contents.tokens.copy(), saved)
 
     def _restore(self, operation: Restore) -> None:
@@ -192,10 +187,7 @@ class SlotMemory(Generic[SavedCells]):
                 f"Restore into slot {operation.slot}, which holds {contents.length} tokens."
             )
         tokens, saved = self._take_ticket(operation.ticket)
-        if not self._cells.restore(operation.slot, saved, len(tokens)):
-            raise BackendFailed(
-                f"Memory has no room for the {len(tokens)} saved tokens of slot {operation.slot}."
-            )
+        self._cells.restore(operation.slot, saved, len(tokens))
         contents.tokens += tokens
 
     def _take_ticket(self, ticket: int) -> tuple[list[int], SavedCells]:
@@ -205,8 +197,6 @@ class SlotMemory(Generic[SavedCells]):
 
     def _shorten(self, slot: int, length: int) -> None:
         contents = self.contents(slot)
-        if length == contents.length:
-            return
-        if not self._cells.truncate(slot, length):
-            raise BackendFailed(f"Slot {slot} could not be cut back to {length} tokens.")
-        del contents.tokens[length:]
+        if length < contents.length:
+            self._cells.truncate(slot, length)
+            del contents.tokens[length:]

@@ -188,12 +188,8 @@ def try_shapes(
 
 
 def have_shapes(results: TrialResults) -> bool:
-    """Whether every result of a trial of shapes has a speed, and a shape or None."""
-    return all(
-        isinstance(each.found.get("tokens_per_s"), float)
-        and isinstance(each.found.get("shape", ""), dict | None)
-        for each in results.values()
-    )
+    """Whether every child of a trial of shapes has looked for one, and found it or not."""
+    return all("shape" in each.found for each in results.values())
 
 
 def _run(payload: Payload) -> TrialResult:

@@ -1,7 +1,6 @@
 """The trial run: good models are remembered, every kind of death is a sentence."""
 
 import json
-import os
 import platform
 from collections.abc import Callable
 from pathlib import Path
@@ -68,21 +67,6 @@ def test_the_answer_is_remembered(fake_child: FakeChild, cache: Path, model: Pat
     assert log.read_text() == "start\n"
     write_tiny_gguf(model, seed=2)
     usable(model, cache)
-    assert log.read_text() == "start\n" * 2
-
-
-def test_a_library_that_was_compiled_again_is_tried_again(
-    fake_child: FakeChild, cache: Path, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Guards against the answer for another library, where only its files changed."""
-    log = fake_child("exit 0")
-    folder = tmp_path / "lib"
-    folder.mkdir()
-    monkeypatch.setattr(library, "find", lambda: library.LlamaPackage("jitney_llama", folder))
-    for content in ("old", "newer", "newer"):
-        (folder / "libllama.so").write_text(content)
-        os.utime(folder / "libllama.so", (1, 1))
-        assert usable(model, cache)
     assert log.read_text() == "start\n" * 2
 
 
