@@ -174,13 +174,11 @@ class GgufFields:
         self.at = 8
 
     def _bytes(self, count: int) -> bytes:
-        if count > self.size - self.at:
-            raise self.cut_short(self.at + count)
         self._spend(count)
         data = self._file.read(count)
-        if len(data) != count:
-            raise self._shrunk()
         self.at += count
+        if len(data) != count:
+            raise self.cut_short(self.at)
         return data
 
     def _spend(self, count: int) -> None:
@@ -278,15 +276,10 @@ class GgufFields:
                 texts.append(read(length).decode("utf-8"))
         except UnicodeDecodeError:
             raise self.damaged(f"element {len(texts)} of {key} is not text") from None
-        if self._file.tell() != at:
-            raise self._shrunk()
         if is_whole:
             self._spend(at - self.at)
         self.at = at
         return tuple(texts) if is_whole else None
-
-    def _shrunk(self) -> ModelError:
-        return ModelError(f"{self.path} became shorter while it was read.")
 
 
 def _looks_like(start: bytes) -> str:

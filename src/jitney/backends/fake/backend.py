@@ -7,7 +7,7 @@ load tests of everything above it. `execute` and `reset` run on the thread that 
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jitney.backends.fake.oracle import (
@@ -117,11 +117,9 @@ class HashCells:
 class FakeBackend:
     """Implements `jitney.core.backend.Backend` on a dictionary and a hash."""
 
-    def __init__(
-        self, settings: FakeSettings, *, sleep: Callable[[float], object] | None = None
-    ) -> None:
+    def __init__(self, settings: FakeSettings) -> None:
         self._settings = settings
-        self._sleep = sleep or threading.Event().wait
+        self._sleep = threading.Event().wait
         self.vocabulary = byte_tokenizer.byte_vocabulary()
         self._oracle = TokenOracle(self.vocabulary, settings.eos_period)
         self._compiler = ConstraintCompiler(self.vocabulary, encode_plain)

@@ -31,7 +31,6 @@ from jitney.core.backend import Backend, Segment, Traits
 from jitney.core.utf8 import checked_bytes
 from jitney.errors import BackendCrashed, BackendFailed, ConfigError, ModelError
 from jitney.models.gguf import read_header
-from jitney.models.parts import size_of
 
 CELLS_UNIT = 256
 """The library rounds the cells of a slot up to a multiple of this."""
@@ -98,8 +97,8 @@ class LlamaCppModel:
         self._settings = settings
         self._shape: PassShape = settings
         self._model: Model | None = None
-        model = _load_model(settings)
         header = read_header(Path(settings.model))
+        model = _load_model(settings, header.file_bytes)
         token_bytes = header.kv_bytes_per_token
         if settings.gpu_layers == 0:
             work_bytes = _work_bytes(settings, header.head_count, model.vocabulary_count)
@@ -219,12 +218,8 @@ class LlamaCppModel:
         context.needs_logits[one_pass.logit_rows] = 1
 
 
-def _load_model(settings: LlamaCppSettings) -> Model:
+def _load_model(settings: LlamaCppSettings, weights_bytes: int) -> Model:
     path = Path(settings.model)
-    try:
-        weights_bytes = size_of(path)
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror}.") from None
     if settings.gpu_layers == 0:
         free_memory.check_weights(path, weights_bytes)
     elif not supports_gpu():

@@ -28,16 +28,12 @@ def are_usable(model: Path, cache: Path, distributions: tuple[str, ...]) -> bool
 
     Raises ModelError where it does not run at all.
     """
-    try:
-        stamp = Stamp.of(model)
-    except OSError as error:
-        raise ModelError(f"{model} cannot be read: {error.strerror}.") from None
     found = TrialResult()
     for is_extra in (True, False):
         trial = Trial(
             cache=cache,
             names=(_NAME,),
-            facts=[str(model.resolve()), asdict(stamp), is_extra],
+            facts=[str(model.resolve()), asdict(Stamp.of(model)), is_extra],
             distributions=distributions,
             keeps=lambda results: results[_NAME].status in (0, -signal.SIGILL),
             model=model,

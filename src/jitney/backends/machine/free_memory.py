@@ -18,9 +18,9 @@ _PAGE_SIZE = re.compile(r"page size of (\d+) bytes")
 _PAGES = re.compile(r"^Pages (free|inactive|speculative): +(\d+)\.?$", re.MULTILINE)
 
 
-def check_weights(model: Path, weights_bytes: int, meminfo: Path = MEMINFO) -> None:
+def check_weights(model: Path, weights_bytes: int) -> None:
     """Raise NoRoom for a model whose weights alone are larger than the free memory."""
-    available = available_bytes(meminfo)
+    available = available_bytes()
     if available is not None and weights_bytes > available:
         raise NoRoom(
             f"{model} has {_gib(weights_bytes)} of weights and {_gib(available)} of memory is "
@@ -28,11 +28,9 @@ def check_weights(model: Path, weights_bytes: int, meminfo: Path = MEMINFO) -> N
         )
 
 
-def check_memory(
-    kv_tokens: int, token_bytes: int, work_bytes: int, meminfo: Path = MEMINFO
-) -> None:
+def check_memory(kv_tokens: int, token_bytes: int, work_bytes: int) -> None:
     """Raise NoRoom where keys and values for `kv_tokens`, with the work space, do not fit."""
-    available = available_bytes(meminfo)
+    available = available_bytes()
     needed = kv_tokens * token_bytes + work_bytes
     if available is None or needed <= available:
         return
@@ -48,17 +46,13 @@ def check_memory(
     )
 
 
-def available_bytes(meminfo: Path = MEMINFO) -> int | None:
+def available_bytes() -> int | None:
     """The memory that can be taken without swapping; None where the system does not say."""
-    found = _free_in(meminfo)
-    if found is None:
-        found = _free_by_program()
+    written = _AVAILABLE.search(text_of(MEMINFO))
+    if written is not None:
+        return int(written[1]) * 1024
+    found = _free_by_program()
     return _whole_memory() if found is None else found
-
-
-def _free_in(meminfo: Path) -> int | None:
-    found = _AVAILABLE.search(text_of(meminfo))
-    return int(found[1]) * 1024 if found else None
 
 
 def _free_by_program() -> int | None:

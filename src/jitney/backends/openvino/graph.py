@@ -141,17 +141,8 @@ def _allocate(compiled: ov.CompiledModel, blocks: int) -> dict[str, npt.NDArray[
         name = port.any_name
         if name.startswith(("key_cache.", "value_cache.")):
             size = int(np.prod(_dimensions(port))) * port.element_type.size
-            caches[name] = _zeros(blocks, size)
+            caches[name] = np.zeros((blocks, size), np.uint8)
     return caches
-
-
-def _zeros(blocks: int, size: int) -> npt.NDArray[np.uint8]:
-    try:
-        return np.zeros((blocks, size), np.uint8)
-    except MemoryError:
-        raise ModelError(
-            f"kv_tokens: there is no memory for {blocks} blocks of keys and values; lower it."
-        ) from None
 
 
 def _dimensions(port: Any) -> list[int]:

@@ -12,7 +12,6 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Literal
 
 from jitney.backends.process import messages
@@ -25,6 +24,7 @@ from jitney.core.batch import Batch, Outcome
 from jitney.core.params import Constraint
 from jitney.errors import BackendCrashed, BackendFailed, EngineError, InputCrashed, SetupError
 
+START_S_MAX = 300.0
 QUESTION_S_MAX = 60.0
 """The longest wait to tokenise a text or to compile a constraint, and again to get a turn."""
 
@@ -36,30 +36,27 @@ CHECK_S_MAX = 10.0
 """An idle process that does not answer for this long is stuck."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackendSpec:
-    """Which backend to build in the process, and how long to wait for it."""
-
-    name: str
-    settings: Mapping[str, messages.Plain]
-    start_s_max: float = 300.0
-    batch_s_max: float = limits.BATCH_S_MAX
-    """The limit for any batch, unless batches of its size were measured to take nearly as long."""
-
-
 class ProcessBackend:
     """Implements `Backend` and `QueueingBackend` of `jitney.core.backend`: the other process
     computes while this one does something else."""
 
-    def __init__(self, spec: BackendSpec) -> None:
-        self._spec = spec
+    def __init__(
+        self,
+        name: str,
+        settings: Mapping[str, messages.Plain],
+        batch_s_max: float = limits.BATCH_S_MAX,
+    ) -> None:
+        """`batch_s_max` is the limit for any batch, unless batches of its size were measured to
+        take nearly as long."""
+        self._hello = messages.Hello(name, settings)
+        self._batch_s_max = batch_s_max
         self._is_closed = False
         # Guards `_worker`, and is held while a new process starts.
         self._lifecycle = threading.Lock()
         # One question at a time on each channel, in the order of calls.
         self._turns: Mapping[QuestionKind, FifoLock] = {each: FifoLock() for each in QUESTION_KINDS}
         self._worker: WorkerProcess | None = None
-        self._time_limits = BatchTimeLimits(spec.batch_s_max)
+        self._time_limits = BatchTimeLimits(batch_s_max)
         # The token counts of batches that were sent and not answered.
         self._unanswered: deque[int] = deque()
         # The process that can answer questions; the condition is for threads that wait for one.
@@ -122,7 +119,7 @@ class ProcessBackend:
                     limit_s = self._time_limits.limit_s(self._unanswered.popleft())
                     with worker.talking(limit_s):
                         worker.batches.receive(limit_s)
-                limit_s = min(limits.RESET_S_MAX, self._spec.batch_s_max)
+                limit_s = min(limits.RESET_S_MAX, self._batch_s_max)
                 worker.ask(worker.batches, messages.Reset(), messages.Done, limit_s)
             except EngineError:
                 self._replace(worker)
@@ -203,7 +200,7 @@ class ProcessBackend:
     def _await_ready(self) -> WorkerProcess:
         """The process that can answer questions. Waits until there is one."""
         with self._readiness:
-            self._readiness.wait_for(self._is_ready_or_closed, self._spec.start_s_max)
+            self._readiness.wait_for(self._is_ready_or_closed, START_S_MAX)
             worker = self._ready_worker
         if self._is_closed:
             raise BackendCrashed("The backend is closed.", is_wanted=True)
@@ -237,10 +234,8 @@ class ProcessBackend:
         if self._is_closed:
             worker.close()
             raise worker.crash()
-        hello = messages.Hello(self._spec.name, self._spec.settings)
         try:
-            limit_s = self._spec.start_s_max
-            ready = worker.ask(worker.batches, hello, messages.Ready, limit_s)
+            ready = worker.ask(worker.batches, self._hello, messages.Ready, START_S_MAX)
         except BaseException:
             worker.end()
             raise

@@ -200,12 +200,13 @@ def test_saving_can_be_switched_off() -> None:
         backend.execute(Batch(2, (Save(0, 1),), ()))
 
 
-def test_time_is_told_and_slept_only_when_asked() -> None:
+def test_time_is_told_and_slept_only_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards against simulations that really wait."""
     slept: list[float] = []
     for sleeps in (False, True):
         timed = replace(SMALL, tick_s=0.5, token_s=0.25, sleeps=sleeps)
-        backend = FakeBackend(timed, sleep=slept.append)
+        backend = FakeBackend(timed)
+        monkeypatch.setattr(backend, "_sleep", slept.append)
         assert backend.execute(FILLED).seconds == 0.5 + 15 * 0.25
     assert slept == [0.5 + 15 * 0.25]
 

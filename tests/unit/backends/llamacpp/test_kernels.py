@@ -172,7 +172,7 @@ def test_a_library_for_a_gpu_that_crashes_is_not_called_a_damaged_model(
 def test_a_truncated_model_is_refused_by_the_real_child(cache: Path, model: Path) -> None:
     """The sentence of the child arrives here."""
     model.write_bytes(model.read_bytes()[:20_000])
-    with pytest.raises(ModelError, match="could not be loaded"):
+    with pytest.raises(ModelError, match="damaged header"):
         usable(model, cache)
 
 
@@ -182,9 +182,3 @@ def test_weights_that_are_not_numbers_are_refused(cache: Path, model: Path) -> N
     model.write_bytes(content[:-20_000] + b"\xff" * 20_000)
     with pytest.raises(ModelError, match="weights are damaged"):
         usable(model, cache)
-
-
-def test_a_missing_model_is_refused(cache: Path, tmp_path: Path) -> None:
-    """Its size and time are part of what is remembered."""
-    with pytest.raises(ModelError, match="cannot be read"):
-        usable(tmp_path / "none.gguf", cache)
