@@ -102,9 +102,7 @@ class Kind:
 
     own_settings: Mapping[str, str] = field(default_factory=dict)
     """Settings that only this backend has, each with the reason as a clause. A user who gives one
-    of them gets this backend."""
-    refused_settings: tuple[str, ...] = ()
-    """Settings of other backends. They are errors where the user chose this backend."""
+    of them gets this backend, and an error where another one was chosen."""
     check: Callable[[Settings], None] = lambda settings: None
     """Refuses other settings that have no meaning here. Raises ConfigError."""
     refusal: Callable[[Path, int | None], str | None] = lambda model, length: None

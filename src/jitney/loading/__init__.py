@@ -120,13 +120,11 @@ def backend_failure(name: str, settings: Settings) -> str | None:
 
 def check_settings(kind: Kind, settings: Settings) -> None:
     """Raise ConfigError for settings that the backend cannot serve with any model."""
-    for setting in kind.refused_settings:
-        if is_given(settings, setting):
-            owners = " or ".join(each.name for each in all_kinds() if setting in each.own_settings)
-            instead = f", or use the {owners} backend where it works" if owners else ""
+    for owner, setting in ((each.name, name) for each in all_kinds() for name in each.own_settings):
+        if owner != kind.name and is_given(settings, setting):
             raise ConfigError(
-                f"{setting} is given, and the {kind.name} backend does not have it; leave it "
-                f"out{instead}."
+                f"{setting} is given, and the {kind.name} backend does not have it; leave it out, "
+                f"or use the {owner} backend where it works."
             )
     kind.check(settings)
 

@@ -130,7 +130,6 @@ class FakeBackend:
         """Slots whose tokens the oracle chooses directly, without logits."""
         self._layout = BatchLayout(
             self._memory,
-            self._sampler,
             settings.max_num_batched_tokens,
             settings.model_len_max,
             len(self.vocabulary.pieces),
@@ -177,7 +176,6 @@ class FakeBackend:
     def reset(self) -> None:
         """Empty every slot and every ticket."""
         self._memory.reset()
-        self._sampler.reset()
 
     def check(self) -> None:
         """Does nothing: this backend never crashes. Tests wrap it to simulate a crash."""
@@ -203,8 +201,8 @@ class FakeBackend:
         if isinstance(operation, Save) and not self._settings.can_save:
             raise BackendFailed("This backend was set up not to save slots.")
         self._memory.operate(operation)
-        self._sampler.operate(operation)
         if isinstance(operation, Open):
+            self._sampler.open(self._memory.contents(operation.slot), operation.sampling)
             self._plain_slots.discard(operation.slot)
             if is_plain(operation.sampling):
                 self._plain_slots.add(operation.slot)
@@ -239,14 +237,14 @@ class FakeBackend:
 
     def _choose(self, entry: Entry, contents: SlotContents, rolling: int) -> Sample:
         """The oracle's token for a slot that needs no logits; `rolling` is the slot's hash."""
-        sampling, choice = contents.sampling, self._sampler.choices[entry.slot]
-        choice.token_last = None
+        sampling = contents.sampling
+        contents.token_last = None
         if not entry.wants_token:
             return NO_SAMPLE
         assert sampling is not None, "Checked before it was stored"
         if sampling.temperature >= TEMPERATURE_MIN:
             rolling = seeded(rolling, sampling.seed, contents.length)
-        choice.token_last = token = self._oracle.choose(rolling, contents.tokens[-1])
+        contents.token_last = token = self._oracle.choose(rolling, contents.tokens[-1])
         return Sample(token)
 
     def _rounding(self, entry: Entry, contents: SlotContents, left_over: int) -> int:

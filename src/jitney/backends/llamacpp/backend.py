@@ -14,6 +14,7 @@ from typing import Any  # Any: numbers as a trial wrote them down
 import numpy as np
 import numpy.typing as npt
 
+from jitney.backends.llamacpp.attention import PassShape
 from jitney.backends.llamacpp.bindings import (
     PASS_TOKENS_MAX,
     Context,
@@ -22,7 +23,7 @@ from jitney.backends.llamacpp.bindings import (
     native_log,
     supports_gpu,
 )
-from jitney.backends.llamacpp.passes import Pass, PassShape, plan_passes, whole_pass
+from jitney.backends.llamacpp.passes import Pass, plan_passes, whole_pass
 from jitney.backends.machine import free_memory
 from jitney.backends.machine.neighbours import Neighbours
 from jitney.backends.shared.model_backend import ModelBackend

@@ -210,7 +210,6 @@ KIND = Kind(
         "gpu_layers": "only llama.cpp puts layers on a GPU",
         "flash_attention": "only llama.cpp has the choice",
     },
-    refused_settings=("dtype", "kv_cache_dtype"),
     check=check,
     failure=failure,
     refusal=refusal,

@@ -219,7 +219,6 @@ KIND = Kind(
         "dtype": "only OpenVINO has the choice",
         "kv_cache_dtype": "only OpenVINO has the choice",
     },
-    refused_settings=("gpu_layers", "flash_attention"),
     failure=lambda settings: chosen_dtypes(settings).failure,
     refusal=refusal,
     ready=ready,

@@ -2,7 +2,7 @@
 
 Called by backends on the thread that runs batches. Each memory operation is checked against the
 tokens before it reaches the cells, so a mistake of the scheduler is a BackendFailed and not a wrong
-answer. Knows nothing of sampling: `HostSampler` gets the same operations.
+answer. `HostSampler` keeps with a slot how its tokens are chosen.
 
 Libraries choose kernels by the shape of a pass, and each kernel rounds in its own way. Some take
 rows in groups and the rest one by one; some compute a single token in another way than a span. So a
@@ -13,10 +13,14 @@ token of a prompt alone (`is_lone`).
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar, assert_never
 
+import numpy as np
+import numpy.typing as npt
+
 from jitney.core.batch import (
     Copy,
     Discard,
     Entry,
+    Fault,
     MemoryOperation,
     Open,
     Release,
@@ -26,6 +30,7 @@ from jitney.core.batch import (
     Truncate,
 )
 from jitney.errors import BackendFailed
+from jitney.sampling.sampler import SlotSampler
 
 SavedCells = TypeVar("SavedCells")
 """A saved copy of one slot's cells, in the form of the backend."""
@@ -55,13 +60,28 @@ class Cells(Protocol[SavedCells]):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class LastRow:
+    """Logits kept from one entry to the next: they predict the token at `position`."""
+
+    position: int
+    logits: npt.NDArray[np.float32]
+
+
 @dataclass(slots=True)
 class SlotContents:
-    """What one slot holds, and what it was opened with."""
+    """What one slot holds, and how its tokens are chosen."""
 
     tokens: list[int] = field(default_factory=list)
     """The tokens whose keys and values are in the cells, from position 0 on."""
     sampling: Sampling | None = None
+    """What it was opened with."""
+    sampler: SlotSampler | None = None
+    fault: Fault | None = None
+    """Why this slot cannot be sampled, such as a constraint that allows no token."""
+    token_last: int | None = None
+    """The token chosen last, while it is the next one after the slot's tokens."""
+    row_last: LastRow | None = None
 
     @property
     def length(self) -> int:
@@ -108,7 +128,7 @@ class SlotMemory(Generic[SavedCells]):
     def __init__(self, cells: Cells[SavedCells], slots: int) -> None:
         self._cells = cells
         self._slots = [SlotContents() for _ in range(slots)]
-        self._tickets: dict[int, tuple[list[int], SavedCells]] = {}
+        self._tickets: dict[int, tuple[list[int], LastRow | None, SavedCells]] = {}
 
     @property
     def tickets(self) -> frozenset[int]:
@@ -162,6 +182,7 @@ class SlotMemory(Generic[SavedCells]):
             )
         self._cells.copy(operation.source, operation.target, length)
         target.tokens += source.tokens[:length]
+        target.token_last = target.row_last = None
 
     def _truncate(self, operation: Truncate) -> None:
         contents, length = self.contents(operation.slot), operation.length
@@ -170,6 +191,7 @@ class SlotMemory(Generic[SavedCells]):
                 f"Truncate of slot {operation.slot} to {length} tokens; it holds {contents.length}."
             )
         self._shorten(operation.slot, length)
+        contents.token_last = contents.row_last = None
 
     def _save(self, operation: Save) -> None:
         contents = self.contents(operation.slot)
@@ -178,7 +200,7 @@ class SlotMemory(Generic[SavedCells]):
         if not contents.length:
             raise BackendFailed(f"Save of slot {operation.slot}, which is empty.")
         saved = self._cells.save(operation.slot)
-        self._tickets[operation.ticket] = (contents.tokens.copy(), saved)
+        self._tickets[operation.ticket] = (contents.tokens.copy(), contents.row_last, saved)
 
     def _restore(self, operation: Restore) -> None:
         contents = self.contents(operation.slot)
@@ -186,11 +208,12 @@ class SlotMemory(Generic[SavedCells]):
             raise BackendFailed(
                 f"Restore into slot {operation.slot}, which holds {contents.length} tokens."
             )
-        tokens, saved = self._take_ticket(operation.ticket)
+        tokens, row_last, saved = self._take_ticket(operation.ticket)
         self._cells.restore(operation.slot, saved, len(tokens))
         contents.tokens += tokens
+        contents.token_last, contents.row_last = None, row_last
 
-    def _take_ticket(self, ticket: int) -> tuple[list[int], SavedCells]:
+    def _take_ticket(self, ticket: int) -> tuple[list[int], LastRow | None, SavedCells]:
         if ticket not in self._tickets:
             raise BackendFailed(f"Nothing is saved under ticket {ticket}.")
         return self._tickets.pop(ticket)
