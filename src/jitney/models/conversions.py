@@ -14,14 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from jitney.models.files import (
-    Stamp,
-    check_room,
-    disk_errors,
-    make_once,
-    publish,
-    sync,
-)
+from jitney.models import files
 from jitney.models.gguf import read_header
 
 RECORD_BYTES_MAX = 65_536
@@ -49,8 +42,8 @@ class _ConversionRecord:
     """The record beside converted files."""
 
     source: str
-    source_stamp: Stamp
-    results: dict[str, Stamp]
+    source_stamp: files.Stamp
+    results: dict[str, files.Stamp]
     """The expected state of each file."""
 
 
@@ -68,7 +61,7 @@ def source_of(folder: Path) -> tuple[str | None, str]:
     if record is None:
         return None, "its source has changed"
     try:
-        is_same = Stamp.of(Path(record.source)) == record.source_stamp
+        is_same = files.Stamp.of(Path(record.source)) == record.source_stamp
     except OSError:
         return record.source, "its source is gone"
     return record.source, READY if is_same else "its source has changed"
@@ -90,8 +83,8 @@ def converted(cache: Path, source: Path, conversion: Conversion) -> Path:
     key = hashlib.sha256(str(source).encode()).hexdigest()[:12]
     target = cache / "converted" / f"{stem}-{key}.{conversion.kind}"
     needed_bytes = int(header.parameter_count * conversion.bytes_per_weight) + _MARGIN_BYTES
-    with disk_errors(f"{target} could not be made"):
-        make_once(
+    with files.disk_errors(f"{target} could not be made"):
+        files.make_once(
             lock_of(target),
             partial(_is_current, target, source, conversion),
             partial(_make, target, source, conversion, needed_bytes),
@@ -101,35 +94,35 @@ def converted(cache: Path, source: Path, conversion: Conversion) -> Path:
 
 def _is_current(target: Path, source: Path, conversion: Conversion) -> bool:
     record = _read_record(target)
-    if record is None or record.source_stamp != Stamp.of(source):
+    if record is None or record.source_stamp != files.Stamp.of(source):
         return False
     try:
-        return record.results == {name: Stamp.of(target / name) for name in conversion.files}
+        return record.results == {name: files.Stamp.of(target / name) for name in conversion.files}
     except FileNotFoundError:
         return False
 
 
 def _make(target: Path, source: Path, conversion: Conversion, needed_bytes: int) -> None:
-    check_room(target, needed_bytes)
+    files.check_room(target, needed_bytes)
     # This runs under the lock, so a leftover of this name is from a process that died.
     unfinished = target.with_name(f"{target.name}.partial")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir()
     try:
-        before = Stamp.of(source)
+        before = files.Stamp.of(source)
         conversion.make(source, unfinished)
-        results = {name: Stamp.of(unfinished / name) for name in conversion.files}
+        results = {name: files.Stamp.of(unfinished / name) for name in conversion.files}
         for path in unfinished.iterdir():
             if path.name in results:
-                sync(path)
+                files.sync(path)
             else:
                 path.unlink()
         record = unfinished / RECORD_NAME
         content = msgspec.json.encode(_ConversionRecord(str(source), before, results))
         record.write_bytes(msgspec.json.format(content))
-        sync(record)
+        files.sync(record)
         shutil.rmtree(target, ignore_errors=True)
-        publish(unfinished, target)
+        files.publish(unfinished, target)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 

@@ -15,16 +15,9 @@ from jitney.core import limits
 from jitney.core.backend import Vocabulary
 from jitney.core.utf8 import checked_bytes
 from jitney.errors import ModelError
+from jitney.models import token_names
 from jitney.models.folder import read_json, read_text
 from jitney.models.gguf_vocabulary import TOKENS_MAX
-from jitney.models.token_names import (
-    SPACE_MARK,
-    byte_characters,
-    byte_name,
-    bytes_of_characters,
-    bytes_without_marks,
-    named_byte,
-)
 from jitney.tokenizers.byte_pairs import (
     WINDOW_CHARACTERS,
     WORDS_REPEATED,
@@ -75,9 +68,11 @@ class FolderTokenizer:
             if token in added:
                 pieces[token] = name.encode()
             elif is_byte_level:
-                pieces[token] = bytes_of_characters(name)
+                pieces[token] = token_names.bytes_of_characters(name)
             else:
-                pieces[token] = named_byte(name) or bytes_without_marks(name)
+                pieces[token] = token_names.named_byte(name) or token_names.bytes_without_marks(
+                    name
+                )
         self.vocabulary = Vocabulary(
             pieces=tuple(pieces),
             control=frozenset(control),
@@ -107,15 +102,15 @@ class FolderTokenizer:
 
 def _bytes_of(text: str, ids: Mapping[str, int]) -> tuple[int, ...]:
     """The tokens of a text byte by byte, in a byte-level vocabulary."""
-    characters = byte_characters()
+    characters = token_names.byte_characters()
     return tuple(ids[name] for byte in text.encode() if (name := characters[byte]) in ids)
 
 
 def _characters_of(text: str, ids: Mapping[str, int]) -> tuple[int, ...]:
     """The tokens of a text by character; a character without a token becomes its bytes."""
     tokens: list[int] = []
-    for each in text.replace(" ", SPACE_MARK):
-        names = [each] if each in ids else map(byte_name, each.encode())
+    for each in text.replace(" ", token_names.SPACE_MARK):
+        names = [each] if each in ids else map(token_names.byte_name, each.encode())
         tokens += [ids[name] for name in names if name in ids]
     return tuple(tokens)
 
@@ -177,7 +172,7 @@ def _check(path: Path, stored: Json, names: Mapping[int, str], *, is_byte_level:
     model = stored.get("model")
     falls_back = isinstance(model, dict) and model.get("byte_fallback") is True
     known = set(names.values())
-    if falls_back and not all(byte_name(byte) in known for byte in range(256)):
+    if falls_back and not all(token_names.byte_name(byte) in known for byte in range(256)):
         raise ModelError(f"{path} has no token for some byte; export the model again.")
     if not is_byte_level and not falls_back:
         raise ModelError(

@@ -10,17 +10,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jitney.backends.fake.oracle import (
-    HASH_OF_NOTHING,
-    ROUNDED_ALONE,
-    ROUNDED_ROW,
-    Logits,
-    TokenOracle,
-    encode_plain,
-    is_plain,
-    mix64,
-    seeded,
-)
+from jitney.backends.fake import oracle
 from jitney.backends.shared.host_sampler import HostSampler
 from jitney.backends.shared.layout import BatchLayout
 from jitney.backends.shared.paging import BlockPool
@@ -43,6 +33,8 @@ ROWS_GROUP = 4
 """The simulated kernels compute rows in groups of this size."""
 
 NO_SAMPLE = Sample()
+
+sleep = threading.Event().wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +73,7 @@ class HashCells:
     def clear(self) -> None:
         """Empty every slot."""
         self.pool.reset()
-        self.hashes = [[HASH_OF_NOTHING] for _ in range(self._slots)]
+        self.hashes = [[oracle.HASH_OF_NOTHING] for _ in range(self._slots)]
         """For each slot: element `i` is the hash of its first `i` tokens."""
 
     def append(self, slot: int, tokens: Sequence[int], rounding: int) -> int:
@@ -90,7 +82,7 @@ class HashCells:
         hashes = self.hashes[slot]
         rolling = hashes[-1]
         for token in tokens:
-            rolling = mix64(rolling, token + rounding)
+            rolling = oracle.mix64(rolling, token + rounding)
             hashes.append(rolling)
         return rolling
 
@@ -119,10 +111,9 @@ class FakeBackend:
 
     def __init__(self, settings: FakeSettings) -> None:
         self._settings = settings
-        self._sleep = threading.Event().wait
         self.vocabulary = byte_tokenizer.byte_vocabulary()
-        self._oracle = TokenOracle(self.vocabulary, settings.eos_period)
-        self._compiler = ConstraintCompiler(self.vocabulary, encode_plain)
+        self._oracle = oracle.TokenOracle(self.vocabulary, settings.eos_period)
+        self._compiler = ConstraintCompiler(self.vocabulary, oracle.encode_plain)
         self._sampler = HostSampler(self._compiler.compile)
         self._cells = HashCells(settings.slots, settings.kv_tokens, settings.block_tokens)
         self._memory = SlotMemory(self._cells, settings.slots)
@@ -170,7 +161,7 @@ class FakeBackend:
         samples = self._run(batch.entries, token_count)
         seconds = settings.tick_s + settings.token_s * token_count
         if settings.sleeps and seconds > 0.0:
-            self._sleep(seconds)
+            sleep(seconds)
         return Outcome(batch.number, tuple(samples), seconds)
 
     def reset(self) -> None:
@@ -204,7 +195,7 @@ class FakeBackend:
         if isinstance(operation, Open):
             self._sampler.open(self._memory.contents(operation.slot), operation.sampling)
             self._plain_slots.discard(operation.slot)
-            if is_plain(operation.sampling):
+            if oracle.is_plain(operation.sampling):
                 self._plain_slots.add(operation.slot)
 
     def _run(self, entries: tuple[Entry, ...], rows: int) -> list[Sample]:
@@ -243,7 +234,7 @@ class FakeBackend:
             return NO_SAMPLE
         assert sampling is not None, "Checked before it was stored"
         if sampling.temperature >= TEMPERATURE_MIN:
-            rolling = seeded(rolling, sampling.seed, contents.length)
+            rolling = oracle.seeded(rolling, sampling.seed, contents.length)
         contents.token_last = token = self._oracle.choose(rolling, contents.tokens[-1])
         return Sample(token)
 
@@ -252,11 +243,11 @@ class FakeBackend:
         # A single last token of a prompt is computed together with the token before it.
         is_lone_prompt = is_lone(entry, contents.prompt_count)
         is_alone = entry.length == 1 and entry.start > 0 and not is_lone_prompt
-        return left_over * ROUNDED_ROW + is_alone * ROUNDED_ALONE
+        return left_over * oracle.ROUNDED_ROW + is_alone * oracle.ROUNDED_ALONE
 
-    def _logits(self, laid_out: list[EntryRows]) -> list[Logits]:
+    def _logits(self, laid_out: list[EntryRows]) -> list[oracle.Logits]:
         """The rows of logits for these entries."""
-        rows: list[Logits] = []
+        rows: list[oracle.Logits] = []
         for each in laid_out:
             hashes, tokens = self._cells.hashes[each.entry.slot], each.contents.tokens
             end = each.entry.end

@@ -98,6 +98,12 @@ def values(settings: Settings, source: Path | None) -> Values:
     model = ready(source, settings)
     header = read_header(model)
     sizes = size_llamacpp(settings, header, available_bytes())
+    is_pool = sizes.slot_tokens_max == 0
+    if is_pool:
+        reason = _reason_of_pool(settings, own_cells(settings, header).kv_tokens)
+        KIND.report_differences(settings.batch_invariant, reason)
+    # In one pool the fused kernel skips other sequences' cells.
+    fused = ("on", "auto") if is_pool else ("on",)
     found: Values = {
         "model": str(model),
         "kv_tokens": sizes.kv_tokens,
@@ -106,14 +112,10 @@ def values(settings: Settings, source: Path | None) -> Values:
         "max_num_batched_tokens": settings.max_num_batched_tokens,
         "threads": threads_of(settings),
         "gpu_layers": settings.gpu_layers,
-        "flash_attention": settings.flash_attention == "on",
+        "flash_attention": settings.flash_attention in fused,
         "extra_kernels": _runs_extra_kernels(model, settings),
     }
-    if sizes.slot_tokens_max == 0:
-        # In one pool the fused kernel skips other sequences' cells.
-        found["flash_attention"] = settings.flash_attention != "off"
-        reason = _reason_of_pool(settings, own_cells(settings, header).kv_tokens)
-        KIND.report_differences(settings.batch_invariant, reason)
+    if is_pool:
         return found
     found |= _choose_attention(found, settings)
     if not found["batch_invariant"]:

@@ -16,19 +16,7 @@ from typing import Generic, Protocol, TypeVar, assert_never
 import numpy as np
 import numpy.typing as npt
 
-from jitney.core.batch import (
-    Copy,
-    Discard,
-    Entry,
-    Fault,
-    MemoryOperation,
-    Open,
-    Release,
-    Restore,
-    Sampling,
-    Save,
-    Truncate,
-)
+from jitney.core import batch
 from jitney.errors import BackendFailed
 from jitney.sampling.sampler import SlotSampler
 
@@ -74,10 +62,10 @@ class SlotContents:
 
     tokens: list[int] = field(default_factory=list)
     """The tokens whose keys and values are in the cells, from position 0 on."""
-    sampling: Sampling | None = None
+    sampling: batch.Sampling | None = None
     """What it was opened with."""
     sampler: SlotSampler | None = None
-    fault: Fault | None = None
+    fault: batch.Fault | None = None
     """Why this slot cannot be sampled, such as a constraint that allows no token."""
     token_last: int | None = None
     """The token chosen last, while it is the next one after the slot's tokens."""
@@ -100,7 +88,7 @@ class EntryRows:
 
     index: int
     """Its place among the entries of the batch."""
-    entry: Entry
+    entry: batch.Entry
     contents: SlotContents
     tokens: tuple[int, ...]
     rows: range
@@ -114,7 +102,7 @@ def rows_missing(rows: int, group: int) -> int:
     return -rows % group
 
 
-def is_lone(entry: Entry, prompt_count: int) -> bool:
+def is_lone(entry: batch.Entry, prompt_count: int) -> bool:
     """Whether an entry is a single token of a prompt, and not its first.
 
     The first token sees only itself, which gives the same result in every kernel.
@@ -141,23 +129,23 @@ class SlotMemory(Generic[SavedCells]):
         self._slots = [SlotContents() for _ in self._slots]
         self._tickets.clear()
 
-    def operate(self, operation: MemoryOperation) -> None:
+    def operate(self, operation: batch.MemoryOperation) -> None:
         """Carry out one operation of a batch. Raises BackendFailed where it does not fit."""
         match operation:
-            case Open():
+            case batch.Open():
                 self.contents(operation.slot).sampling = operation.sampling
-            case Copy():
+            case batch.Copy():
                 self._copy(operation)
-            case Truncate():
+            case batch.Truncate():
                 self._truncate(operation)
-            case Save():
+            case batch.Save():
                 self._save(operation)
-            case Restore():
+            case batch.Restore():
                 self._restore(operation)
-            case Release():
+            case batch.Release():
                 self._shorten(operation.slot, 0)
                 self._slots[operation.slot] = SlotContents()
-            case Discard():
+            case batch.Discard():
                 self._take_ticket(operation.ticket)
             case _:
                 assert_never(operation)
@@ -168,7 +156,7 @@ class SlotMemory(Generic[SavedCells]):
             raise BackendFailed(f"Slot {slot} does not exist; there are {len(self._slots)}.")
         return self._slots[slot]
 
-    def _copy(self, operation: Copy) -> None:
+    def _copy(self, operation: batch.Copy) -> None:
         source, target = self.contents(operation.source), self.contents(operation.target)
         length = operation.length
         if target.length:
@@ -184,7 +172,7 @@ class SlotMemory(Generic[SavedCells]):
         target.tokens += source.tokens[:length]
         target.token_last = target.row_last = None
 
-    def _truncate(self, operation: Truncate) -> None:
+    def _truncate(self, operation: batch.Truncate) -> None:
         contents, length = self.contents(operation.slot), operation.length
         if not 0 <= length <= contents.length:
             raise BackendFailed(
@@ -193,7 +181,7 @@ class SlotMemory(Generic[SavedCells]):
         self._shorten(operation.slot, length)
         contents.token_last = contents.row_last = None
 
-    def _save(self, operation: Save) -> None:
+    def _save(self, operation: batch.Save) -> None:
         contents = self.contents(operation.slot)
         if operation.ticket in self._tickets:
             raise BackendFailed(f"Save under ticket {operation.ticket}, which is taken.")
@@ -202,7 +190,7 @@ class SlotMemory(Generic[SavedCells]):
         saved = self._cells.save(operation.slot)
         self._tickets[operation.ticket] = (contents.tokens.copy(), contents.row_last, saved)
 
-    def _restore(self, operation: Restore) -> None:
+    def _restore(self, operation: batch.Restore) -> None:
         contents = self.contents(operation.slot)
         if contents.length:
             raise BackendFailed(

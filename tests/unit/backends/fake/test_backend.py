@@ -206,7 +206,7 @@ def test_time_is_told_and_slept_only_when_asked(monkeypatch: pytest.MonkeyPatch)
     for sleeps in (False, True):
         timed = replace(SMALL, tick_s=0.5, token_s=0.25, sleeps=sleeps)
         backend = FakeBackend(timed)
-        monkeypatch.setattr(backend, "_sleep", slept.append)
+        monkeypatch.setattr("jitney.backends.fake.backend.sleep", slept.append)
         assert backend.execute(FILLED).seconds == 0.5 + 15 * 0.25
     assert slept == [0.5 + 15 * 0.25]
 
