@@ -240,12 +240,12 @@ def _receive(url: str, unfinished: Path, size: int, report: _BytesReport) -> Non
                     return  # The digest check will fail.
 
 
-class _Silent(tqdm):  # type: ignore[misc]
+class _Silent(tqdm):
     """The library's progress bar, which shows nothing: the caller has its own."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         # Any: whatever the library gives its bars
-        super().__init__(*arguments, **{**named, "disable": True})
+        super().__init__(*arguments, **{**named, "disable": True})  # type: ignore[no-untyped-call]
 
 
 @contextmanager

@@ -51,17 +51,21 @@ class FolderTokenizer:
         self._plain = _built(path, content)
         # Names of special tokens are text like any other.
         self._plain.encode_special_tokens = True
+        # The library has read it, so there is a model.
+        model = stored["model"]
         steps = list(_steps(stored.get("pre_tokenizer"))) + list(_steps(stored.get("normalizer")))
         is_byte_level = any(step.get("type") == "ByteLevel" for step in steps)
         added = self._special.get_added_tokens_decoder()
         names = {token: name for name, token in self._special.get_vocab().items()}
-        _check(path, stored, names, is_byte_level=is_byte_level)
+        _check(
+            path, names, is_byte_level=is_byte_level, falls_back=bool(model.get("byte_fallback"))
+        )
         config_files = _ConfigFiles(folder, self._special, names)
         control = {token for token, each in added.items() if each.special}
         control |= {token for token in config_files.endings if token in added}
         # Some exports mark these as ordinary, but a user's text must not be able to write them.
         control |= {token for token in added if is_structure(names[token])}
-        unknown = _unknown_token(stored, self._special)
+        unknown = self._special.token_to_id(model.get("unk_token") or "")
         control |= set() if unknown is None else {unknown}
         pieces = [b""] * config_files.count
         for token, name in names.items():
@@ -163,14 +167,12 @@ def _built(path: Path, content: str) -> tokenizers.Tokenizer:
     return tokenizer
 
 
-def _check(path: Path, stored: Json, names: Mapping[int, str], *, is_byte_level: bool) -> None:
+def _check(path: Path, names: Mapping[int, str], *, is_byte_level: bool, falls_back: bool) -> None:
     """Refuse a vocabulary whose tokens cannot be turned into bytes."""
     if not names:
         raise ModelError(f"{path} has no tokens; export the model again.")
     if max(names) >= TOKENS_MAX:
         raise ModelError(f"{path} has a token {max(names)}; at most {TOKENS_MAX} tokens are read.")
-    model = stored.get("model")
-    falls_back = isinstance(model, dict) and model.get("byte_fallback") is True
     known = set(names.values())
     if falls_back and not all(token_names.byte_name(byte) in known for byte in range(256)):
         raise ModelError(f"{path} has no token for some byte; export the model again.")
@@ -193,12 +195,6 @@ def _steps(value: object) -> Iterator[Json]:
 
 def _adds_prefix(step: Json) -> bool:
     return step.get("type") in _PREFIXING or step.get("add_prefix_space") is True
-
-
-def _unknown_token(stored: Json, tokenizer: tokenizers.Tokenizer) -> int | None:
-    model = stored.get("model")
-    name = model.get("unk_token") if isinstance(model, dict) else None
-    return tokenizer.token_to_id(name) if isinstance(name, str) else None
 
 
 def _read_optional(path: Path) -> Json:
