@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jitney.backends.llamacpp.backend import LlamaCppModel, LlamaCppSettings
+from jitney.backends.llamacpp.backend import LlamaCppModel
+from jitney.backends.llamacpp.bindings import LlamaCppSettings
 from jitney.backends.machine.cores import usable_cores
 from jitney.backends.shared.model_backend import ModelBackend
 from jitney.config import Settings

@@ -74,9 +74,8 @@ class FolderTokenizer:
             elif is_byte_level:
                 pieces[token] = token_names.bytes_of_characters(name)
             else:
-                pieces[token] = token_names.named_byte(name) or token_names.bytes_without_marks(
-                    name
-                )
+                byte = token_names.named_byte(name)
+                pieces[token] = byte or token_names.bytes_without_marks(name)
         self.vocabulary = Vocabulary(
             pieces=tuple(pieces),
             control=frozenset(control),

@@ -6,7 +6,6 @@ is not so where the passes have a shape in which all tokens are computed alike (
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any  # Any: numbers as a trial wrote them down
@@ -18,7 +17,7 @@ from jitney.backends.llamacpp.attention import PassShape
 from jitney.backends.llamacpp.bindings import (
     PASS_TOKENS_MAX,
     Context,
-    ContextShape,
+    LlamaCppSettings,
     Model,
     native_log,
     supports_gpu,
@@ -27,61 +26,15 @@ from jitney.backends.llamacpp.passes import Pass, plan_passes, whole_pass
 from jitney.backends.machine import free_memory
 from jitney.backends.machine.neighbours import Neighbours
 from jitney.backends.shared.model_backend import ModelBackend
-from jitney.backends.shared.slots import EntryRows, SlotMemory, rows_missing
+from jitney.backends.shared.slots import EntryRows, SlotMemory
 from jitney.core.backend import Backend, Segment, Traits
 from jitney.core.utf8 import checked_bytes
 from jitney.errors import BackendCrashed, BackendFailed, ConfigError, ModelError
 from jitney.models.gguf import read_header
 
-CELLS_UNIT = 256
-"""The library rounds the cells of a slot up to a multiple of this."""
-
 Bytes = npt.NDArray[np.uint8]
 Row = npt.NDArray[np.float32]
 NO_ROW = np.empty(0, np.float32)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LlamaCppSettings(PassShape):
-    """Which file, how much memory, the rows of a pass, and how the library uses the machine."""
-
-    model: str
-    kv_tokens: int
-    slots: int
-    max_num_batched_tokens: int
-    threads: int
-    """At most. While other processes are busy, fewer are used."""
-    gpu_layers: int = 0
-    """Layers on a GPU; -1 means all."""
-    flash_attention: bool = True
-    """Faster in one pool on CPUs; slower where slots have cells of their own."""
-    slot_tokens_max: int = 0
-    """Cells that each slot has for itself; 0 puts all slots into one pool of `kv_tokens`.
-
-    Attention in one pool reads every used cell for every token. With cells of its own for each
-    slot, a forward pass is several times faster, and takes slots times this much memory.
-    """
-    batch_invariant: bool = False
-    """Whether a trial found that all tokens are computed alike in passes of this shape."""
-    extra_kernels: bool = True
-    """Whether weights are rearranged for faster kernels, such as AMX."""
-
-    @property
-    def slots_native(self) -> int:
-        """Slots of the library: a whole number of groups."""
-        return self.slots + rows_missing(self.slots, max(self.rows_group, 2))
-
-    @property
-    def is_split(self) -> bool:
-        """Whether each slot has cells of its own."""
-        return self.slot_tokens_max > 0
-
-    @property
-    def cells(self) -> int:
-        """Tokens for which the library takes memory."""
-        if not self.is_split:
-            return self.kv_tokens
-        return self.slots_native * (-(-self.slot_tokens_max // CELLS_UNIT) * CELLS_UNIT)
 
 
 def make_backend(settings: LlamaCppSettings) -> Backend:
@@ -104,18 +57,7 @@ class LlamaCppModel:
         if settings.gpu_layers == 0:
             work_bytes = _work_bytes(settings, header.head_count, model.vocabulary_count)
             free_memory.check_memory(settings.cells, token_bytes, work_bytes)
-        self.cells = Context(
-            model,
-            ContextShape(
-                kv_tokens=settings.cells,
-                slots=settings.slots_native,
-                # Room for the tokens that fill up a pass.
-                max_num_batched_tokens=settings.max_num_batched_tokens + PASS_TOKENS_MAX,
-                threads=settings.threads,
-                flash_attention=settings.flash_attention,
-                is_split=settings.is_split,
-            ),
-        )
+        self.cells = Context(model, settings)
         self._neighbours = Neighbours(settings.threads)
         self._threads = settings.threads
         self.max_num_batched_tokens = settings.max_num_batched_tokens

@@ -18,7 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from jitney.backends.llamacpp import library
+from jitney.backends.llamacpp.attention import PassShape
 from jitney.backends.llamacpp.thread_pool import attach_pool
+from jitney.backends.shared.slots import rows_missing
 from jitney.backends.trials.trial_process import answer
 from jitney.core.backend import Vocabulary
 from jitney.errors import BackendFailed, ModelError
@@ -28,6 +30,8 @@ PASS_TOKENS_MAX = 512
 """A larger batch is computed in passes of this size: larger passes are no faster and need more
 work space."""
 LOG_CHARACTERS_MAX = 400
+CELLS_UNIT = 256
+"""The library rounds the cells of a slot up to a multiple of this."""
 _LOG_ERROR = 4
 _ORIGIN = re.compile(r"^(?:[a-z0-9_]+: |error loading model: )+")
 
@@ -165,58 +169,91 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ContextShape:
-    """The sizes of a context."""
+class LlamaCppSettings(PassShape):
+    """Which file, how much memory, the rows of a pass, and how the library uses the machine."""
 
+    model: str
     kv_tokens: int
     slots: int
     max_num_batched_tokens: int
     threads: int
-    flash_attention: bool
-    is_split: bool = False
-    """Whether each slot has cells of its own, an equal share of `kv_tokens`."""
+    """At most. While other processes are busy, fewer are used."""
+    gpu_layers: int = 0
+    """Layers on a GPU; -1 means all."""
+    flash_attention: bool = True
+    """Faster in one pool on CPUs; slower where slots have cells of their own."""
+    slot_tokens_max: int = 0
+    """Cells that each slot has for itself; 0 puts all slots into one pool of `kv_tokens`.
+
+    Attention in one pool reads every used cell for every token. With cells of its own for each
+    slot, a forward pass is several times faster, and takes slots times this much memory.
+    """
+    batch_invariant: bool = False
+    """Whether a trial found that all tokens are computed alike in passes of this shape."""
+    extra_kernels: bool = True
+    """Whether weights are rearranged for faster kernels, such as AMX."""
+
+    @property
+    def slots_native(self) -> int:
+        """Slots of the library: a whole number of groups."""
+        return self.slots + rows_missing(self.slots, max(self.rows_group, 2))
+
+    @property
+    def is_split(self) -> bool:
+        """Whether each slot has cells of its own."""
+        return self.slot_tokens_max > 0
+
+    @property
+    def cells(self) -> int:
+        """Tokens for which the library takes memory."""
+        if not self.is_split:
+            return self.kv_tokens
+        return self.slots_native * (-(-self.slot_tokens_max // CELLS_UNIT) * CELLS_UNIT)
 
 
 class Context:
     """The memory of all slots and the arrays of one batch. Belongs to one thread."""
 
-    def __init__(self, model: Model, shape: ContextShape) -> None:
+    def __init__(self, model: Model, settings: LlamaCppSettings) -> None:
+        slots, cells = settings.slots_native, settings.cells
+        # Room for the tokens that fill up a pass.
+        room = settings.max_num_batched_tokens + PASS_TOKENS_MAX
         log = native_log()
         log.clear()
         params = llama_cpp.llama_context_default_params()
         # The library needs a cell for each slot. The core uses no more than `kv_tokens`.
-        params.n_ctx = max(shape.kv_tokens, shape.slots)
-        params.n_batch = shape.max_num_batched_tokens
-        params.n_ubatch = min(PASS_TOKENS_MAX, shape.max_num_batched_tokens)
-        params.n_seq_max = shape.slots
-        params.n_threads = params.n_threads_batch = shape.threads
+        params.n_ctx = max(cells, slots)
+        params.n_batch = room
+        params.n_ubatch = PASS_TOKENS_MAX
+        params.n_seq_max = slots
+        params.n_threads = params.n_threads_batch = settings.threads
         params.flash_attn_type = (
             llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
-            if shape.flash_attention
+            if settings.flash_attention
             else llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
         )
         # In one pool slots share the cells of a prefix, but attention reads all cells for every
         # slot. A slot with cells of its own reads only those.
-        params.kv_unified = not shape.is_split
+        params.kv_unified = not settings.is_split
         # Sliding-window layers keep all positions, or a slot could not be truncated.
         params.swa_full = True
         # A batch may need the logits of every position of a prompt.
         params.n_outputs_max = params.n_outputs_max_per_seq = 0
         self._model = model
-        self._is_split = shape.is_split
+        self._is_split = settings.is_split
         self._scratch = np.empty(0, np.uint8)
         with interrupts_held():
             self._pointer: Pointer = llama_cpp.llama_init_from_model(model.pointer, params)
             if not self._pointer:
                 raise ModelError(
-                    f"kv_tokens: llama.cpp has no room for {shape.kv_tokens} tokens in "
-                    f"{shape.slots} slots ({log.reason()}); lower kv_tokens."
+                    f"kv_tokens: llama.cpp has no room for {cells} tokens in "
+                    f"{slots} slots ({log.reason()}); lower kv_tokens."
                 )
-            end_pool = attach_pool(library.handle(), self._pointer, shape.threads)
+            end_pool = attach_pool(library.handle(), self._pointer, settings.threads)
             # The model is an argument so that it outlives the context.
             self._free = weakref.finalize(self, _free_context, self._pointer, end_pool, model)
         self._memory: Pointer = llama_cpp.llama_get_memory(self._pointer)
-        self._make_batch(shape.max_num_batched_tokens)
+        self._make_batch(room)
 
     def _make_batch(self, room: int) -> None:
         """Arrays of numpy. The struct for `decode` points at them."""

@@ -11,7 +11,8 @@ from tests.backends_for_tests import skip_reason
 if reason := skip_reason("llamacpp"):
     pytest.skip(reason, allow_module_level=True)
 
-from jitney.backends.llamacpp.backend import LlamaCppSettings, make_backend
+from jitney.backends.llamacpp.backend import make_backend
+from jitney.backends.llamacpp.bindings import LlamaCppSettings
 from jitney.core import limits
 from jitney.core.backend import Backend
 from jitney.core.batch import (
