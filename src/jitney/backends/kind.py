@@ -23,7 +23,7 @@ Tests: tests/unit/backends/test_kinds.py.
 import importlib
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any  # Any: a module, and settings before their dataclass has checked them
@@ -151,14 +151,11 @@ class Kind:
     def load(self, values: Mapping[str, Any]) -> Backend:
         """The backend, in this process. Raises a SetupError."""
         settings, backend = (getattr(self.module("backend"), name) for name in self.classes)
-        known = {each.name for each in fields(settings)}
-        for name in values:
-            if name not in known:
-                raise ConfigError(
-                    f"The {self.name} backend has no setting {name!r}; it has "
-                    f"{', '.join(sorted(known))}."
-                )
-        built: Backend = backend(settings(**values))
+        try:
+            checked = settings(**values)
+        except TypeError as error:
+            raise ConfigError(f"The {self.name} backend has other settings: {error}.") from error
+        built: Backend = backend(checked)
         return built
 
 

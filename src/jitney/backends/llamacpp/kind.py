@@ -7,7 +7,7 @@ import functools
 import logging
 import signal
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any  # Any: plain values for the backend's settings
 
@@ -106,9 +106,7 @@ def values(settings: Settings, source: Path | None) -> Values:
     fused = ("on", "auto") if is_pool else ("on",)
     found: Values = {
         "model": str(model),
-        "kv_tokens": sizes.kv_tokens,
-        "slots": sizes.slots,
-        "slot_tokens_max": sizes.slot_tokens_max,
+        **asdict(sizes),
         "max_num_batched_tokens": settings.max_num_batched_tokens,
         "threads": threads_of(settings),
         "gpu_layers": settings.gpu_layers,

@@ -40,12 +40,7 @@ TENSORS: Mapping[str, frozenset[str]] = {
 }
 """The tensors that the conversion uses, by architecture. Each was compared with llama.cpp."""
 ARCHITECTURES = tuple(TENSORS)
-_REASONS: Mapping[str, str] = {
-    **dict.fromkeys(
-        ("gemma", "gemma2", "gemma3", "gemma3n"),
-        "it scales its embeddings and has norms after its layers, which the reader does not build",
-    )
-}
+_GEMMA = "it scales its embeddings and has norms after its layers, which the reader does not build"
 """Why a well-known architecture is not among those."""
 SCALINGS = ("none", "linear", "yarn", "longrope")
 """Ways to stretch a rotary embedding, by llama.cpp's names."""
@@ -104,7 +99,7 @@ def refusal(header: GgufHeader, model_len_max: int | None = None) -> str | None:
         return f"it comes in {header.part_count} parts, and the converter reads single files"
     if family not in ARCHITECTURES:
         known = f"its architecture is {family}, and OpenVINO reads {', '.join(ARCHITECTURES)}"
-        return f"{known}: {_REASONS[family]}" if family in _REASONS else known
+        return f"{known}: {_GEMMA}" if family.startswith("gemma") else known
     unknown = sorted(header.weight_types - WEIGHT_TYPES)
     if unknown:
         return f"it has weights of type {', '.join(unknown)}, which cannot be converted"

@@ -46,13 +46,16 @@ class PagedModel:
     def __init__(self, folder: Path, shape: GraphShape, blocks: int) -> None:
         self._compiled = _compile(_read(folder), shape)
         self._request = self._compiled.create_infer_request()
-        self.caches = _allocate(self._compiled, blocks)
+        self.caches: dict[str, npt.NDArray[np.uint8]] = {}
         """The bytes of each layer's keys or values, with a row per block."""
-        for name, cache in self.caches.items():
-            port = self._compiled.input(name)
-            dimensions = [blocks, *_dimensions(port)]
-            tensor = ov.Tensor(_typed(cache, port), dimensions, port.element_type)
-            self._request.set_tensor(name, tensor)
+        for port in self._compiled.inputs:
+            name, kind = port.any_name, port.element_type
+            if name.startswith(("key_cache.", "value_cache.")):
+                dimensions = [blocks, *(each.get_length() for each in list(port.partial_shape)[1:])]
+                # Numbers of the right width: numpy lacks some of the library's types.
+                cache = np.zeros(dimensions, f"u{kind.size}")
+                self._request.set_tensor(name, ov.Tensor(cache, dimensions, kind))
+                self.caches[name] = cache.reshape(blocks, -1).view(np.uint8)
 
     @property
     def block_bytes(self) -> int:
@@ -133,27 +136,6 @@ def _compile(model: ov.Model, shape: GraphShape) -> ov.CompiledModel:
             "leave dtype out."
         )
     return compiled
-
-
-def _allocate(compiled: ov.CompiledModel, blocks: int) -> dict[str, npt.NDArray[np.uint8]]:
-    caches: dict[str, npt.NDArray[np.uint8]] = {}
-    for port in compiled.inputs:
-        name = port.any_name
-        if name.startswith(("key_cache.", "value_cache.")):
-            size = int(np.prod(_dimensions(port))) * port.element_type.size
-            caches[name] = np.zeros((blocks, size), np.uint8)
-    return caches
-
-
-def _dimensions(port: Any) -> list[int]:
-    """The shape of one block."""
-    return [each.get_length() for each in list(port.partial_shape)[1:]]
-
-
-def _typed(cache: npt.NDArray[np.uint8], port: Any) -> npt.NDArray[Any]:
-    """The bytes as numbers of the port's width: numpy lacks some of the library's types."""
-    width = {1: np.uint8, 2: np.uint16, 4: np.uint32}[port.element_type.size]
-    return cache.view(width)
 
 
 def _reason(error: RuntimeError) -> str:
