@@ -220,27 +220,22 @@ class GgufFields:
                 self._skip(length)
                 return None
             return self._bytes(length).decode("utf-8", "replace")
-        return self._scalar(kind)
-
-    def _scalar(self, kind: int) -> Scalar:
-        form = _SCALARS.get(kind)
-        if form is None:
-            raise self.damaged(f"a value has the unknown type {kind}")
+        form = self._form(kind)
         value: Scalar = form.unpack(self._bytes(form.size))[0]
         return value
+
+    def _form(self, kind: int) -> struct.Struct:
+        if kind not in _SCALARS:
+            raise self.damaged(f"a value has the unknown type {kind}")
+        return _SCALARS[kind]
 
     def _array(self, key: str, *, is_whole: bool) -> tuple[Scalar, ...] | None:
         kind = self.number(UNSIGNED32)
         count = self._length()
         if kind == _STRING:
-            # Each text takes at least the 8 bytes of its length.
-            if count > (self.size - self.at) // 8:
-                raise self.cut_short(self.at + count * 8)
             self._count_elements(key, count)
             return self._texts(key, count, is_whole=is_whole)
-        form = _SCALARS.get(kind)
-        if form is None:
-            raise self.damaged(f"an array has elements of the type {kind}")
+        form = self._form(kind)
         if count > ARRAY_LENGTH_MAX and not is_whole:
             self._skip(count * form.size)
             return None
