@@ -17,7 +17,6 @@ import msgspec
 from jitney.models import files
 from jitney.models.gguf import read_header
 
-RECORD_BYTES_MAX = 65_536
 RECORD_NAME = "record.json"
 READY = "ready"
 _MARGIN_BYTES = 64 << 20
@@ -129,10 +128,7 @@ def _make(target: Path, source: Path, conversion: Conversion, needed_bytes: int)
 
 def _read_record(folder: Path) -> _ConversionRecord | None:
     """The record; None if it is missing or cannot be read."""
-    path = folder / RECORD_NAME
     try:
-        if path.stat().st_size > RECORD_BYTES_MAX:
-            return None
-        return msgspec.json.decode(path.read_bytes(), type=_ConversionRecord)
+        return msgspec.json.decode((folder / RECORD_NAME).read_bytes(), type=_ConversionRecord)
     except (FileNotFoundError, NotADirectoryError, msgspec.MsgspecError, UnicodeDecodeError):
         return None

@@ -23,7 +23,7 @@ SLOW_NOTICE = (
 _NAME = "extra_kernels"
 
 
-def are_usable(model: Path, cache: Path, distributions: tuple[str, ...]) -> bool:
+def are_usable(model: Path, gpu_layers: int, cache: Path, distributions: tuple[str, ...]) -> bool:
     """Whether the model runs with the fastest kernels; false where it only runs without them.
 
     Raises ModelError where it does not run at all.
@@ -33,13 +33,14 @@ def are_usable(model: Path, cache: Path, distributions: tuple[str, ...]) -> bool
         trial = Trial(
             cache=cache,
             names=(_NAME,),
-            facts=[str(model.resolve()), asdict(Stamp.of(model)), is_extra],
+            facts=[str(model.resolve()), asdict(Stamp.of(model)), gpu_layers, is_extra],
             distributions=distributions,
             keeps=lambda results: results[_NAME].status in (0, -signal.SIGILL),
             model=model,
         )
-        values = {"model": str(model), "threads": 2, _NAME: is_extra, "max_num_batched_tokens": 64}
-        found = trial.results({_NAME: payload_of("llamacpp", values)})[_NAME]
+        values = {"model": str(model), "gpu_layers": gpu_layers, _NAME: is_extra}
+        payload = payload_of("llamacpp", {**values, "threads": 2, "max_num_batched_tokens": 64})
+        found = trial.results({_NAME: payload})[_NAME]
         if found.status != -signal.SIGILL:
             break
     if found.failure is not None:

@@ -156,8 +156,10 @@ def _finds_gpu() -> bool:
 def _runs_extra_kernels(model: Path, settings: Settings) -> bool:
     """Whether the model runs with the fastest kernels: a child tries it first."""
     distributions = KIND.distributions()
-    # Where the library is missing, loading says so.
-    is_usable = not distributions or kernels.are_usable(model, settings.cache_dir, distributions)
+    if not distributions or (settings.gpu_layers and not _finds_gpu()):
+        return True  # loading says what is missing
+    layers, cache = settings.gpu_layers, settings.cache_dir
+    is_usable = kernels.are_usable(model, layers, cache, distributions)
     if not is_usable:
         _log.warning("%s", kernels.SLOW_NOTICE)
     return is_usable

@@ -1,11 +1,9 @@
 """Checks whether a model and its memory fit this machine, before the library takes memory.
 
 Called while a backend is built. Linux has a file with the free memory, and macOS a program. Without
-both, all memory counts as free. Where even its size is unknown, nothing is refused. The estimate is
-low: a model that is refused here could not have run.
+both, nothing is refused. The estimate is low: a model that is refused here could not have run.
 """
 
-import os
 import re
 from pathlib import Path
 
@@ -51,25 +49,11 @@ def available_bytes() -> int | None:
     written = _AVAILABLE.search(text_of(MEMINFO))
     if written is not None:
         return int(written[1]) * 1024
-    found = _free_by_program()
-    return _whole_memory() if found is None else found
-
-
-def _free_by_program() -> int | None:
     output = output_of("vm_stat")
     size, counts = _PAGE_SIZE.search(output), _PAGES.findall(output)
     if size is None or not counts:
         return None
     return int(size[1]) * sum(int(count) for _, count in counts)
-
-
-def _whole_memory() -> int | None:
-    names = ("SC_PHYS_PAGES", "SC_PAGE_SIZE")
-    if not all(name in os.sysconf_names for name in names):
-        return None
-    count, size_bytes = (os.sysconf(name) for name in names)
-    # The system returns -1 for a number that it does not know.
-    return count * size_bytes if count > 0 and size_bytes > 0 else None
 
 
 def _gib(count: int) -> str:

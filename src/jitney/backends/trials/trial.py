@@ -29,7 +29,6 @@ from jitney.version import version
 CHILD = "jitney.backends.trials.trial_child"
 METHOD = 3
 """Part of the key of a result. Another way to try needs another number."""
-MEMORY_BYTES_MAX = 65_536
 START_S_MAX = 120.0
 SHAPE_S_MAX = 60.0
 SHAPES_MIN = 3
@@ -252,6 +251,4 @@ def _holds(file: Path) -> bool:
 
 def _read(file: Path) -> dict[str, Any]:
     """The contents of a file. Raises ValueError or OSError where it is not from a trial."""
-    if file.stat().st_size > MEMORY_BYTES_MAX:
-        raise ValueError(file)
     return msgspec.json.decode(file.read_bytes(), type=dict[str, Any])

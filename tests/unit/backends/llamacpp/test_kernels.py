@@ -51,7 +51,7 @@ def fake_child(tmp_path: Path, stand_in_python: Callable[[str], None]) -> FakeCh
 
 def usable(model: Path, cache: Path) -> bool:
     """Whether its fastest kernels run here."""
-    return kernels.are_usable(model, cache, KIND.distributions())
+    return kernels.are_usable(model, 0, cache, KIND.distributions())
 
 
 def test_a_good_model_runs_in_the_child(cache: Path, model: Path) -> None:

@@ -275,7 +275,6 @@ GOOD = asdict(speed(1.5))
             json.dumps({"openvino": GOOD, "llamacpp": asdict(speed(each))}).encode()
             for each in (0.0, -1.0, math.inf, math.nan)
         ),
-        json.dumps({"openvino": GOOD, "llamacpp": GOOD, "more": "x" * 70_000}).encode(),
     ],
 )
 def test_results_that_make_no_sense_are_none(tmp_path: Path, content: bytes) -> None:
