@@ -72,11 +72,7 @@ class _File:
 def find_or_fetch(reference: Reference, cache: Path, progress: Progress) -> Path:
     """The model in the hub's cache, without using the network; fetches it if it is missing."""
     path = hub_cache.find(reference)
-    if path is None:
-        return fetch(reference, cache, progress)
-    with disk_errors(f"{path} could not be checked", hub_cache.ELSEWHERE):
-        hub_cache.check_digests(path, cache)
-    return path
+    return fetch(reference, cache, progress) if path is None else _checked(path, cache)
 
 
 def fetch(reference: Reference, cache: Path, progress: Progress) -> Path:
@@ -92,6 +88,10 @@ def fetch(reference: Reference, cache: Path, progress: Progress) -> Path:
         chosen = choose_model(reference, models_among(files))
         path = _fetch(reference, [files[name] for name in chosen.files], cache, progress)
         _log.info("%s is %s", reference, path)
+    return _checked(path, cache)
+
+
+def _checked(path: Path, cache: Path) -> Path:
     with disk_errors(f"{path} could not be checked", hub_cache.ELSEWHERE):
         hub_cache.check_digests(path, cache)
     return path

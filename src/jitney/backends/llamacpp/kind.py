@@ -31,10 +31,6 @@ Q8_KIND = "Q8_0"
 Q8_FILE = "model.gguf"
 Q8_BYTES_PER_WEIGHT = 34 / 32
 
-KERNELS = {"auto": ("off", "on"), "on": ("on",), "off": ("off",)}
-ATTENTION_PARAMETERS_MIN = 20_000_000
-"""A model with fewer weights gets no trial of its attention."""
-
 
 def installed() -> Library | None:
     """The installed package with the library."""
@@ -116,7 +112,7 @@ def values(settings: Settings, source: Path | None) -> Values:
     }
     if is_pool:
         return found
-    found |= _choose_attention(found, settings)
+    found |= attention.choose(found, settings, header, KIND.distributions())
     if not found["batch_invariant"]:
         KIND.report_differences(settings.batch_invariant)
     return found
@@ -173,25 +169,6 @@ def _reason_of_pool(settings: Settings, tokens: int) -> str:
         f"each sequence needs its own memory for that: kv_tokens of {tokens} (or a memory_limit "
         "that holds them); fewer sequences (max_num_seqs) or a smaller max_model_len need less"
     )
-
-
-def _choose_attention(values: Values, settings: Settings) -> Values:
-    """The kernel and the shape of its passes; tried once for this model, and remembered."""
-    is_alike = settings.batch_invariant != "off"
-    header = read_header(Path(str(values["model"])))
-    if header.parameter_count < ATTENTION_PARAMETERS_MIN:
-        is_fused = settings.flash_attention == "on"
-        shape = attention.SHAPE_UNTRIED if is_alike and not is_fused else None
-        return attention.attention_values(is_fused, shape)
-    names = KERNELS[settings.flash_attention]
-    if len(names) == 1 and not is_alike:
-        return attention.attention_values(names[0] == "on", None)
-    facts = [
-        [header.architecture, header.parameter_count, header.kv_bytes_per_token],
-        [sorted(header.weight_types), values["threads"]],
-    ]
-    shapes = {name: attention.SHAPES[name] if is_alike else () for name in names}
-    return attention.choose(values, shapes, facts, KIND.distributions(), settings.cache_dir)
 
 
 KIND = Kind(
