@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from jitney.backends.llamacpp.backend import PASS_TOKENS_MAX
-from jitney.backends.llamacpp.bindings import Context, ContextShape, Model
+from jitney.backends.llamacpp.bindings import Context, LlamaCppSettings, Model
 from jitney.backends.machine.cores import usable_cores
 from jitney.core.backend import Backend, Segment, Traits, Vocabulary
 from jitney.core.batch import Batch, Copy, MemoryOperation, Outcome, Release, Truncate
@@ -79,16 +78,16 @@ class BareLoop:
 
     def __init__(self, path: Path, *, slots: int, slot_tokens: int) -> None:
         model = Model(path, gpu_layers=0, extra_kernels=True)
-        shape = ContextShape(
+        settings = LlamaCppSettings(
+            model=str(path),
             kv_tokens=slots * slot_tokens,
             slots=slots,
             max_num_batched_tokens=2048,
-            pass_tokens_max=PASS_TOKENS_MAX,
             threads=usable_cores(),
             flash_attention=False,
-            is_split=True,
+            slot_tokens_max=slot_tokens,
         )
-        self._context = Context(model, shape)
+        self._context = Context(model, settings)
 
     def run(self, batches: list[Batch]) -> float:
         """Seconds for all batches."""

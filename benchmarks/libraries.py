@@ -64,13 +64,14 @@ def _length(backend: Backend, slot: int) -> int:
 
 def child(given: dict[str, str]) -> None:
     """Measure the library that this child finds, and print the figures."""
-    from jitney.backends.llamacpp.backend import LlamaCppModel, LlamaCppSettings
+    from jitney.backends.llamacpp.backend import LlamaCppModel
+    from jitney.backends.llamacpp.bindings import LlamaCppSettings
     from jitney.backends.shared.model_backend import ModelBackend
 
     found = {}
     for attention in (True, False):
         settings = LlamaCppSettings(
-            model=Path(given["model"]),
+            model=given["model"],
             kv_tokens=256 * max(SIZES),
             slots=max(SIZES),
             slot_tokens_max=256,

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jitney.backends.llamacpp.backend import LlamaCppModel, LlamaCppSettings
+from jitney.backends.llamacpp.backend import LlamaCppModel
+from jitney.backends.llamacpp.bindings import LlamaCppSettings
 from jitney.backends.machine.cores import usable_cores
 from jitney.backends.shared.model_backend import ModelBackend
 from jitney.config import Settings
@@ -64,7 +65,7 @@ def model_path() -> Path:
 def make_backend(model: Path, *, slots: int = SLOTS, slot_tokens: int = 256) -> Backend:
     """llama.cpp in this process, laid out as it is by default where memory allows."""
     settings = LlamaCppSettings(
-        model=model,
+        model=str(model),
         kv_tokens=slots * slot_tokens,
         slots=slots,
         slot_tokens_max=slot_tokens,

@@ -153,14 +153,14 @@ def _bare(path: Path, recorder: Recorder) -> Rate:
     traits = recorder.traits
     dtypes = families.dtypes("auto", "auto", usable_cores())
     shape = GraphShape(
-        blocks=traits.kv_tokens // traits.block_tokens,
         threads=usable_cores(),
         inference_precision=dtypes.inference,
         kv_precision=dtypes.kv,
         activation_group=dtypes.activation_group,
     )
     folder = ready_model(Settings(backend="openvino", model=path))
-    loop = PagedLoop(folder, shape, traits.slots_max)
+    blocks = traits.kv_tokens // traits.block_tokens
+    loop = PagedLoop(folder, shape, blocks, traits.slots_max)
     return lambda jobs: _token_count(jobs) / loop.run(recorder.batches)
 
 

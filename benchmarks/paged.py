@@ -20,9 +20,9 @@ from jitney.core.batch import Batch, MemoryOperation, Open, Release, Truncate
 class PagedLoop:
     """The same model, compiled in the same way, with memory of its own."""
 
-    def __init__(self, folder: Path, shape: GraphShape, slots: int) -> None:
-        self._model = PagedModel(folder, shape)
-        self._blocks = shape.blocks
+    def __init__(self, folder: Path, shape: GraphShape, blocks: int, slots: int) -> None:
+        self._model = PagedModel(folder, shape, blocks)
+        self._blocks = blocks
         self._slots = slots
 
     def run(self, batches: list[Batch]) -> float:

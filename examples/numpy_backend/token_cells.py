@@ -28,24 +28,21 @@ class TokenCells:
         self._pool.grow(slot, count)
         return self._pool.blocks[slot]
 
-    def copy(self, source: int, target: int, length: int) -> bool:
+    def copy(self, source: int, target: int, length: int) -> None:
         """The first tokens of one slot are those of another, empty one as well."""
         self._pool.share(source, target, length)
-        return True
 
-    def truncate(self, slot: int, length: int) -> bool:
+    def truncate(self, slot: int, length: int) -> None:
         """Forget positions from `length` on."""
         self._pool.shrink(slot, length)
-        return True
 
     def save(self, slot: int) -> Floats:
         """A copy of the slot's keys and values."""
         return self.kv[:, :, self._pool.blocks[slot]]
 
-    def restore(self, slot: int, saved: Floats, length: int) -> bool:
+    def restore(self, slot: int, saved: Floats, length: int) -> None:
         """Write a saved copy into an empty slot."""
         self.kv[:, :, self.grow(slot, length)] = saved
-        return True
 
     def clear(self) -> None:
         """Empty every slot."""

@@ -109,20 +109,6 @@ def test_encoding_joins_to_the_text(driver: Driver) -> None:
     assert joined.decode().strip(" ") == text
 
 
-def test_an_illegal_instruction_leads_to_plain_kernels(tiny_gguf: Path) -> None:
-    """Guards against a bad build of llama.cpp that kills every process that replaces it."""
-    backend = load_process("llamacpp", SMALL | {"model": str(tiny_gguf), "extra_kernels": True})
-    try:
-        os.kill(backend.pid, signal.SIGILL)
-        with pytest.raises(BackendCrashed, match="plain kernels"):
-            Driver(backend).feed(0, 0, (5, 6), wants_token=False)
-        backend.reset()
-        assert "--add llamacpp" in (backend.fallback_reason or "")
-        Driver(backend).feed(0, 0, (5, 6), wants_token=False)
-    finally:
-        backend.close()
-
-
 def test_a_missing_model_is_told_across_the_process(tiny_gguf: Path) -> None:
     """Guards against a wrong path that looks like a crash."""
     with pytest.raises(ModelError, match=r"none\.gguf"):

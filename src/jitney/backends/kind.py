@@ -23,13 +23,12 @@ Tests: tests/unit/backends/test_kinds.py.
 import importlib
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any  # Any: a module, and settings before their dataclass has checked them
 
 from jitney.backends.machine.cores import usable_cores
-from jitney.backends.process.worker_process import Fallback
 from jitney.config import Settings
 from jitney.core.backend import Backend
 from jitney.errors import ConfigError, MissingDependency
@@ -74,7 +73,8 @@ class Kind:
     values: Callable[[Settings, Path | None], Values]
     """The values for its settings, with the sizes of its memory. The second argument is the model
     as it was published; None where the backend takes no model. The function makes the model ready,
-    and the value `model` is the path that the backend reads."""
+    and the value `model` is the path that the backend reads. With these values, loading does not
+    crash the process."""
     trial_values: Callable[[Path, Path, Mapping[str, Any]], Values]
     """The values to run a tiny GGUF, for its trial and for the tests. The arguments are the file, a
     folder for converted files, and the values to try. The caller adds the sizes."""
@@ -102,9 +102,7 @@ class Kind:
 
     own_settings: Mapping[str, str] = field(default_factory=dict)
     """Settings that only this backend has, each with the reason as a clause. A user who gives one
-    of them gets this backend."""
-    refused_settings: tuple[str, ...] = ()
-    """Settings of other backends. They are errors where the user chose this backend."""
+    of them gets this backend, and an error where another one was chosen."""
     check: Callable[[Settings], None] = lambda settings: None
     """Refuses other settings that have no meaning here. Raises ConfigError."""
     refusal: Callable[[Path, int | None], str | None] = lambda model, length: None
@@ -113,10 +111,6 @@ class Kind:
     """The model in the form that it reads. A converted model is kept in the cache."""
     conversions: tuple[str, ...] = ()
     """Kinds of converted models that it reads; other kinds are from an earlier jitney."""
-    safe_values: Callable[[Values, Settings], Values] = lambda values, settings: values
-    """The values, changed so that loading the backend does not crash the process."""
-    fallback: Fallback | None = None
-    """How its process goes on after an illegal instruction."""
     numbers: Callable[[Settings], str | None] = lambda settings: None
     """The types of numbers that it computes with, in words; None where there is no choice."""
     speed_facts: Callable[[Path, Settings], object] = lambda source, settings: None
@@ -157,14 +151,11 @@ class Kind:
     def load(self, values: Mapping[str, Any]) -> Backend:
         """The backend, in this process. Raises a SetupError."""
         settings, backend = (getattr(self.module("backend"), name) for name in self.classes)
-        known = {each.name for each in fields(settings)}
-        for name in values:
-            if name not in known:
-                raise ConfigError(
-                    f"The {self.name} backend has no setting {name!r}; it has "
-                    f"{', '.join(sorted(known))}."
-                )
-        built: Backend = backend(settings(**values))
+        try:
+            checked = settings(**values)
+        except TypeError as error:
+            raise ConfigError(f"The {self.name} backend has other settings: {error}.") from error
+        built: Backend = backend(checked)
         return built
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, get_args  # Any: settings before their dataclass has checked them
 
 from jitney.backends.kind import Kind
-from jitney.backends.process.client import BackendSpec, ProcessBackend
+from jitney.backends.process.client import ProcessBackend
 from jitney.config.settings import BackendName
 from jitney.core.backend import Backend
 from jitney.errors import ConfigError
@@ -38,7 +38,4 @@ def load(name: str, settings: Mapping[str, Any]) -> Backend:
 
 def load_process(name: str, settings: Mapping[str, Any]) -> ProcessBackend:
     """Build a backend in another process, which ends when this process does."""
-    kind = kind_of(name)
-    return ProcessBackend(
-        BackendSpec(name=kind.name, settings=dict(settings), fallback=kind.fallback)
-    )
+    return ProcessBackend(kind_of(name).name, dict(settings))

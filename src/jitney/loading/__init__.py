@@ -48,7 +48,7 @@ def load_backend(settings: Settings) -> Backend:
         _note_use(source, Path(str(values["model"])), settings.cache_dir)
     if settings.backend_process:
         return load_process(kind.name, values)
-    return kind.load(kind.safe_values(values, settings))
+    return kind.load(values)
 
 
 def ready_model(settings: Settings, progress: Progress = lambda done, total: None) -> Path:
@@ -120,13 +120,11 @@ def backend_failure(name: str, settings: Settings) -> str | None:
 
 def check_settings(kind: Kind, settings: Settings) -> None:
     """Raise ConfigError for settings that the backend cannot serve with any model."""
-    for setting in kind.refused_settings:
-        if is_given(settings, setting):
-            owners = " or ".join(each.name for each in all_kinds() if setting in each.own_settings)
-            instead = f", or use the {owners} backend where it works" if owners else ""
+    for owner, setting in ((each.name, name) for each in all_kinds() for name in each.own_settings):
+        if owner != kind.name and is_given(settings, setting):
             raise ConfigError(
-                f"{setting} is given, and the {kind.name} backend does not have it; leave it "
-                f"out{instead}."
+                f"{setting} is given, and the {kind.name} backend does not have it; leave it out, "
+                f"or use the {owner} backend where it works."
             )
     kind.check(settings)
 
@@ -179,7 +177,7 @@ def _select_fastest(source: Path, settings: Settings) -> Selection:
 def _speed_payload(kind: Kind, source: Path, settings: Settings) -> Payload | TrialResult:
     """What a child is to measure, or why there is nothing to measure."""
     try:
-        values = kind.safe_values(values_of(kind, settings, source), settings)
+        values = values_of(kind, settings, source)
     except SetupError as error:
         return TrialResult(failure=str(error).rstrip("."), status=NO_END)
     return payload_of(kind.name, values, sequences=trial_sequences(settings.max_num_seqs))

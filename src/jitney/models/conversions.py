@@ -14,18 +14,9 @@ from pathlib import Path
 
 import msgspec
 
-from jitney.models.files import (
-    Stamp,
-    check_room,
-    disk_errors,
-    make_once,
-    publish,
-    sha256_of,
-    sync,
-)
+from jitney.models import files
 from jitney.models.gguf import read_header
 
-RECORD_BYTES_MAX = 65_536
 RECORD_NAME = "record.json"
 READY = "ready"
 _MARGIN_BYTES = 64 << 20
@@ -46,20 +37,13 @@ class Conversion:
 
 
 @dataclass(frozen=True, slots=True)
-class _ConversionResult:
-    """The expected state of a file."""
-
-    stamp: Stamp
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True)
 class _ConversionRecord:
     """The record beside converted files."""
 
     source: str
-    source_stamp: Stamp
-    results: dict[str, _ConversionResult]
+    source_stamp: files.Stamp
+    results: dict[str, files.Stamp]
+    """The expected state of each file."""
 
 
 def folders(cache: Path) -> list[Path]:
@@ -76,7 +60,7 @@ def source_of(folder: Path) -> tuple[str | None, str]:
     if record is None:
         return None, "its source has changed"
     try:
-        is_same = Stamp.of(Path(record.source)) == record.source_stamp
+        is_same = files.Stamp.of(Path(record.source)) == record.source_stamp
     except OSError:
         return record.source, "its source is gone"
     return record.source, READY if is_same else "its source has changed"
@@ -98,8 +82,8 @@ def converted(cache: Path, source: Path, conversion: Conversion) -> Path:
     key = hashlib.sha256(str(source).encode()).hexdigest()[:12]
     target = cache / "converted" / f"{stem}-{key}.{conversion.kind}"
     needed_bytes = int(header.parameter_count * conversion.bytes_per_weight) + _MARGIN_BYTES
-    with disk_errors(f"{target} could not be made"):
-        make_once(
+    with files.disk_errors(f"{target} could not be made"):
+        files.make_once(
             lock_of(target),
             partial(_is_current, target, source, conversion),
             partial(_make, target, source, conversion, needed_bytes),
@@ -109,58 +93,42 @@ def converted(cache: Path, source: Path, conversion: Conversion) -> Path:
 
 def _is_current(target: Path, source: Path, conversion: Conversion) -> bool:
     record = _read_record(target)
-    if record is None or record.source_stamp != Stamp.of(source):
+    if record is None or record.source_stamp != files.Stamp.of(source):
         return False
-    return set(record.results) == set(conversion.files) and all(
-        _is_intact(target / name, result) for name, result in record.results.items()
-    )
-
-
-def _is_intact(path: Path, result: _ConversionResult) -> bool:
     try:
-        stamp = Stamp.of(path)
+        return record.results == {name: files.Stamp.of(target / name) for name in conversion.files}
     except FileNotFoundError:
         return False
-    if stamp == result.stamp:
-        return True
-    # Same size, other time: an exact copy is good, anything else is damaged.
-    return stamp.size == result.stamp.size and sha256_of(path) == result.sha256
 
 
 def _make(target: Path, source: Path, conversion: Conversion, needed_bytes: int) -> None:
-    check_room(target, needed_bytes)
+    files.check_room(target, needed_bytes)
     # This runs under the lock, so a leftover of this name is from a process that died.
     unfinished = target.with_name(f"{target.name}.partial")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir()
     try:
-        before = Stamp.of(source)
+        before = files.Stamp.of(source)
         conversion.make(source, unfinished)
-        results = {name: _result_of(unfinished / name) for name in conversion.files}
+        results = {name: files.Stamp.of(unfinished / name) for name in conversion.files}
         for path in unfinished.iterdir():
-            if path.name not in results:
+            if path.name in results:
+                files.sync(path)
+            else:
                 path.unlink()
         record = unfinished / RECORD_NAME
         content = msgspec.json.encode(_ConversionRecord(str(source), before, results))
         record.write_bytes(msgspec.json.format(content))
-        sync(record)
+        files.sync(record)
         shutil.rmtree(target, ignore_errors=True)
-        publish(unfinished, target)
+        files.publish(unfinished, target)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _result_of(path: Path) -> _ConversionResult:
-    sync(path)
-    return _ConversionResult(Stamp.of(path), sha256_of(path))
-
-
 def _read_record(folder: Path) -> _ConversionRecord | None:
     """The record; None if it is missing or cannot be read."""
-    path = folder / RECORD_NAME
     try:
-        if path.stat().st_size > RECORD_BYTES_MAX:
-            return None
-        return msgspec.json.decode(path.read_bytes(), type=_ConversionRecord)
+        return msgspec.json.decode((folder / RECORD_NAME).read_bytes(), type=_ConversionRecord)
     except (FileNotFoundError, NotADirectoryError, msgspec.MsgspecError, UnicodeDecodeError):
         return None

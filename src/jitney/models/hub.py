@@ -18,33 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from httpx2 import HTTPError
-from huggingface_hub import HfApi, constants, get_session, hf_hub_download, hf_hub_url
-from huggingface_hub.errors import (
-    EntryNotFoundError,
-    GatedRepoError,
-    HfHubHTTPError,
-    HFValidationError,
-    LocalEntryNotFoundError,
-    OfflineModeIsEnabled,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
+from huggingface_hub import HfApi, constants, errors, get_session, hf_hub_download, hf_hub_url
 from huggingface_hub.hf_api import RepoSibling
-from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]
+from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, tqdm  # type: ignore[attr-defined]
 
 from jitney.errors import ModelError
-from jitney.models import notes
+from jitney.models import hub_cache, notes
 from jitney.models.embedded import Progress
 from jitney.models.files import check_room, disk_errors, make_once, publish, sha256_of
-from jitney.models.hub_cache import (
-    ELSEWHERE,
-    INCOMPLETE,
-    REVISION,
-    SHA256,
-    blobs_folder,
-    check_digests,
-    find,
-)
 from jitney.models.hub_reference import Reference, choose_model, models_among
 
 ASK_S_MAX = 20.0
@@ -90,12 +71,8 @@ class _File:
 
 def find_or_fetch(reference: Reference, cache: Path, progress: Progress) -> Path:
     """The model in the hub's cache, without using the network; fetches it if it is missing."""
-    path = find(reference)
-    if path is None:
-        return fetch(reference, cache, progress)
-    with disk_errors(f"{path} could not be checked", ELSEWHERE):
-        check_digests(path, cache)
-    return path
+    path = hub_cache.find(reference)
+    return fetch(reference, cache, progress) if path is None else _checked(path, cache)
 
 
 def fetch(reference: Reference, cache: Path, progress: Progress) -> Path:
@@ -103,7 +80,7 @@ def fetch(reference: Reference, cache: Path, progress: Progress) -> Path:
     try:
         files = _repository_files(reference)
     except Unreachable as error:
-        path = find(reference)
+        path = hub_cache.find(reference)
         if path is None:
             raise
         _log.warning("The cached version of %s is used, because %s", reference, error.why)
@@ -111,17 +88,24 @@ def fetch(reference: Reference, cache: Path, progress: Progress) -> Path:
         chosen = choose_model(reference, models_among(files))
         path = _fetch(reference, [files[name] for name in chosen.files], cache, progress)
         _log.info("%s is %s", reference, path)
-    with disk_errors(f"{path} could not be checked", ELSEWHERE):
-        check_digests(path, cache)
+    return _checked(path, cache)
+
+
+def _checked(path: Path, cache: Path) -> Path:
+    with disk_errors(f"{path} could not be checked", hub_cache.ELSEWHERE):
+        hub_cache.check_digests(path, cache)
     return path
 
 
 def _repository_files(reference: Reference) -> dict[str, _File]:
     with _hub_errors(reference):
         found = HfApi().model_info(
-            reference.repository, revision=REVISION, files_metadata=True, timeout=ASK_S_MAX
+            reference.repository,
+            revision=hub_cache.REVISION,
+            files_metadata=True,
+            timeout=ASK_S_MAX,
         )
-    commit = found.sha or REVISION
+    commit = found.sha or hub_cache.REVISION
     listed = [each for each in found.siblings or () if _is_plain(each.rfilename)]
     return {each.rfilename: _file(each, commit) for each in listed}
 
@@ -134,34 +118,36 @@ def _is_plain(name: str) -> bool:
 
 def _file(sibling: RepoSibling, commit: str) -> _File:
     # The digest becomes a file name here, so it must be a valid digest.
-    if sibling.lfs is None or not SHA256.fullmatch(sibling.lfs.sha256):
+    if sibling.lfs is None or not hub_cache.SHA256.fullmatch(sibling.lfs.sha256):
         return _File(sibling.rfilename, sibling.size or 0, None, commit)
     return _File(sibling.rfilename, sibling.lfs.size, sibling.lfs.sha256, commit)
 
 
 def _fetch(reference: Reference, files: list[_File], cache: Path, progress: Progress) -> Path:
-    blobs = blobs_folder(reference.repository)
+    blobs = hub_cache.blobs_folder(reference.repository)
     total = max(sum(each.size for each in files), 1)
     before = 0
     paths = []
     with disk_errors(f"{cache / 'hub'} could not be made"):
         (cache / "hub").mkdir(parents=True, exist_ok=True)
-    with disk_errors(f"{reference} could not be fetched", ELSEWHERE):
+    with disk_errors(f"{reference} could not be fetched", hub_cache.ELSEWHERE):
         blobs.mkdir(parents=True, exist_ok=True)
         needed_bytes = sum(each.size - _bytes_on_disk(blobs, each) for each in files)
-        check_room(blobs / (files[0].sha256 or files[0].name), needed_bytes, ELSEWHERE)
+        check_room(blobs / (files[0].sha256 or files[0].name), needed_bytes, hub_cache.ELSEWHERE)
         if needed_bytes:
             _log.warning("%s is being fetched: %.1f MiB", reference, needed_bytes / MIB)
         for each in files:
             report = partial(_report, progress, before, total)
             if each.is_resumable:
                 _fetch_blob(reference, each, cache, report)
-            bar: Any = partial(_Bar, report)  # Any: the library wants the type of its own bars
             with _hub_errors(reference):
                 # This links the blob into the cache, or fetches a file that cannot resume.
                 paths.append(
                     hf_hub_download(
-                        reference.repository, each.name, revision=REVISION, tqdm_class=bar
+                        reference.repository,
+                        each.name,
+                        revision=hub_cache.REVISION,
+                        tqdm_class=_Silent,
                     )
                 )
             report(each.size)
@@ -176,7 +162,7 @@ def _report(progress: Progress, before: int, total: int, done: int) -> None:
 
 def _bytes_on_disk(blobs: Path, file: _File) -> int:
     """The bytes of a file that are already on the disk."""
-    for path in (blobs / f"{file.sha256}", blobs / f"{file.sha256}{INCOMPLETE}"):
+    for path in (blobs / f"{file.sha256}", blobs / f"{file.sha256}{hub_cache.INCOMPLETE}"):
         if path.exists():
             return min(path.stat().st_size, file.size)
     return 0
@@ -185,11 +171,11 @@ def _bytes_on_disk(blobs: Path, file: _File) -> int:
 def _fetch_blob(reference: Reference, file: _File, cache: Path, report: _BytesReport) -> None:
     """Put a file into the cache under its digest, as the library does."""
     assert file.sha256 is not None, "A file without a digest cannot resume."
-    blob = blobs_folder(reference.repository) / file.sha256
+    blob = hub_cache.blobs_folder(reference.repository) / file.sha256
 
     def make() -> None:
         # The library's own tools know files with this ending as unfinished downloads.
-        unfinished = blob.with_name(blob.name + INCOMPLETE)
+        unfinished = blob.with_name(blob.name + hub_cache.INCOMPLETE)
         with _hub_errors(reference):
             _download(reference, file, unfinished, report)
         if unfinished.stat().st_size != file.size or sha256_of(unfinished) != file.sha256:
@@ -215,7 +201,7 @@ def _download(reference: Reference, file: _File, unfinished: Path, report: _Byte
             return
         try:
             _receive(url, unfinished, file.size, report)
-        except HfHubHTTPError:
+        except errors.HfHubHTTPError:
             if before == 0:
                 raise
             reason = "the hub refused to go on"
@@ -254,30 +240,12 @@ def _receive(url: str, unfinished: Path, size: int, report: _BytesReport) -> Non
                     return  # The digest check will fail.
 
 
-class _Bar:
-    """A progress bar for the library. It shows nothing, but reports the progress."""
+class _Silent(tqdm):
+    """The library's progress bar, which shows nothing: the caller has its own."""
 
-    def __init__(
-        self, report: _BytesReport, *arguments: Any, initial: int = 0, **named: Any
-    ) -> None:
+    def __init__(self, *arguments: Any, **named: Any) -> None:
         # Any: whatever the library gives its bars
-        del arguments, named
-        self._report = report
-        self._done = initial
-
-    def update(self, count: float | None = 1) -> None:
-        """Add `count` bytes."""
-        self._done += int(count or 0)
-        self._report(self._done)
-
-    def __enter__(self) -> "_Bar":
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        return
-
-    def close(self) -> None:
-        """There is nothing to close."""
+        super().__init__(*arguments, **{**named, "disable": True})  # type: ignore[no-untyped-call]
 
 
 @contextmanager
@@ -285,25 +253,23 @@ def _hub_errors(reference: Reference) -> Iterator[None]:
     """Turn errors of the library into ModelError."""
     try:
         yield
-    except GatedRepoError:
+    except errors.GatedRepoError:
         raise ModelError(_gated(reference)) from None
-    except RepositoryNotFoundError:
+    except errors.RepositoryNotFoundError:
         raise ModelError(_not_found(reference)) from None
-    except RevisionNotFoundError:
-        raise ModelError(f"{reference.repository} has no revision {REVISION}.") from None
-    except LocalEntryNotFoundError:
+    except errors.LocalEntryNotFoundError:
         raise Unreachable(reference, f"{_HUB} no longer answers", "try again later") from None
-    except EntryNotFoundError:
+    except errors.EntryNotFoundError:
         raise ModelError(f"The hub has no such file of {reference}; fetch it again.") from None
-    except HFValidationError:
+    except errors.HFValidationError:
         raise ModelError(f"{reference} is not a valid name on the hub.") from None
-    except OfflineModeIsEnabled:
+    except errors.OfflineModeIsEnabled:
         raise Unreachable(
             reference,
             "HF_HUB_OFFLINE forbids access to the hub",
             "unset it, or fetch the model where there is a network",
         ) from None
-    except HfHubHTTPError as error:
+    except errors.HfHubHTTPError as error:
         raise _status_error(reference, error) from None
     except (HTTPError, ImportError, KeyError, TypeError, ValueError) as error:
         raise _unanswered(reference, error) from None
@@ -318,7 +284,7 @@ def _unanswered(reference: Reference, error: Exception) -> Unreachable:
     return Unreachable(reference, why, "check the proxy, or HF_ENDPOINT")
 
 
-def _status_error(reference: Reference, error: HfHubHTTPError) -> ModelError:
+def _status_error(reference: Reference, error: errors.HfHubHTTPError) -> ModelError:
     status = error.response.status_code
     if status == 401:
         return ModelError(

@@ -5,8 +5,6 @@ of the hub, in the hub's cache. Without the hub's library, that cache is ignored
 process has locked are left alone. Any thread.
 """
 
-import os
-import re
 import shutil
 from collections.abc import Collection, Iterator
 from contextlib import suppress
@@ -20,8 +18,6 @@ from jitney.models.files import bytes_under, disk_errors, locked_if_free
 from jitney.models.hub_reference import hub_module
 
 EMBEDDED, HUB, CONVERTED = "embedded", "hub", "converted"
-_FOLDERS = ("models", "probes", "marks/used", "marks/checked")
-_OF_PROCESS = re.compile(r".+\.([0-9]+)\.partial")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +63,6 @@ def prune(cache: Path, kinds: Collection[str]) -> int:
         if state != conversions.READY or folder.suffix.removeprefix(".") not in kinds:
             freed += _remove_if_free(conversions.lock_of(folder), folder)
     freed += sum(_remove_if_free(lock, path) for lock, path in _leftovers(cache))
-    for path in (each for folder in _FOLDERS for each in list((cache / folder).glob("*.partial"))):
-        owner = _OF_PROCESS.fullmatch(path.name)
-        if owner is not None and not _is_alive(int(owner[1])):
-            freed += _remove(path)
     for file, about in notes.all_notes(cache):
         if not about.exists():
             freed += _remove(file)
@@ -109,11 +101,9 @@ def _leftovers(cache: Path) -> Iterator[tuple[Path, Path]]:
             lock = cache / "hub" / f"{path.name.partition('.')[0]}.lock"
             lock.parent.mkdir(parents=True, exist_ok=True)
             yield lock, path
-    of_models = (
-        each for each in cache.glob("models/*.partial") if not _OF_PROCESS.fullmatch(each.name)
-    )
-    for path in (*cache.glob("converted/*.partial"), *cache.glob("models/*.download"), *of_models):
-        yield path.with_suffix(".lock"), path
+    for pattern in ("converted/*.partial", "models/*.partial", "models/*.download"):
+        for path in cache.glob(pattern):
+            yield path.with_suffix(".lock"), path
 
 
 def _locks(cache: Path) -> list[Path]:
@@ -123,16 +113,6 @@ def _locks(cache: Path) -> list[Path]:
     ]
     own = embedded.lock_in(cache)
     return [own, *found] if own.exists() else found
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 def _remove_if_free(lock: Path, *paths: Path) -> int:

@@ -16,7 +16,6 @@ from jitney.models.files import Stamp, sha256_of, write_text
 
 FOLDER = "marks"
 """In the cache folder. The name stays, so that notes of earlier versions are found."""
-NOTE_BYTES_MAX = 16_384
 NOTICE_BYTES = 1 << 30
 """Reading more than this takes a while, so it is logged."""
 _USED, _CHECKED = "used", "checked"
@@ -32,14 +31,12 @@ def note_use(cache: Path, path: Path) -> None:
 
 def last_use(cache: Path, path: Path, files: Iterable[Path]) -> datetime | None:
     """When a model was used last. Without a note: when its files were last read."""
-    with suppress(OSError):
-        return _time(_place(cache, _USED, path).stat().st_mtime)
-    with suppress(OSError):
-        return _time(max((each.stat().st_atime for each in files), default=0.0))
-    return None
-
-
-def _time(seconds: float) -> datetime | None:
+    seconds = 0.0
+    try:
+        seconds = _place(cache, _USED, path).stat().st_mtime
+    except OSError:
+        with suppress(OSError):
+            seconds = max((each.stat().st_atime for each in files), default=0.0)
     return datetime.fromtimestamp(seconds, tz=UTC) if seconds else None
 
 
@@ -74,25 +71,20 @@ def all_notes(cache: Path) -> Iterator[tuple[Path, Path]]:
     """Every note that can be read: its file, and the path that it is about."""
     for file in sorted((cache / FOLDER).glob("*/*.txt")):
         with suppress(OSError, ValueError):
-            if file.stat().st_size <= NOTE_BYTES_MAX:
-                about, _, _ = file.read_text(encoding="utf-8").partition("\n")
-                yield file, Path(about)
+            about, _, _ = file.read_text(encoding="utf-8").partition("\n")
+            yield file, Path(about)
 
 
 def _write(cache: Path, kind: str, path: Path, text: str) -> None:
     place = _place(cache, kind, path)
     place.parent.mkdir(parents=True, exist_ok=True)
-    write_text(place, f"{_real(path)}\n{text}\n")
+    write_text(place, f"{path.resolve()}\n{text}\n")
 
 
 def _place(cache: Path, kind: str, path: Path) -> Path:
-    key = hashlib.sha256(os.fsencode(_real(path))).hexdigest()[:24]
-    return cache / FOLDER / kind / f"{key}.txt"
-
-
-def _real(path: Path) -> Path:
     # A blob in the hub's cache may have several names.
-    return path.resolve()
+    key = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:24]
+    return cache / FOLDER / kind / f"{key}.txt"
 
 
 def _stamp(path: Path) -> str:

@@ -15,16 +15,9 @@ from jitney.core import limits
 from jitney.core.backend import Vocabulary
 from jitney.core.utf8 import checked_bytes
 from jitney.errors import ModelError
+from jitney.models import token_names
 from jitney.models.folder import read_json, read_text
 from jitney.models.gguf_vocabulary import TOKENS_MAX
-from jitney.models.token_names import (
-    SPACE_MARK,
-    byte_characters,
-    byte_name,
-    bytes_of_characters,
-    bytes_without_marks,
-    named_byte,
-)
 from jitney.tokenizers.byte_pairs import (
     WINDOW_CHARACTERS,
     WORDS_REPEATED,
@@ -58,26 +51,31 @@ class FolderTokenizer:
         self._plain = _built(path, content)
         # Names of special tokens are text like any other.
         self._plain.encode_special_tokens = True
+        # The library has read it, so there is a model.
+        model = stored["model"]
         steps = list(_steps(stored.get("pre_tokenizer"))) + list(_steps(stored.get("normalizer")))
         is_byte_level = any(step.get("type") == "ByteLevel" for step in steps)
         added = self._special.get_added_tokens_decoder()
         names = {token: name for name, token in self._special.get_vocab().items()}
-        _check(path, stored, names, is_byte_level=is_byte_level)
+        _check(
+            path, names, is_byte_level=is_byte_level, falls_back=bool(model.get("byte_fallback"))
+        )
         config_files = _ConfigFiles(folder, self._special, names)
         control = {token for token, each in added.items() if each.special}
         control |= {token for token in config_files.endings if token in added}
         # Some exports mark these as ordinary, but a user's text must not be able to write them.
         control |= {token for token in added if is_structure(names[token])}
-        unknown = _unknown_token(stored, self._special)
+        unknown = self._special.token_to_id(model.get("unk_token") or "")
         control |= set() if unknown is None else {unknown}
         pieces = [b""] * config_files.count
         for token, name in names.items():
             if token in added:
                 pieces[token] = name.encode()
             elif is_byte_level:
-                pieces[token] = bytes_of_characters(name)
+                pieces[token] = token_names.bytes_of_characters(name)
             else:
-                pieces[token] = named_byte(name) or bytes_without_marks(name)
+                byte = token_names.named_byte(name)
+                pieces[token] = byte or token_names.bytes_without_marks(name)
         self.vocabulary = Vocabulary(
             pieces=tuple(pieces),
             control=frozenset(control),
@@ -107,15 +105,15 @@ class FolderTokenizer:
 
 def _bytes_of(text: str, ids: Mapping[str, int]) -> tuple[int, ...]:
     """The tokens of a text byte by byte, in a byte-level vocabulary."""
-    characters = byte_characters()
+    characters = token_names.byte_characters()
     return tuple(ids[name] for byte in text.encode() if (name := characters[byte]) in ids)
 
 
 def _characters_of(text: str, ids: Mapping[str, int]) -> tuple[int, ...]:
     """The tokens of a text by character; a character without a token becomes its bytes."""
     tokens: list[int] = []
-    for each in text.replace(" ", SPACE_MARK):
-        names = [each] if each in ids else map(byte_name, each.encode())
+    for each in text.replace(" ", token_names.SPACE_MARK):
+        names = [each] if each in ids else map(token_names.byte_name, each.encode())
         tokens += [ids[name] for name in names if name in ids]
     return tuple(tokens)
 
@@ -168,16 +166,14 @@ def _built(path: Path, content: str) -> tokenizers.Tokenizer:
     return tokenizer
 
 
-def _check(path: Path, stored: Json, names: Mapping[int, str], *, is_byte_level: bool) -> None:
+def _check(path: Path, names: Mapping[int, str], *, is_byte_level: bool, falls_back: bool) -> None:
     """Refuse a vocabulary whose tokens cannot be turned into bytes."""
     if not names:
         raise ModelError(f"{path} has no tokens; export the model again.")
     if max(names) >= TOKENS_MAX:
         raise ModelError(f"{path} has a token {max(names)}; at most {TOKENS_MAX} tokens are read.")
-    model = stored.get("model")
-    falls_back = isinstance(model, dict) and model.get("byte_fallback") is True
     known = set(names.values())
-    if falls_back and not all(byte_name(byte) in known for byte in range(256)):
+    if falls_back and not all(token_names.byte_name(byte) in known for byte in range(256)):
         raise ModelError(f"{path} has no token for some byte; export the model again.")
     if not is_byte_level and not falls_back:
         raise ModelError(
@@ -198,12 +194,6 @@ def _steps(value: object) -> Iterator[Json]:
 
 def _adds_prefix(step: Json) -> bool:
     return step.get("type") in _PREFIXING or step.get("add_prefix_space") is True
-
-
-def _unknown_token(stored: Json, tokenizer: tokenizers.Tokenizer) -> int | None:
-    model = stored.get("model")
-    name = model.get("unk_token") if isinstance(model, dict) else None
-    return tokenizer.token_to_id(name) if isinstance(name, str) else None
 
 
 def _read_optional(path: Path) -> Json:

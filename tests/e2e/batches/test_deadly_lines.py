@@ -7,7 +7,7 @@ import pytest
 from openai import InternalServerError, OpenAI
 
 from jitney.backends.fake.backend import FakeBackend
-from jitney.backends.process.client import BackendSpec, ProcessBackend
+from jitney.backends.process.client import ProcessBackend
 from jitney.core.limits import FAILURES_MAX
 from jitney.server.batches import limits
 from tests.deadly_text import DEADLY, Deaths, deadly_text
@@ -28,7 +28,7 @@ def server(deaths: Deaths, tmp_path: Path) -> Iterator[Running]:
     def in_process(usual: FakeBackend) -> ProcessBackend:
         usual.close()
         settings = {"slots": 32, "eos_period": 0, "kv_tokens": 65_536}
-        return ProcessBackend(BackendSpec(name="fake", settings=settings))
+        return ProcessBackend("fake", settings)
 
     with running(World(jobs_dir=tmp_path / "jobs", wrap=in_process)) as made:
         yield made

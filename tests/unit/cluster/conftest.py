@@ -7,14 +7,12 @@ import itertools
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypeVar
 
 import pytest
 
 from jitney.backends.fake import backend as fake_backend
 from jitney.backends.fake import kind
-from jitney.backends.fake.backend import FakeBackend
 from jitney.config import Settings
 from jitney.core.params import SamplingParams
 from jitney.core.request import Request, RequestId
@@ -73,7 +71,7 @@ def pass_time(seconds: float) -> None:
 @pytest.fixture(autouse=True)
 def _slow_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pass takes a moment (`pass_time`)."""
-    monkeypatch.setattr(fake_backend, "FakeBackend", partial(FakeBackend, sleep=pass_time))
+    monkeypatch.setattr(fake_backend, "sleep", pass_time)
     usual = kind.KIND.values
     slow = {"tick_s": TICK_S, "sleeps": True}
     paced = replace(kind.KIND, values=lambda *given: {**usual(*given), **slow})

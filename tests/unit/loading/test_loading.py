@@ -1,6 +1,5 @@
 """From settings to a backend: what is refused before anything heavy is done."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +53,7 @@ def exported(tmp_path: Path) -> Path:
         ("llamacpp", "kv_cache_dtype", "uint8"),
         ("fake", "dtype", "float32"),
         ("fake", "kv_cache_dtype", "uint8"),
+        ("fake", "flash_attention", "on"),
         ("openvino", "gpu_layers", 3),
         ("openvino", "flash_attention", "off"),
     ],
@@ -180,15 +180,6 @@ def test_a_model_that_the_named_backend_refuses_is_a_sentence(
     sentence = refused(tmp_path, ModelError, backend="llamacpp", model=exported(tmp_path))
     assert "cannot be run by llama.cpp: it reads GGUF files" in sentence
     assert sentence.endswith("use the OpenVINO backend.")
-
-
-def test_a_setting_that_no_backend_has_is_refused_without_advice_for_another(
-    tmp_path: Path,
-) -> None:
-    """Guards the sentence: "use the  backend" names nobody."""
-    kind = replace(kind_of("fake"), refused_settings=("threads",))
-    with pytest.raises(ConfigError, match=r"leave it out\.$"):
-        check_settings(kind, Settings(cache_dir=tmp_path, threads=2))
 
 
 def test_a_family_that_openvino_does_not_know_is_refused_with_a_way_out(

@@ -85,15 +85,6 @@ def test_damage_is_made_again(tmp_path: Path, source: Path, damage: str) -> None
     assert copier.calls == 2
 
 
-def test_touched_but_equal_is_kept(tmp_path: Path, source: Path) -> None:
-    """Copying a cache folder changes times and not bytes."""
-    copier = Copier()
-    path = convert(tmp_path / "cache", source, copier)
-    os.utime(path, ns=(1, 1))
-    convert(tmp_path / "cache", source, copier)
-    assert copier.calls == 1
-
-
 def test_changed_source_is_converted_again(tmp_path: Path, source: Path) -> None:
     """A model that was replaced under the same name must not be answered by the old one."""
     copier = Copier()

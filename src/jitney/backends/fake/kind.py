@@ -56,7 +56,6 @@ KIND = Kind(
     texts=SAME_TEXTS,
     takes_model=False,
     is_automatic=False,
-    refused_settings=("dtype", "kv_cache_dtype"),
     check=check,
     failure=lambda settings: None,
     values=values,

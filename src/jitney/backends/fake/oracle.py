@@ -8,6 +8,7 @@ Tests: tests/unit/backends/fake/test_backend.py.
 """
 
 from collections.abc import Callable
+from itertools import cycle, islice
 
 import numpy as np
 import numpy.typing as npt
@@ -28,12 +29,9 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _STIR = 0xBF58476D1CE4E5B9
 _CHOICE_SALT = 0x243F6A88
 
-_WORDS_SHARE = 56
-_ASCII_SHARE = 5
-_HIGH_SHARE = 3
-"""Of 64 choices: whole words, single ASCII bytes, and bytes of characters that take several."""
+_WORD_CHOICES = 896
+"""Beside them, each ASCII byte and each byte of a longer character is one choice."""
 
-_TABLE_SIZE = 64 * 16
 _BEST_MARGIN = 2.0
 """How far the chosen token's logit stands above the second best."""
 
@@ -56,18 +54,11 @@ def encode_plain(text: str) -> list[int]:
 
 def is_plain(sampling: Sampling) -> bool:
     """Whether the oracle chooses the token directly, so that no logits are needed."""
-    return (
-        sampling.top_k <= 0
-        and sampling.top_p >= 1.0
-        and sampling.min_p <= 0.0
-        and sampling.repetition_penalty == 1.0
-        and sampling.frequency_penalty == 0.0
-        and sampling.presence_penalty == 0.0
-        and not sampling.logit_bias
-        and sampling.min_tokens == 0
-        and sampling.logprobs is None
-        and sampling.prompt_logprobs is None
-        and sampling.constraint is None
+    return sampling == Sampling(
+        seed=sampling.seed,
+        prompt_count=sampling.prompt_count,
+        temperature=sampling.temperature,
+        end_tokens=sampling.end_tokens,
     )
 
 
@@ -107,16 +98,11 @@ class TokenOracle:
 
 
 def _choice_table(vocabulary: Vocabulary, high_bytes: list[int]) -> list[int]:
-    """Every plain token at least once, in the shares stated above."""
+    """Mostly words, and every other plain token once."""
     words = _plain_tokens(vocabulary, lambda piece: len(piece) > 1)
     ascii_bytes = _plain_tokens(vocabulary, lambda piece: len(piece) == 1 and 32 <= piece[0] < 127)
     assert all((words, ascii_bytes, high_bytes)), "The byte vocabulary has all three kinds"
-    shares = ((words, _WORDS_SHARE), (ascii_bytes, _ASCII_SHARE), (high_bytes, _HIGH_SHARE))
-    table: list[int] = []
-    for tokens, share in shares:
-        count = max(_TABLE_SIZE * share // 64, len(tokens))
-        table += [tokens[index % len(tokens)] for index in range(count)]
-    return table
+    return [*islice(cycle(words), _WORD_CHOICES), *ascii_bytes, *high_bytes]
 
 
 def _plain_tokens(vocabulary: Vocabulary, accepts: Callable[[bytes], bool]) -> list[int]:

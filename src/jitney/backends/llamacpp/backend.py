@@ -6,7 +6,6 @@ is not so where the passes have a shape in which all tokens are computed alike (
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
 from pathlib import Path
 from time import perf_counter
 from typing import Any  # Any: numbers as a trial wrote them down
@@ -14,106 +13,28 @@ from typing import Any  # Any: numbers as a trial wrote them down
 import numpy as np
 import numpy.typing as npt
 
+from jitney.backends.llamacpp.attention import PassShape
 from jitney.backends.llamacpp.bindings import (
+    PASS_TOKENS_MAX,
     Context,
-    ContextShape,
+    LlamaCppSettings,
     Model,
     native_log,
-    slots_max,
     supports_gpu,
 )
-from jitney.backends.llamacpp.passes import Pass, PassShape, plan_passes, whole_pass
+from jitney.backends.llamacpp.passes import Pass, plan_passes, whole_pass
 from jitney.backends.machine import free_memory
 from jitney.backends.machine.neighbours import Neighbours
 from jitney.backends.shared.model_backend import ModelBackend
-from jitney.backends.shared.sizing import check_sizes
-from jitney.backends.shared.slots import EntryRows, SlotMemory, rows_missing
-from jitney.core import limits
+from jitney.backends.shared.slots import EntryRows, SlotMemory
 from jitney.core.backend import Backend, Segment, Traits
 from jitney.core.utf8 import checked_bytes
 from jitney.errors import BackendCrashed, BackendFailed, ConfigError, ModelError
 from jitney.models.gguf import read_header
-from jitney.models.parts import size_of
-
-PASS_TOKENS_MAX = 512
-"""A larger batch is computed in passes of this size: larger passes are no faster and need more
-work space."""
-
-CELLS_UNIT = 256
-"""The library rounds the cells of a slot up to a multiple of this."""
 
 Bytes = npt.NDArray[np.uint8]
 Row = npt.NDArray[np.float32]
 NO_ROW = np.empty(0, np.float32)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LlamaCppSettings:
-    """Which file, how much memory, and how the library uses the machine."""
-
-    model: Path
-    kv_tokens: int
-    slots: int
-    max_num_batched_tokens: int
-    threads: int
-    """At most. While other processes are busy, fewer are used."""
-    gpu_layers: int = 0
-    """Layers on a GPU; -1 means all."""
-    flash_attention: bool = True
-    """Faster in one pool on CPUs; slower where slots have cells of their own."""
-    slot_tokens_max: int = 0
-    """Cells that each slot has for itself; 0 puts all slots into one pool of `kv_tokens`.
-
-    Attention in one pool reads every used cell for every token. With cells of its own for each
-    slot, a forward pass is several times faster, and takes slots times this much memory.
-    """
-    rows_group: int = 1
-    span_rows_min: int = 1
-    span_rows_max: int = PASS_TOKENS_MAX
-    lone_tokens_max: int = 0
-    decodes_differ: bool = False
-    """The shape of passes in which all tokens are computed alike: see `PassShape`."""
-    batch_invariant: bool = False
-    """Whether a trial found that this is so."""
-    extra_kernels: bool = True
-    """Whether weights are rearranged for faster kernels, such as AMX."""
-
-    def __post_init__(self) -> None:
-        # Settings may have come over a pipe, where a path is text.
-        object.__setattr__(self, "model", Path(self.model))
-        check_sizes(self, "kv_tokens", "slots", "max_num_batched_tokens", "threads")
-        if not 0 <= self.slot_tokens_max <= limits.TOKENS_MAX // max(1, self.slots):
-            raise ConfigError(
-                f"slot_tokens_max must be 0 or a number of tokens that {self.slots} slots can "
-                f"have; it is {self.slot_tokens_max}."
-            )
-        if self.slots > slots_max():
-            raise ConfigError(
-                f"slots is {self.slots}, and llama.cpp has at most {slots_max()} sequences; lower "
-                "max_num_seqs."
-            )
-
-    @property
-    def shape(self) -> PassShape:
-        """The rows of a pass."""
-        return PassShape(**{each.name: getattr(self, each.name) for each in fields(PassShape)})
-
-    @property
-    def slots_native(self) -> int:
-        """Slots of the library: a whole number of groups."""
-        return self.slots + rows_missing(self.slots, max(self.rows_group, 2))
-
-    @property
-    def is_split(self) -> bool:
-        """Whether each slot has cells of its own."""
-        return self.slot_tokens_max > 0
-
-    @property
-    def cells(self) -> int:
-        """Tokens for which the library takes memory."""
-        if not self.is_split:
-            return self.kv_tokens
-        return self.slots_native * (-(-self.slot_tokens_max // CELLS_UNIT) * CELLS_UNIT)
 
 
 def make_backend(settings: LlamaCppSettings) -> Backend:
@@ -128,27 +49,15 @@ class LlamaCppModel:
 
     def __init__(self, settings: LlamaCppSettings) -> None:
         self._settings = settings
-        self._shape = settings.shape
+        self._shape: PassShape = settings
         self._model: Model | None = None
-        model = _load_model(settings)
-        header = read_header(settings.model)
+        header = read_header(Path(settings.model))
+        model = _load_model(settings, header.file_bytes)
         token_bytes = header.kv_bytes_per_token
         if settings.gpu_layers == 0:
             work_bytes = _work_bytes(settings, header.head_count, model.vocabulary_count)
             free_memory.check_memory(settings.cells, token_bytes, work_bytes)
-        self.cells = Context(
-            model,
-            ContextShape(
-                kv_tokens=settings.cells,
-                slots=settings.slots_native,
-                # Room for the tokens that fill up a pass.
-                max_num_batched_tokens=settings.max_num_batched_tokens + PASS_TOKENS_MAX,
-                pass_tokens_max=PASS_TOKENS_MAX,
-                threads=settings.threads,
-                flash_attention=settings.flash_attention,
-                is_split=settings.is_split,
-            ),
-        )
+        self.cells = Context(model, settings)
         self._neighbours = Neighbours(settings.threads)
         self._threads = settings.threads
         self.max_num_batched_tokens = settings.max_num_batched_tokens
@@ -220,7 +129,7 @@ class LlamaCppModel:
     def _decode(self, one_pass: Pass) -> None:
         """One pass, with the truncations before and after it."""
         if one_pass.cut_before is not None:
-            self._cut(*one_pass.cut_before)
+            self.cells.truncate(*one_pass.cut_before)
         self._feed(one_pass)
         started = perf_counter()
         status = self.cells.decode(len(one_pass.tokens))
@@ -232,11 +141,7 @@ class LlamaCppModel:
         if status != 0:
             raise BackendFailed(f"llama.cpp failed with status {status}: {native_log().reason()}.")
         for slot, length in one_pass.cut_after:
-            self._cut(slot, length)
-
-    def _cut(self, slot: int, length: int) -> None:
-        if not self.cells.truncate(slot, length):
-            raise BackendFailed(f"llama.cpp could not take back tokens of slot {slot}.")
+            self.cells.truncate(slot, length)
 
     def _choose_threads(self) -> None:
         """Use fewer threads while another process is busy: the threads wait by spinning."""
@@ -256,12 +161,8 @@ class LlamaCppModel:
         context.needs_logits[one_pass.logit_rows] = 1
 
 
-def _load_model(settings: LlamaCppSettings) -> Model:
-    path = settings.model
-    try:
-        weights_bytes = size_of(path)
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror}.") from None
+def _load_model(settings: LlamaCppSettings, weights_bytes: int) -> Model:
+    path = Path(settings.model)
     if settings.gpu_layers == 0:
         free_memory.check_weights(path, weights_bytes)
     elif not supports_gpu():

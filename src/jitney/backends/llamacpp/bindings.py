@@ -9,7 +9,6 @@ import ctypes
 import functools
 import re
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,18 +18,21 @@ import numpy as np
 import numpy.typing as npt
 
 from jitney.backends.llamacpp import library
+from jitney.backends.llamacpp.attention import PassShape
 from jitney.backends.llamacpp.thread_pool import attach_pool
+from jitney.backends.shared.slots import rows_missing
 from jitney.backends.trials.trial_process import answer
 from jitney.core.backend import Vocabulary
-from jitney.errors import ModelError
+from jitney.errors import BackendFailed, ModelError
 from jitney.sandbox.interrupts import interrupts_held
 
-LOG_LINES_MAX = 64
+PASS_TOKENS_MAX = 512
+"""A larger batch is computed in passes of this size: larger passes are no faster and need more
+work space."""
 LOG_CHARACTERS_MAX = 400
-PIECE_BYTES_MAX = 1 << 20
+CELLS_UNIT = 256
+"""The library rounds the cells of a slot up to a multiple of this."""
 _LOG_ERROR = 4
-_LOG_CONTINUED = 5
-_INT32_MIN = -(2**31)
 _ORIGIN = re.compile(r"^(?:[a-z0-9_]+: |error loading model: )+")
 
 Pointer = Any  # Any: an opaque pointer of ctypes
@@ -39,34 +41,28 @@ llama_cpp = library.native()
 
 
 class NativeLog:
-    """The errors that llama.cpp logs, in a bounded ring. They are not printed."""
+    """The first error that llama.cpp logs. Nothing is printed.
+
+    The first error names the cause. Later ones only repeat that loading failed.
+    """
 
     def __init__(self) -> None:
-        self._errors: deque[str] = deque(maxlen=LOG_LINES_MAX)
-        self._level = 0
+        self._error = ""
         # The library keeps only the address: this reference keeps the callback alive.
         self._callback = llama_cpp.llama_log_callback(self._keep)
         llama_cpp.llama_log_set(self._callback, ctypes.c_void_p(0))
 
     def _keep(self, level: int, text: bytes, _: object) -> None:
-        if level != _LOG_CONTINUED:
-            self._level = level
-        line = text.decode("utf-8", "replace").strip()[:LOG_CHARACTERS_MAX]
-        if self._level == _LOG_ERROR and line:
-            self._errors.append(line)
+        if level == _LOG_ERROR and not self._error:
+            self._error = text.decode("utf-8", "replace").strip()[:LOG_CHARACTERS_MAX]
 
     def clear(self) -> None:
-        """Forget all errors, so that `reason` is about the next call."""
-        self._errors.clear()
+        """Forget the error, so that `reason` is about the next call."""
+        self._error = ""
 
     def reason(self) -> str:
-        """The first error since `clear`, without the name of the function that logged it.
-
-        The first error names the cause. Later ones only repeat that loading failed.
-        """
-        if not self._errors:
-            return "no reason was given"
-        return _ORIGIN.sub("", self._errors[0]).rstrip(".")
+        """The error since `clear`, without the name of the function that logged it."""
+        return _ORIGIN.sub("", self._error).rstrip(".") or "no reason was given"
 
 
 @functools.cache
@@ -76,11 +72,6 @@ def native_log() -> NativeLog:
         log = NativeLog()
         llama_cpp.llama_backend_init()
     return log
-
-
-def slots_max() -> int:
-    """How many sequences the library can have."""
-    return int(llama_cpp.llama_max_parallel_sequences())
 
 
 def supports_gpu() -> bool:
@@ -139,7 +130,6 @@ class Model:
             )
             if count >= 0:
                 return list(tokens[:count])
-            assert count != _INT32_MIN, "The text was checked to be far shorter"
             room = -count
 
     def vocabulary(self) -> Vocabulary:
@@ -168,10 +158,6 @@ class Model:
         for token in range(self.vocabulary_count):
             count = self._piece(token, buffer)
             if count < 0:
-                if -count > PIECE_BYTES_MAX:
-                    raise ModelError(
-                        f"Token {token} of the model is {-count} bytes long: the file is damaged."
-                    )
                 buffer = ctypes.create_string_buffer(-count)
                 count = self._piece(token, buffer)
             yield buffer.raw[:count]
@@ -183,60 +169,91 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ContextShape:
-    """The sizes of a context."""
+class LlamaCppSettings(PassShape):
+    """Which file, how much memory, the rows of a pass, and how the library uses the machine."""
 
+    model: str
     kv_tokens: int
     slots: int
     max_num_batched_tokens: int
-    pass_tokens_max: int
-    """A batch is computed in passes of at most this many tokens."""
     threads: int
-    flash_attention: bool
-    is_split: bool = False
-    """Whether each slot has cells of its own, an equal share of `kv_tokens`."""
+    """At most. While other processes are busy, fewer are used."""
+    gpu_layers: int = 0
+    """Layers on a GPU; -1 means all."""
+    flash_attention: bool = True
+    """Faster in one pool on CPUs; slower where slots have cells of their own."""
+    slot_tokens_max: int = 0
+    """Cells that each slot has for itself; 0 puts all slots into one pool of `kv_tokens`.
+
+    Attention in one pool reads every used cell for every token. With cells of its own for each
+    slot, a forward pass is several times faster, and takes slots times this much memory.
+    """
+    batch_invariant: bool = False
+    """Whether a trial found that all tokens are computed alike in passes of this shape."""
+    extra_kernels: bool = True
+    """Whether weights are rearranged for faster kernels, such as AMX."""
+
+    @property
+    def slots_native(self) -> int:
+        """Slots of the library: a whole number of groups."""
+        return self.slots + rows_missing(self.slots, max(self.rows_group, 2))
+
+    @property
+    def is_split(self) -> bool:
+        """Whether each slot has cells of its own."""
+        return self.slot_tokens_max > 0
+
+    @property
+    def cells(self) -> int:
+        """Tokens for which the library takes memory."""
+        if not self.is_split:
+            return self.kv_tokens
+        return self.slots_native * (-(-self.slot_tokens_max // CELLS_UNIT) * CELLS_UNIT)
 
 
 class Context:
     """The memory of all slots and the arrays of one batch. Belongs to one thread."""
 
-    def __init__(self, model: Model, shape: ContextShape) -> None:
+    def __init__(self, model: Model, settings: LlamaCppSettings) -> None:
+        slots, cells = settings.slots_native, settings.cells
+        # Room for the tokens that fill up a pass.
+        room = settings.max_num_batched_tokens + PASS_TOKENS_MAX
         log = native_log()
         log.clear()
         params = llama_cpp.llama_context_default_params()
         # The library needs a cell for each slot. The core uses no more than `kv_tokens`.
-        params.n_ctx = max(shape.kv_tokens, shape.slots)
-        params.n_batch = shape.max_num_batched_tokens
-        params.n_ubatch = min(shape.pass_tokens_max, shape.max_num_batched_tokens)
-        params.n_seq_max = shape.slots
-        params.n_threads = params.n_threads_batch = shape.threads
+        params.n_ctx = max(cells, slots)
+        params.n_batch = room
+        params.n_ubatch = PASS_TOKENS_MAX
+        params.n_seq_max = slots
+        params.n_threads = params.n_threads_batch = settings.threads
         params.flash_attn_type = (
             llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
-            if shape.flash_attention
+            if settings.flash_attention
             else llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
         )
         # In one pool slots share the cells of a prefix, but attention reads all cells for every
         # slot. A slot with cells of its own reads only those.
-        params.kv_unified = not shape.is_split
+        params.kv_unified = not settings.is_split
         # Sliding-window layers keep all positions, or a slot could not be truncated.
         params.swa_full = True
         # A batch may need the logits of every position of a prompt.
         params.n_outputs_max = params.n_outputs_max_per_seq = 0
         self._model = model
-        self._is_split = shape.is_split
+        self._is_split = settings.is_split
         self._scratch = np.empty(0, np.uint8)
         with interrupts_held():
             self._pointer: Pointer = llama_cpp.llama_init_from_model(model.pointer, params)
             if not self._pointer:
                 raise ModelError(
-                    f"kv_tokens: llama.cpp has no room for {shape.kv_tokens} tokens in "
-                    f"{shape.slots} slots ({log.reason()}); lower kv_tokens."
+                    f"kv_tokens: llama.cpp has no room for {cells} tokens in "
+                    f"{slots} slots ({log.reason()}); lower kv_tokens."
                 )
-            end_pool = attach_pool(library.handle(), self._pointer, shape.threads)
+            end_pool = attach_pool(library.handle(), self._pointer, settings.threads)
             # The model is an argument so that it outlives the context.
             self._free = weakref.finalize(self, _free_context, self._pointer, end_pool, model)
         self._memory: Pointer = llama_cpp.llama_get_memory(self._pointer)
-        self._make_batch(shape.max_num_batched_tokens)
+        self._make_batch(room)
 
     def _make_batch(self, room: int) -> None:
         """Arrays of numpy. The struct for `decode` points at them."""
@@ -274,47 +291,51 @@ class Context:
         shape = (rows, self._model.vocabulary_count)
         return np.ctypeslib.as_array(pointer, shape=shape)
 
-    def copy(self, source: int, target: int, length: int) -> bool:
-        """Copy the first tokens of one slot to another; false when there was no room."""
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Copy the first tokens of one slot to another. Raises BackendFailed without room."""
         if not self._is_split:
             llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, length)
-            return True
+            return
         size = int(llama_cpp.llama_state_seq_get_size(self._pointer, source))
         if size > len(self._scratch):
             self._scratch = np.empty(size + size // 4, np.uint8)
-        state = self._save_into(self._scratch[:size], source)
-        return self._write(target, state) and self.truncate(target, length)
+        self._write(target, self._save_into(self._scratch[:size], source))
+        self.truncate(target, length)
 
-    def truncate(self, slot: int, length: int) -> bool:
-        """Forget positions from `length` on; false when the library could not."""
-        return bool(llama_cpp.llama_memory_seq_rm(self._memory, slot, length, -1))
+    def truncate(self, slot: int, length: int) -> None:
+        """Forget positions from `length` on. Raises BackendFailed."""
+        if not llama_cpp.llama_memory_seq_rm(self._memory, slot, length, -1):
+            raise BackendFailed(f"llama.cpp could not take back tokens of slot {slot}.")
 
     def clear(self) -> None:
         """Empty every slot."""
         llama_cpp.llama_memory_clear(self._memory, False)
 
-    def save(self, slot: int) -> npt.NDArray[np.uint8] | None:
-        """A copy of the slot's memory; None when the library could not."""
+    def save(self, slot: int) -> npt.NDArray[np.uint8]:
+        """A copy of the slot's memory. Raises BackendFailed."""
         size = int(llama_cpp.llama_state_seq_get_size(self._pointer, slot))
-        state = self._save_into(np.empty(size, np.uint8), slot)
-        return state if len(state) else None
+        return self._save_into(np.empty(size, np.uint8), slot)
 
     def _save_into(self, room: npt.NDArray[np.uint8], slot: int) -> npt.NDArray[np.uint8]:
         written = llama_cpp.llama_state_seq_get_data(
             self._pointer, _bytes_at(room), len(room), slot
         )
+        if not written:
+            raise BackendFailed(f"llama.cpp could not save slot {slot}.")
         return room[: int(written)]
 
-    def restore(self, slot: int, state: npt.NDArray[np.uint8], length: int) -> bool:
-        """Write a saved copy of `length` tokens into the slot; false when there was no room."""
-        last = llama_cpp.llama_memory_seq_pos_max
-        return self._write(slot, state) and int(last(self._memory, slot)) == length - 1
+    def restore(self, slot: int, state: npt.NDArray[np.uint8], length: int) -> None:
+        """Write a saved copy of `length` tokens into the slot. Raises BackendFailed."""
+        self._write(slot, state)
+        last = int(llama_cpp.llama_memory_seq_pos_max(self._memory, slot))
+        assert last == length - 1, f"{last + 1} tokens of {length} were restored"
 
-    def _write(self, slot: int, state: npt.NDArray[np.uint8]) -> bool:
+    def _write(self, slot: int, state: npt.NDArray[np.uint8]) -> None:
         written = llama_cpp.llama_state_seq_set_data(
             self._pointer, _bytes_at(state), len(state), slot
         )
-        return int(written) > 0
+        if not written:
+            raise BackendFailed(f"Memory has no room for the tokens copied to slot {slot}.")
 
     def close(self) -> None:
         """Free the memory; idempotent."""

@@ -21,27 +21,21 @@ _GUARD: tuple[str, Any] = ("guard", ctypes.c_uint8 * 64)
 """Room after a structure: where the library's structure is larger, it overwrites only this."""
 
 
+def _each(kind: Any, *names: str) -> _StructFields:
+    """Fields of one type, one after the other."""
+    return [(name, kind) for name in names]
+
+
 class ModelParams(ctypes.Structure):
     """How a model is loaded."""
 
     _fields_: ClassVar[_StructFields] = [
-        ("devices", c_void_p),
-        ("tensor_buft_overrides", c_void_p),
-        ("n_gpu_layers", c_int32),
-        ("split_mode", c_int32),
-        ("load_mode", c_int32),
-        ("lazy_mode", c_int32),
-        ("main_gpu", c_int32),
-        ("tensor_split", c_void_p),
-        ("progress_callback", c_void_p),
-        ("progress_callback_user_data", c_void_p),
-        ("kv_overrides", c_void_p),
-        ("vocab_only", c_bool),
-        ("check_tensors", c_bool),
-        ("use_extra_bufts", c_bool),
-        ("no_host", c_bool),
-        ("no_alloc", c_bool),
-        ("load_mtp", c_bool),
+        *_each(c_void_p, "devices", "tensor_buft_overrides"),
+        *_each(c_int32, "n_gpu_layers", "split_mode", "load_mode", "lazy_mode", "main_gpu"),
+        *_each(c_void_p, "tensor_split", "progress_callback", "progress_callback_user_data"),
+        *_each(c_void_p, "kv_overrides"),
+        *_each(c_bool, "vocab_only", "check_tensors", "use_extra_bufts", "no_host", "no_alloc"),
+        *_each(c_bool, "load_mtp"),
         _GUARD,
     ]
 
@@ -50,26 +44,22 @@ class ContextParams(ctypes.Structure):
     """How large a context is, and how it computes."""
 
     _fields_: ClassVar[_StructFields] = [
-        *((name, c_uint32) for name in ("n_ctx", "n_batch", "n_ubatch", "n_seq_max", "n_rs_seq")),
-        *((name, c_uint32) for name in ("n_outputs_max", "n_outputs_max_per_seq")),
-        *((name, c_int32) for name in ("n_threads", "n_threads_batch", "ctx_type")),
-        *((name, c_int32) for name in ("rope_scaling_type", "pooling_type", "attention_type")),
-        ("flash_attn_type", c_int32),
-        *((name, c_float) for name in ("rope_freq_base", "rope_freq_scale", "yarn_ext_factor")),
-        *((name, c_float) for name in ("yarn_attn_factor", "yarn_beta_fast", "yarn_beta_slow")),
-        ("yarn_orig_ctx", c_uint32),
-        ("defrag_thold", c_float),
-        ("cb_eval", c_void_p),
-        ("cb_eval_user_data", c_void_p),
-        ("type_k", c_int32),
-        ("type_v", c_int32),
-        ("abort_callback", c_void_p),
-        ("abort_callback_data", c_void_p),
-        *((name, c_bool) for name in ("embeddings", "offload_kqv", "no_perf", "op_offload")),
-        *((name, c_bool) for name in ("swa_full", "kv_unified")),
-        ("samplers", c_void_p),
-        ("n_samplers", c_size_t),
-        ("ctx_other", c_void_p),
+        *_each(c_uint32, "n_ctx", "n_batch", "n_ubatch", "n_seq_max", "n_rs_seq"),
+        *_each(c_uint32, "n_outputs_max", "n_outputs_max_per_seq"),
+        *_each(c_int32, "n_threads", "n_threads_batch", "ctx_type", "rope_scaling_type"),
+        *_each(c_int32, "pooling_type", "attention_type", "flash_attn_type"),
+        *_each(c_float, "rope_freq_base", "rope_freq_scale", "yarn_ext_factor", "yarn_attn_factor"),
+        *_each(c_float, "yarn_beta_fast", "yarn_beta_slow"),
+        *_each(c_uint32, "yarn_orig_ctx"),
+        *_each(c_float, "defrag_thold"),
+        *_each(c_void_p, "cb_eval", "cb_eval_user_data"),
+        *_each(c_int32, "type_k", "type_v"),
+        *_each(c_void_p, "abort_callback", "abort_callback_data"),
+        *_each(c_bool, "embeddings", "offload_kqv", "no_perf", "op_offload", "swa_full"),
+        *_each(c_bool, "kv_unified"),
+        *_each(c_void_p, "samplers"),
+        *_each(c_size_t, "n_samplers"),
+        *_each(c_void_p, "ctx_other"),
         _GUARD,
     ]
 
@@ -78,12 +68,11 @@ class QuantizeParams(ctypes.Structure):
     """How a model is written again."""
 
     _fields_: ClassVar[_StructFields] = [
-        *((name, c_int32) for name in ("nthread", "ftype", "output_tensor_type")),
-        ("token_embedding_type", c_int32),
-        *((name, c_bool) for name in ("allow_requantize", "quantize_output_tensor", "only_copy")),
-        *((name, c_bool) for name in ("pure", "keep_split", "dry_run")),
-        *((name, c_void_p) for name in ("imatrix", "kv_overrides", "tt_overrides", "prune_layers")),
-        ("max_buf_size", c_size_t),
+        *_each(c_int32, "nthread", "ftype", "output_tensor_type", "token_embedding_type"),
+        *_each(c_bool, "allow_requantize", "quantize_output_tensor", "only_copy", "pure"),
+        *_each(c_bool, "keep_split", "dry_run"),
+        *_each(c_void_p, "imatrix", "kv_overrides", "tt_overrides", "prune_layers"),
+        *_each(c_size_t, "max_buf_size"),
         _GUARD,
     ]
 
@@ -117,7 +106,6 @@ _OF_MODEL: Mapping[str, Any] = {
 FUNCTIONS: Mapping[str, _Prototype] = {
     "llama_backend_init": (None, ()),
     "llama_log_set": (None, (LogCallback, c_void_p)),
-    "llama_max_parallel_sequences": (c_size_t, ()),
     "llama_supports_gpu_offload": (c_bool, ()),
     "llama_model_default_params": (ModelParams, ()),
     "llama_context_default_params": (ContextParams, ()),

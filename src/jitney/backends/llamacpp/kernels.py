@@ -1,6 +1,6 @@
 """Tries in a child whether llama.cpp's fastest kernels run a model here, and remembers it.
 
-The child loads the model and computes one prompt. An illegal instruction means that a compiler made
+The child loads the model and computes one answer. An illegal instruction means that a compiler made
 wrong kernels: then the model is tried without them. Any other failure of the child is an error
 about the model. Called at start-up, from any thread.
 """
@@ -23,27 +23,24 @@ SLOW_NOTICE = (
 _NAME = "extra_kernels"
 
 
-def are_usable(model: Path, cache: Path, distributions: tuple[str, ...]) -> bool:
+def are_usable(model: Path, gpu_layers: int, cache: Path, distributions: tuple[str, ...]) -> bool:
     """Whether the model runs with the fastest kernels; false where it only runs without them.
 
     Raises ModelError where it does not run at all.
     """
-    try:
-        stamp = Stamp.of(model)
-    except OSError as error:
-        raise ModelError(f"{model} cannot be read: {error.strerror}.") from None
     found = TrialResult()
     for is_extra in (True, False):
         trial = Trial(
             cache=cache,
             names=(_NAME,),
-            facts=[str(model.resolve()), asdict(stamp), library.stamps(), is_extra],
+            facts=[str(model.resolve()), asdict(Stamp.of(model)), gpu_layers, is_extra],
             distributions=distributions,
             keeps=lambda results: results[_NAME].status in (0, -signal.SIGILL),
             model=model,
         )
-        values = {"model": str(model), "threads": 2, _NAME: is_extra, "max_num_batched_tokens": 64}
-        found = trial.results({_NAME: payload_of("llamacpp", values)})[_NAME]
+        values = {"model": str(model), "gpu_layers": gpu_layers, _NAME: is_extra}
+        payload = payload_of("llamacpp", {**values, "threads": 2, "max_num_batched_tokens": 64})
+        found = trial.results({_NAME: payload})[_NAME]
         if found.status != -signal.SIGILL:
             break
     if found.failure is not None:

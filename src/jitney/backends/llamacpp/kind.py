@@ -7,7 +7,7 @@ import functools
 import logging
 import signal
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any  # Any: plain values for the backend's settings
 
@@ -15,7 +15,6 @@ from jitney.backends.kind import SAME_TEXTS, Kind, Library, Values, threads_of, 
 from jitney.backends.llamacpp import attention, kernels, library, prebuilt
 from jitney.backends.llamacpp.memory_layout import SLOTS_MAX, own_cells, size_llamacpp
 from jitney.backends.machine.free_memory import available_bytes
-from jitney.backends.process.worker_process import Fallback
 from jitney.backends.trials.trial import START_S_MAX, try_backend
 from jitney.backends.trials.trial_process import ask
 from jitney.config import Settings
@@ -32,18 +31,15 @@ Q8_KIND = "Q8_0"
 Q8_FILE = "model.gguf"
 Q8_BYTES_PER_WEIGHT = 34 / 32
 
-KERNELS = {"auto": ("off", "on"), "on": ("on",), "off": ("off",)}
-ATTENTION_PARAMETERS_MIN = 20_000_000
-"""A model with fewer weights gets no trial of its attention."""
-
 
 def installed() -> Library | None:
     """The installed package with the library."""
     found = library.find()
     if found is None:
         return None
-    version = version_of(found.distribution)
-    return Library((found.distribution,), version and f"{version} ({found.distribution})")
+    distribution = library.PACKAGES[found.module]
+    version = version_of(distribution)
+    return Library((distribution,), version and f"{version} ({distribution})")
 
 
 def check(settings: Settings) -> None:
@@ -99,40 +95,27 @@ def values(settings: Settings, source: Path | None) -> Values:
     model = ready(source, settings)
     header = read_header(model)
     sizes = size_llamacpp(settings, header, available_bytes())
+    is_pool = sizes.slot_tokens_max == 0
+    if is_pool:
+        reason = _reason_of_pool(settings, own_cells(settings, header).kv_tokens)
+        KIND.report_differences(settings.batch_invariant, reason)
+    # In one pool the fused kernel skips other sequences' cells.
+    fused = ("on", "auto") if is_pool else ("on",)
     found: Values = {
         "model": str(model),
-        "kv_tokens": sizes.kv_tokens,
-        "slots": sizes.slots,
-        "slot_tokens_max": sizes.slot_tokens_max,
+        **asdict(sizes),
         "max_num_batched_tokens": settings.max_num_batched_tokens,
         "threads": threads_of(settings),
         "gpu_layers": settings.gpu_layers,
-        "flash_attention": settings.flash_attention == "on",
-        # After an illegal instruction the process starts again without them.
-        "extra_kernels": True,
+        "flash_attention": settings.flash_attention in fused,
+        "extra_kernels": _runs_extra_kernels(model, settings),
     }
-    if sizes.slot_tokens_max == 0:
-        # In one pool the fused kernel skips other sequences' cells.
-        found["flash_attention"] = settings.flash_attention != "off"
-        reason = _reason_of_pool(settings, own_cells(settings, header).kv_tokens)
-        KIND.report_differences(settings.batch_invariant, reason)
+    if is_pool:
         return found
-    found |= _choose_attention(found, settings)
+    found |= attention.choose(found, settings, header, KIND.distributions())
     if not found["batch_invariant"]:
         KIND.report_differences(settings.batch_invariant)
     return found
-
-
-def safe_values(values: Values, settings: Settings) -> Values:
-    """Try the model in a child first: an illegal instruction would end this process."""
-    distributions = KIND.distributions()
-    if not distributions:
-        return values  # loading reports what is missing
-    model = Path(str(values["model"]))
-    is_usable = kernels.are_usable(model, settings.cache_dir, distributions)
-    if not is_usable:
-        _log.warning("%s", kernels.SLOW_NOTICE)
-    return values | {"extra_kernels": is_usable}
 
 
 def trial_values(model: Path, folder: Path, numbers: Mapping[str, Any]) -> Values:
@@ -166,6 +149,18 @@ def _finds_gpu() -> bool:
     return bool(ask(BINDINGS, {}, START_S_MAX).found.get("finds_gpu"))
 
 
+def _runs_extra_kernels(model: Path, settings: Settings) -> bool:
+    """Whether the model runs with the fastest kernels: a child tries it first."""
+    distributions = KIND.distributions()
+    if not distributions or (settings.gpu_layers and not _finds_gpu()):
+        return True  # loading says what is missing
+    layers, cache = settings.gpu_layers, settings.cache_dir
+    is_usable = kernels.are_usable(model, layers, cache, distributions)
+    if not is_usable:
+        _log.warning("%s", kernels.SLOW_NOTICE)
+    return is_usable
+
+
 def _reason_of_pool(settings: Settings, tokens: int) -> str:
     """Why one pool does not promise equal texts, and how much memory would."""
     if settings.gpu_layers != 0:
@@ -174,25 +169,6 @@ def _reason_of_pool(settings: Settings, tokens: int) -> str:
         f"each sequence needs its own memory for that: kv_tokens of {tokens} (or a memory_limit "
         "that holds them); fewer sequences (max_num_seqs) or a smaller max_model_len need less"
     )
-
-
-def _choose_attention(values: Values, settings: Settings) -> Values:
-    """The kernel and the shape of its passes; tried once for this model, and remembered."""
-    is_alike = settings.batch_invariant != "off"
-    header = read_header(Path(str(values["model"])))
-    if header.parameter_count < ATTENTION_PARAMETERS_MIN:
-        is_fused = settings.flash_attention == "on"
-        shape = attention.SHAPE_UNTRIED if is_alike and not is_fused else None
-        return attention.attention_values(is_fused, shape)
-    names = KERNELS[settings.flash_attention]
-    if len(names) == 1 and not is_alike:
-        return attention.attention_values(names[0] == "on", None)
-    facts = [
-        [header.architecture, header.parameter_count, header.kv_bytes_per_token],
-        [sorted(header.weight_types), values["threads"]],
-    ]
-    shapes = {name: attention.SHAPES[name] if is_alike else () for name in names}
-    return attention.choose(values, shapes, facts, KIND.distributions(), settings.cache_dir)
 
 
 KIND = Kind(
@@ -214,21 +190,12 @@ KIND = Kind(
         "gpu_layers": "only llama.cpp puts layers on a GPU",
         "flash_attention": "only llama.cpp has the choice",
     },
-    refused_settings=("dtype", "kv_cache_dtype"),
     check=check,
     failure=failure,
     refusal=refusal,
     ready=ready,
     conversions=(Q8_KIND,),
     values=values,
-    safe_values=safe_values,
-    fallback=Fallback(
-        setting="extra_kernels",
-        reason="this build of llama.cpp uses processor instructions that its compiler got wrong "
-        "here",
-        goes_on="it goes on with plain kernels, which are slower,",
-        advice="`jitney backends --add llamacpp` adds the prebuilt one",
-    ),
     trial_values=trial_values,
     speed_facts=speed_facts,
 )

@@ -5,7 +5,6 @@
 nothing; `native` loads once per process. Any thread.
 """
 
-import contextlib
 import functools
 import importlib
 import importlib.util
@@ -27,11 +26,6 @@ class LlamaPackage:
     module: str
     folder: Path
 
-    @property
-    def distribution(self) -> str:
-        """Its name in pip."""
-        return PACKAGES[self.module]
-
 
 def find() -> LlamaPackage | None:
     """The package to use; None when there is none. Loads nothing."""
@@ -42,27 +36,12 @@ def find() -> LlamaPackage | None:
     return None
 
 
-def stamps() -> list[list[str | int]]:
-    """Name, size and change time of each file of the library; none where there are none.
-
-    pip's records do not show a file that was compiled again in its place.
-    """
-    found = find()
-    if found is None or not found.folder.is_dir():
-        return []
-    files: list[list[str | int]] = []
-    for path in sorted(found.folder.iterdir()):
-        # A file may be a broken link, or be replaced by another process at this moment.
-        with contextlib.suppress(OSError):
-            status = path.stat()
-            files.append([path.name, status.st_size, status.st_mtime_ns])
-    return files
-
-
 def gpus() -> list[str]:
     """What the library was built for besides the processor, by the names of its files."""
-    names = [str(name) for name, *_ in stamps()]
-    return [gpu for gpu in GPUS if any(name.startswith(f"libggml-{gpu}.") for name in names)]
+    found = find()
+    if found is None:
+        return []
+    return [gpu for gpu in GPUS if any(found.folder.glob(f"libggml-{gpu}.*"))]
 
 
 @functools.cache

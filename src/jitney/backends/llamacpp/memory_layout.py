@@ -6,14 +6,7 @@ four times faster, and memory is slots times the longest sequence
 (docs/decisions/0008-cells-of-their-own.md). So slots get their own cells where they fit.
 """
 
-from jitney.backends.shared.sizing import (
-    MODEL_LEN_DEFAULT,
-    SHARE,
-    Sizes,
-    TokenMemory,
-    kv_tokens_of,
-    pool_slots,
-)
+from jitney.backends.shared import sizing
 from jitney.config import Settings
 from jitney.models.gguf import GgufHeader
 
@@ -31,39 +24,41 @@ UNIT = 256
 """llama.cpp takes memory in multiples of this many tokens."""
 
 
-def size_llamacpp(settings: Settings, header: GgufHeader, free_bytes: int | None) -> Sizes:
+def size_llamacpp(settings: Settings, header: GgufHeader, free_bytes: int | None) -> sizing.Sizes:
     """The sizes for these settings; `free_bytes` is None where the system does not say."""
-    pool_slots_count = min(pool_slots(settings.max_num_seqs), SLOTS_MAX)
+    pool_slots_count = min(sizing.pool_slots(settings.max_num_seqs), SLOTS_MAX)
     token_bytes = header.kv_bytes_per_token
     is_on_gpu = settings.gpu_layers != 0
-    memory = TokenMemory(
+    memory = sizing.TokenMemory(
         token_bytes=token_bytes, unit=UNIT, free_bytes=None if is_on_gpu else free_bytes
     )
     budget = memory.budget(settings)
     own = own_cells(settings, header, budget)
     if budget is not None:
         if is_on_gpu or own.kv_tokens > budget:
-            return Sizes(budget, pool_slots_count)
-        return Sizes(budget, own.slots, own.slot_tokens_max)
-    kv_tokens = kv_tokens_of(settings)
+            return sizing.Sizes(budget, pool_slots_count)
+        return sizing.Sizes(budget, own.slots, own.slot_tokens_max)
+    kv_tokens = sizing.kv_tokens_of(settings)
     if memory.free_bytes is None or token_bytes == 0:
-        return Sizes(kv_tokens, pool_slots_count)
+        return sizing.Sizes(kv_tokens, pool_slots_count)
     spare = max(memory.free_bytes - header.file_bytes, 0)
-    if own.kv_tokens * token_bytes <= spare * SHARE:
+    if own.kv_tokens * token_bytes <= spare * sizing.SHARE:
         return own
     # Where almost nothing fits, the backend raises an error that says what is missing.
     fits = max(int(spare * POOL_SHARE) // token_bytes // UNIT, 1) * UNIT
-    return Sizes(kv_tokens if settings.max_model_len else min(kv_tokens, fits), pool_slots_count)
+    return sizing.Sizes(
+        kv_tokens if settings.max_model_len else min(kv_tokens, fits), pool_slots_count
+    )
 
 
-def own_cells(settings: Settings, header: GgufHeader, budget: int | None = None) -> Sizes:
+def own_cells(settings: Settings, header: GgufHeader, budget: int | None = None) -> sizing.Sizes:
     """The sizes with which each slot has cells of its own.
 
     Where each sequence has an even part of the `budget`, there are as many extra slots as fit it.
     """
     count = settings.max_num_seqs
     length = settings.max_model_len or min(
-        header.context_length or MODEL_LEN_DEFAULT, MODEL_LEN_DEFAULT
+        header.context_length or sizing.MODEL_LEN_DEFAULT, sizing.MODEL_LEN_DEFAULT
     )
     # In whole groups of rows, because some kernels need them.
     slots = min(_whole(count + max(OWN_SPARE_MIN, count // 2), GROUP), SLOTS_MAX)
@@ -71,9 +66,9 @@ def own_cells(settings: Settings, header: GgufHeader, budget: int | None = None)
         part = _whole(min(length, budget // count), UNIT)
         fitting = budget // max(part, 1) // GROUP * GROUP
         if fitting >= count:
-            return Sizes(min(slots, fitting) * part, min(slots, fitting), part)
+            return sizing.Sizes(min(slots, fitting) * part, min(slots, fitting), part)
     length = _whole(length, UNIT)
-    return Sizes(slots * length, slots, length)
+    return sizing.Sizes(slots * length, slots, length)
 
 
 def _whole(amount: int, unit: int) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from jitney.backends.llamacpp.attention import PassShape
 from jitney.backends.shared.slots import EntryRows, rows_missing
 
 FILLER = 0
@@ -19,22 +20,6 @@ FILLER = 0
 GAP_MAX = 2
 """The library computes neighbouring slots in one pass and starts another one at each gap. A gap of
 up to this many slots is filled: a row costs about a third of a pass."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassShape:
-    """The rows of a pass. In some shapes llama.cpp computes all tokens alike."""
-
-    rows_group: int = 1
-    """The number of rows of a pass is a multiple of this. So is the number of wanted rows."""
-    span_rows_min: int = 1
-    """A piece of a prompt has at least this many rows."""
-    span_rows_max: int = 512
-    """A piece has at most this many rows: larger ones are no faster and need more work space."""
-    lone_tokens_max: int = 0
-    """A longer sequence is only computed together with a neighbouring slot; 0 means no limit."""
-    decodes_differ: bool = False
-    """Whether a single token is rounded in another way than one in a piece of a prompt."""
 
 
 @dataclass(slots=True)

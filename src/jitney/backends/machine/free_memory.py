@@ -1,11 +1,9 @@
 """Checks whether a model and its memory fit this machine, before the library takes memory.
 
 Called while a backend is built. Linux has a file with the free memory, and macOS a program. Without
-both, all memory counts as free. Where even its size is unknown, nothing is refused. The estimate is
-low: a model that is refused here could not have run.
+both, nothing is refused. The estimate is low: a model that is refused here could not have run.
 """
 
-import os
 import re
 from pathlib import Path
 
@@ -18,9 +16,9 @@ _PAGE_SIZE = re.compile(r"page size of (\d+) bytes")
 _PAGES = re.compile(r"^Pages (free|inactive|speculative): +(\d+)\.?$", re.MULTILINE)
 
 
-def check_weights(model: Path, weights_bytes: int, meminfo: Path = MEMINFO) -> None:
+def check_weights(model: Path, weights_bytes: int) -> None:
     """Raise NoRoom for a model whose weights alone are larger than the free memory."""
-    available = available_bytes(meminfo)
+    available = available_bytes()
     if available is not None and weights_bytes > available:
         raise NoRoom(
             f"{model} has {_gib(weights_bytes)} of weights and {_gib(available)} of memory is "
@@ -28,11 +26,9 @@ def check_weights(model: Path, weights_bytes: int, meminfo: Path = MEMINFO) -> N
         )
 
 
-def check_memory(
-    kv_tokens: int, token_bytes: int, work_bytes: int, meminfo: Path = MEMINFO
-) -> None:
+def check_memory(kv_tokens: int, token_bytes: int, work_bytes: int) -> None:
     """Raise NoRoom where keys and values for `kv_tokens`, with the work space, do not fit."""
-    available = available_bytes(meminfo)
+    available = available_bytes()
     needed = kv_tokens * token_bytes + work_bytes
     if available is None or needed <= available:
         return
@@ -48,34 +44,16 @@ def check_memory(
     )
 
 
-def available_bytes(meminfo: Path = MEMINFO) -> int | None:
+def available_bytes() -> int | None:
     """The memory that can be taken without swapping; None where the system does not say."""
-    found = _free_in(meminfo)
-    if found is None:
-        found = _free_by_program()
-    return _whole_memory() if found is None else found
-
-
-def _free_in(meminfo: Path) -> int | None:
-    found = _AVAILABLE.search(text_of(meminfo))
-    return int(found[1]) * 1024 if found else None
-
-
-def _free_by_program() -> int | None:
+    written = _AVAILABLE.search(text_of(MEMINFO))
+    if written is not None:
+        return int(written[1]) * 1024
     output = output_of("vm_stat")
     size, counts = _PAGE_SIZE.search(output), _PAGES.findall(output)
     if size is None or not counts:
         return None
     return int(size[1]) * sum(int(count) for _, count in counts)
-
-
-def _whole_memory() -> int | None:
-    names = ("SC_PHYS_PAGES", "SC_PAGE_SIZE")
-    if not all(name in os.sysconf_names for name in names):
-        return None
-    count, size_bytes = (os.sysconf(name) for name in names)
-    # The system returns -1 for a number that it does not know.
-    return count * size_bytes if count > 0 and size_bytes > 0 else None
 
 
 def _gib(count: int) -> str:

@@ -8,7 +8,6 @@ which cores are busy, the number never changes.
 """
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 from time import perf_counter
@@ -31,7 +30,7 @@ MARGIN = 0.2
 _BUSY_COLUMNS = (1, 2, 3, 6, 7)
 """User, nice, system, interrupts. On most systems niceness only counts within a session."""
 
-SecondsSource = Callable[[], float]
+wait_s = Event().wait
 
 
 def own_s() -> float:
@@ -57,33 +56,20 @@ def parent_s() -> float:
 class Neighbours:
     """Measures how many cores other processes use, between two calls of `threads`."""
 
-    def __init__(
-        self,
-        threads_max: int,
-        *,
-        stat: Path = STAT,
-        clock: SecondsSource = perf_counter,
-        own: SecondsSource = own_s,
-        parent: SecondsSource = parent_s,
-        wait: Callable[[float], object] | None = None,
-    ) -> None:
+    def __init__(self, threads_max: int, *, stat: Path = STAT) -> None:
         self._threads_max = threads_max
         self._stat = stat
-        self._clock = clock
-        self._own = own
-        self._parent = parent
-        self._wait = wait or Event().wait
         self._cores = allowed_cores()
         self._allowed = frozenset(f"cpu{number}" for number in allowed_numbers())
         self._threads = threads_max
         self._last: tuple[float, float] | None = None
         self._needed_s = 0.0
-        self._own_before = own()
+        self._own_before = own_s()
         self.threads()
 
     def threads(self) -> int:
         """As many threads as there are free cores, and at least one."""
-        now = self._clock()
+        now = perf_counter()
         if self._threads_max == 1 or (self._last is not None and now - self._last[0] < SAMPLE_S):
             return self._threads
         others = self._others_s()
@@ -94,13 +80,13 @@ class Neighbours:
             if fitting < self._threads and now - self._last[0] > STALE_S:
                 # A short look costs less than a prompt on too few threads, or on too many.
                 self._last = (now, others)
-                self._wait(LOOK_S)
-                now, others = self._clock(), self._others_s() or others
+                wait_s(LOOK_S)
+                now, others = perf_counter(), self._others_s() or others
                 fitting = self._fitting(self._free_cores(now, others))
             self._threads = max(1, self._threads // 2) if self._is_short() else fitting
         self._last = (now, others)
         self._needed_s = 0.0
-        self._own_before = self._own()
+        self._own_before = own_s()
         return self._threads
 
     def computed(self, seconds: float) -> None:
@@ -114,7 +100,7 @@ class Neighbours:
 
     def _is_short(self) -> bool:
         """Whether the threads got much less time than they needed since the last measurement."""
-        got = self._own() - self._own_before
+        got = own_s() - self._own_before
         return self._needed_s >= SAMPLE_S / 2 and got < SHARED * self._needed_s
 
     def _fitting(self, cores: float) -> int:
@@ -136,7 +122,7 @@ class Neighbours:
             )
         except (OSError, ValueError, IndexError):
             return None
-        return ticks / os.sysconf("SC_CLK_TCK") - self._own() - self._parent()
+        return ticks / os.sysconf("SC_CLK_TCK") - own_s() - parent_s()
 
     def _is_allowed(self, name: str) -> bool:
         # The line for all cores together has no number in its name.

@@ -28,9 +28,9 @@ class Processor:
         return not {"avx512_bf16", "amx_bf16"}.isdisjoint(self.instructions.split())
 
 
-def read_processor(cpuinfo: Path = CPUINFO) -> Processor:
+def read_processor() -> Processor:
     """The processor of this machine, as its first core describes it."""
-    text = text_of(cpuinfo)
+    text = text_of(CPUINFO)
     if not text:
         return _ask_processor()
     found: dict[str, str] = {}

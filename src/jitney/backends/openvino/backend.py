@@ -20,7 +20,6 @@ from jitney.backends.openvino.packing import FILLER, Packing, filled_rows
 from jitney.backends.shared.host_sampler import Rows
 from jitney.backends.shared.model_backend import ModelBackend
 from jitney.backends.shared.paging import BlockPool
-from jitney.backends.shared.sizing import check_sizes
 from jitney.backends.shared.slots import EntryRows, SlotMemory, is_lone
 from jitney.core.backend import Backend, Segment, Traits
 from jitney.errors import ConfigError, ModelError
@@ -29,21 +28,17 @@ from jitney.tokenizers.tokenizer import read_tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenVinoSettings:
+class OpenVinoSettings(GraphShape):
     """Which model, how much memory, and how the library uses the machine."""
 
-    model: Path
+    model: str
     """The folder of the converted model."""
-    vocabulary: Path
+    vocabulary: str
     """The GGUF or the folder with the tokenizer of the model."""
     kv_tokens: int
     slots: int
     max_num_batched_tokens: int
     model_len_max: int
-    threads: int
-    inference_precision: str = "f32"
-    kv_precision: str = "f32"
-    activation_group: int = 0
     rows_min: int = 1
     """A pass has at least this many rows."""
     head_rows_min: int = 1
@@ -54,11 +49,6 @@ class OpenVinoSettings:
     """Whether all tokens are computed alike in passes with these rows."""
 
     def __post_init__(self) -> None:
-        # Settings may have come over a pipe, where a path is text.
-        object.__setattr__(self, "model", Path(self.model))
-        object.__setattr__(self, "vocabulary", Path(self.vocabulary))
-        check_sizes(self, "kv_tokens", "slots", "max_num_batched_tokens", "model_len_max")
-        check_sizes(self, "threads")
         if self.kv_tokens < BLOCK_TOKENS:
             raise ConfigError(
                 f"kv_tokens is {self.kv_tokens}, and OpenVINO takes memory in blocks of "
@@ -78,7 +68,7 @@ class OpenVinoModel:
     wants_slot_order = False
 
     def __init__(self, settings: OpenVinoSettings) -> None:
-        self._tokenizer = read_tokenizer(settings.vocabulary)
+        self._tokenizer = read_tokenizer(Path(settings.vocabulary))
         self.vocabulary = self._tokenizer.vocabulary
         self.max_num_batched_tokens = settings.max_num_batched_tokens
         self.slot_tokens_max = settings.model_len_max
@@ -86,17 +76,8 @@ class OpenVinoModel:
         self._rows_min = settings.rows_min
         self._head_rows_min = settings.head_rows_min
         self._spare_block = blocks
-        model = PagedModel(
-            settings.model,
-            GraphShape(
-                # One more, for the rows that fill up a pass.
-                blocks=blocks + 1,
-                threads=settings.threads,
-                inference_precision=settings.inference_precision,
-                kv_precision=settings.kv_precision,
-                activation_group=settings.activation_group,
-            ),
-        )
+        # One more, for the rows that fill up a pass.
+        model = PagedModel(Path(settings.model), settings, blocks + 1)
         if model.vocabulary_count != len(self.vocabulary.pieces):
             raise ModelError(
                 f"{settings.model} gives logits of {model.vocabulary_count} tokens, and its "

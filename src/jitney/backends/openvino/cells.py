@@ -31,22 +31,20 @@ class PagedCells:
         """Take room for `count` more tokens of a slot. Raises BackendFailed when memory is full."""
         self._carry_out(self._pool.grow(slot, count))
 
-    def copy(self, source: int, target: int, length: int) -> bool:
+    def copy(self, source: int, target: int, length: int) -> None:
         """Copy the first tokens of one slot to another; whole blocks are shared."""
         self._carry_out(self._pool.share(source, target, length))
-        return True
 
-    def truncate(self, slot: int, length: int) -> bool:
+    def truncate(self, slot: int, length: int) -> None:
         """Forget positions from `length` on."""
         self._pool.shrink(slot, length)
-        return True
 
     def save(self, slot: int) -> Bytes:
         """A copy of the slot's blocks, layer after layer."""
         blocks = self._pool.blocks[slot]
         return np.concatenate([cache[blocks].ravel() for cache in self._caches])
 
-    def restore(self, slot: int, state: Bytes, length: int) -> bool:
+    def restore(self, slot: int, state: Bytes, length: int) -> None:
         """Write a saved copy into blocks of the empty slot."""
         self._pool.grow(slot, length)
         blocks = self._pool.blocks[slot]
@@ -56,7 +54,6 @@ class PagedCells:
             cache[blocks] = state[at : at + size].reshape(len(blocks), -1)
             at += size
         assert at == len(state), f"Restored {at} bytes of {len(state)}"
-        return True
 
     def clear(self) -> None:
         """Empty every slot."""

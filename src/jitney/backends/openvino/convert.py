@@ -19,13 +19,7 @@ from jitney.backends.openvino.families import FILES
 from jitney.backends.openvino.requantize import Rewriting
 from jitney.backends.openvino.rotary import read_rotary
 from jitney.backends.openvino.rotary_graph import correct_rotary
-from jitney.backends.trials.trial_process import (
-    EXIT_NO_ROOM,
-    EXIT_REFUSED,
-    NO_END,
-    answer,
-    ask,
-)
+from jitney.backends.trials import trial_process
 from jitney.errors import ModelError, NoRoom
 from jitney.models.gguf import read_header
 
@@ -45,13 +39,13 @@ def write_model(source: Path, folder: Path, *, weights: str = "packed") -> None:
     """
     (folder / _INPUT).symlink_to(source)
     limit_s = START_S_MAX + source.stat().st_size / BYTES_PER_S_MIN
-    found = ask(__spec__.name, {"folder": str(folder), "weights": weights}, limit_s)
+    found = trial_process.ask(__spec__.name, {"folder": str(folder), "weights": weights}, limit_s)
     if found.failure is None:
         return
-    if found.status == EXIT_NO_ROOM:
+    if found.status == trial_process.EXIT_NO_ROOM:
         raise NoRoom(f"{source} was not converted for OpenVINO, because {found.failure}.")
-    may_pass = found.status in (-signal.SIGKILL, NO_END)
-    is_crash = not may_pass and found.status != EXIT_REFUSED
+    may_pass = found.status in (-signal.SIGKILL, trial_process.NO_END)
+    is_crash = not may_pass and found.status != trial_process.EXIT_REFUSED
     damage = ", so the file is probably damaged" if is_crash else ""
     kind = NoRoom if may_pass else ModelError
     raise kind(
@@ -121,4 +115,4 @@ def _unwritten(folder: Path) -> NoRoom:
 
 if __name__ == "__main__":
     # The child ends with its parent, or it would write into the folder of the next conversion.
-    answer(convert)
+    trial_process.answer(convert)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from jitney.backends.machine.processor import CPUINFO, read_processor
+from jitney.backends.machine.processor import read_processor
 from jitney.errors import ConfigError, ModelError
 from jitney.models.folder import read_json
 from jitney.models.gguf import GgufHeader, read_header
@@ -40,12 +40,7 @@ TENSORS: Mapping[str, frozenset[str]] = {
 }
 """The tensors that the conversion uses, by architecture. Each was compared with llama.cpp."""
 ARCHITECTURES = tuple(TENSORS)
-_REASONS: Mapping[str, str] = {
-    **dict.fromkeys(
-        ("gemma", "gemma2", "gemma3", "gemma3n"),
-        "it scales its embeddings and has norms after its layers, which the reader does not build",
-    )
-}
+_GEMMA = "it scales its embeddings and has norms after its layers, which the reader does not build"
 """Why a well-known architecture is not among those."""
 SCALINGS = ("none", "linear", "yarn", "longrope")
 """Ways to stretch a rotary embedding, by llama.cpp's names."""
@@ -104,7 +99,7 @@ def refusal(header: GgufHeader, model_len_max: int | None = None) -> str | None:
         return f"it comes in {header.part_count} parts, and the converter reads single files"
     if family not in ARCHITECTURES:
         known = f"its architecture is {family}, and OpenVINO reads {', '.join(ARCHITECTURES)}"
-        return f"{known}: {_REASONS[family]}" if family in _REASONS else known
+        return f"{known}: {_GEMMA}" if family.startswith("gemma") else known
     unknown = sorted(header.weight_types - WEIGHT_TYPES)
     if unknown:
         return f"it has weights of type {', '.join(unknown)}, which cannot be converted"
@@ -200,14 +195,7 @@ def _facts_of_folder(folder: Path) -> Facts:
     return Facts(length, values)
 
 
-def dtypes(
-    dtype: str,
-    kv_cache_dtype: str,
-    threads: int,
-    cpuinfo: Path = CPUINFO,
-    *,
-    is_half: bool | None = None,
-) -> Dtypes:
+def dtypes(dtype: str, kv_cache_dtype: str, threads: int, *, is_half: bool | None = None) -> Dtypes:
     """The library's names for the settings; measurements decided what `auto` is (decision 0010).
 
     `is_half` says whether `auto` is bfloat16; with None, the processor decides.
@@ -216,7 +204,7 @@ def dtypes(
     sizes = {"f32": 4.0, "bf16": 2.0, "f16": 2.0, "u8": 1.25}
     # On one thread the library crashes (division by zero) on bfloat16 with unpacked weights.
     if is_half is None:
-        is_half = threads > 1 and read_processor(cpuinfo).has_bfloat16
+        is_half = threads > 1 and read_processor().has_bfloat16
     inference = SHORT_NAMES.get(dtype) or ("bf16" if is_half else "f32")
     # Rounding activations doubles the speed of float32, and costs as much quality as in llama.cpp.
     # A user who gives float32 gets no rounding; with other types it has no effect.

@@ -31,29 +31,31 @@ and one more."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphShape:
-    """How the library compiles the model, and how much memory it has."""
+    """How the library compiles the model."""
 
-    blocks: int
     threads: int
-    inference_precision: str
-    kv_precision: str
-    activation_group: int
+    inference_precision: str = "f32"
+    kv_precision: str = "f32"
+    activation_group: int = 0
     """How many activations are rounded to 8 bits together; 0 means no rounding."""
 
 
 class PagedModel:
     """A compiled model and the memory of its keys and values."""
 
-    def __init__(self, folder: Path, shape: GraphShape) -> None:
+    def __init__(self, folder: Path, shape: GraphShape, blocks: int) -> None:
         self._compiled = _compile(_read(folder), shape)
         self._request = self._compiled.create_infer_request()
-        self.caches = _allocate(self._compiled, shape.blocks)
+        self.caches: dict[str, npt.NDArray[np.uint8]] = {}
         """The bytes of each layer's keys or values, with a row per block."""
-        for name, cache in self.caches.items():
-            port = self._compiled.input(name)
-            dimensions = [shape.blocks, *_dimensions(port)]
-            tensor = ov.Tensor(_typed(cache, port), dimensions, port.element_type)
-            self._request.set_tensor(name, tensor)
+        for port in self._compiled.inputs:
+            name, kind = port.any_name, port.element_type
+            if name.startswith(("key_cache.", "value_cache.")):
+                dimensions = [blocks, *(each.get_length() for each in list(port.partial_shape)[1:])]
+                # Numbers of the right width: numpy lacks some of the library's types.
+                cache = np.zeros(dimensions, f"u{kind.size}")
+                self._request.set_tensor(name, ov.Tensor(cache, dimensions, kind))
+                self.caches[name] = cache.reshape(blocks, -1).view(np.uint8)
 
     @property
     def block_bytes(self) -> int:
@@ -134,36 +136,6 @@ def _compile(model: ov.Model, shape: GraphShape) -> ov.CompiledModel:
             "leave dtype out."
         )
     return compiled
-
-
-def _allocate(compiled: ov.CompiledModel, blocks: int) -> dict[str, npt.NDArray[np.uint8]]:
-    caches: dict[str, npt.NDArray[np.uint8]] = {}
-    for port in compiled.inputs:
-        name = port.any_name
-        if name.startswith(("key_cache.", "value_cache.")):
-            size = int(np.prod(_dimensions(port))) * port.element_type.size
-            caches[name] = _zeros(blocks, size)
-    return caches
-
-
-def _zeros(blocks: int, size: int) -> npt.NDArray[np.uint8]:
-    try:
-        return np.zeros((blocks, size), np.uint8)
-    except MemoryError:
-        raise ModelError(
-            f"kv_tokens: there is no memory for {blocks} blocks of keys and values; lower it."
-        ) from None
-
-
-def _dimensions(port: Any) -> list[int]:
-    """The shape of one block."""
-    return [each.get_length() for each in list(port.partial_shape)[1:]]
-
-
-def _typed(cache: npt.NDArray[np.uint8], port: Any) -> npt.NDArray[Any]:
-    """The bytes as numbers of the port's width: numpy lacks some of the library's types."""
-    width = {1: np.uint8, 2: np.uint16, 4: np.uint32}[port.element_type.size]
-    return cache.view(width)
 
 
 def _reason(error: RuntimeError) -> str:

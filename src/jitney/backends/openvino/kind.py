@@ -57,16 +57,16 @@ def installed() -> Library | None:
 
 def chosen_dtypes(settings: Settings) -> DtypeChoice:
     """The types of numbers to compute with, after a trial. `auto` is the best that works."""
-    threads = threads_of(settings)
-    first = dtypes(settings.dtype, settings.kv_cache_dtype, threads)
+    threads, kv_cache_dtype = threads_of(settings), settings.kv_cache_dtype
+    first = dtypes(settings.dtype, kv_cache_dtype, threads)
     if KIND.library() is None:
         return DtypeChoice(first, "it is not installed")
-    found = DtypeChoice(first, _failure(first, threads, settings.cache_dir))
-    if found.failure is not None and settings.dtype == "auto" and first.inference != "f32":
-        plain = dtypes("auto", settings.kv_cache_dtype, threads, is_half=False)
-        second = DtypeChoice(plain, _failure(plain, threads, settings.cache_dir))
-        return second if second.failure is None else found
-    return found
+    failure = _failure(first, threads, settings.cache_dir)
+    if failure is not None and settings.dtype == "auto" and first.inference != "f32":
+        plain = dtypes("auto", kv_cache_dtype, threads, is_half=False)
+        if _failure(plain, threads, settings.cache_dir) is None:
+            return DtypeChoice(plain, None)
+    return DtypeChoice(first, failure)
 
 
 def _failure(chosen: Dtypes, threads: int, cache: Path) -> str | None:
@@ -219,7 +219,6 @@ KIND = Kind(
         "dtype": "only OpenVINO has the choice",
         "kv_cache_dtype": "only OpenVINO has the choice",
     },
-    refused_settings=("gpu_layers", "flash_attention"),
     failure=lambda settings: chosen_dtypes(settings).failure,
     refusal=refusal,
     ready=ready,

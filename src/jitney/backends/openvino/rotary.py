@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from jitney.backends.openvino.families import FACTORS_ANY, FACTORS_SHORT, head_lengths
 from jitney.models.gguf import GgufHeader
-from jitney.models.gguf_fields import Value
 
 Floats = npt.NDArray[np.float32]
 
@@ -44,10 +43,15 @@ def read_rotary(header: GgufHeader, factors: Mapping[str, Floats]) -> Rotary:
     Where a model has factors for short and for long sequences, this takes the short ones:
     `families` allows no longer sequence for such a model.
     """
-    keys = _RotaryKeys(header)
+
+    def number(name: str, default: float) -> float:
+        value = header.metadata.get(f"{header.architecture}.rope.{name}")
+        return float(value) if isinstance(value, int | float) else default
+
     head, rotated = head_lengths(header)
     pairs = np.arange(rotated // 2)
-    plain = keys.number("rope.freq_base", _BASE) ** (-2.0 * pairs / rotated)
+    base = number("freq_base", _BASE)
+    plain = base ** (-2.0 * pairs / rotated)
     kind = header.metadata.get(f"{header.architecture}.rope.scaling.type", "linear")
     chosen = (
         factors.get(FACTORS_SHORT)
@@ -58,11 +62,14 @@ def read_rotary(header: GgufHeader, factors: Mapping[str, Floats]) -> Rotary:
         if chosen.shape != plain.shape:
             raise ValueError(f"it has {chosen.size} rotary factors for {len(plain)} pairs")
         plain = plain / chosen
-    factor = 1.0 if kind == "none" else keys.factor()
+    # How much longer sequences are than the original; old files have another name for it.
+    stretch = number("scaling.factor", number("scale_linear", 0.0)) or 1.0
+    factor = 1.0 if kind == "none" else stretch
     frequencies = plain / factor
-    gain = keys.number("rope.scaling.attn_factor", 1.0)
+    gain = number("scaling.attn_factor", 1.0)
     if kind == "yarn":
-        kept = _kept(pairs, rotated, keys)
+        original = number("scaling.original_context_length", float(header.context_length or 0))
+        kept = _kept(pairs, rotated, base, original)
         frequencies = frequencies * (1.0 - kept) + plain * kept
         gain *= 1.0 + 0.1 * math.log(max(factor, 1.0))
     idle = head // 2 - len(pairs)
@@ -86,36 +93,13 @@ def row_order(header: GgufHeader) -> npt.NDArray[np.int64]:
     return np.concatenate([np.arange(*part) for part in parts])
 
 
-class _RotaryKeys:
-    """The metadata of one model, by names without its architecture."""
-
-    def __init__(self, header: GgufHeader) -> None:
-        self._header = header
-
-    def number(self, name: str, default: float) -> float:
-        value = self._value(name)
-        return float(value) if isinstance(value, int | float) else default
-
-    def factor(self) -> float:
-        """How much longer sequences are than the original; old files have another name for it."""
-        old = self.number("rope.scale_linear", 0.0)
-        return self.number("rope.scaling.factor", old) or 1.0
-
-    def original_length(self) -> float:
-        length = self._header.context_length or 0
-        return self.number("rope.scaling.original_context_length", float(length))
-
-    def _value(self, name: str) -> Value | None:
-        return self._header.metadata.get(f"{self._header.architecture}.{name}")
-
-
-def _kept(pairs: npt.NDArray[np.int64], rotated: int, keys: _RotaryKeys) -> npt.NDArray[np.float64]:
+def _kept(
+    pairs: npt.NDArray[np.int64], rotated: int, base: float, original: float
+) -> npt.NDArray[np.float64]:
     """The share of each pair that Yarn does not stretch: 1 for fast pairs, falling to 0."""
-    base = keys.number("rope.freq_base", _BASE)
 
     def place(turns: float) -> float:
         """The pair, as a fraction, that turns this often over the original length."""
-        original = keys.original_length()
         return rotated * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(base))
 
     low = max(0.0, math.floor(place(_TURNS_FAST)))

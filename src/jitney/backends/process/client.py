@@ -7,18 +7,16 @@ of native code ends the other process. Then calls for batches raise BackendCrash
 process is ended.
 """
 
-import logging
 import signal
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
 from typing import Literal
 
 from jitney.backends.process import messages
 from jitney.backends.process.batch_time import BatchTimeLimits
-from jitney.backends.process.worker_process import Fallback, MessageT, WorkerProcess
+from jitney.backends.process.worker_process import MessageT, WorkerProcess
 from jitney.backends.shared.fifo_lock import FifoLock
 from jitney.core import limits
 from jitney.core.backend import Segment
@@ -26,6 +24,7 @@ from jitney.core.batch import Batch, Outcome
 from jitney.core.params import Constraint
 from jitney.errors import BackendCrashed, BackendFailed, EngineError, InputCrashed, SetupError
 
+START_S_MAX = 300.0
 QUESTION_S_MAX = 60.0
 """The longest wait to tokenise a text or to compile a constraint, and again to get a turn."""
 
@@ -36,36 +35,28 @@ QUESTION_KINDS: tuple[QuestionKind, ...] = ("texts", "constraints")
 CHECK_S_MAX = 10.0
 """An idle process that does not answer for this long is stuck."""
 
-_log = logging.getLogger("jitney.backends")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackendSpec:
-    """Which backend to build in the process, and how long to wait for it."""
-
-    name: str
-    settings: Mapping[str, messages.Plain]
-    start_s_max: float = 300.0
-    batch_s_max: float = limits.BATCH_S_MAX
-    """The limit for any batch, unless batches of its size were measured to take nearly as long."""
-    fallback: Fallback | None = None
-
 
 class ProcessBackend:
     """Implements `Backend` and `QueueingBackend` of `jitney.core.backend`: the other process
     computes while this one does something else."""
 
-    def __init__(self, spec: BackendSpec) -> None:
-        self._spec = spec
+    def __init__(
+        self,
+        name: str,
+        settings: Mapping[str, messages.Plain],
+        batch_s_max: float = limits.BATCH_S_MAX,
+    ) -> None:
+        """`batch_s_max` is the limit for any batch, unless batches of its size were measured to
+        take nearly as long."""
+        self._hello = messages.Hello(name, settings)
+        self._batch_s_max = batch_s_max
         self._is_closed = False
-        self.fallback_reason: str | None = None
-        """Why it runs with its fallback, if it does."""
         # Guards `_worker`, and is held while a new process starts.
         self._lifecycle = threading.Lock()
         # One question at a time on each channel, in the order of calls.
         self._turns: Mapping[QuestionKind, FifoLock] = {each: FifoLock() for each in QUESTION_KINDS}
         self._worker: WorkerProcess | None = None
-        self._time_limits = BatchTimeLimits(spec.batch_s_max)
+        self._time_limits = BatchTimeLimits(batch_s_max)
         # The token counts of batches that were sent and not answered.
         self._unanswered: deque[int] = deque()
         # The process that can answer questions; the condition is for threads that wait for one.
@@ -128,7 +119,7 @@ class ProcessBackend:
                     limit_s = self._time_limits.limit_s(self._unanswered.popleft())
                     with worker.talking(limit_s):
                         worker.batches.receive(limit_s)
-                limit_s = min(limits.RESET_S_MAX, self._spec.batch_s_max)
+                limit_s = min(limits.RESET_S_MAX, self._batch_s_max)
                 worker.ask(worker.batches, messages.Reset(), messages.Done, limit_s)
             except EngineError:
                 self._replace(worker)
@@ -209,7 +200,7 @@ class ProcessBackend:
     def _await_ready(self) -> WorkerProcess:
         """The process that can answer questions. Waits until there is one."""
         with self._readiness:
-            self._readiness.wait_for(self._is_ready_or_closed, self._spec.start_s_max)
+            self._readiness.wait_for(self._is_ready_or_closed, START_S_MAX)
             worker = self._ready_worker
         if self._is_closed:
             raise BackendCrashed("The backend is closed.", is_wanted=True)
@@ -229,7 +220,6 @@ class ProcessBackend:
     def _replace(self, worker: WorkerProcess) -> None:
         """Start a new process in place of one that ended. Called with the lifecycle lock held."""
         worker.end()
-        self._fall_back(worker)
         try:
             self._start()
         except SetupError as error:
@@ -237,28 +227,15 @@ class ProcessBackend:
 
     def _start(self) -> messages.Ready:
         """Start a process and wait until it is ready. Called with the lifecycle lock held."""
-        try:
-            return self._start_once()
-        except BackendCrashed:
-            if self._worker is None or not self._fall_back(self._worker):
-                raise
-            return self._start_once()
-
-    def _start_once(self) -> messages.Ready:
-        fallback, settings = self._spec.fallback, self._spec.settings
-        can_fall_back = fallback is not None and bool(settings.get(fallback.setting, False))
-        worker = WorkerProcess(fallback, can_fall_back=can_fall_back)
-        self._worker = worker
+        worker = self._worker = WorkerProcess()
         self._unanswered.clear()
         self._time_limits.restart()
         # Checked after the lines above: `close` ends the process in `_worker`.
         if self._is_closed:
             worker.close()
             raise worker.crash()
-        hello = messages.Hello(self._spec.name, settings)
         try:
-            limit_s = self._spec.start_s_max
-            ready = worker.ask(worker.batches, hello, messages.Ready, limit_s)
+            ready = worker.ask(worker.batches, self._hello, messages.Ready, START_S_MAX)
         except BaseException:
             worker.end()
             raise
@@ -266,14 +243,3 @@ class ProcessBackend:
             self._ready_worker = worker
             self._readiness.notify_all()
         return ready
-
-    def _fall_back(self, worker: WorkerProcess) -> bool:
-        """After an illegal instruction, turn the setting off that may cause it. Whether it did."""
-        fallback = self._spec.fallback
-        if fallback is None or not worker.can_fall_back or worker.process.signal != signal.SIGILL:
-            return False
-        self.fallback_reason = str(worker.crash())
-        _log.warning("%s", self.fallback_reason)
-        settings = {**self._spec.settings, fallback.setting: False}
-        self._spec = replace(self._spec, settings=settings)
-        return True

@@ -20,7 +20,6 @@ from jitney.backends.kinds import load
 from jitney.backends.process import messages
 from jitney.backends.process.messages import Channel, Failure, Message
 from jitney.core.backend import Backend
-from jitney.core.batch import Batch
 from jitney.errors import BackendFailed
 from jitney.sandbox.die_with_parent import die_with_parent, ignore_stop_signals
 from jitney.sandbox.frames import ChannelClosed, Frames, MalformedFrame
@@ -88,16 +87,20 @@ class BackendServer:
     def serve(self) -> NoReturn:
         """Serve until the channel is closed. Raises ChannelClosed or MalformedFrame."""
         while True:
-            message = self._channel.receive()
-            if isinstance(message, messages.Execute):
-                self._channel.send(self._execute(message.batch()))
-            else:
-                self._channel.send(self._answer(message))
+            self._channel.send(self._answer(self._channel.receive()))
 
     def _answer(self, message: Message) -> Message:
-        """The answer to any message but a batch. An error is an answer, too."""
+        """The answer to a message. An error is an answer, too, but for a bad frame."""
         try:
             match message:
+                case messages.Execute():
+                    batch = message.batch()
+                    if self._has_failed:
+                        raise BackendFailed("A batch before this one failed.")
+                    self._has_failed = True  # unless the batch succeeds
+                    outcome = self._backend.execute(batch)
+                    self._has_failed = False
+                    return messages.Executed(outcome)
                 case messages.Reset():
                     self._has_failed = True  # unless the reset succeeds
                     self._backend.reset()
@@ -108,18 +111,11 @@ class BackendServer:
                 case messages.Prepare(constraint):
                     self._backend.prepare(constraint)
                     return messages.Done()
+        except MalformedFrame:
+            raise
         except BaseException as error:  # A panic of a library in Rust is no Exception.
             return Failure.of(error, "backend")
         raise MalformedFrame("An answer came where a question was expected.")
-
-    def _execute(self, batch: Batch) -> Message:
-        try:
-            if self._has_failed:
-                raise BackendFailed("A batch before this one failed.")
-            return messages.Executed(self._backend.execute(batch))
-        except Exception as error:  # A failed batch must not end the process.
-            self._has_failed = True
-            return Failure.of(error, "backend")
 
 
 if __name__ == "__main__":

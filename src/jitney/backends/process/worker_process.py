@@ -10,7 +10,6 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TypeVar
 
 from jitney.backends.process.messages import Channel, Failure, Message
@@ -27,35 +26,16 @@ _THREADS = {"questions": " in answer_or_exit\n", "batches": " in main\n"}
 MessageT = TypeVar("MessageT", bound=Message)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fallback:
-    """For a library that may contain an illegal instruction, and can run without it."""
-
-    setting: str
-    """The setting that is false in the next process."""
-    reason: str
-    """Why there may be such an instruction, as a clause."""
-    goes_on: str
-    """How the backend goes on, as a clause."""
-    advice: str
-    """What the operator can do, as a clause."""
-
-
 class WorkerProcess:
-    """A process that runs `jitney.backends.process.worker`. Raises BackendCrashed.
+    """A process that runs `jitney.backends.process.worker`. Raises BackendCrashed."""
 
-    If `can_fall_back`, the next process can be started with the `fallback`.
-    """
-
-    def __init__(self, fallback: Fallback | None = None, *, can_fall_back: bool = False) -> None:
+    def __init__(self) -> None:
         try:
             self.process = ChildProcess(
                 _MODULE, str(os.getpid()), channel_count=3, keeps_output=True
             )
         except OSError as error:
             raise BackendCrashed(f"The backend process could not be started ({error}).") from error
-        self.can_fall_back = can_fall_back
-        self._fallback = fallback
         self.batches, self.texts, self.constraints = map(Channel, self.process.channels)
         self._is_closed = False
         self._was_ended = False
@@ -140,7 +120,4 @@ class WorkerProcess:
             )
         if number == signal.SIGKILL:
             why = "; the system does that when memory runs out."
-        elif number == signal.SIGILL and self._fallback is not None:
-            goes_on = f"{self._fallback.goes_on} until " if self.can_fall_back else ""
-            why = f": {self._fallback.reason}; {goes_on}{self._fallback.advice}."
         return BackendCrashed(f"The backend process was killed (signal {number}){why}", number)

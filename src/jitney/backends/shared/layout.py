@@ -7,7 +7,6 @@ fit its slot.
 from dataclasses import dataclass
 from typing import Any  # Any: what does not matter here
 
-from jitney.backends.shared.host_sampler import HostSampler
 from jitney.backends.shared.slots import EntryRows, SlotContents, SlotMemory
 from jitney.core.batch import Batch, Entry
 from jitney.errors import BackendFailed
@@ -18,7 +17,6 @@ class BatchLayout:
     """Lays out the batches of one backend, within its limits."""
 
     memory: SlotMemory[Any]
-    sampler: HostSampler
     max_num_batched_tokens: int
     slot_tokens_max: int
     vocabulary_count: int
@@ -77,7 +75,7 @@ class BatchLayout:
                 f"it holds at most {self.slot_tokens_max}."
             )
         if entry.continues:
-            last = self.sampler.choices[entry.slot].token_last
+            last = contents.token_last
             if tokens or last is None:
                 raise BackendFailed(
                     f"Slot {entry.slot} must continue from its last token, and "
@@ -102,6 +100,7 @@ class BatchLayout:
         sampling = contents.sampling
         if sampling is None or sampling.prompt_logprobs is None:
             return range(0)
-        if entry.start and not self.sampler.has_row_before(entry.slot, entry.start):
+        row = contents.row_last
+        if entry.start and (row is None or row.position != entry.start):
             return range(0)
         return range(entry.start, max(entry.start, min(entry.end, sampling.prompt_count)))

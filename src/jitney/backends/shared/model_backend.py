@@ -15,7 +15,7 @@ from jitney.backends.shared.host_sampler import HostSampler, Rows
 from jitney.backends.shared.layout import BatchLayout
 from jitney.backends.shared.slots import Cells, EntryRows, SavedCells, SlotMemory
 from jitney.core.backend import Segment, Traits, Vocabulary
-from jitney.core.batch import Batch, Outcome, Sample
+from jitney.core.batch import Batch, Open, Outcome, Sample
 from jitney.core.params import Constraint
 from jitney.errors import BackendCrashed
 from jitney.sampling.constraint import ConstraintCompiler
@@ -24,34 +24,19 @@ from jitney.sampling.constraint import ConstraintCompiler
 class ForwardModel(Protocol[SavedCells]):
     """What a new backend has to implement."""
 
-    @property
-    def traits(self) -> Traits:
-        """Numbers that do not change while the model is loaded."""
-        ...
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """The tokens of the model."""
-        ...
+    traits: Traits
+    """Numbers that do not change while the model is loaded."""
+    vocabulary: Vocabulary
+    max_num_batched_tokens: int
+    """Tokens that one batch may have."""
+    slot_tokens_max: int
+    """Tokens that one slot may hold."""
+    wants_slot_order: bool
+    """Whether entries are to be laid out in the order of their slots."""
 
     @property
     def cells(self) -> Cells[SavedCells]:
         """Keys and values of every slot."""
-        ...
-
-    @property
-    def max_num_batched_tokens(self) -> int:
-        """Tokens that one batch may have."""
-        ...
-
-    @property
-    def slot_tokens_max(self) -> int:
-        """Tokens that one slot may hold."""
-        ...
-
-    @property
-    def wants_slot_order(self) -> bool:
-        """Whether entries are to be laid out in the order of their slots."""
         ...
 
     def forward(self, laid_out: Sequence[EntryRows], memory: SlotMemory[SavedCells]) -> Rows:
@@ -86,7 +71,6 @@ class ModelBackend(Generic[SavedCells]):
         self._sampler = HostSampler(self._compiler.compile)
         self._layout = BatchLayout(
             self._memory,
-            self._sampler,
             model.max_num_batched_tokens,
             model.slot_tokens_max,
             len(model.vocabulary.pieces),
@@ -99,7 +83,8 @@ class ModelBackend(Generic[SavedCells]):
         self._compiler.begin_batch()
         for operation in batch.operations:
             self._memory.operate(operation)
-            self._sampler.operate(operation)
+            if isinstance(operation, Open):
+                self._sampler.open(self._memory.contents(operation.slot), operation.sampling)
         laid_out = self._layout.lay_out(batch, by_slot=self._model.wants_slot_order)
         samples = [Sample()] * len(laid_out)
         if laid_out:
@@ -114,7 +99,6 @@ class ModelBackend(Generic[SavedCells]):
         """Empty every slot and every ticket."""
         self.check()
         self._memory.reset()
-        self._sampler.reset()
 
     def check(self) -> None:
         """Raise BackendCrashed if it was closed. In this process it cannot crash."""

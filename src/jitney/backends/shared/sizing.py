@@ -71,7 +71,8 @@ class TokenMemory:
                 "memory_limit cannot be used with this model, whose header does not say how much "
                 "memory a token takes; give kv_tokens."
             )
-        kv_tokens = int(limit / self.token_bytes) // self.unit * self.unit
+        fits = min(int(limit / self.token_bytes), limits.TOKENS_MAX)
+        kv_tokens = fits // self.unit * self.unit
         needed = ceil(max(length, self.unit) / self.unit) * self.unit
         if kv_tokens < needed:
             raise ConfigError(
@@ -100,14 +101,6 @@ def size_paged(settings: Settings, trained_len: int, memory: TokenMemory) -> Siz
         kv_tokens = max(min(kv_tokens, fits), longest)
         memory.check_free(kv_tokens, settings)
     return Sizes(min(kv_tokens, limits.TOKENS_MAX), slots)
-
-
-def check_sizes(settings: object, *names: str) -> None:
-    """Raise ConfigError where one of these settings of a backend is no usable number."""
-    for name in names:
-        value = getattr(settings, name)
-        if not 1 <= value <= limits.TOKENS_MAX:
-            raise ConfigError(f"{name} must be from 1 to {limits.TOKENS_MAX}; it is {value}.")
 
 
 def pool_slots(max_num_seqs: int) -> int:

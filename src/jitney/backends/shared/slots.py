@@ -2,7 +2,7 @@
 
 Called by backends on the thread that runs batches. Each memory operation is checked against the
 tokens before it reaches the cells, so a mistake of the scheduler is a BackendFailed and not a wrong
-answer. Knows nothing of sampling: `HostSampler` gets the same operations.
+answer. `HostSampler` keeps with a slot how its tokens are chosen.
 
 Libraries choose kernels by the shape of a pass, and each kernel rounds in its own way. Some take
 rows in groups and the rest one by one; some compute a single token in another way than a span. So a
@@ -13,41 +13,34 @@ token of a prompt alone (`is_lone`).
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar, assert_never
 
-from jitney.core.batch import (
-    Copy,
-    Discard,
-    Entry,
-    MemoryOperation,
-    Open,
-    Release,
-    Restore,
-    Sampling,
-    Save,
-    Truncate,
-)
+import numpy as np
+import numpy.typing as npt
+
+from jitney.core import batch
 from jitney.errors import BackendFailed
+from jitney.sampling.sampler import SlotSampler
 
 SavedCells = TypeVar("SavedCells")
 """A saved copy of one slot's cells, in the form of the backend."""
 
 
 class Cells(Protocol[SavedCells]):
-    """The memory itself: keys and values of every slot."""
+    """The memory itself: keys and values of every slot. Raises BackendFailed, as without room."""
 
-    def copy(self, source: int, target: int, length: int) -> bool:
-        """Copy the first tokens of one slot to another; false when there was no room."""
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Copy the first tokens of one slot to another, empty one."""
         ...
 
-    def truncate(self, slot: int, length: int) -> bool:
-        """Forget positions from `length` on; false when it cannot be done."""
+    def truncate(self, slot: int, length: int) -> None:
+        """Forget positions from `length` on."""
         ...
 
-    def save(self, slot: int) -> SavedCells | None:
-        """A copy of the slot's memory; None when that is not possible."""
+    def save(self, slot: int) -> SavedCells:
+        """A copy of the slot's memory."""
         ...
 
-    def restore(self, slot: int, saved: SavedCells, length: int) -> bool:
-        """Write a saved copy of `length` tokens into the empty slot; false if there is no room."""
+    def restore(self, slot: int, saved: SavedCells, length: int) -> None:
+        """Write a saved copy of `length` tokens into the empty slot."""
         ...
 
     def clear(self) -> None:
@@ -55,13 +48,28 @@ class Cells(Protocol[SavedCells]):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class LastRow:
+    """Logits kept from one entry to the next: they predict the token at `position`."""
+
+    position: int
+    logits: npt.NDArray[np.float32]
+
+
 @dataclass(slots=True)
 class SlotContents:
-    """What one slot holds, and what it was opened with."""
+    """What one slot holds, and how its tokens are chosen."""
 
     tokens: list[int] = field(default_factory=list)
     """The tokens whose keys and values are in the cells, from position 0 on."""
-    sampling: Sampling | None = None
+    sampling: batch.Sampling | None = None
+    """What it was opened with."""
+    sampler: SlotSampler | None = None
+    fault: batch.Fault | None = None
+    """Why this slot cannot be sampled, such as a constraint that allows no token."""
+    token_last: int | None = None
+    """The token chosen last, while it is the next one after the slot's tokens."""
+    row_last: LastRow | None = None
 
     @property
     def length(self) -> int:
@@ -80,7 +88,7 @@ class EntryRows:
 
     index: int
     """Its place among the entries of the batch."""
-    entry: Entry
+    entry: batch.Entry
     contents: SlotContents
     tokens: tuple[int, ...]
     rows: range
@@ -94,7 +102,7 @@ def rows_missing(rows: int, group: int) -> int:
     return -rows % group
 
 
-def is_lone(entry: Entry, prompt_count: int) -> bool:
+def is_lone(entry: batch.Entry, prompt_count: int) -> bool:
     """Whether an entry is a single token of a prompt, and not its first.
 
     The first token sees only itself, which gives the same result in every kernel.
@@ -108,7 +116,7 @@ class SlotMemory(Generic[SavedCells]):
     def __init__(self, cells: Cells[SavedCells], slots: int) -> None:
         self._cells = cells
         self._slots = [SlotContents() for _ in range(slots)]
-        self._tickets: dict[int, tuple[list[int], SavedCells]] = {}
+        self._tickets: dict[int, tuple[list[int], LastRow | None, SavedCells]] = {}
 
     @property
     def tickets(self) -> frozenset[int]:
@@ -121,23 +129,23 @@ class SlotMemory(Generic[SavedCells]):
         self._slots = [SlotContents() for _ in self._slots]
         self._tickets.clear()
 
-    def operate(self, operation: MemoryOperation) -> None:
+    def operate(self, operation: batch.MemoryOperation) -> None:
         """Carry out one operation of a batch. Raises BackendFailed where it does not fit."""
         match operation:
-            case Open():
+            case batch.Open():
                 self.contents(operation.slot).sampling = operation.sampling
-            case Copy():
+            case batch.Copy():
                 self._copy(operation)
-            case Truncate():
+            case batch.Truncate():
                 self._truncate(operation)
-            case Save():
+            case batch.Save():
                 self._save(operation)
-            case Restore():
+            case batch.Restore():
                 self._restore(operation)
-            case Release():
+            case batch.Release():
                 self._shorten(operation.slot, 0)
                 self._slots[operation.slot] = SlotContents()
-            case Discard():
+            case batch.Discard():
                 self._take_ticket(operation.ticket)
             case _:
                 assert_never(operation)
@@ -148,7 +156,7 @@ class SlotMemory(Generic[SavedCells]):
             raise BackendFailed(f"Slot {slot} does not exist; there are {len(self._slots)}.")
         return self._slots[slot]
 
-    def _copy(self, operation: Copy) -> None:
+    def _copy(self, operation: batch.Copy) -> None:
         source, target = self.contents(operation.source), self.contents(operation.target)
         length = operation.length
         if target.length:
@@ -160,53 +168,46 @@ class SlotMemory(Generic[SavedCells]):
                 f"Copy of {length} tokens from slot {operation.source}, "
                 f"which holds {source.length}."
             )
-        if not self._cells.copy(operation.source, operation.target, length):
-            raise BackendFailed(
-                f"Memory has no room for the {length} tokens copied to slot {operation.target}."
-            )
+        self._cells.copy(operation.source, operation.target, length)
         target.tokens += source.tokens[:length]
+        target.token_last = target.row_last = None
 
-    def _truncate(self, operation: Truncate) -> None:
+    def _truncate(self, operation: batch.Truncate) -> None:
         contents, length = self.contents(operation.slot), operation.length
         if not 0 <= length <= contents.length:
             raise BackendFailed(
                 f"Truncate of slot {operation.slot} to {length} tokens; it holds {contents.length}."
             )
         self._shorten(operation.slot, length)
+        contents.token_last = contents.row_last = None
 
-    def _save(self, operation: Save) -> None:
+    def _save(self, operation: batch.Save) -> None:
         contents = self.contents(operation.slot)
         if operation.ticket in self._tickets:
             raise BackendFailed(f"Save under ticket {operation.ticket}, which is taken.")
         if not contents.length:
             raise BackendFailed(f"Save of slot {operation.slot}, which is empty.")
         saved = self._cells.save(operation.slot)
-        if saved is None:
-            raise BackendFailed(f"Slot {operation.slot} could not be saved.")
-        self._tickets[operation.ticket] = (contents.tokens.copy(), saved)
+        self._tickets[operation.ticket] = (contents.tokens.copy(), contents.row_last, saved)
 
-    def _restore(self, operation: Restore) -> None:
+    def _restore(self, operation: batch.Restore) -> None:
         contents = self.contents(operation.slot)
         if contents.length:
             raise BackendFailed(
                 f"Restore into slot {operation.slot}, which holds {contents.length} tokens."
             )
-        tokens, saved = self._take_ticket(operation.ticket)
-        if not self._cells.restore(operation.slot, saved, len(tokens)):
-            raise BackendFailed(
-                f"Memory has no room for the {len(tokens)} saved tokens of slot {operation.slot}."
-            )
+        tokens, row_last, saved = self._take_ticket(operation.ticket)
+        self._cells.restore(operation.slot, saved, len(tokens))
         contents.tokens += tokens
+        contents.token_last, contents.row_last = None, row_last
 
-    def _take_ticket(self, ticket: int) -> tuple[list[int], SavedCells]:
+    def _take_ticket(self, ticket: int) -> tuple[list[int], LastRow | None, SavedCells]:
         if ticket not in self._tickets:
             raise BackendFailed(f"Nothing is saved under ticket {ticket}.")
         return self._tickets.pop(ticket)
 
     def _shorten(self, slot: int, length: int) -> None:
         contents = self.contents(slot)
-        if length == contents.length:
-            return
-        if not self._cells.truncate(slot, length):
-            raise BackendFailed(f"Slot {slot} could not be cut back to {length} tokens.")
-        del contents.tokens[length:]
+        if length < contents.length:
+            self._cells.truncate(slot, length)
+            del contents.tokens[length:]

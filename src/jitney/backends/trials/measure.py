@@ -46,20 +46,25 @@ class SpeedMeasurement:
             / (count * token_s * PROMPT_TOKENS + COMPLETION_TOKENS * step_s)
         )
 
-    def compute_prompt(self, slot: int = 0) -> float:
-        """Compute a prompt in an empty slot. Returns its seconds. Raises ModelError if it fails."""
+    def compute_answer(self) -> None:
+        """Compute a prompt, and a token after it. Raises ModelError if they are no numbers."""
+        self._prompt_s(0)
+        self._run([self._batches.next_token(0)])
+
+    def _prompt_s(self, slot: int) -> float:
+        """Compute a prompt in an empty slot. Returns its seconds."""
         self._batches.open(slot)
         return self._run([self._batches.prompt(slot, self._prompt)])
 
     def _prefill_s(self) -> float:
         """Seconds of one prompt. Afterwards all sequences have computed theirs."""
-        seconds = [self.compute_prompt()]
+        seconds = [self._prompt_s(0)]
         # A second pass is needed even for one sequence: the first one may be slow.
         self._batches.run([], [Release(0)])
-        seconds.append(self.compute_prompt())
+        seconds.append(self._prompt_s(0))
         for slot in self._sequences[1:]:
             if sum(seconds) < PREFILL_S:
-                seconds.append(self.compute_prompt(slot))
+                seconds.append(self._prompt_s(slot))
             else:
                 self._batches.copy(0, slot, self._prompt - 1)
                 self._run([self._batches.prompt(slot, 1)])

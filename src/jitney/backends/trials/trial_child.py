@@ -1,7 +1,8 @@
 """The child process of a `Trial`: `python -m jitney.backends.trials.trial_child`, payload on stdin.
 
 A payload with `numbers` tries whether the backend works, on a tiny model. Any other names a model
-in its settings, and says what to try with it: shapes of passes, the speed, or one prompt.
+in its settings, and says what to try with it: shapes of passes, the speed, or one
+answer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,7 +54,7 @@ def try_model(
     if sequences:
         speed = SpeedMeasurement(backend, sequences).speed()
     elif shapes is None:
-        SpeedMeasurement(backend, 1).compute_prompt()
+        SpeedMeasurement(backend, 1).compute_answer()
     return {"tokens_per_s": speed, "shape": shape}
 
 

@@ -8,7 +8,6 @@ Tests: tests/unit/backends/trials/test_trial.py and test_numpy_check.py.
 """
 
 import json
-import math
 import os
 import signal
 import subprocess
@@ -16,6 +15,8 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn  # Any: what JSON can say
+
+import msgspec
 
 from jitney.errors import JitneyError, NoRoom
 from jitney.sandbox.die_with_parent import die_with_parent
@@ -47,7 +48,7 @@ class TrialResult:
     def speed(self) -> float:
         """Tokens of completions per second; 0 where there is no such figure."""
         speed = self.found.get("tokens_per_s")
-        return max(speed, 0.0) if isinstance(speed, float) and math.isfinite(speed) else 0.0
+        return max(speed, 0.0) if isinstance(speed, float) else 0.0
 
 
 def ask(module: str, payload: Mapping[str, Any], limit_s: float) -> TrialResult:
@@ -111,7 +112,6 @@ def _last_line(output: bytes) -> str:
 
 def _object(line: str) -> dict[str, Any]:
     try:
-        found = json.loads(line)
-    except ValueError:
+        return msgspec.json.decode(line, type=dict[str, Any])
+    except msgspec.MsgspecError:
         return {}
-    return found if isinstance(found, dict) else {}

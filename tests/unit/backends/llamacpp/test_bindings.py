@@ -14,11 +14,11 @@ if reason := skip_reason("llamacpp"):
 
 from jitney.backends.llamacpp import bindings
 
-SHAPE = bindings.ContextShape(
+SHAPE = bindings.LlamaCppSettings(
+    model="",
     kv_tokens=64,
     slots=1,
     max_num_batched_tokens=64,
-    pass_tokens_max=64,
     threads=1,
     flash_attention=False,
 )

@@ -68,7 +68,7 @@ def test_the_real_library_fits(folder: Path) -> None:
         if name != "llama_backend_init":
             function = getattr(loaded, name)
             assert (function.restype, tuple(function.argtypes)) == (gives, takes)
-    assert loaded.llama_max_parallel_sequences() >= 64
+    assert loaded.llama_model_default_params().use_extra_bufts
 
 
 def test_every_default_that_is_checked_is_one_of_the_structure() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from jitney.backends.kind import Library
-from jitney.backends.llamacpp import kind, library
+from jitney.backends.llamacpp import kernels, kind, library
 from jitney.backends.llamacpp.kind import KIND, failure
 from jitney.config import Settings
 from jitney.config.settings import GPU_LAYERS_ALL
@@ -42,6 +42,7 @@ def test_as_many_layers_as_can_be_are_none_where_no_gpu_is_found(
         stand_in(tmp_path, monkeypatch, llamacpp=child)
     monkeypatch.setattr(library, "gpus", lambda: gpus)
     monkeypatch.setattr(kind, "_finds_gpu", kind._finds_gpu.__wrapped__)
+    monkeypatch.setattr(kernels, "are_usable", lambda *given: True)
     plain, wished = (Settings(model=tiny_model, gpu_layers=n) for n in (layers, GPU_LAYERS_ALL))
     assert KIND.speed_facts(tiny_model, wished) == KIND.speed_facts(tiny_model, plain)
     assert KIND.values(wished, tiny_model) == KIND.values(plain, tiny_model)

@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jitney.backends.llamacpp.passes import FILLER, Pass, PassShape, plan_passes, whole_pass
+from jitney.backends.llamacpp.attention import PassShape
+from jitney.backends.llamacpp.passes import FILLER, Pass, plan_passes, whole_pass
 from jitney.backends.shared.slots import EntryRows, SlotContents
 from jitney.core.batch import Entry, Sampling
 

@@ -69,10 +69,9 @@ def write_archive(path: Path, members: dict[str, bytes]) -> Path:
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An archive that is the expected one on this machine, which has no program on its path."""
     path = write_archive(tmp_path / "prepared.tgz", MEMBERS | UNWANTED)
-    content = path.read_bytes()
-    digest = hashlib.sha256(content).hexdigest()
-    for gpu in ("", "vulkan", "cuda"):
-        known = Prebuilt(PACKAGE, len(content), digest, PACKAGE_VERSION, "0.9.0", gpu)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    for gpu in ("", "vulkan"):
+        known = Prebuilt(PACKAGE, digest, PACKAGE_VERSION, "0.9.0", gpu)
         monkeypatch.setitem(prebuilt.PREBUILT, ("Linux", "testing", gpu), known)
     run_on(monkeypatch, "Linux", "testing", ("glibc", "2.39"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
@@ -126,17 +125,6 @@ def test_the_library_of_a_gpu_is_taken_where_it_was_asked_for(
     assert libraries(wheel)["libggml-vulkan.so"] == LIBRARY
     assert f"-{VERSION}.vulkan-" in wheel.name
     assert "libggml-vulkan.so" not in libraries(make_wheel(tmp_path, find()))
-
-
-def test_a_member_that_is_too_large_is_not_taken(
-    tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Guards memory against an archive that unpacks to more than it should; and against an
-    installation without what is needed."""
-    place(tmp_path / "bin/npm", f'cp "{archive}" .')
-    assert "has no file libggml-cuda.* of" in refusal(tmp_path, "cuda")
-    monkeypatch.setattr(prebuilt, "MEMBER_BYTES_MAX", 99)
-    assert refusal(tmp_path) == "prepared.tgz has no file libllama.* of at most 99 bytes"
 
 
 @pytest.mark.parametrize("change", ["another byte", "a byte more", "a byte less"])
@@ -304,6 +292,5 @@ def test_each_row_is_found_on_its_machine(
     assert len(bytes.fromhex(found.sha256)) == 32
     # The usual one of a Mac has a GPU, and is found by its name too.
     assert find(found.gpu) == found
-    assert found.size > 1_000_000
     with pytest.raises(SetupError, match=f"{system} on {machine} with cuda"):
         find("cuda")

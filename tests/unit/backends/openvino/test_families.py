@@ -218,22 +218,20 @@ FLAGS = "processor : 0\nflags : fpu avx2 {}\n"
 
 
 @pytest.mark.parametrize("flag", ["avx512_bf16", "amx_bf16"])
-def test_auto_is_bfloat16_where_the_processor_has_it(tmp_path: Path, flag: str) -> None:
+def test_auto_is_bfloat16_where_the_processor_has_it(cpuinfo: Path, flag: str) -> None:
     """Guards speed: half the memory is read."""
-    cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text(FLAGS.format(flag))
-    assert families.dtypes("auto", "auto", 2, cpuinfo) == Dtypes("bf16", "bf16", 2.0, 0)
+    assert families.dtypes("auto", "auto", 2) == Dtypes("bf16", "bf16", 2.0, 0)
     # On one thread the library would die while it compiles some models.
-    assert families.dtypes("auto", "auto", 1, cpuinfo).inference == "f32"
+    assert families.dtypes("auto", "auto", 1).inference == "f32"
 
 
 @pytest.mark.parametrize("content", [FLAGS.format("avx512f"), "model : bf16\n", None])
-def test_auto_is_float32_where_the_processor_has_not(tmp_path: Path, content: str | None) -> None:
+def test_auto_is_float32_where_the_processor_has_not(cpuinfo: Path, content: str | None) -> None:
     """Guards machines on which bfloat16 would be emulated, or that do not say."""
-    cpuinfo = tmp_path / "cpuinfo"
     if content is not None:
         cpuinfo.write_text(content)
-    assert families.dtypes("auto", "auto", 2, cpuinfo) == Dtypes(
+    assert families.dtypes("auto", "auto", 2) == Dtypes(
         "f32", "f32", 4.0, families.ACTIVATION_GROUP
     )
 
@@ -250,17 +248,17 @@ def test_auto_is_float32_where_the_processor_has_not(tmp_path: Path, content: st
 )
 def test_what_was_asked_for_is_taken(dtype: str, kv: str, expected: Dtypes) -> None:
     """Guards the names: the library passes over one that it does not know."""
-    assert families.dtypes(dtype, kv, 2, Path("nowhere")) == expected
+    assert families.dtypes(dtype, kv, 2) == expected
 
 
 @pytest.mark.parametrize(("dtype", "kv"), [("bfloat16", "float32"), ("float32", "bfloat16")])
 def test_memory_that_no_kernel_reads_is_refused(dtype: str, kv: str) -> None:
     """Guards against a compilation that fails without saying which setting is wrong."""
     with pytest.raises(ConfigError, match=f"kv_cache_dtype {kv} does not go with dtype {dtype}"):
-        families.dtypes(dtype, kv, 2, Path("nowhere"))
+        families.dtypes(dtype, kv, 2)
 
 
 def test_bfloat16_on_one_thread_is_refused() -> None:
     """Guards the process: the library divides by zero while it compiles some models."""
     with pytest.raises(ConfigError, match="two threads"):
-        families.dtypes("bfloat16", "auto", 1, Path("nowhere"))
+        families.dtypes("bfloat16", "auto", 1)

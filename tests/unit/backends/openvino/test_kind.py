@@ -1,13 +1,10 @@
 """What OpenVINO computes with here: the best kind of numbers that was seen to work."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from jitney.backends.openvino import kind
-from jitney.backends.openvino.families import dtypes
 from jitney.backends.openvino.kind import DtypeChoice, chosen_dtypes
 from jitney.config import Settings
 from tests.children_for_tests import WORKS, Children, install, refuses, stand_in
@@ -17,12 +14,10 @@ UNWELL = "it is unwell"
 
 
 @pytest.fixture(autouse=True)
-def computes_with_bfloat16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def computes_with_bfloat16(cpuinfo: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """OpenVINO is installed, and the processor has bfloat16; the file that says so."""
     install(monkeypatch)
-    cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text("model name : Fast\nflags : avx2 avx512_bf16\n")
-    monkeypatch.setattr(kind, "dtypes", partial(dtypes, cpuinfo=cpuinfo))
     return cpuinfo
 
 

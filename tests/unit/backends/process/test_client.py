@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from jitney.backends.llamacpp.kind import KIND
-from jitney.backends.process.client import BackendSpec, ProcessBackend
+from jitney.backends.process.client import ProcessBackend
 from jitney.backends.process.messages import Encode, Message
 from jitney.backends.process.worker_process import WorkerProcess
 from jitney.core import limits
@@ -24,19 +23,14 @@ from tests.e2e.server.processes import children, is_alive
 from tests.unit.backends.process.asks_for_tests import before_each_ask
 
 WAIT_S = 100.0
+BATCH_S = 30.0
 FIRST = Entry(0, 0, (1,), wants_token=True)
 CONTINUED = Entry(0, 3, (), wants_token=True, continues=True)
 
 
-def spec(*, batch_s_max: float = 30.0, **settings: float | bool) -> BackendSpec:
-    """A small fake backend."""
-    return BackendSpec(
-        name="fake",
-        settings={"slots": 4, "kv_tokens": 256, **settings},
-        start_s_max=60.0,
-        batch_s_max=batch_s_max,
-        fallback=KIND.fallback,
-    )
+def small(*, batch_s_max: float = BATCH_S, **settings: float | bool) -> ProcessBackend:
+    """A small fake backend in a process."""
+    return ProcessBackend("fake", {"slots": 4, "kv_tokens": 256, **settings}, batch_s_max)
 
 
 def first_token(backend: ProcessBackend, number: int = 1) -> int | None:
@@ -49,14 +43,14 @@ def first_token(backend: ProcessBackend, number: int = 1) -> int | None:
 @pytest.fixture
 def fresh() -> Iterator[ProcessBackend]:
     """A process of the test's own, which nothing was asked of yet."""
-    with contextlib.closing(ProcessBackend(spec())) as built:
+    with contextlib.closing(small()) as built:
         yield built
 
 
 @pytest.fixture(scope="module")
 def lasting() -> Iterator[ProcessBackend]:
     """The backend of `backend`."""
-    with contextlib.closing(ProcessBackend(spec())) as built:
+    with contextlib.closing(small()) as built:
         yield built
 
 
@@ -98,10 +92,9 @@ def test_no_orphan_when_the_parent_is_killed() -> None:
     """
     script = (
         "import threading\n"
-        "from jitney.backends.process.client import BackendSpec, ProcessBackend\n"
+        "from jitney.backends.process.client import ProcessBackend\n"
         "from jitney.core.batch import Batch, Entry\n"
-        "spec = BackendSpec(name='fake', settings={'token_s': 600.0, 'sleeps': True})\n"
-        "backend = ProcessBackend(spec)\n"
+        "backend = ProcessBackend('fake', {'token_s': 600.0, 'sleeps': True})\n"
         "batch = Batch(1, (), (Entry(0, 0, (1,), False),))\n"
         "threading.Thread(target=backend.execute, args=(batch,), daemon=True).start()\n"
         "print(backend.pid, flush=True)\n"
@@ -119,7 +112,7 @@ def test_no_orphan_when_the_parent_is_killed() -> None:
 def test_it_outlives_the_thread_that_built_it() -> None:
     """Guards against the kernel's rule that a child ends with the thread that started it."""
     with ThreadPoolExecutor(1) as builder:
-        backend = builder.submit(ProcessBackend, spec()).result(WAIT_S)
+        backend = builder.submit(small).result(WAIT_S)
     pid = backend.pid
     with contextlib.closing(backend):
         assert backend.encode([("ab", False)]) == [97, 98]
@@ -133,7 +126,7 @@ def test_files_in_the_current_folder_are_not_imported(
     """Guards against a file of the user's that happens to have a module's name."""
     (tmp_path / "json.py").write_text("raise SystemExit('imported')\n")
     monkeypatch.chdir(tmp_path)
-    with contextlib.closing(ProcessBackend(spec())) as backend:
+    with contextlib.closing(small()) as backend:
         assert first_token(backend) is not None
 
 
@@ -153,16 +146,6 @@ def test_it_leaves_the_end_to_its_parent(backend: ProcessBackend, number: signal
     os.kill(pid, number)
     assert first_token(backend) is not None
     assert backend.pid == pid
-
-
-def test_an_illegal_instruction_says_how_to_rebuild(fresh: ProcessBackend) -> None:
-    """Guards against a bad build that looks like a bad model."""
-    os.kill(fresh.pid, signal.SIGILL)
-    with pytest.raises(BackendCrashed, match="jitney backends --add"):
-        first_token(fresh)
-    fresh.reset()
-    assert fresh.fallback_reason is None
-    assert first_token(fresh) is not None
 
 
 def test_a_text_that_ends_every_process_is_given_up(
@@ -231,8 +214,7 @@ def is_answered(backend: ProcessBackend, batch: Batch) -> bool:
 
 def test_a_stuck_batch_ends_in_a_crash_and_a_restart() -> None:
     """Guards against native code that never returns."""
-    stuck = spec(batch_s_max=0.5, token_s=600.0, sleeps=True)
-    with contextlib.closing(ProcessBackend(stuck)) as backend:
+    with contextlib.closing(small(batch_s_max=0.5, token_s=600.0, sleeps=True)) as backend:
         with pytest.raises(BackendCrashed, match="did not answer within"):
             first_token(backend)
         assert is_answered(backend, Batch(2, (), ()))
@@ -256,7 +238,7 @@ def test_a_batch_that_hangs_is_found_by_what_others_took(
 
 def test_close_cuts_a_running_batch_short() -> None:
     """Guards against a close that waits for a batch that may take for ever."""
-    backend = ProcessBackend(spec(batch_s_max=600.0, token_s=600.0, sleeps=True))
+    backend = small(batch_s_max=600.0, token_s=600.0, sleeps=True)
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(first_token, backend)
         backend.close()
@@ -266,7 +248,7 @@ def test_close_cuts_a_running_batch_short() -> None:
 
 def test_encode_works_beside_a_running_batch() -> None:
     """Guards against tokenisers that wait for the forward pass."""
-    backend = ProcessBackend(spec(token_s=600.0, sleeps=True, batch_s_max=600.0))
+    backend = small(token_s=600.0, sleeps=True, batch_s_max=600.0)
     with ThreadPoolExecutor(1) as pool, contextlib.closing(backend):
         answer = pool.submit(first_token, backend)
         assert backend.encode([(" the<|end|>", True)]) != []
@@ -343,12 +325,12 @@ def test_the_time_of_a_second_batch_counts_from_the_end_of_the_first(
     assert waited == []
     assert fresh.receive() is not None
     assert fresh.receive() is not None
-    assert waited == [spec().batch_s_max] * 2
+    assert waited == [BATCH_S] * 2
 
 
 def test_an_outcome_that_is_late_comes_later() -> None:
     """Guards against a limit that costs the outcome, or the process."""
-    with contextlib.closing(ProcessBackend(spec(sleeps=True, tick_s=0.3))) as backend:
+    with contextlib.closing(small(sleeps=True, tick_s=0.3)) as backend:
         pid = backend.pid
         backend.send(Batch(1, (Open(0, Sampling(seed=0, prompt_count=1)),), (FIRST,)))
         assert backend.receive(0.01) is None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jitney.backends.process.client import BackendSpec, ProcessBackend
+from jitney.backends.process.client import ProcessBackend
 from jitney.backends.process.messages import Encode, Message, Prepare
 from jitney.backends.process.worker_process import WorkerProcess
 from jitney.core.batch import Batch, Entry, Open, Sampling
@@ -33,7 +33,7 @@ def opened(**settings: float | bool) -> Iterator[tuple[ProcessBackend, ThreadPoo
     """A fake backend in a process, and threads that can ask it."""
     values = {"slots": 4, "kv_tokens": 256, **settings}
     with ThreadPoolExecutor(4) as pool:
-        backend = ProcessBackend(BackendSpec(name="fake", settings=values, batch_s_max=600.0))
+        backend = ProcessBackend("fake", values, batch_s_max=600.0)
         with contextlib.closing(backend):
             yield backend, pool
 

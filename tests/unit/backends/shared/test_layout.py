@@ -7,26 +7,18 @@ conformance suite.
 import pytest
 
 from jitney.backends.fake.backend import HashCells
-from jitney.backends.shared.host_sampler import HostSampler
 from jitney.backends.shared.layout import BatchLayout
 from jitney.backends.shared.slots import EntryRows, SlotMemory
 from jitney.core.batch import Batch, Entry, Open, Sampling
-from jitney.core.params import Constraint
 from jitney.errors import BackendFailed
-from jitney.sampling.sampler import TokenMatcher
 
 PROMPT = (5, 6, 7)
-
-
-def no_constraint(constraint: Constraint) -> TokenMatcher:
-    raise NotImplementedError(constraint)
 
 
 def feed(memory: SlotMemory[list[int]], *entries: Entry) -> list[EntryRows]:
     """Lay entries out."""
     layout = BatchLayout(
         memory,
-        HostSampler(no_constraint),
         max_num_batched_tokens=16,
         slot_tokens_max=8,
         vocabulary_count=100,

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from jitney.backends.machine.processor import read_processor
 from jitney.backends.trials import trial
 from jitney.backends.trials.trial import (
     SHAPE_SLOT_TOKENS,
@@ -163,12 +162,10 @@ def test_another_build_of_the_library_is_tried_for_itself(
 
 
 def test_another_processor_is_tried_for_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpuinfo: Path
 ) -> None:
     """Guards a home that two machines share, and a container that moves."""
     children = stand_in(tmp_path, monkeypatch)
-    cpuinfo = tmp_path / "cpuinfo"
-    monkeypatch.setattr(trial, "read_processor", partial(read_processor, cpuinfo))
     ask = partial(try_backend, "llamacpp", NUMBERS, (), tmp_path / "cache")
     for name, flags in (("Fast", "avx2"), ("Fast", "avx2 amx_tile"), ("Faster", "avx2")):
         cpuinfo.write_text(f"model name : {name}\nflags : {flags}\n")
@@ -278,7 +275,6 @@ GOOD = asdict(speed(1.5))
             json.dumps({"openvino": GOOD, "llamacpp": asdict(speed(each))}).encode()
             for each in (0.0, -1.0, math.inf, math.nan)
         ),
-        json.dumps({"openvino": GOOD, "llamacpp": GOOD, "more": "x" * 70_000}).encode(),
     ],
 )
 def test_results_that_make_no_sense_are_none(tmp_path: Path, content: bytes) -> None:
@@ -298,9 +294,7 @@ def test_results_that_make_no_sense_are_none(tmp_path: Path, content: bytes) -> 
         (TrialResult(found={"tokens_per_s": 5.0, "shape": None}), True),
         (TrialResult(failure="it crashed (SIGSEGV)", status=-11), False),
         (TrialResult(), False),
-        (TrialResult(found={"tokens_per_s": "x", "shape": None}), False),
         (TrialResult(found={"tokens_per_s": 1.0}), False),
-        (TrialResult(found={"tokens_per_s": 1.0, "shape": 3}), False),
     ],
 )
 def test_only_shapes_that_were_found_are_remembered(result: TrialResult, has: bool) -> None:
