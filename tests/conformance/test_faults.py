@@ -14,6 +14,7 @@ from jitney.backends.process.messages import Plain
 from jitney.core.batch import Copy, Entry, Open, Restore
 from jitney.core.params import Constraint, ConstraintKind
 from jitney.errors import BackendCrashed, BackendFailed, ModelError
+from tests.backends_for_tests import needs_installed
 from tests.conformance.driver import Driver, greedy
 
 SMALL: dict[str, Plain] = {"slots": 2, "kv_tokens": 64, "max_num_batched_tokens": 32, "threads": 1}
@@ -111,5 +112,6 @@ def test_encoding_joins_to_the_text(driver: Driver) -> None:
 
 def test_a_missing_model_is_told_across_the_process(tiny_gguf: Path) -> None:
     """Guards against a wrong path that looks like a crash."""
+    needs_installed("llamacpp")
     with pytest.raises(ModelError, match=r"none\.gguf"):
         load_process("llamacpp", SMALL | {"model": str(tiny_gguf.parent / "none.gguf")})

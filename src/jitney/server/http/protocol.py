@@ -87,7 +87,6 @@ class GuardedProtocol(H11Protocol):
         self._unsent_bytes = 0
         self._taken_at = 0.0
         self._leave_calls: dict[object, Callable[[], None]] = {}
-        """To be called when the client of the present request leaves."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client has connected; its headers are awaited."""
@@ -202,8 +201,8 @@ class GuardedProtocol(H11Protocol):
             self._timer = self.loop.call_later(seconds, self._time_out)
 
     def when_left(self, act: Callable[[], None]) -> Callable[[], object]:
-        """Have `act` called if the client leaves before its response is complete. The result takes
-        that back. A task for each call, which waits for that, takes longer than all of this."""
+        """Have `act` called if the client leaves; the result takes that back. A task for each
+        call, which waits for that, takes longer than all of this."""
         if self.cycle.disconnected or self.transport.is_closing():
             return self.loop.call_soon(act).cancel
         # Only who reads sees the end of the connection.
@@ -213,9 +212,8 @@ class GuardedProtocol(H11Protocol):
         return partial(self._leave_calls.pop, key, None)
 
     def _tell_left(self) -> None:
-        calls = list(self._leave_calls.values())
-        self._leave_calls.clear()
-        for act in calls:
+        calls, self._leave_calls = self._leave_calls, {}
+        for act in calls.values():
             act()
 
     def linger(self) -> None:

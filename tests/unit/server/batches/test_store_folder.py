@@ -215,8 +215,13 @@ def answer_as(user: int, ask: Callable[[], str]) -> str:
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
-        os.setuid(user)
-        os.write(write, ask().encode())
+        # An error must not go up from here: it would come to a second pytest.
+        try:
+            os.setuid(user)
+            said = ask()
+        except BaseException as error:
+            said = repr(error)
+        os.write(write, said.encode())
         os._exit(0)
     os.waitpid(child, 0)
     try:
@@ -248,6 +253,8 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path, *tmp_path.parents[:-1]):
         if path.is_relative_to("/tmp"):
             path.chmod(path.stat().st_mode | 0o011)
+        elif not path.stat().st_mode & 0o001:
+            pytest.skip(f"other users do not come into {path}")
 
     def take() -> str:
         try:
