@@ -86,7 +86,7 @@ class GuardedProtocol(H11Protocol):
         self._is_lingering = False
         self._unsent_bytes = 0
         self._taken_at = 0.0
-        self._leave_calls: dict[object, Callable[[], None]] = {}
+        self._leave_calls: set[Callable[[], None]] = set()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client has connected; its headers are awaited."""
@@ -207,13 +207,12 @@ class GuardedProtocol(H11Protocol):
             return self.loop.call_soon(act).cancel
         # Only who reads sees the end of the connection.
         self.flow.resume_reading()
-        key = object()
-        self._leave_calls[key] = act
-        return partial(self._leave_calls.pop, key, None)
+        self._leave_calls.add(act)
+        return partial(self._leave_calls.discard, act)
 
     def _tell_left(self) -> None:
-        calls, self._leave_calls = self._leave_calls, {}
-        for act in calls.values():
+        calls, self._leave_calls = self._leave_calls, set()
+        for act in calls:
             act()
 
     def linger(self) -> None:
