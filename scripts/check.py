@@ -90,9 +90,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Run every check.")
     parser.add_argument("--only", choices=tuple(CHOICES), help="one stage, and no tests")
     parser.add_argument("--quick", action="store_true", help="no simulation, conformance, e2e")
-    parser.add_argument(
-        "--workers", default=str(2 * (os.cpu_count() or 1)), help="processes that run tests"
-    )
+    workers = 2 * (os.cpu_count() or 1) + 1
+    parser.add_argument("--workers", default=str(workers), help="processes that run tests")
     asked, others = parser.parse_known_args()
     with ExitStack() as stack:
 
