@@ -3,8 +3,9 @@
 An order goes to a replica as the argument of a call on Ray, with its request in MessagePack. What
 comes of it goes back over one connection between each replica and each ingress
 (`jitney_cluster.back_channel`): a call on Ray for every token would take as much time as the token.
-The dataclasses of `jitney` are sent as they are. msgspec checks every type when it reads, and runs
-no code. All times are durations, because clocks of two machines differ.
+The dataclasses of `jitney` are sent as they are. On that connection msgspec checks every type when
+it reads, and runs no code; arguments and results of calls, `Description` among them, are Ray's. All
+times are durations, because clocks of two machines differ.
 """
 
 from dataclasses import dataclass, fields, replace

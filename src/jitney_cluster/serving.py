@@ -84,15 +84,15 @@ class ClusterAssembly:
 
     async def _run(self, dispatch: Dispatch, replica_count: int, host: str) -> None:
         self._loop, self._is_closing = asyncio.get_running_loop(), asyncio.Event()
+        limit = asyncio.timeout(LOADED_S_MAX)
         try:
-            async with asyncio.timeout(LOADED_S_MAX):
+            async with limit:
                 description = await describe(dispatch)
             fleet = ReplicaFleet(dispatch, description, replica_count=replica_count, host=host)
             address = await fleet.open()
-        except TimeoutError:
-            self._opened.set_exception(NoRoom(NOT_LOADED.format(LOADED_S_MAX)))
         except Exception as error:
-            self._opened.set_exception(error)
+            late = NoRoom(NOT_LOADED.format(LOADED_S_MAX))
+            self._opened.set_exception(late if limit.expired() else error)
         else:
             self._opened.set_result((fleet, description.model_name))
             names = fleet.replica_names

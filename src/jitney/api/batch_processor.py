@@ -50,6 +50,12 @@ class BatchingStrategy(StrEnum):
     Adaptive = "adaptive"
     Continuous = "continuous"
 
+    @classmethod
+    def _missing_(cls, value: object) -> "BatchingStrategy | None":
+        """Also find a strategy by the seed's name, in upper or lower case."""
+        word = str(value).rpartition(".")[2].casefold()
+        return next((each for each in cls if word in (each.name.casefold(), each.value)), None)
+
 
 WAIT_MS: dict[BatchingStrategy, float] = {
     BatchingStrategy.FixedSize: math.inf,

@@ -67,8 +67,10 @@ def fetch_trace(url: str, api_key: str | None) -> bytes:
     """The trace of the server at this address. Raises an error that says what to change."""
     if urlsplit(url).scheme not in ("http", "https"):
         raise ConfigError(f"--url is {url}; expected an address such as http://127.0.0.1:8000.")
-    headers = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
-    request = urllib.request.Request(f"{url.rstrip('/')}/debug/trace?whole=true", headers=headers)
+    request = urllib.request.Request(f"{url.rstrip('/')}/debug/trace?whole=true")
+    if api_key is not None:
+        # It goes to this address alone, wherever a redirect leads.
+        request.add_unredirected_header("authorization", f"Bearer {api_key}")
     # Without a proxy: a proxy of the environment cannot reach this machine's ports.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:

@@ -1,10 +1,10 @@
 """`Mailbox`: passes the deltas and the ending of one request to one reader.
 
 The engine thread puts; one reader gets, in a thread or in an event loop. A slow reader costs only
-the memory of its own text: unread deltas are merged, one per completion. The engine never waits
-here. No other file of the engine uses asyncio.
+the memory of its own text: what is unread of a completion becomes one delta when it is read. The
+engine never waits here. No other file of the engine uses asyncio.
 
-Merging does not make logprobs smaller. So a mailbox may be bounded, for readers that should read
+That does not make logprobs smaller. So a mailbox may be bounded, for readers that should read
 all the time. If such a reader stops, the tick ends the request. A reader that reads late on purpose
 has a mailbox without a bound.
 

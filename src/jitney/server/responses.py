@@ -214,13 +214,17 @@ class EventStream(Response):
     def _ping(self) -> None:
         """Send a comment when nothing else was sent for a long time."""
         idle_s = self._service.clock.now() - self._sent_at
-        if self._send is not None and idle_s >= limits.PING_S:
-            self._pinging = asyncio.create_task(self._send_ping(self._send))
+        # A client that takes nothing has one to take already.
+        is_free = self._pinging is None or self._pinging.done()
+        if is_free and idle_s >= limits.PING_S:
+            self._pinging = asyncio.create_task(self._send_ping())
         self._ping_later()
 
-    async def _send_ping(self, send_body: Callable[[bytes], Awaitable[None]]) -> None:
-        with contextlib.suppress(ClientLeft):
-            await send_body(_PING)
+    async def _send_ping(self) -> None:
+        # The stream may have ended by now.
+        if self._send is not None:
+            with contextlib.suppress(ClientLeft):
+                await self._send(_PING)
 
     def _close(self) -> None:
         if self._turn.done() and not self._turn.cancelled():

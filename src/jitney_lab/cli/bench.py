@@ -21,13 +21,8 @@ megabytes for so many requests."""
 
 def run_strategies(options: bench_verbs.StrategiesOptions, resolved: Resolved) -> None:
     """Run `jitney bench strategies`."""
-    runs = (
-        options.runs
-        if options.runs is not None
-        else 1
-        if options.quick
-        else bench_verbs.RUNS_DEFAULT
-    )
+    default = 1 if options.quick else bench_verbs.RUNS_DEFAULT
+    runs = default if options.runs is None else options.runs
     count = options.num_prompts if options.num_prompts is not None else bench_verbs.MIXED_PROMPTS
     bounds.check("--runs", runs, 1, bounds.RUNS_MAX)
     bounds.check("--num-prompts", count, 1, ENGINE_PROMPTS_MAX)

@@ -327,6 +327,20 @@ def test_a_close_waits_for_callbacks_but_not_for_ever(
     assert (heard.ended_count, others.ended_count) == (1, 20)
 
 
+def test_a_callback_may_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards against a callback that waits for its own return."""
+    monkeypatch.setattr(callbacks, "CLOSE_S", 10 * WAIT_S)
+    closed = threading.Event()
+    llm = LLM(backend="fake")
+
+    def on_done(*_: object) -> None:
+        llm.close()
+        closed.set()
+
+    llm.submit("a", SHORT, on_done=on_done)
+    assert closed.wait(WAIT_S)
+
+
 def test_a_callback_may_submit(llm: LLM) -> None:
     """Guards chains of requests: the next one is handed in when the last one ended."""
     heard = Heard(5)

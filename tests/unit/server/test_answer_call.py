@@ -102,6 +102,43 @@ async def test_a_line_of_a_batch_runs_behind_live_calls(service: Service) -> Non
     assert line.turn == ("batches of ", True)
 
 
+async def test_a_slow_client_has_one_ping_to_read_and_none_after_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Guards memory and the next response of a connection: a ping waits until it is taken."""
+    monkeypatch.setattr(limits, "PING_S", 0.001)
+    body = CompletionBody.model_validate({"prompt": "a", "stream": True, "max_tokens": 200})
+    taking, bodies = asyncio.Event(), list[bytes]()
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            bodies.append(message["body"])
+            await taking.wait()
+
+    with serving(eos_period=0, tick_s=0.05) as service:
+        generation = await prepare(service, body, call())
+        stream = EventStream(generation)
+        await stream.open(Request({"type": "http"}, never))
+        task = asyncio.create_task(stream({"type": "http"}, never, send))
+        while b": ping\n\n" not in bodies:
+            await asyncio.sleep(0)
+        stream._ping()
+        await asyncio.sleep(0)
+        assert bodies.count(b": ping\n\n") == 1
+        pinging = stream._pinging
+        assert pinging is not None
+        # The next one is due as the stream ends.
+        taking.set()
+        await pinging
+        stream._ping()
+        stream._send = None
+        await asyncio.sleep(0)
+        assert bodies.count(b": ping\n\n") == 1
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
 async def test_a_stream_whose_task_is_cancelled_ends_its_request() -> None:
     """Guards slots: a task may end while it waits for news, and its request ends then."""
     body = CompletionBody.model_validate({"prompt": "a", "stream": True, "max_tokens": 200})

@@ -1,8 +1,7 @@
 """The child process of a `Trial`: `python -m jitney.backends.trials.trial_child`, payload on stdin.
 
 A payload with `numbers` tries whether the backend works, on a tiny model. Any other names a model
-in its settings, and says what to try with it: shapes of passes, the speed, or one
-answer.
+in its settings, and says what to try with it: shapes of passes, the speed, or one answer.
 """
 
 from collections.abc import Mapping, Sequence

@@ -94,8 +94,10 @@ class Stages:
                     await self._wait()
 
     async def _wait(self) -> None:
+        # Not `wait_for`, which may lose a cancel on Python 3.11.
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._runner.settled.wait(), limits.TURN_S_MAX)
+            async with asyncio.timeout(limits.TURN_S_MAX):
+                await self._runner.settled.wait()
 
     async def _look(self, tasks: asyncio.TaskGroup) -> bool:
         """Do one piece of work for each batch; whether there is more to do at once."""

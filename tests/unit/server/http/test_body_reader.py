@@ -1,6 +1,7 @@
 """Tests of `jitney.server.http.body_reader`: work goes on while its client is there, no longer."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 from starlette.requests import Request
@@ -53,3 +54,28 @@ async def test_a_cancelled_call_does_not_say_that_its_client_left() -> None:
     with pytest.raises(asyncio.CancelledError):
         await calling
     assert work.cancelled()
+
+
+async def test_a_connection_that_tells_when_its_client_left_needs_no_task() -> None:
+    """Guards our own connections: whoever asks is told once, and not after the work has ended."""
+    asked: list[Callable[[], None]] = []
+
+    def when_left(act: Callable[[], None]) -> Callable[[], None]:
+        asked.append(act)
+        return asked.clear
+
+    scope = {"type": "http", "extensions": {"jitney.when_left": when_left}}
+    request, loop = Request(scope, receiving().receive), asyncio.get_running_loop()
+    made: asyncio.Future[str] = loop.create_future()
+    made.set_result("made")
+    assert await unless_left(made, request) == "made"
+    assert not asked
+    for is_cancelled_too in (False, True):
+        calling = asyncio.create_task(unless_left(loop.create_future(), request))
+        await asyncio.sleep(0)
+        asked[0]()
+        if is_cancelled_too:
+            calling.cancel()
+        with pytest.raises(asyncio.CancelledError if is_cancelled_too else ClientLeft):
+            await calling
+        assert not asked
