@@ -108,11 +108,13 @@ async def test_a_slow_client_has_one_ping_to_read_and_none_after_the_end(
     """Guards memory and the next response of a connection: a ping waits until it is taken."""
     monkeypatch.setattr(limits, "PING_S", 0.001)
     body = CompletionBody.model_validate({"prompt": "a", "stream": True, "max_tokens": 200})
-    taking, bodies = asyncio.Event(), list[bytes]()
+    pinged, taking, bodies = asyncio.Event(), asyncio.Event(), list[bytes]()
 
     async def send(message: Message) -> None:
         if message["type"] == "http.response.body":
             bodies.append(message["body"])
+            if message["body"] == b": ping\n\n":
+                pinged.set()
             await taking.wait()
 
     with serving(eos_period=0, tick_s=0.05) as service:
@@ -120,8 +122,7 @@ async def test_a_slow_client_has_one_ping_to_read_and_none_after_the_end(
         stream = EventStream(generation)
         await stream.open(Request({"type": "http"}, never))
         task = asyncio.create_task(stream({"type": "http"}, never, send))
-        while b": ping\n\n" not in bodies:
-            await asyncio.sleep(0)
+        await pinged.wait()
         stream._ping()
         await asyncio.sleep(0)
         assert bodies.count(b": ping\n\n") == 1
