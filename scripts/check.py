@@ -33,7 +33,8 @@ STAGES = {
     "lint": [RUFF, "check", "--quiet", "--output-format=concise"],
     "format": [RUFF, "format", "--check", "--quiet"],
     "layers": [str(BIN / "lint-imports"), "--no-cache"],
-    "types": [str(BIN / "mypy"), "--no-error-summary", *CODE],
+    # It has what the tests leave of the machine: many of them wait.
+    "types": ["nice", str(BIN / "mypy"), "--no-error-summary", *CODE],
     "seeds": [sys.executable, "-m", "tests.simulation", "--seeds", SEEDS_QUICK],
 }
 CHOICES = {"lint": ("lint", "format"), "types": ("types",), "layers": ("layers",)}

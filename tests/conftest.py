@@ -18,6 +18,7 @@ import pytest
 from hypothesis import settings
 
 from jitney.sandbox.interrupts import signal_stack_kept
+from tests.machine_for_tests import machine
 
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
@@ -37,6 +38,12 @@ def pytest_configure(config: pytest.Config) -> None:
     if "PYTEST_JITNEY_CACHE" not in os.environ:
         folder = os.environ["PYTEST_JITNEY_CACHE"] = tempfile.mkdtemp(prefix="jitney-tests-")
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+def pytest_runtest_setup() -> None:
+    """A worker that starts a Ray has the machine for itself."""
+    with machine(alone=False):
+        pass
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from openai import OpenAI
 
+from tests.machine_for_tests import machine
+
 END_S = 100
 STARTS_MAX = 3
 """Ray gives up a start of its own after 30 s, which a busy machine may need."""
@@ -58,7 +60,9 @@ class SharedRay:
     def running(self) -> RayProcess:
         """The one Ray. Skips where Ray itself does not start: the machine is starved."""
         for _ in range(STARTS_MAX):
-            self._running = self._running or _start()
+            if self._running is None:
+                with machine(alone=True):
+                    self._running = _start()
             if self._running is not None:
                 return self._running
         pytest.skip(UNABLE)

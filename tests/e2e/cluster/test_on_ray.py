@@ -24,6 +24,7 @@ from tests.e2e.batches.batch_process import ServerProcess, server_process
 from tests.e2e.cluster.open_ports import listening, started_with, tree
 from tests.e2e.cluster.ray_process import STARTS_MAX, UNABLE, stream
 from tests.e2e.server.processes import PROC, _command, children, wait_until_gone
+from tests.machine_for_tests import machine
 
 pytest.importorskip("ray", reason="Ray is not installed: it has no package for this machine")
 pytestmark = pytest.mark.timeout(900)
@@ -52,7 +53,8 @@ def cluster(folder: Path, home: Path) -> Iterator[ServerProcess]:
         patched.setenv("RAY_TMPDIR", str(home))
         for _ in range(STARTS_MAX):
             try:
-                running = stack.enter_context(server_process(folder, *FLAGS))
+                with machine(alone=True):
+                    running = stack.enter_context(server_process(folder, *FLAGS))
                 break
             except AssertionError as error:
                 if "Ray could not be started" not in str(error):
