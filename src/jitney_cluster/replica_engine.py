@@ -11,6 +11,7 @@ and knows how many requests run here. When an ingress is gone, its requests are 
 """
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Sequence
@@ -267,7 +268,9 @@ class ReplicaEngine:
         self._ready.append(item)
         if not self._is_flush_due:
             self._is_flush_due = True
-            self._loop.call_soon_threadsafe(self._flush)
+            # A loop that has closed has no ingress to tell any more.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._flush)
 
     def _flush(self) -> None:
         self._is_flush_due = False

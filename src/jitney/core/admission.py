@@ -25,7 +25,7 @@ LOOKAHEAD = 64
 """Waiting sequences to look at before one is admitted. One that waits for a prefix lets others
 pass."""
 
-NOBODY = Newcomers(0, None, 0)
+NOBODY = Newcomers(0, None, 0, 0)
 
 
 class Admission:
@@ -83,7 +83,8 @@ class Admission:
         count, oldest = lane.newcomer_count(without), lane.oldest_newcomer(without)
         running_count = sum([not sequence.is_background for sequence in self.registry.running])
         assert running_count <= self._settings.max_num_seqs, running_count
-        return Newcomers(count, oldest, self._settings.max_num_seqs - running_count)
+        room = self._settings.max_num_seqs - running_count
+        return Newcomers(count, oldest, room, self.registry.last_order)
 
     @property
     def held_back(self) -> Set[str] | None:
@@ -168,7 +169,7 @@ class Admission:
             if looked_at >= LOOKAHEAD:
                 return False
             looked_at += 1
-            if sequence.is_suspect and not self._may_be_tried(sequence):
+            if not self._may_run(sequence):
                 continue
             match = registry.memory.find(sequence)
             if match.is_awaited:
@@ -229,10 +230,12 @@ class Admission:
         self.registry.start(sequence, match, now)
         return True
 
-    def _may_be_tried(self, sequence: Sequence) -> bool:
-        """Whether a suspect may run: they run one at a time, and a live one before background
-        ones."""
-        return all(
+    def _may_run(self, sequence: Sequence) -> bool:
+        """Whether the gate lets it in, and it may be tried if it is a suspect: they run one at a
+        time, and a live one before background ones."""
+        if not self.registry.gate.may_join(sequence):
+            return False
+        return not sequence.is_suspect or all(
             other.is_background and not sequence.is_background and not other.is_in_flight
             for other in self.registry.running
             if other.is_suspect

@@ -1,4 +1,5 @@
-"""Named counters of rare events: metrics for operators, and proof that simulations reached them.
+"""Named counters, most of them of rare events: metrics for operators, and proof that simulations
+reached them.
 
 Every name is declared here, so a test can demand that each was counted. Counters only grow
 (invariant 7).

@@ -7,7 +7,7 @@ row of blocks with the same holders. A slot holds a path of runs, from the root 
            `-------- [16..31)   slot 7          31 + 4 blocks are used, not 20 + 31
 
 Full blocks are shared. A block that is not full is copied, because both slots will write to it.
-Called by `Memory` only. Invariant 3: `recount` walks the tree and must find the same count.
+Changed by `Memory` only. Invariant 3: `recount` walks the tree and must find the same count.
 """
 
 from collections import Counter

@@ -306,8 +306,8 @@ class Memory:
         if source is not None:
             self._operations.append(Copy(source.slot, slot, match.length))
             self.ledger.copy(source.slot, slot, match.length)
-            if source.slot in self._cached:
-                self._cached[source.slot] = self._cached.pop(source.slot)  # most recently used
+            if source.is_cached and not (source.is_background and sequence.is_background):
+                self._cached.move_to_end(source.slot)  # most recently used
         self._own(sequence, slot, match.length)
         return True
 

@@ -81,7 +81,7 @@ class Registry:
 
     @property
     def unfinished_max(self) -> int:
-        """No more than these have not ended; one that is paused may be counted twice."""
+        """An upper bound of the unfinished sequences; one that is paused may count twice."""
         return len(self.running) + self.queue.count + len(self.paused)
 
     def wanted(self, sequence: Sequence) -> int:
@@ -267,7 +267,7 @@ class Deadlines:
         total_s = settings.request_timeout_s if total_s is None else total_s
         if wait_s is not None and wait_s < math.inf and not request.resumed:
             self._note(sequence, sequence.accepted_at + wait_s, is_until_start=True)
-        if total_s is not None:
+        if total_s is not None and total_s < math.inf:
             self._note(sequence, now + total_s, is_until_start=False)
 
     def _note(self, sequence: Sequence, due_at: float, *, is_until_start: bool) -> None:

@@ -268,6 +268,11 @@ class Scheduler:
         """Whether a group runs whose answers are given out together."""
         return self._registry.gate.holds_answers
 
+    @property
+    def deadline_at(self) -> float | None:
+        """The next time at which a deadline may pass."""
+        return self._registry.deadlines.next_at
+
     def wake_at(self, now: float) -> float | None:
         """When planning may have a new result though nothing arrives; None if never."""
         registry, admission = self._registry, self._admission

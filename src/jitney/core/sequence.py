@@ -1,4 +1,4 @@
-"""`Sequence`: one stream of tokens that grows. Mutable; only the scheduler changes it.
+"""`Sequence`: one stream of tokens that grows. Mutable; only parts of the scheduler change it.
 
 Each sequence has *known* tokens and *computed* tokens. A tick lets computed catch up with known. A
 sequence that is one token behind is generating; one that is further behind is prefilling. Both are
@@ -7,7 +7,7 @@ Where a backend rounds a lone token otherwise (`Traits.decodes_differ`), generat
 computed again one per tick, which takes as long as it took to make them.
 
     known      tokens[:known_count]           prompt and completion so far
-    computed   positions whose keys and values are in the slot, confirmed by an outcome
+    computed   positions whose keys and values are in the slot: confirmed by an outcome, or reused
     planned    computed, plus the positions in batches in flight
     pending    tokens that batches in flight will sample (0 while nothing is in flight)
 """

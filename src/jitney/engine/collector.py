@@ -2,8 +2,8 @@
 
 Called by the tick, on the engine thread. Knows text, not memory. Keeps invariant 5: the joined
 deltas of a completion are its text. They have no half characters, no part of a stop string (unless
-the caller wants it), and nothing after the end. When a stop string is found, `push` returns a
-verdict, and the tick passes it on to the scheduler.
+the caller wants it), and nothing after the end. When a stop string is found, `push_token` returns
+a verdict, and the tick passes it on to the scheduler.
 """
 
 from dataclasses import dataclass, field, replace
@@ -237,6 +237,7 @@ class Collector:
 
     def _complete(self, track: _Track, event: FinishEvent) -> Completion:
         has_logprobs = self.request.params.logprobs is not None and not self.mailbox.is_bounded
+        is_cut = self._is_read_too_slowly and event.reason is FinishReason.CANCELLED
         return Completion(
             index=track.index,
             text="".join(track.texts),
@@ -259,7 +260,7 @@ class Collector:
                 total_s=event.at - self.arrived_at,
             ),
             preempted_count=event.preempted_count,
-            message=READ_TOO_SLOWLY if self._is_read_too_slowly else event.message,
+            message=READ_TOO_SLOWLY if is_cut else event.message,
             fault_kind=event.fault_kind,
         )
 

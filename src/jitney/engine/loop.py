@@ -6,9 +6,10 @@ repeating one costs nothing. A command wakes the engine thread if it sleeps. The
 submissions, cancels, stops and other calls in the order in which they were sent. After them come
 pauses, resumes and changes of class: for each request only the last one.
 
-Only the engine thread calls `Loop.run`. When there is nothing to do it sleeps, until a command
-comes or the scheduler may have new work; never longer than `IDLE_S_MAX`. At the end, for any
-reason, every request gets its ending (invariant 1) and the backend is closed.
+Only the engine thread calls `Loop.run`; if it never started, who closes the engine does. When there
+is nothing to do it sleeps, until a command comes or the scheduler may have new work; never longer
+than `IDLE_S_MAX`. At the end, for any reason, every request gets its ending (invariant 1) and the
+backend is closed.
 
 Tests: tests/unit/engine/test_inbox.py and test_engine.py.
 """

@@ -217,11 +217,11 @@ class Tick:
     def wake_at(self, now: float) -> float | None:
         """When a tick may have something to do though nothing new arrives; None: never."""
         retry_at = self._recovery.retry_at
-        scheduled = self._scheduler.wake_at(now)
         if retry_at is None:
-            return scheduled
+            return self._scheduler.wake_at(now)
         # While the backend is lost, only deadlines count.
-        return min(retry_at, scheduled) if scheduled is not None and scheduled > now else retry_at
+        deadline_at = self._scheduler.deadline_at
+        return retry_at if deadline_at is None else min(retry_at, deadline_at)
 
     def check(self) -> None:
         """Recount everything. Raises AssertionError if something is wrong."""
@@ -248,12 +248,17 @@ class Tick:
         self._ended.clear()
         self._collectors.clear()
         for collector in unfinished:
+            if collector.mailbox.ending is not None:
+                continue  # it was given, and what its reader did with it is why the engine stops
             try:
                 self._record_failed(collector, error, now)
             except Exception:
                 # The fault that stops the engine may be in what counts. Callers get their end.
                 _log.exception("The end of a request could not be recorded")
-            collector.mailbox.end(Ending(None, error))
+            try:
+                collector.mailbox.end(Ending(None, error))
+            except Exception:
+                _log.exception("The reader of a request could not take its ending")
 
     def abandon(self, error: EngineError) -> None:
         """Any thread: end every unfinished request, because the engine thread is stuck."""

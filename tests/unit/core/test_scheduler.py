@@ -13,12 +13,21 @@ from jitney.core.request import Priority, Request, RequestId
 from jitney.core.scheduler import PlannedBatch, Scheduler
 from jitney.core.scheduler_settings import Policy, Strategy
 from jitney.errors import QueueFull
-from tests.unit.core.schedulers import TRAITS, applied, live, planned, scheduler, submit
+from tests.unit.core.schedulers import TRAITS, applied, behind, live, planned, scheduler, submit
 
 
 # Any: of every field's type
 def request(name: str, prompt: tuple[int, ...] = (1, 2, 3), **others: Any) -> Request:
     return live(name, prompt, max_tokens=8, **others)
+
+
+def run(one: Scheduler, each: Request) -> list[Event]:
+    """Its events, from its start to its end."""
+    events = list[Event]()
+    one.submit(each, 0.0)
+    while (batch := one.plan(0.0)) is not None:
+        events += applied(one, batch)
+    return events
 
 
 def test_a_start_is_told_before_the_end_of_a_cancel_in_mid_flight() -> None:
@@ -259,3 +268,33 @@ def test_deadlines_of_live_completions_are_not_sorted_again(
     monkeypatch.setattr("jitney.core.registry.heapq.heapify", sorted_again.append)
     one.expire(1.0)
     assert not sorted_again
+
+
+def test_nobody_takes_the_place_of_a_member_that_waits_for_its_prefix() -> None:
+    """Guards groups: one that came later was let in, and a member waited for the next group."""
+    one = scheduler(max_num_seqs=2, strategy=Strategy.DYNAMIC, wait_s=5.0, prefill_chunk=16)
+    prompt = tuple(range(10, 90))
+    submit(one, request("first", prompt), request("second", prompt))
+    events, batch = list[Event](), planned(one)
+    assert [each.request.id for each in batch.sequences] == ["first"]
+    one.submit(request("late"), 0.0)
+    while batch.sequences:
+        events += applied(one, batch)
+        batch = one.plan(0.0) or replace(batch, sequences=())
+    ended = [each.request_id for each in events if isinstance(each, FinishEvent)]
+    assert ended == ["first", "second"]
+    assert planned(one, 5.0).sequences[0].request.id == "late"
+
+
+def test_what_background_requests_share_is_evicted_before_what_a_live_one_left() -> None:
+    """Guards conversations: lines of a batch with one system prompt would push them out."""
+    one = scheduler(traits=replace(TRAITS, kv_tokens=200))
+    chat, system = tuple(range(100, 180)), tuple(range(10, 58))
+    run(one, live("chat", chat, max_tokens=8))
+    run(one, behind("line", (*system, 1, 2, 3), max_tokens=8))
+    run(one, behind("next", (*system, 4, 5, 6), max_tokens=8))
+    run(one, live("other", 90, max_tokens=8))
+    assert one.counters["evicted"]
+    [start, *_] = run(one, live("again", chat, max_tokens=8))
+    assert isinstance(start, StartEvent)
+    assert start.cached_count >= 72

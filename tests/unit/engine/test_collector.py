@@ -272,3 +272,13 @@ def test_what_nobody_reads_is_a_verdict_and_a_sentence() -> None:
     story.finish(FinishReason.CANCELLED)
     assert story.answer().was_cancelled
     assert story.answer().completions[0].message == READ_TOO_SLOWLY
+
+
+def test_a_failure_keeps_its_sentence_though_nobody_reads() -> None:
+    """Guards the log and the caller: what failed is said, not that somebody read slowly."""
+    story = Story(make_request(n=2), is_bounded=True)
+    assert FinishReason.CANCELLED in [story.token(97, at=12.0 + each) for each in range(3000)]
+    story.finish(FinishReason.FAILED, index=1, message="the model is ill.")
+    story.finish(FinishReason.CANCELLED)
+    messages = [each.message for each in story.answer().completions]
+    assert messages == [READ_TOO_SLOWLY, "the model is ill."]

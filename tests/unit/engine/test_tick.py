@@ -217,6 +217,39 @@ def test_a_deadline_passes_while_the_backend_is_away() -> None:
     assert isinstance(mailbox.ending.error, DeadlineExceeded)
 
 
+def test_a_group_that_is_late_hides_no_deadline_while_the_backend_is_away() -> None:
+    """Guards invariant 8: its time has passed, and a deadline comes before the next attempt."""
+    world = make_world(strategy=Strategy.DYNAMIC, wait_s=0.05)
+    world.backend.check_faults = [BackendCrashed("gone")]
+    world.backend.reset_faults = [BackendCrashed("not yet")]
+    world.tick.check_backend()
+    world.submit(make_request(request_timeout_s=0.2))
+    world.clock.moment += 0.1
+    assert world.tick.wake_at(world.clock.moment) == pytest.approx(world.clock.moment + 0.1)
+
+
+def test_a_reader_that_cannot_take_its_ending_stops_nobody_elses() -> None:
+    """Guards invariant 1: what a reader does with its ending may raise, and all others get one."""
+    world = make_world()
+    names = ("raises", "same tick", "later")
+    mailboxes = [
+        world.submit(make_request(max_tokens=3 + 9 * (name == "later")), streams=False)
+        for name in names
+    ]
+
+    def listener() -> None:
+        raise RuntimeError("this reader is gone")
+
+    for mailbox in (mailboxes[0], mailboxes[2]):
+        mailbox.listen(listener)
+    with pytest.raises(RuntimeError, match="is gone"):
+        world.run_dry()
+    world.tick.stop(EngineStopped("it failed"))
+    assert all(mailbox.ending is not None for mailbox in mailboxes)
+    assert mailboxes[0].ending is not None
+    assert mailboxes[0].ending.error is None
+
+
 def test_an_outcome_of_another_batch_is_a_fault_of_the_backend(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

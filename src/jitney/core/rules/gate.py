@@ -23,13 +23,14 @@ full group, or more."""
 class Newcomers:
     """The waiting sequences that a gate decides about, and how many sequences more may run.
 
-    A newcomer has never run. A sequence that was preempted or paused may join at any time, and a
-    background one too: it is no part of a group.
+    A newcomer has never run. A sequence that ran before may join at any time, and a background one
+    too: it is no part of a group. `last_order` is the number of the last submission.
     """
 
     count: int
     oldest: Sequence | None
     room: int
+    last_order: int
 
     def __post_init__(self) -> None:
         assert (self.count > 0) == (self.oldest is not None), self
@@ -136,6 +137,8 @@ class Groups(Gate):
         self._counters = counters
         self._fit: Fit | None = None
         self._room = 0
+        self._last_order = 0
+        """The number of the last submission when the group started: who came later is not of it."""
         self._is_counted = True
         """Whether the group that may start has had its first member."""
         self._members: set[Sequence] = set()
@@ -151,6 +154,15 @@ class Groups(Gate):
         """Whether a group runs whose answers are given out when all have ended."""
         return bool(self._members) and self._settings.group_answers is GroupAnswers.TOGETHER
 
+    def may_join(self, sequence: Sequence) -> bool:
+        """Whether this sequence may be admitted now: a newcomer, if it was here at the start.
+
+        A member may have to wait for its prefix or for memory. Nobody else takes its place.
+        """
+        if sequence.has_started or sequence.is_background:
+            return True
+        return self.is_open and sequence.order <= self._last_order
+
     def open(self, now: float, newcomers: Newcomers, *, starts_now: bool) -> None:
         """Start a new group if the last one has ended and this one may start."""
         if self._members:
@@ -163,6 +175,7 @@ class Groups(Gate):
         if newcomers.count >= enough or starts_now or self._is_over(newcomers.oldest, now):
             self._room = min(newcomers.count, max(size, enough))
             assert self._room >= 1, "a group has members"
+            self._last_order = newcomers.last_order
             self._is_counted = False
         elif self._settings.wait_s is None:
             self._counters["waits_until_full"] += 1

@@ -64,7 +64,7 @@ def split_budget(
             return BudgetSplit(min(decode_count, budget.tokens - sum(spans)), spans)
         case Mix.BALANCED:
             half = budget.tokens // 2 if decode_count else 0
-            left = budget.tokens - sum(each.tokens for each in prefills)
+            left = budget.tokens - sum(min(each.tokens, budget.chunk) for each in prefills)
             decodes = min(decode_count, max(half, left, 1))
             return BudgetSplit(decodes, _spans(prefills, budget.tokens - decodes, budget.chunk))
         case Mix.BOUNDED_STALL:

@@ -6,7 +6,7 @@ oldest first, under any policy. So no sequence is overtaken by one that arrived 
 and the rule holds within it (`core/rules/background.py`). Tenants that already run their full
 share are skipped as a whole, which costs nothing per sequence; a share of the memory is looked at
 for each sequence (`core/admission.py`). `check_room` keeps the queue within its bounds. Called by
-the scheduler only.
+the parts of the scheduler only.
 """
 
 import heapq

@@ -23,7 +23,8 @@ def gate(strategy: Strategy, size: int = 2, wait_s: float | None = 0.25, **other
 
 
 def newcomers(*waiting: Sequence, room: int = 64) -> Newcomers:
-    return Newcomers(len(waiting), waiting[0] if waiting else None, room)
+    last_order = max((each.order for each in waiting), default=0)
+    return Newcomers(len(waiting), waiting[0] if waiting else None, room, last_order)
 
 
 def many(count: int, accepted_at: float = 0.0) -> Newcomers:

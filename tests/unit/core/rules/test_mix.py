@@ -64,6 +64,12 @@ def test_who_goes_first_is_the_mix(mix: Mix, decodes: int, spans: tuple[int, ...
     assert (share.decode_count, share.spans) == (decodes, spans)
 
 
+def test_balanced_leaves_decodes_what_a_chunk_does_not_use() -> None:
+    """Guards those who generate: a long prompt uses no more of a tick than its chunk."""
+    share = split_budget(Mix.BALANCED, 12, [Prefill(100)], Budget(16, 4, 0.05), CostModel())
+    assert (share.decode_count, share.spans) == (12, (4,))
+
+
 def test_separate_ticks_are_sized_apart() -> None:
     """Guards `prefill_batch_size` and `decode_batch_size`: sequences, whatever their tokens."""
     budget = Budget(100, 8, 0.05, prefill_batch_size=2, decode_batch_size=3)
