@@ -52,8 +52,8 @@ class BatchingStrategy(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> "BatchingStrategy | None":
-        """Also find a strategy by the seed's name, in upper or lower case."""
-        word = str(value).rpartition(".")[2].casefold()
+        """Also find a strategy by the seed's name, in any case, and with - or _ in it."""
+        word = str(value).rpartition(".")[2].casefold().replace("_", "").replace("-", "")
         return next((each for each in cls if word in (each.name.casefold(), each.value)), None)
 
 

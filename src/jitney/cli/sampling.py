@@ -7,6 +7,8 @@ from jitney.cli.verbs import TEMPERATURE, RunOptions
 from jitney.core.params import PARAMETERS, SamplingParams, StructuredOutputsParams
 from jitney.errors import InvalidRequest
 
+SCHEMA_BYTES_MAX = 1_048_576
+
 
 def sampling(options: RunOptions) -> SamplingParams:
     """The sampling parameters of the options. Raises InvalidRequest."""
@@ -36,12 +38,17 @@ def choose_temperature(temperature: float | None, greedy: bool) -> float:
 
 def _read_schema(file: Path) -> str:
     try:
-        text = file.read_text(encoding="utf-8")
-        json.loads(text)
+        with file.open("rb") as stream:
+            content = stream.read(SCHEMA_BYTES_MAX + 1)
     except OSError as error:
         raise InvalidRequest(
             f"--json-schema {file} cannot be read: {error.strerror}.", "json_schema"
         ) from None
+    if len(content) > SCHEMA_BYTES_MAX:
+        raise InvalidRequest(f"--json-schema {file} is larger than {SCHEMA_BYTES_MAX} bytes.")
+    try:
+        text = content.decode("utf-8")
+        json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"--json-schema {file} is not JSON: {error}.", "json_schema") from None
     return text

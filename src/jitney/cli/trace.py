@@ -19,6 +19,7 @@ from jitney.errors import ConfigError, SetupError
 
 TIMEOUT_S = 60.0
 PIPE = Path("-")
+VARIABLE = "JITNEY_API_KEY"
 
 
 def call(options: TraceOptions, resolved: Resolved) -> int:
@@ -49,18 +50,33 @@ def count_events(content: bytes, url: str) -> int:
 def server_key(given: str | None, url: str) -> str | None:
     """The given key, or else that of JITNEY_API_KEY, if the server is on this machine.
 
-    `jitney serve` has the same variable, so nobody has to put a key where `ps` shows it.
+    `jitney serve` has the same variable, so nobody has to put a key where `ps` shows it. Raises
+    ConfigError for a key that cannot be sent, and does not show it.
     """
-    if given is not None:
-        return given
-    key = environment().get("JITNEY_API_KEY", "").partition(",")[0].strip()
-    if not key or is_local(urlsplit(url).hostname or ""):
+    key = _key_of_environment(url) if given is None else given
+    if key is not None and not (key.isascii() and key.isprintable() and key):
+        raise ConfigError(
+            f"{VARIABLE if given is None else '--api-key'} is empty or has a line break or another "
+            "sign that cannot be sent in a header; give the key as one line of plain letters, "
+            "digits and signs."
+        )
+    return key
+
+
+def _key_of_environment(url: str) -> str | None:
+    key = environment().get(VARIABLE, "").partition(",")[0].strip()
+    if not key or _is_here(url):
         return key or None
     say(
-        f"JITNEY_API_KEY is for a server on this machine, so it is not sent to {url}; --api-key "
+        f"{VARIABLE} is for a server on this machine, so it is not sent to {url}; --api-key "
         "sends a key."
     )
     return None
+
+
+def _is_here(url: str) -> bool:
+    """Whether the server is on this machine."""
+    return is_local(urlsplit(url).hostname or "")
 
 
 def fetch_trace(url: str, api_key: str | None) -> bytes:
@@ -80,9 +96,8 @@ def fetch_trace(url: str, api_key: str | None) -> bytes:
         error.close()
         if error.code == 401:
             asks = "asks for a key" if api_key is None else "does not know this key"
-            raise ConfigError(
-                f"The server at {url} {asks}; set JITNEY_API_KEY, or give --api-key."
-            ) from None
+            advice = f"set {VARIABLE}, or give --api-key" if _is_here(url) else "give --api-key"
+            raise ConfigError(f"The server at {url} {asks}; {advice}.") from None
         raise SetupError(
             f"The server at {url} answered with status {error.code}; is it jitney serve?"
         ) from None

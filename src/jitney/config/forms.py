@@ -54,6 +54,8 @@ class Form:
     """The placeholder of a value in the help; None for a flag without a value."""
     show: Callable[[Any], str] = str  # Any: of the setting's type
     """A value as a person would write it."""
+    unquoted: str = ""
+    """The end of a refusal of what is no text: a file has it without quotes."""
     is_list: bool = False
     """Whether a flag may be given several times."""
 
@@ -131,8 +133,9 @@ def one_of(
 def text_line(lowest: int, highest: int) -> Form:
     """A line of text within a number of characters, without space around it."""
     kind = Annotated[str, Meta(min_length=lowest, max_length=highest)]
-    expected = f"a text of {lowest} to {highest} characters, in quotes if it looks like a number"
-    return Form(kind, _plain_text, expected, "VALUE")
+    expected = f"a text of {lowest} to {highest} characters"
+    unquoted = "; put a value that looks like a number or a date in quotes"
+    return Form(kind, _plain_text, expected, "VALUE", unquoted=unquoted)
 
 
 def word_list(highest: int, placeholder: str = "NAME,...") -> Form:
@@ -187,7 +190,8 @@ def read_named(
         raise ConfigError(f"{name} is {value_text(value)}{where}, {refused}.") from None
     except ValueError:
         text = "not right" if is_secret else value_text(value)
-        raise ConfigError(f"{name} is {text}{where}; expected {form.expected}.") from None
+        hint = "" if isinstance(value, str) else form.unquoted
+        raise ConfigError(f"{name} is {text}{where}; expected {form.expected}{hint}.") from None
 
 
 def value_text(value: object) -> str:

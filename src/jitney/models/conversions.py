@@ -110,12 +110,13 @@ def _make(target: Path, source: Path, conversion: Conversion, needed_bytes: int)
     try:
         before = files.Stamp.of(source)
         conversion.make(source, unfinished)
-        results = {name: files.Stamp.of(unfinished / name) for name in conversion.files}
         for path in unfinished.iterdir():
-            if path.name in results:
+            if path.name in conversion.files:
                 files.sync(path)
             else:
                 path.unlink()
+        # Some file systems set the time of a file when it is written to the disk.
+        results = {name: files.Stamp.of(unfinished / name) for name in conversion.files}
         record = unfinished / RECORD_NAME
         content = msgspec.json.encode(_ConversionRecord(str(source), before, results))
         record.write_bytes(msgspec.json.format(content))
@@ -129,6 +130,7 @@ def _make(target: Path, source: Path, conversion: Conversion, needed_bytes: int)
 def _read_record(folder: Path) -> _ConversionRecord | None:
     """The record; None if it is missing or cannot be read."""
     try:
-        return msgspec.json.decode((folder / RECORD_NAME).read_bytes(), type=_ConversionRecord)
-    except (FileNotFoundError, NotADirectoryError, msgspec.MsgspecError, UnicodeDecodeError):
+        content = files.read_small(folder / RECORD_NAME)
+        return msgspec.json.decode(content, type=_ConversionRecord)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return None

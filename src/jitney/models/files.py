@@ -22,6 +22,8 @@ from jitney.errors import ModelError
 LOCK_WAIT_S = 900.0
 LOCK_POLL_S = 0.1
 NOTICE_POLLS = 10
+SMALL_BYTES_MAX = 65_536
+"""Our own records and notes are smaller."""
 ELSEWHERE = "choose another cache folder"
 
 _log = logging.getLogger("jitney")
@@ -156,6 +158,15 @@ def write_text(target: Path, text: str) -> None:
         publish(partial, target)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def read_small(path: Path) -> bytes:
+    """The content of a small file. Raises OSError, or ValueError for a file that is not small."""
+    with path.open("rb") as file:
+        content = file.read(SMALL_BYTES_MAX + 1)
+    if len(content) > SMALL_BYTES_MAX:
+        raise ValueError(f"{path} is larger than {SMALL_BYTES_MAX} bytes")
+    return content
 
 
 def sha256_of(path: Path) -> str:

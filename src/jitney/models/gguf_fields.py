@@ -1,10 +1,9 @@
 """The fields of a GGUF, read in order: numbers, texts, arrays, and the keys of its metadata.
 
-Pure file reading, any thread, no native code. Every count and length is checked against the size
-of the file before it is used, and all of them together have a `ReadBudget`, so a damaged or hostile
-file only causes a ModelError. The reader of the package `gguf` has no such checks, and takes about
-40 times as long for a vocabulary. The modules `gguf` and `gguf_vocabulary` know what the values
-mean.
+Pure file reading, any thread, no native code. Every count and length is bounded by the size of the
+file or by a `ReadBudget` for all of them together, so a damaged or hostile file only causes a
+ModelError. The reader of the package `gguf` has no such checks, and takes about 40 times as long
+for a vocabulary. The modules `gguf` and `gguf_vocabulary` know what the values mean.
 
 Tests: tests/unit/models/test_gguf.py.
 """

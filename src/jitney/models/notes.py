@@ -12,7 +12,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from jitney.models.files import Stamp, sha256_of, write_text
+from jitney.models.files import Stamp, read_small, sha256_of, write_text
 
 FOLDER = "marks"
 """In the cache folder. The name stays, so that notes of earlier versions are found."""
@@ -71,7 +71,7 @@ def all_notes(cache: Path) -> Iterator[tuple[Path, Path]]:
     """Every note that can be read: its file, and the path that it is about."""
     for file in sorted((cache / FOLDER).glob("*/*.txt")):
         with suppress(OSError, ValueError):
-            about, _, _ = file.read_text(encoding="utf-8").partition("\n")
+            about, _, _ = read_small(file).decode("utf-8").partition("\n")
             yield file, Path(about)
 
 

@@ -203,8 +203,12 @@ class ConstraintCompiler:
         self._ready_tokenizer()
         try:
             refused, taken_bytes = self.sandbox.run([constraint.kind.value, constraint.text])
-        except (TooLong, TooMuchMemory) as error:
-            raise refusal(f"{error} to compile; make it simpler") from None
+        except TooLong:
+            most = f"longer than {limits.CONSTRAINT_COMPILE_S_MAX:g} s"
+            raise refusal(f"it took {most} to compile; make it simpler") from None
+        except TooMuchMemory:
+            most = f"more than {limits.CONSTRAINT_COMPILE_BYTES_MAX // 2**20} MiB of memory"
+            raise refusal(f"it took {most} to compile; make it simpler") from None
         except (Busy, Gone) as error:
             raise QueueFull(
                 f"Constraints cannot be compiled now ({error}); try again later.",

@@ -220,15 +220,6 @@ def check_address(base_url: str, endpoint: str) -> None:
         raise ConfigError(f"--endpoint is {endpoint}; expected a path such as {COMPLETIONS}.")
 
 
-def check_key(api_key: str | None) -> None:
-    """Refuse a key that cannot be sent; it is not shown. Raises ConfigError."""
-    if api_key is not None and not (api_key.isascii() and api_key.isprintable() and api_key):
-        raise ConfigError(
-            "--api-key is empty or has a line break or another sign that cannot be sent in a "
-            "header; give the key as one line of plain letters, digits and signs."
-        )
-
-
 def served_model(base_url: str, api_key: str | None) -> str:
     """The first model that the server lists. Raises SetupError."""
     target = HttpTarget(base_url=base_url, endpoint=MODELS, model="", seed=0, api_key=api_key)

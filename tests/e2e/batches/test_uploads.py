@@ -1,8 +1,10 @@
 """Files over HTTP: what is stored, what is refused, and that nothing of a refused file stays."""
 
+import gc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import BinaryIO
 
 import httpx
 import openai
@@ -133,6 +135,33 @@ def test_a_client_that_leaves_in_the_middle_leaves_nothing(server: Running) -> N
         wait_until(lambda: len(stored(server)) > len(before), "nothing of it was written")
     wait_until(lambda: stored(server) == before, "half a file is kept")
     assert server.get("/health").status_code == 200
+
+
+def test_a_client_that_leaves_a_download_leaves_no_open_file(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards the files that a process may open: none waits for the next collection of garbage."""
+    with client_of(server) as client:
+        file = upload(client, b"x" * 10 * MANY_BYTES)
+    assert server.batches is not None
+    contents, opened = server.batches.thread.store.content, list[BinaryIO]()
+    usual = contents.open_content
+
+    def watched(file_id: str) -> BinaryIO:
+        opened.append(usual(file_id))
+        return opened[-1]
+
+    monkeypatch.setattr(contents, "open_content", watched)
+    head = f"GET /v1/files/{file.id}/content HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+    gc.disable()
+    try:
+        for _ in range(5):
+            with server.silent(head) as connection:
+                assert connection.recv(1)
+        wait_until(lambda: all(each.closed for each in opened), "a file is still open")
+    finally:
+        gc.enable()
+    assert len(opened) == 5
 
 
 def upload_one(server: Running) -> None:

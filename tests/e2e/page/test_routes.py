@@ -197,3 +197,13 @@ def test_the_command_fetches_the_trace(
         fetch_trace(locked.url, "wrongwrong")
     with pytest.raises(SetupError, match="--url"):
         fetch_trace("http://127.0.0.1:9", None)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_the_key_of_the_environment_is_advised_only_where_it_is_sent(
+    locked: Running, host: str
+) -> None:
+    """Guards whoever sets JITNEY_API_KEY for another machine, where it is not sent."""
+    with pytest.raises(ConfigError, match="give --api-key") as refused:
+        fetch_trace(f"http://{host}:{locked.port}", None)
+    assert ("JITNEY_API_KEY" in str(refused.value)) == (host == "127.0.0.1")

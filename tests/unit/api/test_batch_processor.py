@@ -103,6 +103,12 @@ def test_two_hundred_prompts_are_called_back_once_under_each_strategy(
     assert stats.avg_latency_ms == pytest.approx(total, rel=1e-3, abs=0.05)
 
 
+@pytest.mark.parametrize("word", ["dynamic_timeout", "Dynamic-Timeout", ".DynamicTimeout"])
+def test_a_strategy_is_found_by_any_spelling_of_its_name(word: str) -> None:
+    """Guards callers of the seed's names, which config files write in other ways."""
+    assert BatchingStrategy(word) is BatchingStrategy.DynamicTimeout
+
+
 def test_results_are_those_of_the_model() -> None:
     """Guards text, tokens and log probabilities, none of which was asked for."""
     results = Results(3)

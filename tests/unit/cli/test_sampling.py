@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jitney.cli.sampling import choose_temperature, sampling
+from jitney.cli.sampling import SCHEMA_BYTES_MAX, choose_temperature, sampling
 from jitney.cli.verbs import RunOptions
 from jitney.errors import InvalidRequest
 
@@ -45,3 +45,11 @@ def test_a_schema_that_is_none_is_refused(tmp_path: Path, content: bytes) -> Non
         sampling(RunOptions(json_schema=schema))
     with pytest.raises(InvalidRequest, match="cannot be read"):
         sampling(RunOptions(json_schema=tmp_path / "missing.json"))
+
+
+def test_a_schema_is_read_up_to_a_limit(tmp_path: Path) -> None:
+    """Guards memory against a file without an end; this one is longer than any that is taken."""
+    schema = tmp_path / "schema.json"
+    schema.write_bytes(b"{}" + b" " * SCHEMA_BYTES_MAX)
+    with pytest.raises(InvalidRequest, match=r"schema\.json is larger than 1048576 bytes"):
+        sampling(RunOptions(json_schema=schema))

@@ -1,5 +1,6 @@
 """Tests of `jitney.config.forms`: what each form reads, and what it refuses."""
 
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,12 @@ from jitney.config.forms import (
     number,
     one_of,
     or_none,
+    read_named,
     size_text,
+    text_line,
     whole_number,
 )
+from jitney.errors import ConfigError
 
 WHOLE = whole_number(-1, 10_000)
 NUMBER = number(0.0, 1.0)
@@ -65,6 +69,15 @@ def test_a_form_refuses_what_it_would_have_to_guess(form: Form, value: object) -
     """Guards against clamping, and against Python's lenient conversions."""
     with pytest.raises(ValueError):
         form.read(value)
+
+
+@pytest.mark.parametrize("value", [7, date(2024, 1, 1), "", "too long"])
+def test_what_a_file_has_without_quotes_gets_a_hint(value: object) -> None:
+    """Guards whoever reads of a text and sees one; on a command line quotes change nothing."""
+    with pytest.raises(ConfigError) as refused:
+        read_named(or_none(text_line(1, 5)), "host", value)
+    hint = "a number or a date in quotes"
+    assert (hint in str(refused.value)) == (not isinstance(value, str))
 
 
 @pytest.mark.parametrize(("count", "text"), [(0, "0"), (2**30, "1GiB"), (1536, "1536")])

@@ -13,7 +13,7 @@ import pytest
 
 from jitney.errors import ModelError
 from jitney.models.conversions import RECORD_NAME, Conversion, converted
-from jitney.models.files import locked
+from jitney.models.files import SMALL_BYTES_MAX, locked
 from tests.models_for_tests import TinyShape, write_tiny_gguf
 
 SHAPE = TinyShape(layers=1, width=32, heads=2, heads_kv=1, inner=32)
@@ -60,7 +60,9 @@ def test_made_once(tmp_path: Path, source: Path) -> None:
     assert not list(first.parent.parent.glob("*.partial"))
 
 
-@pytest.mark.parametrize("damage", ["shorter", "changed", "gone", "other gone", "no record", "bad"])
+@pytest.mark.parametrize(
+    "damage", ["shorter", "changed", "gone", "other gone", "no record", "bad", "long"]
+)
 def test_damage_is_made_again(tmp_path: Path, source: Path, damage: str) -> None:
     """A file that does not match its record must not be loaded."""
     copier = Copier()
@@ -79,6 +81,8 @@ def test_damage_is_made_again(tmp_path: Path, source: Path, damage: str) -> None
             (path.parent / OTHER).unlink()
         case "no record":
             record.unlink()
+        case "long":
+            record.write_bytes(record.read_bytes() + b" " * SMALL_BYTES_MAX)
         case _:
             record.write_text('{"source": 3}')
     assert convert(tmp_path / "cache", source, copier).read_bytes() == good

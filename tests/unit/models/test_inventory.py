@@ -15,7 +15,6 @@ from jitney.models.inventory import StoredModel
 from tests.models_for_tests import TinyShape, write_tiny_gguf
 
 KINDS = ("copy",)
-"""Above what Linux gives out."""
 
 
 @pytest.fixture

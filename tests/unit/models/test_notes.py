@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from jitney.models import notes
+from jitney.models.files import SMALL_BYTES_MAX
 
 
 @pytest.fixture
@@ -30,7 +31,10 @@ def test_last_use_is_noted(cache: Path, source: Path) -> None:
     noted = notes.last_use(cache, source, [source])
     assert noted is not None
     assert noted.year > 2000
-    assert [about for _, about in notes.all_notes(cache)] == [source]
+    ((file, about),) = notes.all_notes(cache)
+    assert about == source
+    file.write_bytes(file.read_bytes() + b" " * SMALL_BYTES_MAX)
+    assert list(notes.all_notes(cache)) == [], "it is none of ours"
 
 
 def test_a_digest_is_read_once(cache: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from jitney.core.params import Constraint, ConstraintKind
 from jitney.errors import InvalidRequest, QueueFull
 from jitney.sampling import constraint, grammar
 from jitney.sampling.constraint import ConstraintCompiler, FollowTime, Matcher
-from jitney.sandbox.sandbox import Busy, Gone
+from jitney.sandbox.sandbox import Busy, Gone, TooLong, TooMuchMemory
 from tests.e2e.server.processes import children, memory_bytes, wait_until_gone
 
 END = 256
@@ -124,6 +124,28 @@ def test_want_of_a_process_is_nobodys_mistake(
     monkeypatch.setattr(compiler.sandbox, "run", run)
     with pytest.raises(QueueFull, match=f"cannot be compiled now .{error}."):
         compiler.prepare(regex("good"))
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (TooLong("the set-up took longer than 15 s"), "it took longer than 0.5 s to compile;"),
+        (TooMuchMemory("it took more than 402 MB"), "it took more than 256 MiB of memory to comp"),
+    ],
+    ids=["time", "memory"],
+)
+def test_a_refusal_names_the_limit_of_a_constraint(
+    compiler: ConstraintCompiler, monkeypatch: pytest.MonkeyPatch, error: Exception, sentence: str
+) -> None:
+    """Guards the sentence: the process has limits of its own, which no caller can change."""
+
+    def run(task: object) -> None:
+        raise error
+
+    monkeypatch.setattr(compiler.sandbox, "run", run)
+    with pytest.raises(InvalidRequest) as refused:
+        compiler.prepare(regex("any"))
+    assert sentence in str(refused.value)
 
 
 def test_closing_leaves_no_process(compiler: ConstraintCompiler) -> None:

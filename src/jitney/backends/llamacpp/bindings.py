@@ -328,7 +328,8 @@ class Context:
         """Write a saved copy of `length` tokens into the slot. Raises BackendFailed."""
         self._write(slot, state)
         last = int(llama_cpp.llama_memory_seq_pos_max(self._memory, slot))
-        assert last == length - 1, f"{last + 1} tokens of {length} were restored"
+        if last != length - 1:
+            raise BackendFailed(f"llama.cpp restored {last + 1} tokens of {length} in slot {slot}.")
 
     def _write(self, slot: int, state: npt.NDArray[np.uint8]) -> None:
         written = llama_cpp.llama_state_seq_set_data(

@@ -9,37 +9,44 @@ import signal
 from dataclasses import asdict
 from pathlib import Path
 
+from jitney.backends.kind import Values
 from jitney.backends.llamacpp import library, prebuilt
 from jitney.backends.trials.trial import Trial, payload_of
 from jitney.backends.trials.trial_process import EXIT_NO_ROOM, EXIT_REFUSED, NO_END, TrialResult
 from jitney.errors import ModelError
 from jitney.models.files import Stamp
+from jitney.models.notes import NOTICE_BYTES
+from jitney.models.parts import size_of
 
 SLOW_NOTICE = (
     "This llama.cpp was compiled with an instruction that is illegal on this processor, so its "
     "fastest kernels stay off; `jitney backends --add llamacpp` adds the prebuilt one, and the "
     "extra `llama` compiles it again, best with clang 19."
 )
+NOTICE = "Trying whether llama.cpp runs this model here, once"
 _NAME = "extra_kernels"
 
 
-def are_usable(model: Path, gpu_layers: int, cache: Path, distributions: tuple[str, ...]) -> bool:
+def are_usable(values: Values, cache: Path, distributions: tuple[str, ...]) -> bool:
     """Whether the model runs with the fastest kernels; false where it only runs without them.
 
-    Raises ModelError where it does not run at all.
+    `values` are those of the backend, but for these kernels. Raises ModelError where it does not
+    run at all.
     """
-    found = TrialResult()
+    model, found = Path(str(values["model"])), TrialResult()
+    tried = {name: values[name] for name in ("gpu_layers", "flash_attention", "threads")}
     for is_extra in (True, False):
         trial = Trial(
             cache=cache,
             names=(_NAME,),
-            facts=[str(model.resolve()), asdict(Stamp.of(model)), gpu_layers, is_extra],
+            facts=[str(model.resolve()), asdict(Stamp.of(model)), tried, is_extra],
             distributions=distributions,
             keeps=lambda results: results[_NAME].status in (0, -signal.SIGILL),
             model=model,
+            notice=NOTICE if size_of(model) > NOTICE_BYTES else "",
         )
-        values = {"model": str(model), "gpu_layers": gpu_layers, _NAME: is_extra}
-        payload = payload_of("llamacpp", {**values, "threads": 2, "max_num_batched_tokens": 64})
+        given = {**tried, "model": str(model), _NAME: is_extra, "max_num_batched_tokens": 64}
+        payload = payload_of("llamacpp", given)
         found = trial.results({_NAME: payload})[_NAME]
         if found.status != -signal.SIGILL:
             break

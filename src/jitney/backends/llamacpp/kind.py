@@ -108,8 +108,8 @@ def values(settings: Settings, source: Path | None) -> Values:
         "threads": threads_of(settings),
         "gpu_layers": settings.gpu_layers,
         "flash_attention": settings.flash_attention in fused,
-        "extra_kernels": _runs_extra_kernels(model, settings),
     }
+    found["extra_kernels"] = _runs_extra_kernels(found, settings)
     if is_pool:
         return found
     found |= attention.choose(found, settings, header, KIND.distributions())
@@ -149,13 +149,12 @@ def _finds_gpu() -> bool:
     return bool(ask(BINDINGS, {}, START_S_MAX).found.get("finds_gpu"))
 
 
-def _runs_extra_kernels(model: Path, settings: Settings) -> bool:
+def _runs_extra_kernels(values: Values, settings: Settings) -> bool:
     """Whether the model runs with the fastest kernels: a child tries it first."""
     distributions = KIND.distributions()
     if not distributions or (settings.gpu_layers and not _finds_gpu()):
         return True  # loading says what is missing
-    layers, cache = settings.gpu_layers, settings.cache_dir
-    is_usable = kernels.are_usable(model, layers, cache, distributions)
+    is_usable = kernels.are_usable(values, settings.cache_dir, distributions)
     if not is_usable:
         _log.warning("%s", kernels.SLOW_NOTICE)
     return is_usable

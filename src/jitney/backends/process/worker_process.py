@@ -120,4 +120,9 @@ class WorkerProcess:
             )
         if number == signal.SIGKILL:
             why = "; the system does that when memory runs out."
+        elif number == signal.SIGILL:
+            why = (
+                ": an instruction is illegal on this processor; where llama.cpp was compiled here, "
+                "`jitney backends --add llamacpp` adds the prebuilt one."
+            )
         return BackendCrashed(f"The backend process was killed (signal {number}){why}", number)

@@ -22,7 +22,7 @@ import msgspec
 
 from jitney.backends.machine.processor import read_processor
 from jitney.backends.trials.trial_process import TrialResult, ask
-from jitney.models.files import bytes_under, locked, locked_if_free, write_text
+from jitney.models.files import bytes_under, locked, locked_if_free, read_small, write_text
 from jitney.models.parts import size_of
 from jitney.version import version
 
@@ -251,4 +251,4 @@ def _holds(file: Path) -> bool:
 
 def _read(file: Path) -> dict[str, Any]:
     """The contents of a file. Raises ValueError or OSError where it is not from a trial."""
-    return msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
+    return msgspec.json.decode(read_small(file), type=dict[str, Any])

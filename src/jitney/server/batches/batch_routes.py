@@ -8,7 +8,7 @@ Tests: tests/e2e/batches/test_batches.py, test_uploads.py and test_batch_limits.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Annotated, Any, BinaryIO, Literal, TypeVar
@@ -263,10 +263,11 @@ def _disk_refusals() -> Iterator[None]:
         raise Refusal("disk_full", message, headers=NO_RETRY) from None
 
 
-def _pieces(file: BinaryIO) -> Iterator[bytes]:
-    # The framework's threads read them, one at a time.
+async def _pieces(file: BinaryIO) -> AsyncIterator[bytes]:
+    # Async, so that the file is closed as soon as the client leaves.
     with file:
-        yield from iter(partial(file.read, limits.READ_BYTES), b"")
+        while piece := await asyncio.to_thread(file.read, limits.READ_BYTES):
+            yield piece
 
 
 def _enter(service: Service, request: Request) -> str:

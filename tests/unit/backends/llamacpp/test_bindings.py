@@ -1,4 +1,4 @@
-"""Tests of `jitney.backends.llamacpp.bindings`: an interrupt while native code works."""
+"""Tests of `jitney.backends.llamacpp.bindings`: interrupts while native code works, and copies."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -13,6 +13,7 @@ if reason := skip_reason("llamacpp"):
     pytest.skip(reason, allow_module_level=True)
 
 from jitney.backends.llamacpp import bindings
+from jitney.errors import BackendFailed
 
 SHAPE = bindings.LlamaCppSettings(
     model="",
@@ -89,3 +90,11 @@ def test_an_interrupted_conversion_is_raised(
     _interrupted(monkeypatch, "llama_model_quantize")
     with pytest.raises(KeyboardInterrupt):
         bindings.quantize(tiny_model, tmp_path / "q8.gguf", threads=1)
+
+
+def test_a_copy_of_another_length_is_refused(tiny_model: Path) -> None:
+    """Guards whoever continues in the slot: a gap would be filled by what was there before."""
+    model = bindings.Model(tiny_model, gpu_layers=0, extra_kernels=False)
+    context = bindings.Context(model, SHAPE)
+    with pytest.raises(BackendFailed, match="restored 0 tokens of 5 in slot 0"):
+        context.restore(0, context.save(0), 5)

@@ -3,6 +3,7 @@
 import json
 import platform
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tests.backends_for_tests import skip_reason
 if reason := skip_reason("llamacpp"):
     pytest.skip(reason, allow_module_level=True)
 
+from jitney.backends.kind import Values
 from jitney.backends.llamacpp import kernels, library
 from jitney.backends.llamacpp.kind import KIND
 from jitney.backends.trials.trial import forget
@@ -51,7 +53,8 @@ def fake_child(tmp_path: Path, stand_in_python: Callable[[str], None]) -> FakeCh
 
 def usable(model: Path, cache: Path) -> bool:
     """Whether its fastest kernels run here."""
-    return kernels.are_usable(model, 0, cache, KIND.distributions())
+    values: Values = {"model": str(model), "gpu_layers": 0, "flash_attention": True, "threads": 2}
+    return kernels.are_usable(values, cache, KIND.distributions())
 
 
 def test_a_good_model_runs_in_the_child(cache: Path, model: Path) -> None:
@@ -59,15 +62,42 @@ def test_a_good_model_runs_in_the_child(cache: Path, model: Path) -> None:
     assert usable(model, cache)
 
 
-def test_the_answer_is_remembered(fake_child: FakeChild, cache: Path, model: Path) -> None:
-    """One trial for each model, not one for each start; another one when the file changes."""
+def test_the_answer_is_remembered(
+    fake_child: FakeChild,
+    cache: Path,
+    model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One trial for each model, not one for each start; another one when the file changes.
+
+    One of a large model is announced.
+    """
     log = fake_child("exit 0")
     for _ in range(3):
         assert usable(model, cache)
     assert log.read_text() == "start\n"
+    assert not caplog.text
+    monkeypatch.setattr(kernels, "NOTICE_BYTES", 0)
     write_tiny_gguf(model, seed=2)
-    usable(model, cache)
+    for _ in range(2):
+        usable(model, cache)
     assert log.read_text() == "start\n" * 2
+    assert caplog.text.count(kernels.NOTICE) == 1
+
+
+def test_a_trial_has_the_attention_and_the_threads_of_the_settings(
+    fake_child: FakeChild, cache: Path, model: Path
+) -> None:
+    """Guards a GPU on which only the fused kernel crashes: without it the model is served."""
+    fake_child(
+        """case "$given" in *'"flash_attention": true'*) kill -SEGV $$;; """
+        """*'"threads": 3'*) exit 0;; *) exit 9;; esac"""
+    )
+    settings = Settings(model=model, cache_dir=cache, threads=3, flash_attention="off")
+    assert KIND.values(settings, model)["extra_kernels"]
+    with pytest.raises(ModelError, match="SIGSEGV"):
+        KIND.values(replace(settings, flash_attention="on"), model)
 
 
 def test_a_trial_of_one_model_does_not_wait_for_that_of_another(

@@ -130,13 +130,14 @@ def test_files_in_the_current_folder_are_not_imported(
         assert first_token(backend) is not None
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGILL])
 def test_a_crash_names_the_signal(backend: ProcessBackend, number: signal.Signals) -> None:
-    """Guards against a dead process that is reported as anything else."""
+    """Guards against a dead process that is reported as anything else, or without advice."""
     os.kill(backend.pid, number)
     with pytest.raises(BackendCrashed, match=f"was killed \\(signal {number.value}\\)") as caught:
         first_token(backend)
     assert caught.value.signal == number
+    assert ("jitney backends --add llamacpp" in str(caught.value)) == (number == signal.SIGILL)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -29,6 +29,7 @@ from jitney.backends.trials.trial_process import (
     REASON_CHARACTERS_MAX,
     TrialResult,
 )
+from jitney.models.files import SMALL_BYTES_MAX
 from tests.children_for_tests import WORKS, Children, refuses, stand_in
 
 NUMBERS = {"threads": 2}
@@ -269,6 +270,7 @@ GOOD = asdict(speed(1.5))
         json.dumps({"openvino": GOOD, "llamacpp": GOOD | {"failure": 3}}).encode(),
         json.dumps({"openvino": GOOD, "llamacpp": GOOD | {"status": "SIGILL"}}).encode(),
         json.dumps({"openvino": GOOD}).encode(),
+        json.dumps({"openvino": GOOD, "llamacpp": GOOD}).encode() + b" " * SMALL_BYTES_MAX,
         json.dumps({"openvino": GOOD, "llamacpp": 3}).encode(),
         json.dumps({"openvino": GOOD, "llamacpp": GOOD | {"found": "9"}}).encode(),
         *(

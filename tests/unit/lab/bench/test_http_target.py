@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from jitney.errors import ConfigError
-from jitney_lab.bench.http_target import COMPLETIONS, HttpTarget, check_address, check_key
+from jitney_lab.bench.http_target import COMPLETIONS, HttpTarget, check_address
 from jitney_lab.bench.timing import RequestTimes
 from jitney_lab.bench.workload import Job
 
@@ -185,15 +185,6 @@ def test_a_refused_call_without_a_key_gets_a_hint() -> None:
 def test_a_key_with_control_characters_in_it_is_not_shown() -> None:
     times = ask([b"no such key: sk-\x1b123"], 401, api_key="sk-123")
     assert times.error == "status 401: no such key: [key]"
-
-
-@pytest.mark.parametrize("key", ["", "sk-123\n", "sk\x00-123", "sk-\u00e4123"])
-def test_a_key_that_cannot_be_sent_is_refused_and_not_shown(key: str) -> None:
-    with pytest.raises(ConfigError, match="--api-key") as caught:
-        check_key(key)
-    assert "123" not in str(caught.value)
-    check_key("sk-123")
-    check_key(None)
 
 
 @pytest.mark.parametrize(
