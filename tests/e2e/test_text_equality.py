@@ -325,15 +325,18 @@ def test_displaced_by_a_higher_class_equals_undisturbed(
         assert_equal(displaced(llm, monkeypatch), alone[:SOME])
 
 
-def test_displaced_equals_undisturbed_with_fused_attention(
+def test_fused_attention_answers_alike_beside_others_in_chunks_and_after_a_displacement(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Guards the other kernel of llama.cpp, which rounds all tokens alike."""
     needs("llamacpp")
     fused = Open(model, {**ENGINES["llamacpp"], "flash_attention": "on"})
-    slots = {"max_num_seqs": SOME // 2, "enable_prefix_caching": False}
-    with fused(policy="priority", **slots) as llm:
-        alone = [llm.generate(*asked)[0] for asked in zip(PROMPTS[:SOME], PARAMS, strict=False)]
+    asked = list(zip(PROMPTS[:SOME], PARAMS, strict=False))
+    with fused(max_num_seqs=1, enable_prefix_caching=False) as llm:
+        alone = [llm.generate(*each)[0] for each in asked]
+    changed = {"prefill_chunk": 7, "enable_prefix_caching": False, "policy": "priority"}
+    with fused(max_num_seqs=SOME // 2, **changed) as llm:
+        assert_equal(llm.generate(PROMPTS[:SOME], PARAMS[:SOME]), alone)
         assert_equal(displaced(llm, monkeypatch), alone)
 
 

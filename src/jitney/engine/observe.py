@@ -36,7 +36,7 @@ _log = logging.getLogger("jitney.engine")
 
 
 @dataclass(slots=True)
-class _Listener:
+class Listener:
     """One observer, and how often it failed."""
 
     observer: Observer
@@ -48,27 +48,29 @@ class Observers:
 
     def __init__(self) -> None:
         # Replaced, never changed, so that the engine thread can read it without a lock.
-        self._listeners: tuple[_Listener, ...] = ()
+        self._listeners: tuple[Listener, ...] = ()
         self._changing = threading.Lock()
         self.failed_count = 0
         """Failures of all observers."""
 
-    def __len__(self) -> int:
-        return len(self._listeners)
+    @property
+    def listeners(self) -> tuple[Listener, ...]:
+        """Those of now, for `tell`."""
+        return self._listeners
 
     def add(self, observer: Observer) -> None:
         """Give this observer every record from now on."""
         with self._changing:
-            self._listeners = (*self._listeners, _Listener(observer))
+            self._listeners = (*self._listeners, Listener(observer))
 
     def remove(self, observer: Observer) -> None:
         """Give this observer no more records. An unknown one is ignored."""
         with self._changing:
             self._listeners = tuple(each for each in self._listeners if each.observer != observer)
 
-    def tell(self, record: Record) -> None:
-        """Engine thread: pass a record to all observers."""
-        for listener in self._listeners:
+    def tell(self, record: Record, listeners: tuple[Listener, ...] | None = None) -> None:
+        """Engine thread: pass a record to all observers, or to those of a moment before."""
+        for listener in self._listeners if listeners is None else listeners:
             try:
                 listener.observer(record)
             except Exception:

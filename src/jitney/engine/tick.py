@@ -35,6 +35,7 @@ from jitney.engine.collector import Collector
 from jitney.engine.in_flight import InFlight, LostBatch, Recovery
 from jitney.engine.mailbox import Mailbox
 from jitney.engine.observe import (
+    Listener,
     Observers,
     count_sampled,
     members_of,
@@ -187,13 +188,14 @@ class Tick:
         times = (self._in_flight.begun_at, now)
         planned = self._in_flight.pop_oldest(now)
         # Before it is applied: a sequence that has ended by then gets no token from it.
-        members = members_of(planned, outcome) if self._observers else ()
+        listeners = self._observers.listeners
+        members = members_of(planned, outcome) if listeners else ()
         sampled_count = count_sampled(planned, outcome)
         self._collect(self._scheduler.apply(planned, outcome, now), now)
         snapshot, preempted_count = self._measure(), self._preempted_count
         self._preempted_count = 0
         state = (snapshot, preempted_count, sampled_count)
-        self._record(record_tick(planned, outcome, members, state, times))
+        self._record(record_tick(planned, outcome, members, state, times), listeners)
         self._deliver(now)
         return True
 
@@ -429,9 +431,9 @@ class Tick:
             )
         )
 
-    def _record(self, record: Record) -> None:
+    def _record(self, record: Record, listeners: tuple[Listener, ...] | None = None) -> None:
         self.statistics.take(record)
-        self._observers.tell(record)
+        self._observers.tell(record, listeners)
 
     def _raise_stopped(self) -> None:
         if self.stopped is not None:

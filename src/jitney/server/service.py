@@ -17,7 +17,7 @@ from typing import Protocol
 from jitney.backends.process.client import ProcessBackend
 from jitney.config import Key, ServeSettings
 from jitney.core.backend import Vocabulary
-from jitney.engine.clock import Clock, SystemClock
+from jitney.engine.clock import Clock, SystemClock, processor_s
 from jitney.engine.engine import EngineState
 from jitney.engine.request_factory import RequestFactory
 from jitney.engine.served_engine import ServedEngine
@@ -67,8 +67,8 @@ class Loaded(Protocol):
 REST_PART = 2.0
 REST_S_MIN = 0.001
 REST_S_MAX = 0.02
-"""How long calls to the event loop rest after a round of them: so many times as long as it took. A
-shorter rest than the minimum is none."""
+"""How long calls to the event loop rest after a round of them: so many times the processor time
+that it took, since a wait for the processor is no work. A shorter rest than the minimum is none."""
 
 
 class LoopCalls:
@@ -104,15 +104,15 @@ class LoopCalls:
     def _run(self) -> None:
         # First, so that what is added from now on wakes the loop again.
         self._is_due = False
-        begun_at = self._loop.time()
+        begun_s = processor_s()
         for _ in range(len(self._calls)):
             try:
                 self._calls.popleft()()
             except Exception:
                 # The others are of other callers.
                 _log.exception("A call to the event loop failed")
-        ended_at = self._loop.time()
-        self._rests_until = ended_at + min(REST_PART * (ended_at - begun_at), REST_S_MAX)
+        rest_s = min(REST_PART * (processor_s() - begun_s), REST_S_MAX)
+        self._rests_until = self._loop.time() + rest_s
 
 
 class Service:

@@ -3,7 +3,7 @@
 A newcomer has never run. Under `continuous` with a window, newcomers start when the oldest of them
 has waited for `wait_s`, or when as many are here as end it. Under the group strategies a group
 departs when it is full, when its oldest newcomer has waited for `wait_s`, or when the engine
-drains; no more newcomers join it than were there, and answers that are handed out together come
+drains; no newcomers join it but those who were there, and answers that are handed out together come
 when nobody of the group is left. While nobody runs, whoever may join has joined. Background
 sequences are no part of this: they may join when nobody else wants to.
 """
@@ -53,6 +53,8 @@ class JoiningChecker:
         self._group_of: dict[RequestId, int] = {}
         self._group_number = 0
         self._places = 0
+        self._here: set[Name] = set()
+        """Who was there when the group departed."""
         self._counters: Counter[str] = Counter()
         self._drains = False
 
@@ -121,10 +123,11 @@ class JoiningChecker:
         if not self._group and running:
             self._group_number += 1
             self._places = len(newcomers) if self._departs(seen, newcomers) else 0
+            self._here = set(self._arrived)
             if starts and not self._places:
                 raise Violation(NAME, f"a group departs with {len(newcomers)} before its time")
         self._places -= len(starts)
-        if self._places < 0:
+        if self._places < 0 or not starts <= self._here:
             raise Violation(NAME, f"{sorted(starts)[0]} joins a group that has departed")
         for request_id, _ in running - self._group:
             self._group_of[request_id] = self._group_number

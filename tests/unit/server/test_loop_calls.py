@@ -2,10 +2,12 @@
 
 import asyncio
 import threading
+from collections.abc import Callable
 from functools import partial
 
 import pytest
 
+from jitney.server import service
 from jitney.server.service import LoopCalls
 
 
@@ -41,6 +43,38 @@ def test_many_calls_wake_the_loop_once_and_keep_their_order(
     asyncio.run(main())
     assert called == list(range(200))
     assert len(woken) == 2
+
+
+@pytest.mark.parametrize(("took_s", "rest_s"), [(0.0001, 0.0), (0.004, 0.008), (9.0, 0.02)])
+def test_calls_rest_after_a_round_in_proportion_and_not_for_long(
+    monkeypatch: pytest.MonkeyPatch, took_s: float, rest_s: float
+) -> None:
+    """Guards all else on the loop: rounds take a third of it. What comes meanwhile is one round."""
+    moments = iter((0.0, took_s, took_s, took_s))
+    monkeypatch.setattr(service, "processor_s", lambda: next(moments))
+    called: list[int] = []
+    rests: list[float] = []
+
+    async def main() -> None:
+        loop, calls = asyncio.get_running_loop(), LoopCalls()
+        monkeypatch.setattr(loop, "time", lambda: 100.0)
+
+        def call_later(seconds: float, function: Callable[[], None]) -> object:
+            rests.append(seconds)
+            return loop.call_soon(function)
+
+        monkeypatch.setattr(loop, "call_later", call_later)
+        calls.call(partial(called.append, 0))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        for number in (1, 2):
+            calls.call(partial(called.append, number))
+        for _ in range(4):
+            await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert called == [0, 1, 2]
+    assert rests == ([pytest.approx(rest_s)] if rest_s else [])
 
 
 def test_a_call_to_a_loop_that_is_closed_is_dropped() -> None:
