@@ -10,6 +10,7 @@ Recovery restarts a lost backend, with pauses between failed attempts. It does n
 scheduler. It says whether batches may be sent, when to try next, and when to give up.
 """
 
+import logging
 from collections import deque
 from dataclasses import dataclass
 
@@ -177,3 +178,14 @@ class Recovery:
     def is_ready(self) -> bool:
         """Whether a batch may be sent."""
         return self.lost_at is None
+
+
+def level_of(error: Exception, level: int) -> int:
+    """The log level of a failure. A failure that we wanted is only for debugging."""
+    is_wanted = isinstance(error, BackendCrashed) and error.is_wanted
+    return logging.DEBUG if is_wanted else level
+
+
+def sentence_of(error: BaseException) -> str:
+    """What the error says, or its name."""
+    return str(error) or type(error).__name__

@@ -12,6 +12,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from jitney.core import limits
 from jitney.core.backend import Backend
@@ -32,7 +33,7 @@ from jitney.core.snapshot import Detail, Snapshot
 from jitney.engine.answer import Ending
 from jitney.engine.clock import Clock
 from jitney.engine.collector import Collector
-from jitney.engine.in_flight import InFlight, LostBatch, Recovery
+from jitney.engine.in_flight import InFlight, LostBatch, Recovery, level_of, sentence_of
 from jitney.engine.mailbox import Mailbox
 from jitney.engine.observe import (
     Listener,
@@ -46,7 +47,7 @@ from jitney.engine.observe import (
     record_tick,
 )
 from jitney.engine.stats import Statistics
-from jitney.errors import BackendCrashed, EngineError, EngineStopped, InvalidRequest, JitneyError
+from jitney.errors import EngineError, EngineStopped, InvalidRequest, JitneyError
 from jitney.records import BackendLost, KvPressure, Record, RequestFailed, RequestRefused
 
 _log = logging.getLogger("jitney.engine")
@@ -252,15 +253,15 @@ class Tick:
         for collector in unfinished:
             if collector.mailbox.ending is not None:
                 continue  # it was given, and what its reader did with it is why the engine stops
-            try:
-                self._record_failed(collector, error, now)
-            except Exception:
-                # The fault that stops the engine may be in what counts. Callers get their end.
-                _log.exception("The end of a request could not be recorded")
-            try:
-                collector.mailbox.end(Ending(None, error))
-            except Exception:
-                _log.exception("The reader of a request could not take its ending")
+            for act in (
+                partial(self._record_failed, collector, error, now),
+                partial(collector.mailbox.end, Ending(None, error)),
+            ):
+                try:
+                    act()
+                except Exception:
+                    # What stops the engine may be what counts, or a reader. All get their end.
+                    _log.exception("The end of a request could not be recorded or taken")
 
     def abandon(self, error: EngineError) -> None:
         """Any thread: end every unfinished request, because the engine thread is stuck."""
@@ -299,8 +300,8 @@ class Tick:
 
     def _lose(self, lost: LostBatch, now: float) -> None:
         text = "The backend was lost, and running requests, if any, will be resumed: %s"
-        message = _sentence(lost.error)
-        _log.log(_level(lost.error, logging.WARNING), text, message)
+        message = sentence_of(lost.error)
+        _log.log(level_of(lost.error, logging.WARNING), text, message)
         self._in_flight.clear()
         self._recovery.lose(now)
         self._record(BackendLost(at=now, error=message, restarts_failed=0))
@@ -322,14 +323,14 @@ class Tick:
             return self._recovery.is_ready
         failed_count = self._recovery.failed_count
         text = "The backend could not be started (%d): %s"
-        _log.log(_level(error, logging.ERROR), text, failed_count, _sentence(error))
-        self._record(BackendLost(at=now, error=_sentence(error), restarts_failed=failed_count))
+        _log.log(level_of(error, logging.ERROR), text, failed_count, sentence_of(error))
+        self._record(BackendLost(at=now, error=sentence_of(error), restarts_failed=failed_count))
         if self._recovery.has_given_up:
             self.stop(
                 EngineStopped(
                     f"The backend could not be started {failed_count} times in a row, over "
                     f"{limits.GIVE_UP_S:.0f} s, so the engine stopped; the last reason was: "
-                    f"{_sentence(error)}"
+                    f"{sentence_of(error)}"
                 )
             )
         return False
@@ -406,7 +407,7 @@ class Tick:
         for complaint in complaints:
             _log.warning("%s", complaint)
         complaints.clear()
-        evicted_count = snapshot.counters.get("evicted", 0)
+        evicted_count = snapshot.counters["evicted"]
         if evicted_count > self._evicted_count or self._memory_preempted_count:
             self._record(
                 KvPressure(
@@ -438,13 +439,3 @@ class Tick:
     def _raise_stopped(self) -> None:
         if self.stopped is not None:
             raise EngineStopped(str(self.stopped))
-
-
-def _level(error: Exception, level: int) -> int:
-    """The log level of a failure. A failure that we wanted is only for debugging."""
-    is_wanted = isinstance(error, BackendCrashed) and error.is_wanted
-    return logging.DEBUG if is_wanted else level
-
-
-def _sentence(error: BaseException) -> str:
-    return str(error) or type(error).__name__
