@@ -28,8 +28,3 @@ class SystemClock:
 def epoch_offset_s() -> float:
     """Add this to a time of the SystemClock to get seconds since 1970."""
     return time.time() - time.monotonic()
-
-
-def processor_s() -> float:
-    """Seconds of processor time that this thread has used."""
-    return time.thread_time()

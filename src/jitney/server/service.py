@@ -12,12 +12,13 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from time import thread_time
 from typing import Protocol
 
 from jitney.backends.process.client import ProcessBackend
 from jitney.config import Key, ServeSettings
 from jitney.core.backend import Vocabulary
-from jitney.engine.clock import Clock, SystemClock, processor_s
+from jitney.engine.clock import Clock, SystemClock
 from jitney.engine.engine import EngineState
 from jitney.engine.request_factory import RequestFactory
 from jitney.engine.served_engine import ServedEngine
@@ -104,14 +105,14 @@ class LoopCalls:
     def _run(self) -> None:
         # First, so that what is added from now on wakes the loop again.
         self._is_due = False
-        begun_s = processor_s()
+        begun_s = thread_time()
         for _ in range(len(self._calls)):
             try:
                 self._calls.popleft()()
             except Exception:
                 # The others are of other callers.
                 _log.exception("A call to the event loop failed")
-        rest_s = min(REST_PART * (processor_s() - begun_s), REST_S_MAX)
+        rest_s = min(REST_PART * (thread_time() - begun_s), REST_S_MAX)
         self._rests_until = self._loop.time() + rest_s
 
 

@@ -51,7 +51,7 @@ def test_calls_rest_after_a_round_in_proportion_and_not_for_long(
 ) -> None:
     """Guards all else on the loop: rounds take a third of it. What comes meanwhile is one round."""
     moments = iter((0.0, took_s, took_s, took_s))
-    monkeypatch.setattr(service, "processor_s", lambda: next(moments))
+    monkeypatch.setattr(service, "thread_time", lambda: next(moments))
     called: list[int] = []
     rests: list[float] = []
 
