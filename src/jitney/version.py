@@ -6,6 +6,7 @@ An installed package has metadata. A source tree without them has its version in
 import tomllib
 from importlib import metadata
 from pathlib import Path
+from shlex import quote
 
 UNKNOWN = "0+unknown"
 """For a copy of the package without either."""
@@ -24,7 +25,9 @@ def version(distribution: str = _NAME, project: Path = _PROJECT) -> str:
 
 def install_line(extra: str, project: Path = _PROJECT) -> str:
     """The command that adds an extra, to the installed package or to the clone that runs."""
-    return f"pip install -e '.[{extra}]'" if project.is_file() else f"pip install 'jitney[{extra}]'"
+    if project.is_file():
+        return f"pip install -e {quote(f'{project.parent}[{extra}]')}"
+    return f"pip install 'jitney[{extra}]'"
 
 
 def _source_version(project: Path) -> str:

@@ -204,8 +204,11 @@ class RayDispatch:
         """The result of a call. When this is cancelled, so is the call. Raises ReplicaLost."""
         try:
             return await response
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             response.cancel()
+            task = asyncio.current_task()
+            if task is not None and not task.cancelling():
+                raise ReplicaLost("Ray cancelled the call.") from error
             raise
         except (RayError, RayServeException, OSError) as error:
             kind = ReplicaDied if isinstance(error, ActorDiedError) else ReplicaLost

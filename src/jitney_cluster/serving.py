@@ -7,6 +7,7 @@ Tests: tests/e2e/cluster/test_on_ray.py, tests/unit/cluster/test_serving.py.
 """
 
 import asyncio
+import contextlib
 import importlib
 import importlib.util
 import socket
@@ -63,7 +64,7 @@ class ClusterAssembly:
         self._thread.start()
         try:
             self.engine, self.model_name = self._opened.result()
-        except Exception:
+        except BaseException:
             self._thread.join(STOP_S)
             raise
         backend, model_len_max = self.engine.backend, self.engine.settings.model_len_max
@@ -75,7 +76,8 @@ class ClusterAssembly:
     def close(self, drain_s: float = 0.0) -> None:
         """End the fleet, its loop with all tasks, and what was started for it."""
         self.engine.close(drain_s)
-        self._loop.call_soon_threadsafe(self._is_closing.set)
+        with contextlib.suppress(RuntimeError):  # it was closed before, or the loop has ended
+            self._loop.call_soon_threadsafe(self._is_closing.set)
         # Not even a stuck loop keeps the server from ending.
         self._thread.join(STOP_S)
         if self.template is not None:
@@ -90,7 +92,8 @@ class ClusterAssembly:
                 description = await describe(dispatch)
             fleet = ReplicaFleet(dispatch, description, replica_count=replica_count, host=host)
             address = await fleet.open()
-        except Exception as error:
+        except BaseException as error:
+            # Whoever opens the fleet waits for this without a limit of its own.
             late = NoRoom(NOT_LOADED.format(LOADED_S_MAX))
             self._opened.set_exception(late if limit.expired() else error)
         else:

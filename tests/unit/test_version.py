@@ -84,4 +84,4 @@ def test_an_extra_is_installed_into_what_runs(tmp_path: Path) -> None:
     project = tmp_path / "pyproject.toml"
     assert install_line("bench", project) == "pip install 'jitney[bench]'"
     project.write_text(PROJECT)
-    assert install_line("bench", project) == "pip install -e '.[bench]'"
+    assert install_line("bench", project) == f"pip install -e '{tmp_path}[bench]'"

@@ -113,13 +113,25 @@ class BatchConfig:
                 f"num_workers is {self.num_workers}, and a processor has one engine; leave it out, "
                 "or let `jitney serve --replicas` run several behind one address."
             )
+        strategy = BatchingStrategy(self.strategy)
         if self.max_wait_time_ms is None:
-            object.__setattr__(self, "max_wait_time_ms", WAIT_MS[BatchingStrategy(self.strategy)])
+            object.__setattr__(self, "max_wait_time_ms", WAIT_MS[strategy])
+        is_fixed = strategy is BatchingStrategy.FixedSize
+        if self.min_batch_size > 1 and (is_fixed or not self.max_wait_time_ms):
+            raise ConfigError(
+                "min_batch_size above 1 has no effect under FixedSize, which waits for "
+                "max_batch_size, nor where max_wait_time_ms is 0; choose DynamicTimeout, or give a "
+                f"wait ({self.min_batch_size} is given under {strategy.name})."
+            )
+        if self.max_wait_time_ms == math.inf and not is_fixed:
+            raise ConfigError(
+                "max_wait_time_ms is for ever (inf) under FixedSize only, not "
+                f"{strategy.name}; give a number of milliseconds."
+            )
 
     def settings(self) -> dict[str, object]:
         """The same under the names of our settings, which are checked where they are used."""
-        is_fixed = self.strategy is BatchingStrategy.FixedSize
-        is_endless = is_fixed and self.max_wait_time_ms == math.inf
+        is_endless = self.max_wait_time_ms == math.inf
         return {
             "strategy": str(self.strategy),
             "max_num_seqs": self.max_batch_size,

@@ -7,9 +7,10 @@ import json
 import sys
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from jitney.cli.failures import say
 from jitney.cli.verbs import TraceOptions
@@ -75,14 +76,21 @@ def _key_of_environment(url: str) -> str | None:
 
 
 def _is_here(url: str) -> bool:
-    """Whether the server is on this machine."""
-    return is_local(urlsplit(url).hostname or "")
+    """Whether the server is on this machine. Raises ConfigError for what is no address."""
+    return is_local(_parts(url).hostname or "")
+
+
+def _parts(url: str) -> SplitResult:
+    with suppress(ValueError):
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https"):
+            return parts
+    raise ConfigError(f"--url is {url}; expected an address such as http://127.0.0.1:8000.")
 
 
 def fetch_trace(url: str, api_key: str | None) -> bytes:
     """The trace of the server at this address. Raises an error that says what to change."""
-    if urlsplit(url).scheme not in ("http", "https"):
-        raise ConfigError(f"--url is {url}; expected an address such as http://127.0.0.1:8000.")
+    _parts(url)
     request = urllib.request.Request(f"{url.rstrip('/')}/debug/trace?whole=true")
     if api_key is not None:
         # It goes to this address alone, wherever a redirect leads.

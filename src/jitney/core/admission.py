@@ -67,9 +67,9 @@ class Admission:
             if self._counters["copied_tokens"] >= copied_max:
                 break
             held_back = self.held_back
-        # Sequences that a share holds back cannot join this group later.
-        held_back = queue.shares.full | self._memory_full
-        if queue.live.count == queue.shares.waiting_count(held_back):
+        # Sequences that a share holds back cannot join this group later, nor who came later.
+        first = queue.live.oldest_newcomer(queue.shares.full | self._memory_full)
+        if first is None or not gate.may_join(first):
             gate.close()
 
     def stop_gathering(self) -> None:
@@ -193,7 +193,8 @@ class Admission:
         queue, gate = self.registry.queue, self.registry.gate
         waiting = self._in_order(now, without)
         if gate.is_open:
-            return waiting, queue.shares.waiting_count(without)
+            # Many who came later may be before a member of the group.
+            return filter(gate.may_join, waiting), queue.shares.waiting_count(without)
         newcomer_count = queue.live.newcomer_count()
         assert newcomer_count <= queue.count, newcomer_count
         # A sequence that ran before may be behind many newcomers.
@@ -231,10 +232,8 @@ class Admission:
         return True
 
     def _may_run(self, sequence: Sequence) -> bool:
-        """Whether the gate lets it in, and it may be tried if it is a suspect: they run one at a
-        time, and a live one before background ones."""
-        if not self.registry.gate.may_join(sequence):
-            return False
+        """Whether it may be tried if it is a suspect: they run one at a time, and a live one before
+        background ones."""
         return not sequence.is_suspect or all(
             other.is_background and not sequence.is_background and not other.is_in_flight
             for other in self.registry.running

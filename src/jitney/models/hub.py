@@ -257,6 +257,8 @@ def _hub_errors(reference: Reference) -> Iterator[None]:
         raise ModelError(_gated(reference)) from None
     except errors.RepositoryNotFoundError:
         raise ModelError(_not_found(reference)) from None
+    except errors.RevisionNotFoundError:
+        raise ModelError(f"{reference.repository} has no revision {hub_cache.REVISION}.") from None
     except errors.LocalEntryNotFoundError:
         raise Unreachable(reference, f"{_HUB} no longer answers", "try again later") from None
     except errors.EntryNotFoundError:

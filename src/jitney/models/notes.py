@@ -61,7 +61,8 @@ def has_digest(cache: Path, path: Path, sha256: str) -> bool:
 def is_checked(cache: Path, path: Path) -> bool:
     """Whether the digest was checked and the file has not changed since."""
     try:
-        _, _, stamp = _place(cache, _CHECKED, path).read_text(encoding="utf-8").partition("\n")
+        note = read_small(_place(cache, _CHECKED, path)).decode()
+        _, _, stamp = note.partition("\n")
         return stamp.strip() == _stamp(path)
     except (OSError, ValueError):
         return False

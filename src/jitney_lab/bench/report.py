@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any  # Any: JSON values
 
 import msgspec
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -137,9 +138,9 @@ def document(
     return values
 
 
-def _json_value(value: object) -> float | str:
+def _json_value(value: object) -> object:
     """Numbers of numpy, and the words for what JSON has no form for."""
-    return float(value) if isinstance(value, float) else str(value)
+    return value.item() if isinstance(value, np.generic) else str(value)
 
 
 def show(result: Result) -> None:

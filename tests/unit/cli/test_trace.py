@@ -2,7 +2,7 @@
 
 import pytest
 
-from jitney.cli.trace import server_key
+from jitney.cli.trace import fetch_trace, server_key
 from jitney.errors import ConfigError
 
 HERE = "http://127.0.0.1:8000"
@@ -26,3 +26,12 @@ def test_a_key_that_can_be_sent_is_taken(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.delenv("JITNEY_API_KEY", raising=False)
     assert server_key(None, HERE) is None
     assert server_key("sk-123", HERE) == "sk-123"
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "ftp://127.0.0.1", "here"])
+def test_what_is_no_address_is_a_sentence(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    """Guards a slip of the pen, with a key and without."""
+    monkeypatch.setenv("JITNEY_API_KEY", "sk-123")
+    for ask in (lambda: server_key(None, url), lambda: fetch_trace(url, None)):
+        with pytest.raises(ConfigError, match="expected an address such as"):
+            ask()

@@ -60,6 +60,19 @@ def test_replicas_that_never_load_are_not_waited_for(monkeypatch: pytest.MonkeyP
     assert set(threading.enumerate()) <= before, "its thread has ended"
 
 
+class CancelledDispatch(LocalDispatch):
+    """A way on which somebody else cancels every call."""
+
+    async def call(self, *_: Any, **routing: Any) -> Any:
+        raise asyncio.CancelledError
+
+
+def test_whoever_opens_a_fleet_hears_of_every_end() -> None:
+    """Guards invariant 8: the server waited for ever for a thread that had ended."""
+    with pytest.raises(asyncio.CancelledError):
+        assembly_of(CancelledDispatch())
+
+
 class ReadyDispatch(LocalDispatch):
     """A way to one replica, which is there when it is asked for."""
 
@@ -88,3 +101,4 @@ def test_a_fleet_sees_its_replicas_before_their_first_request() -> None:
     assembly.close()
     assert assembly._connecting.cancelled()
     assert assembly._loop.is_closed()
+    assembly.close()

@@ -298,3 +298,48 @@ def test_what_background_requests_share_is_evicted_before_what_a_live_one_left()
     [start, *_] = run(one, live("again", chat, max_tokens=8))
     assert isinstance(start, StartEvent)
     assert start.cached_count >= 72
+
+
+@pytest.mark.parametrize("policy", [Policy.SJF, Policy.PRIORITY])
+def test_many_who_came_later_do_not_hide_a_member_of_the_group(policy: Policy) -> None:
+    """Guards groups: a preempted member stood behind more newcomers than are looked at."""
+    one = scheduler(
+        traits=replace(TRAITS, kv_tokens=120),
+        max_num_seqs=3,
+        max_num_queued_reqs=200,
+        strategy=Strategy.DYNAMIC,
+        wait_s=0.0,
+        policy=policy,
+        enable_prefix_caching=False,
+    )
+    submit(one, *(live(name, 20, max_tokens=60) for name in "ab"), live("c", 90, max_tokens=5))
+    ended: list[str] = []
+    batch: PlannedBatch | None = planned(one)
+    for number in range(2 * LOOKAHEAD):
+        late = live("z", 3, max_tokens=1, priority=Priority.HIGH)
+        one.submit(replace(late, id=RequestId(f"z{number}")), 0.0)
+    while batch is not None and "b" not in ended:
+        events = applied(one, batch)
+        ended += [each.request_id for each in events if isinstance(each, FinishEvent)]
+        batch = one.plan(0.0)
+    assert ended[:2] == ["a", "b"]
+    assert one.counters["preempted_saved"], "b had to wait"
+
+
+def test_a_group_whose_last_member_will_not_come_is_complete() -> None:
+    """Guards background work and batches ahead: the gate stayed open for nobody."""
+    one = scheduler(
+        traits=replace(TRAITS, kv_tokens=120),
+        max_num_seqs=3,
+        strategy=Strategy.DYNAMIC,
+        wait_s=0.0,
+        enable_prefix_caching=False,
+    )
+    submit(one, *(live(name, 20, max_tokens=30) for name in "ab"), live("c", 90, max_tokens=5))
+    applied(one, planned(one))
+    one.cancel(RequestId("c"), 0.0)
+    submit(one, live("late", 3), behind("line", 3, max_tokens=2))
+    applied(one, planned(one))
+    batch = planned(one)
+    assert [each.request.id for each in batch.sequences] == ["a", "b", "line"]
+    assert one.is_steady

@@ -13,7 +13,7 @@ from jitney.backends.kind import Values
 from jitney.backends.llamacpp import library, prebuilt
 from jitney.backends.trials.trial import Trial, payload_of
 from jitney.backends.trials.trial_process import EXIT_NO_ROOM, EXIT_REFUSED, NO_END, TrialResult
-from jitney.errors import ModelError
+from jitney.errors import ModelError, NoRoom
 from jitney.models.files import Stamp
 from jitney.models.notes import NOTICE_BYTES
 from jitney.models.parts import size_of
@@ -31,7 +31,7 @@ def are_usable(values: Values, cache: Path, distributions: tuple[str, ...]) -> b
     """Whether the model runs with the fastest kernels; false where it only runs without them.
 
     `values` are those of the backend, but for these kernels. Raises ModelError where it does not
-    run at all.
+    run at all, and NoRoom where memory may be the reason.
     """
     model, found = Path(str(values["model"])), TrialResult()
     tried = {name: values[name] for name in ("gpu_layers", "flash_attention", "threads")}
@@ -51,7 +51,8 @@ def are_usable(values: Values, cache: Path, distributions: tuple[str, ...]) -> b
         if found.status != -signal.SIGILL:
             break
     if found.failure is not None:
-        raise ModelError(_sentence(model, found))
+        is_no_room = found.status in (EXIT_NO_ROOM, NO_END, -signal.SIGKILL)
+        raise (NoRoom if is_no_room else ModelError)(_sentence(model, found))
     return is_extra
 
 

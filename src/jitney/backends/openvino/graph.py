@@ -40,6 +40,16 @@ class GraphShape:
     """How many activations are rounded to 8 bits together; 0 means no rounding."""
 
 
+def _zeros(dimensions: list[int], dtype: str) -> npt.NDArray[np.generic]:
+    try:
+        return np.zeros(dimensions, dtype)
+    except MemoryError:
+        blocks = dimensions[0]
+        raise ModelError(
+            f"kv_tokens: there is no memory for {blocks} blocks of keys and values; lower it."
+        ) from None
+
+
 class PagedModel:
     """A compiled model and the memory of its keys and values."""
 
@@ -53,7 +63,7 @@ class PagedModel:
             if name.startswith(("key_cache.", "value_cache.")):
                 dimensions = [blocks, *(each.get_length() for each in list(port.partial_shape)[1:])]
                 # Numbers of the right width: numpy lacks some of the library's types.
-                cache = np.zeros(dimensions, f"u{kind.size}")
+                cache = _zeros(dimensions, f"u{kind.size}")
                 self._request.set_tensor(name, ov.Tensor(cache, dimensions, kind))
                 self.caches[name] = cache.reshape(blocks, -1).view(np.uint8)
 

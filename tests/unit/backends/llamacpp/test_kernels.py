@@ -18,7 +18,7 @@ from jitney.backends.llamacpp import kernels, library
 from jitney.backends.llamacpp.kind import KIND
 from jitney.backends.trials.trial import forget
 from jitney.config import Settings
-from jitney.errors import ModelError
+from jitney.errors import ModelError, NoRoom
 from jitney.models.files import locked
 from tests.models_for_tests import write_tiny_gguf
 
@@ -143,7 +143,6 @@ def test_that_kernels_are_off_is_said_with_what_to_do(
         ("kill -SEGV $$", "SIGSEGV"),
         ("kill -ABRT $$", "SIGABRT"),
         ("kill -ILL $$", "SIGILL"),
-        ("kill -KILL $$", "lack of memory; take a smaller model"),
         ("exit 7", "status 7; the model is probably not the cause"),
         ("echo No module named numpy >&2; exit 1", "No module named numpy; the model is prob"),
         ("echo the model is unwell.; exit 3", "the model is unwell"),
@@ -158,6 +157,22 @@ def test_every_death_is_a_sentence(
         usable(model, cache)
     for file in cache.rglob("*.json"):
         assert json.loads(file.read_text())["extra_kernels"]["failure"]
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("kill -KILL $$", "lack of memory; take a smaller model"),
+        ("echo the weights do not fit.; exit 4", "the weights do not fit"),
+    ],
+)
+def test_too_little_memory_is_not_the_fault_of_the_model(
+    fake_child: FakeChild, cache: Path, model: Path, script: str, message: str
+) -> None:
+    """Guards whoever tries again with more memory: NoRoom is for these, as without a process."""
+    fake_child(script)
+    with pytest.raises(NoRoom, match=message):
+        usable(model, cache)
 
 
 @pytest.mark.parametrize(
