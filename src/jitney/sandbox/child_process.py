@@ -13,11 +13,14 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import Future
+from typing import IO
 
 from jitney.sandbox.frames import Frames
 
 _KILL_S_MAX = 30.0
 _OUTPUT_BYTES_MAX = 8192
+_OUTPUT_S_MAX = 2.0
+"""How long to wait for the last of its output, once it is gone."""
 _LAST_LINES = 3
 _LAST_CHARACTERS_MAX = 400
 _FAULT = "Fatal Python error: "
@@ -126,7 +129,7 @@ class ChildProcess:
     def _watch(
         self, command: list[str], fds: list[int], started: "Future[subprocess.Popen[bytes]]"
     ) -> None:
-        """Start the process, keep the end of its output, and wait for it."""
+        """Start the process, and wait for its end."""
         try:
             process = subprocess.Popen(
                 command,
@@ -141,11 +144,9 @@ class ChildProcess:
             started.set_exception(error)
             return
         started.set_result(process)
-        if process.stdout is not None:
-            with process.stdout as output:
-                while piece := os.read(output.fileno(), _OUTPUT_BYTES_MAX):
-                    self._output += piece
-                    del self._output[:-_OUTPUT_BYTES_MAX]
+        # Beside the wait: what it forked may hold its output open when it is gone.
+        reader = threading.Thread(target=self._read, args=(process.stdout,), daemon=True)
+        reader.start()
         if sys.platform == "linux":
             # Where a program ignores SIGCHLD, the system itself reaps children, and frees their
             # numbers. Then there is nothing to wait for, and nobody to kill.
@@ -156,7 +157,16 @@ class ChildProcess:
                     _kill_group(process.pid)
                     process.wait()
         process.wait()
+        reader.join(_OUTPUT_S_MAX)
         self._ended.set()
+
+    def _read(self, output: IO[bytes] | None) -> None:
+        """Keep the end of its output."""
+        if output is not None:
+            with output:
+                while piece := os.read(output.fileno(), _OUTPUT_BYTES_MAX):
+                    self._output += piece
+                    del self._output[:-_OUTPUT_BYTES_MAX]
 
 
 def _kill_group(pid: int) -> None:

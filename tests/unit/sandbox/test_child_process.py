@@ -101,3 +101,14 @@ def test_a_process_is_killed_with_its_signal_told() -> None:
     child.kill()
     assert child.has_ended
     assert (child.signal, child.last_lines()) == (9, "")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing that it forked is ended")
+def test_an_end_is_seen_though_a_process_that_it_forked_lives() -> None:
+    """Guards streams: a library forked the backend's process, and its end was seen 20 s late."""
+    # The number of the socket is a statement too.
+    lines = ("import os, signal, time", "os.fork() or time.sleep(9999)", "os.kill(os.getpid(), 9)")
+    process = ChildProcess("timeit", *lines, keeps_output=True)
+    assert process._ended.wait(WAIT_S)
+    assert process.signal == 9
+    process.end(0.0)
