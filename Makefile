@@ -3,6 +3,11 @@
 # compiled unless nothing prebuilt fits.
 
 VENV := .venv
+# A virtual environment names its folder in many files: in a clone that was moved, none of them works.
+ifneq ($(shell cat $(VENV)/.place 2>/dev/null || echo "$(CURDIR)"),$(CURDIR))
+$(info This clone was moved here: $(VENV) is built again.)
+$(shell rm -rf $(VENV))
+endif
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 ARGS ?=
@@ -73,6 +78,7 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 		echo "Python cannot make a virtual environment. On Debian and Ubuntu: apt-get install python3-venv"; \
 		exit 1; }
+	@echo "$(CURDIR)" > $(VENV)/.place
 
 # Without OpenVINO only where it has no package for this machine; other failures are shown.
 $(VENV)/.packages: pyproject.toml constraints.txt | $(BIN)/python

@@ -142,7 +142,7 @@ def test_too_little_room_is_told_before_anything_is_converted(
     """Guards minutes of work that cannot end well."""
     told = refusal(source, share_verdicts(small_disk / "cache"))
     assert "needs about" in told
-    assert "choose another cache folder." in told
+    assert "choose another cache folder (--cache-dir)." in told
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Tests of `jitney.version`: what a source tree without metadata says it is."""
 
+import json
 import subprocess
 import sys
 import sysconfig
@@ -79,9 +80,20 @@ def test_a_tree_that_does_not_say_is_unknown(tmp_path: Path, content: str | None
     assert version("not-installed-here", project) == UNKNOWN
 
 
-def test_an_extra_is_installed_into_what_runs(tmp_path: Path) -> None:
-    """Guards a clone: `pip install jitney` would bring another jitney beside it."""
-    project = tmp_path / "pyproject.toml"
-    assert install_line("bench", project) == "pip install 'jitney[bench]'"
+def test_an_extra_is_installed_into_what_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards a clone, and whoever installed from one: the name of a package that is on no index may
+    be somebody else's tomorrow."""
+    clone, project = tmp_path / "clone", tmp_path / "pyproject.toml"
+    assert install_line("bench", project, "pytest") == "pip install 'pytest[bench]'"
+    info = tmp_path / "bus-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Name: bus\nVersion: 1\n")
+    (info / "direct_url.json").write_text(json.dumps({"url": clone.as_uri(), "dir_info": {}}))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert install_line("bench", project, "bus") == "pip install 'bus[bench]'", "it is gone"
+    clone.mkdir()
+    assert install_line("bench", project, "bus") == f"pip install '{clone}[bench]'"
     project.write_text(PROJECT)
     assert install_line("bench", project) == f"pip install -e '{tmp_path}[bench]'"

@@ -72,8 +72,10 @@ def _reason(error: Exception) -> str:
 def _read(file: Path, kind: str) -> str:
     if file.is_dir():
         raise ConfigError(f"{file} is a folder; name the {kind} file in it.")
-    if not file.is_file():
+    if not file.exists():
         raise ConfigError(f"There is no {kind} file {file}.")
+    if not file.is_file():
+        raise ConfigError(f"{file} is no plain file; put the {kind} into one.")
     try:
         with file.open("rb") as stream:
             content = stream.read(FILE_BYTES_MAX + 1)

@@ -24,7 +24,7 @@ LOCK_POLL_S = 0.1
 NOTICE_POLLS = 10
 SMALL_BYTES_MAX = 65_536
 """Our own records and notes are smaller."""
-ELSEWHERE = "choose another cache folder"
+ELSEWHERE = "choose another cache folder (--cache-dir)"
 
 _log = logging.getLogger("jitney")
 

@@ -45,7 +45,7 @@ def remove(model: StoredModel) -> bool:
     if model.kind == HUB:
         hub_module("hub_cache").remove(model.name)
         return True
-    with disk_errors(f"{model.path} could not be removed"):
+    with disk_errors(f"{model.path} could not be removed", "ask its owner to"):
         if model.kind == CONVERTED:
             return _remove_if_free(conversions.lock_of(model.path), model.path) > 0
         return _remove_if_free(model.path.with_suffix(".lock"), model.path) > 0

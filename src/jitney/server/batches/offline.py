@@ -104,6 +104,11 @@ class RunPlaces:
         if len(self.output.name.encode()) > NAME_BYTES_MAX:
             raise ConfigError(f"The name of the output is longer than {NAME_BYTES_MAX} bytes.")
         if not self.source.is_file():
+            if self.source.exists():
+                raise ConfigError(
+                    f"{self.source} is no plain file, and a run that goes on reads it again; put "
+                    "the lines into one."
+                )
             raise ConfigError(f"There is no file {self.source}.")
         if not self.output.parent.is_dir():
             raise ConfigError(f"There is no folder {self.output.parent} for the output.")

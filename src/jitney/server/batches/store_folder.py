@@ -172,6 +172,7 @@ class ContentFolder:
                     f"{MARK} in it); mount its volume, put it back, {_ELSEWHERE}."
                 ) from None
             write_text(self.path / MARK, f"{mark}\n")
+            restrict(self.path / MARK, 0o600)
             found = mark
         if found != mark:
             raise ConfigError(

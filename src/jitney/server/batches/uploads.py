@@ -112,7 +112,9 @@ class Uploads:
         try:
             reader = FormReader(boundary_of(request.headers.get("content-type", "")))
         except BadForm:
-            message = "The body must be a form: send `Content-Type: multipart/form-data`."
+            message = (
+                "The body must be a form: send `Content-Type: multipart/form-data; boundary=...`."
+            )
             raise Refusal("unsupported_media_type", message, headers=_CLOSE) from None
         self._check_length(request)
         with self._counted(owner):

@@ -60,7 +60,7 @@ StopString = Annotated[
 ]
 StopStrings = Annotated[list[StopString], most(engine_limits.STOP_STRINGS_MAX)]
 StopTokens = Annotated[list[TokenId], most(engine_limits.STOP_TOKENS_MAX)]
-BiasKey = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,10}$")]
+BiasKey = Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,9})$")]
 Bias = Annotated[float, Field(ge=-engine_limits.LOGIT_BIAS_MAX, le=engine_limits.LOGIT_BIAS_MAX)]
 Biases = Annotated[dict[BiasKey, Bias], Field(max_length=engine_limits.LOGIT_BIAS_ENTRIES_MAX)]
 Name = Annotated[str, StringConstraints(max_length=limits.NAME_CHARACTERS_MAX)]
