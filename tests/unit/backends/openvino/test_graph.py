@@ -26,7 +26,7 @@ def test_memory_that_the_system_refuses_names_the_setting() -> None:
 def test_nothing_is_sent_when_the_library_is_loaded(tmp_path: Path) -> None:
     """Guards users: OpenVINO told its maker of every import, and forked the process for it."""
     with socket.create_server(("127.0.0.1", 0)) as proxy:
-        address = "http://127.0.0.1:{}".format(proxy.getsockname()[1])
+        address = f"http://127.0.0.1:{proxy.getsockname()[1]}"
         names = ("https_proxy", "http_proxy", "HTTPS_PROXY", "HTTP_PROXY")
         environ = {**os.environ, **dict.fromkeys(names, address), "HOME": str(tmp_path)}
         modules = "jitney.backends.openvino.graph, jitney.backends.openvino.convert"
