@@ -165,6 +165,14 @@ short prompts."""
 WORK_SMALL_BYTES = 16_384
 """A body up to this size is small work: large work leaves a thread for it."""
 
+WORK_TINY_BYTES = 4096
+WORKS_TOGETHER_MAX = 32
+"""Up to this size, and so many at once, work is done together: less than a slice of text in all."""
+
+APART_S = 5.0
+"""How long each work is done alone after works that could not be done together: a chat that takes
+seconds may have been among them."""
+
 DECODE_SLICE = 4096
 """Tokens that are decoded between two checks whether the caller has left."""
 
