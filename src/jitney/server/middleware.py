@@ -1,5 +1,5 @@
-"""Runs around every request: `RequestContext` outside, then `Cors`, `AccessCheck`, `AnswerRoutes`.
-Event loop.
+"""Runs around every request: `RequestContext` outside, then `Cors` and `AccessCheck`; and
+`AnswerRoutes` within them. Event loop.
 
 Plain ASGI, because a wrapper around responses would hide that a client has left. Every scope is
 HTTP: the server runs without ASGI's lifespan and without websockets. Decisions use
@@ -170,13 +170,9 @@ class AccessCheck:
 
 
 class AnswerRoutes:
-    """Calls the two endpoints that make tokens without the framework's layers between.
+    """Calls the two endpoints that make tokens."""
 
-    For a short answer these layers take as long as everything else in this process.
-    """
-
-    def __init__(self, app: ASGIApp, routes: Sequence[BaseRoute]) -> None:
-        self._app = app
+    def __init__(self, routes: Sequence[BaseRoute]) -> None:
         self._routes = {
             each.path: each
             for each in routes
@@ -186,11 +182,7 @@ class AnswerRoutes:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        route = self._routes.get(scope["path"]) if scope["method"] == "POST" else None
-        if route is None:
-            await self._app(scope, receive, send)
-            return
-        scope["route"] = route
+        route = scope["route"] = self._routes[scope["path"]]
         response: Response
         try:
             response = await route.endpoint(Request(scope, receive, send))
@@ -198,6 +190,14 @@ class AnswerRoutes:
             # Here, as the framework does: within the call's place, and with a line of log.
             response = ErrorResponse(refusal_for(error, Call.of(scope).id))
         await response(scope, receive, send)
+
+
+def around(app: ASGIApp, service: Service, open_paths: frozenset[str]) -> ASGIApp:
+    """The application with all layers around it."""
+    app = AccessCheck(app, service, open_paths)
+    if service.settings.cors_origin:
+        app = Cors(app, service.settings.cors_origin)
+    return RequestContext(app, service)
 
 
 def check_origin(method: str, headers: Headers, allowed: tuple[str, ...]) -> None:
