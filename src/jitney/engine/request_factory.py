@@ -6,7 +6,6 @@ checked here, before it reaches native code (invariant 9).
 """
 
 import random
-import secrets
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -18,6 +17,7 @@ from jitney.core.params import Constraint, SamplingParams
 from jitney.core.request import Priority, Request, RequestId, Share
 from jitney.core.sequence import check_prompt_length
 from jitney.core.utf8 import utf8_bytes
+from jitney.engine.fresh_ids import FreshIds
 from jitney.errors import ContextLengthExceeded, InvalidRequest, RequestError
 
 Wanted = Callable[[], bool]
@@ -249,6 +249,7 @@ def _slices(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
 def seed_source(seed: int | None) -> Callable[[], int]:
     """Makes seeds for requests without one: at random, or from the setting `seed`."""
     if seed is None:
-        return lambda: secrets.randbits(63)
+        fresh = FreshIds()
+        return lambda: int(fresh.take(), 16) >> 65
     source = random.Random(seed)
     return lambda: source.getrandbits(63)

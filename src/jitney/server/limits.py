@@ -199,6 +199,9 @@ LOG_BYTES_MAX = 1_048_576
 """Lines of the log that wait to be written: about 8,000 lines of requests, as many as connections.
 If the reader is slower, lines are dropped, and one line reports how many."""
 
+LOG_GATHER_S = 0.02
+"""How long lines of the log are gathered before they are written."""
+
 LOG_END_S_MAX = 0.5
 """Time to write the waiting lines when the process ends. A live reader needs less."""
 

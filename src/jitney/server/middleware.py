@@ -14,7 +14,6 @@ Tests: tests/e2e/server/test_rows_http.py, test_origins.py and test_log.py.
 
 import logging
 import re
-import uuid
 from collections.abc import Sequence
 
 from fastapi.routing import APIRoute
@@ -85,7 +84,9 @@ class RequestContext:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         headers = Headers(scope=scope)
-        call = Call(_http_id(headers), self._service.clock.now())
+        own_id = headers.get("x-request-id", "")
+        http_id = own_id if _VALID_ID.fullmatch(own_id) else f"req-{self._service.fresh_ids.take()}"
+        call = Call(http_id, self._service.clock.now())
         scope.setdefault("state", {})["call"] = call
         status: int | None = None
         # The connection knows whether it stays open; tests may have no connection.
@@ -261,12 +262,6 @@ def _log_fields(call: Call) -> str:
         prompt_count = sum(each.prompt_count for each in counted)
         fields += f" tokens={prompt_count}+{sum(each.completion_count for each in counted)}"
     return fields
-
-
-def _http_id(headers: Headers) -> str:
-    """The caller's own id if it is valid, else a new one."""
-    own_id = headers.get("x-request-id", "")
-    return own_id if _VALID_ID.fullmatch(own_id) else f"req-{uuid.uuid4().hex}"
 
 
 def _check_head(scope: Scope, headers: Headers) -> None:

@@ -20,6 +20,7 @@ from jitney.config import Key, ServeSettings
 from jitney.core.backend import Vocabulary
 from jitney.engine.clock import Clock, SystemClock
 from jitney.engine.engine import EngineState
+from jitney.engine.fresh_ids import FreshIds
 from jitney.engine.request_factory import RequestFactory
 from jitney.engine.served_engine import ServedEngine
 from jitney.server import limits
@@ -150,6 +151,7 @@ class Service:
         self.shares_work = not request_factory.is_remote
         self.shared_work = SharedWork(self.text_steps.run_together)
         self.bodies = BodyReader(self.body_limit)
+        self.fresh_ids = FreshIds()
         self.response_listeners: list[Callable[[str, int, str | None], None]] = []
         """Called for every HTTP response with its route's pattern, its status, and a refusal's
         reason."""

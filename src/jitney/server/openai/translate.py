@@ -7,7 +7,6 @@ in the bodies. Raises a RequestError that names the wrong field.
 """
 
 import hashlib
-import uuid
 from dataclasses import replace
 from typing import Any
 
@@ -139,7 +138,7 @@ def _prepare(
     choices: ChatChoices | CompletionChoices,
 ) -> Reply:
     """What completions and chat have in common."""
-    fresh = uuid.uuid4().hex
+    fresh = service.fresh_ids.take()
     is_chat = isinstance(body, ChatBody)
     base = f"{'chatcmpl' if is_chat else 'cmpl'}-{body.request_id or fresh}"
     # The engine's ids contain a part that no caller can guess: a caller that knows the id of
@@ -154,7 +153,7 @@ def _prepare(
         priority=Priority.LOW if is_line else allowed_priority(service, body.priority, key),
         tenant=key.name if key is not None else body.user or "",
         share=call.caller.share,
-        scope=cache_scope("" if key is None else key.cache_scope, _salt(body)),
+        scope=cache_scope("" if key is None else key.cache_scope, _salt(service, body)),
         reply_id=base,
         is_chat=is_chat,
         queue_timeout_s=call.window_s,
@@ -190,9 +189,9 @@ def cache_scope(key_scope: str, salt: str) -> str:
     return hashlib.sha256(f"{len(key_scope)}:{key_scope}{salt}".encode()).hexdigest()
 
 
-def _salt(body: SamplingFields) -> str:
+def _salt(service: Service, body: SamplingFields) -> str:
     """The caller's salt; a new one if it wants no cached prefixes."""
-    return uuid.uuid4().hex if body.cache_prompt is False else body.cache_salt or ""
+    return service.fresh_ids.take() if body.cache_prompt is False else body.cache_salt or ""
 
 
 def _room(max_tokens: int | None) -> int | None:
