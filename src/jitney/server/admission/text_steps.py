@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from jitney.core.backend import Segment
 from jitney.engine.request_factory import RequestFactory, Wanted
+from jitney.errors import JitneyError
 from jitney.text.chat_template import ChatTask, ChatTemplate
 
 ResultT = TypeVar("ResultT")
@@ -64,8 +65,17 @@ class TextSteps:
                     asked: dict[int, Any] = chats if isinstance(question, ChatTask) else prompts
                     asked[place] = question
             answers = _answers(chats, lambda some: self._known_template.ask_together(some))
-            answers |= _answers(prompts, self._request_factory.encode_together)
+            answers |= _answers(prompts, self._encode)
         return [results[place] for place in range(len(works))]
+
+    def _encode(self, prompts: list[tuple[Segment, ...]]) -> Sequence[Any]:
+        if len(prompts) > 1:
+            return self._request_factory.encode_together(prompts)
+        try:
+            return [self._request_factory.encode(prompts[0])]
+        except JitneyError as error:
+            # Nobody else can be its cause. A text that ends processes must not end another one.
+            return [error]
 
     @property
     def _known_template(self) -> ChatTemplate:
