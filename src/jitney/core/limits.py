@@ -90,7 +90,7 @@ TEMPLATE_QUICK_S = 0.1
 """A longer wait for a template means that an unusual chat is being rendered."""
 
 TEMPLATE_TOGETHER_S = 0.5
-"""For up to 32 short chats at once, a hundred times what they usually take. If they take longer,
+"""For up to 64 short chats at once, a hundred times what they usually take. If they take longer,
 each of them is rendered alone."""
 
 TEMPLATE_WAIT_S_MAX = 4.0

@@ -165,8 +165,8 @@ short prompts."""
 WORK_SMALL_BYTES = 16_384
 """A body up to this size is small work: large work leaves a thread for it."""
 
-WORK_TINY_BYTES = 4096
-WORKS_TOGETHER_MAX = 32
+WORK_TINY_BYTES = 2048
+WORKS_TOGETHER_MAX = 64
 """Up to this size, and so many at once, work is done together: less than a slice of text in all."""
 
 APART_S = 5.0
