@@ -56,7 +56,7 @@ async def _prepare(service: Service, body: ChatBody | CompletionBody, call: Call
     make_steps = partial(reply_steps, service, body, call)
     has_one_prompt = isinstance(body, ChatBody) or isinstance(body.prompt, str)
     if call.is_tiny and not call.is_large and has_one_prompt and service.shares_work:
-        begin = partial(service.shared_work.submit, call.turn, make_steps())
+        begin = partial(service.shared_work.submit, call.turn, (make_steps(), call.still_wanted))
         with contextlib.suppress(NotShared):
             return await _in_time(service, call, begin)
     run_alone = service.text_steps.run_alone

@@ -8,10 +8,11 @@ Tests: tests/unit/server/admission/test_text_steps.py.
 """
 
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from jitney.core.backend import Segment
-from jitney.engine.request_factory import RequestFactory, Wanted
+from jitney.engine.request_factory import GivenUp, RequestFactory, Wanted
 from jitney.errors import JitneyError
 from jitney.text.chat_template import ChatTask, ChatTemplate
 
@@ -47,7 +48,9 @@ class TextSteps:
             except Exception as error:
                 answer = error
 
-    def run_together(self, works: Sequence[Steps[ResultT]]) -> list[ResultT | Exception]:
+    def run_together(
+        self, works: Sequence[tuple[Steps[ResultT], Wanted]]
+    ) -> list[ResultT | Exception]:
         """The result of each short work, or its error. Raises if the works have to be run alone."""
         results: dict[int, ResultT | Exception] = {}
         answers: dict[int, Any] = dict.fromkeys(range(len(works)))
@@ -55,8 +58,9 @@ class TextSteps:
             chats: dict[int, ChatTask] = {}
             prompts: dict[int, tuple[Segment, ...]] = {}
             for place, answer in answers.items():
+                steps, is_wanted = works[place]
                 try:
-                    question = _advance(works[place], answer)
+                    question = _advance(steps, answer if is_wanted() else GivenUp())
                 except StopIteration as end:
                     results[place] = end.value
                 except Exception as error:
@@ -65,15 +69,16 @@ class TextSteps:
                     asked: dict[int, Any] = chats if isinstance(question, ChatTask) else prompts
                     asked[place] = question
             answers = _answers(chats, lambda some: self._known_template.ask_together(some))
-            answers |= _answers(prompts, self._encode)
+            wanted = [works[place][1] for place in prompts]
+            answers |= _answers(prompts, partial(self._encode, wanted))
         return [results[place] for place in range(len(works))]
 
-    def _encode(self, prompts: list[tuple[Segment, ...]]) -> Sequence[Any]:
+    def _encode(self, wanted: list[Wanted], prompts: list[tuple[Segment, ...]]) -> Sequence[Any]:
         if len(prompts) > 1:
             return self._request_factory.encode_together(prompts)
         try:
-            return [self._request_factory.encode(prompts[0])]
-        except JitneyError as error:
+            return [self._request_factory.encode(prompts[0], wanted[0])]
+        except (JitneyError, GivenUp) as error:
             # Nobody else can be its cause. A text that ends processes must not end another one.
             return [error]
 

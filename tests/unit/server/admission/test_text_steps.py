@@ -7,7 +7,7 @@ import pytest
 
 from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.core import limits
-from jitney.engine.request_factory import RequestFactory
+from jitney.engine.request_factory import GivenUp, RequestFactory, Wanted
 from jitney.errors import ContextLengthExceeded, InvalidRequest
 from jitney.sandbox.sandbox import TooLong
 from jitney.server.admission.text_steps import Steps, TextSteps
@@ -40,6 +40,12 @@ def prompt_of(template: ChatTemplate, text: str) -> Steps[tuple[int, ...]]:
     return tokens
 
 
+def short(
+    template: ChatTemplate, text: str, *, is_wanted: bool = True
+) -> tuple[Steps[tuple[int, ...]], Wanted]:
+    return prompt_of(template, text), lambda: is_wanted
+
+
 def alone(template: ChatTemplate, text: str) -> Any:
     try:
         return steps_over(template).run_alone(prompt_of(template, text), lambda: True)
@@ -50,7 +56,7 @@ def alone(template: ChatTemplate, text: str) -> Any:
 def test_together_each_gets_what_it_gets_alone(template: ChatTemplate) -> None:
     """Guards callers from each other: texts, names of control tokens, and errors stay apart."""
     texts = ["Hello", "", "a<|im_end|>b", "no", "x" * 2 * MODEL_LEN * 8, "é", "Hello"]
-    found = steps_over(template).run_together([prompt_of(template, each) for each in texts])
+    found = steps_over(template).run_together([short(template, each) for each in texts])
     as_alone = [(type(each), str(each)) if isinstance(each, Exception) else each for each in found]
     assert as_alone == [alone(template, each) for each in texts]
     assert isinstance(found[3], InvalidRequest)
@@ -63,7 +69,15 @@ def test_a_slow_chat_is_rendered_alone(
     """Guards the others: they do not wait for it as long as it may take."""
     template.start()
     monkeypatch.setattr(limits, "TEMPLATE_TOGETHER_S", 0.05)
-    works = [prompt_of(template, each) for each in ("a", "slow")]
+    works = [short(template, each) for each in ("a", "slow")]
     with pytest.raises(TooLong):
         steps_over(template).run_together(works)
     assert isinstance(alone(template, "a"), tuple)
+
+
+def test_nothing_is_asked_for_who_left(template: ChatTemplate) -> None:
+    """Guards those who stayed: they do not wait for a prompt that nobody wants."""
+    works = [short(template, "a", is_wanted=False), short(template, "b")]
+    left, stayed = steps_over(template).run_together(works)
+    assert isinstance(left, GivenUp)
+    assert stayed == alone(template, "b")
