@@ -16,10 +16,14 @@ class Here(Renderer):
         super().prepare(given)
         self._work = template_child.set_up(json.loads(json.dumps(given)))
 
-    def run(self, task: Any) -> list[Any]:
+    def run_quickly(self, chats: list[Any]) -> list[Any]:
         """Through JSON, as it is on the way to a process and back."""
-        found: list[Any] = json.loads(json.dumps(self._work(json.loads(json.dumps(task)))))
+        found: list[Any] = json.loads(json.dumps(self._work(json.loads(json.dumps(chats)))))
         return found
+
+    def run(self, chat: Any) -> Any:
+        """The same for one."""
+        return self.run_quickly([chat])[0]
 
 
 def template_here(source: str, vocabulary: Vocabulary, **options: Any) -> ChatTemplate:

@@ -6,9 +6,8 @@ checked here, before it reaches native code (invariant 9).
 """
 
 import random
-import secrets
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Protocol, runtime_checkable
 
@@ -18,7 +17,8 @@ from jitney.core.params import Constraint, SamplingParams
 from jitney.core.request import Priority, Request, RequestId, Share
 from jitney.core.sequence import check_prompt_length
 from jitney.core.utf8 import utf8_bytes
-from jitney.errors import ContextLengthExceeded, InvalidRequest
+from jitney.engine.fresh_ids import FreshIds
+from jitney.errors import ContextLengthExceeded, InvalidRequest, RequestError
 
 Wanted = Callable[[], bool]
 """Whether a caller still waits for the result."""
@@ -26,6 +26,15 @@ Wanted = Callable[[], bool]
 
 class GivenUp(Exception):
     """No caller waits for the result any more, so the work stopped."""
+
+
+@runtime_checkable
+class SeparatingBackend(Protocol):
+    """A backend that tokenises several texts in one step, and keeps their tokens apart."""
+
+    def encode_each(self, texts: Sequence[Segment]) -> Sequence[Sequence[int]]:
+        """The tokens of each text."""
+        ...
 
 
 @runtime_checkable
@@ -77,6 +86,8 @@ class RequestFactory:
         self, backend: TextBackend, model_len_max: int, draw_seed: Callable[[], int]
     ) -> None:
         self._backend = backend
+        self.is_remote = isinstance(backend, RemoteBackend)
+        """Whether a caller may have to wait for long."""
         self._vocabulary = backend.vocabulary
         self._model_len_max = model_len_max
         self._draw_seed = draw_seed
@@ -101,6 +112,41 @@ class RequestFactory:
             if not is_wanted():
                 raise GivenUp
             tokens.extend(backend.encode(texts))
+        return self._begun(tokens)
+
+    def encode_together(
+        self, prompts: Sequence[tuple[Segment, ...]]
+    ) -> list[tuple[int, ...] | RequestError]:
+        """The tokens of short prompts, or their errors. A backend in another process gets one
+        message per slice. An error that this raises may come from any of them."""
+        errors = [self._size_error(segments) for segments in prompts]
+        texts = (
+            text
+            for segments, error in zip(prompts, errors, strict=True)
+            for text in segments
+            if error is None
+        )
+        found = iter([tokens for part in _slices(texts) for tokens in self._encode_each(part)])
+        return [
+            error or self._begun([token for text, _ in each if text for token in next(found)])
+            for each, error in zip(prompts, errors, strict=True)
+        ]
+
+    def _encode_each(self, texts: list[Segment]) -> Sequence[Sequence[int]]:
+        backend = self._backend
+        if isinstance(backend, SeparatingBackend):
+            return backend.encode_each(texts)
+        return [backend.encode((each,)) for each in texts]
+
+    def _size_error(self, segments: tuple[Segment, ...]) -> RequestError | None:
+        try:
+            self._check_size(segments)
+        except RequestError as error:
+            return error
+        return None
+
+    def _begun(self, tokens: list[int]) -> tuple[int, ...]:
+        """The tokens of a prompt, with the model's first token if the model wants it."""
         bos_token = self._vocabulary.bos_token
         if self._vocabulary.adds_bos and bos_token is not None and tokens[:1] != [bos_token]:
             tokens.insert(0, bos_token)
@@ -203,6 +249,7 @@ def _slices(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
 def seed_source(seed: int | None) -> Callable[[], int]:
     """Makes seeds for requests without one: at random, or from the setting `seed`."""
     if seed is None:
-        return lambda: secrets.randbits(63)
+        fresh = FreshIds()
+        return lambda: int(fresh.take(), 16) >> 65
     source = random.Random(seed)
     return lambda: source.getrandbits(63)

@@ -36,8 +36,10 @@ EXIT_MALFORMED = 4
 EXIT_FULL = 5
 """The server has done enough tasks; a fresh server follows."""
 
-_CURRENT_TASK = struct.Struct("=QQ")
-"""What a server leaves behind: its current task (0 for none), and its memory at its start."""
+_CURRENT_TASK = struct.Struct("=QQd")
+"""What a server leaves behind: its current task (0 for none), its memory at its start, and the time
+limit of the task."""
+_NO_TASK = _CURRENT_TASK.pack(0, 0, 0.0)
 _TEXT_CHARACTERS_MAX = 400
 _NICENESS_ADDED = 5
 """More requests wait for a forward pass than for this process."""
@@ -64,7 +66,7 @@ def main(arguments: list[str]) -> int:
     with contextlib.suppress(Exception):
         importlib.import_module(module)
     try:
-        number, (inputs, bounds) = json.loads(frames.receive())
+        number, (inputs, bounds), _ = json.loads(frames.receive())
         _limit_memory(bounds["set_up_bytes"])
         try:
             with _timer(bounds["set_up_s"]):
@@ -87,7 +89,7 @@ def _watch(frames: Frames, work: Task, bounds: dict[str, Any]) -> int:
     gc.freeze()
     while True:
         assert _is_alone(), "A fork copies one thread, but the locks of all threads."
-        current_task[:] = _CURRENT_TASK.pack(0, 0)
+        current_task[:] = _NO_TASK
         pid = os.fork()
         if pid == 0:
             os._exit(
@@ -97,10 +99,10 @@ def _watch(frames: Frames, work: Task, bounds: dict[str, Any]) -> int:
             )
         _, status, usage = os.wait4(pid, 0)
         code = os.waitstatus_to_exitcode(status)
-        number, start_bytes = _CURRENT_TASK.unpack(current_task[:])
+        number, start_bytes, limit_s = _CURRENT_TASK.unpack(current_task[:])
         if number:
             grown = peak_bytes(usage) - start_bytes
-            _send(frames, number, *_outcome_of_end(code, grown, bounds))
+            _send(frames, number, *_outcome_of_end(code, grown, limit_s, bounds["memory_bytes"]))
         elif code != EXIT_FULL:
             # It ended without a task: somebody killed it, or its socket closed.
             return EXIT_DONE
@@ -112,16 +114,16 @@ def _serve(frames: Frames, work: Task, bounds: dict[str, Any], current_task: mma
     _limit_memory(bounds["memory_bytes"], is_final=True)
     try:
         for _ in range(bounds["tasks_max"]):
-            number, task = json.loads(frames.receive())
-            current_task[:] = _CURRENT_TASK.pack(number, start_bytes)
+            number, task, limit_s = json.loads(frames.receive())
+            current_task[:] = _CURRENT_TASK.pack(number, start_bytes, limit_s)
             try:
-                with _timer(bounds["seconds"]):
+                with _timer(limit_s):
                     answer = json.dumps([number, "done", work(task)]).encode("ascii")
             except BaseException as error:  # Untrusted text may cause any failure.
                 _send(frames, number, *_outcome_of(error, bounds["memory_bytes"]))
             else:
                 frames.send(answer)
-            current_task[:] = _CURRENT_TASK.pack(0, 0)
+            current_task[:] = _NO_TASK
             if peak_bytes() - start_bytes > bounds["growth_bytes_max"]:
                 # Freed memory may not have gone back to the system.
                 break
@@ -154,13 +156,13 @@ def _outcome_of(error: BaseException, memory_bytes: int) -> tuple[str, Any]:
     return "failed", f"{type(error).__name__}: {error}"[:_TEXT_CHARACTERS_MAX]
 
 
-def _outcome_of_end(code: int, grown: int, bounds: dict[str, Any]) -> tuple[str, Any]:
+def _outcome_of_end(code: int, grown: int, limit_s: float, memory_bytes: int) -> tuple[str, Any]:
     """The answer for a server that ended during a task. A negative code is a signal."""
     if code == -signal.SIGALRM:
-        return "long", bounds["seconds"]
-    if grown > bounds["memory_bytes"] // _MEMORY_SHARE:
+        return "long", limit_s
+    if grown > memory_bytes // _MEMORY_SHARE:
         # Native code without memory ends its process, each library with its own signal.
-        return "memory", bounds["memory_bytes"]
+        return "memory", memory_bytes
     return "ended", -code if code < 0 else None
 
 

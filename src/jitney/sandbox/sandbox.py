@@ -30,6 +30,7 @@ SetUp = Callable[[Any], Callable[[Any], Any]]
 
 _GRACE_S = 5.0
 """The process enforces its limits itself. If it is this late, it is stuck and gets killed."""
+_dump = json.JSONEncoder(separators=(",", ":")).encode
 _ATTEMPTS_MAX = 2
 """A task is sent once more when somebody killed its process."""
 
@@ -102,12 +103,16 @@ class Sandbox:
         with self._in_turn():
             self._spawned()
 
-    def run(self, task: Any) -> Any:
-        """The answer to a task, both JSON. Raises SandboxError."""
+    def run(self, task: Any, limit_s: float | None = None) -> Any:
+        """The answer to a task, both JSON. The task may have a time limit of its own.
+
+        Raises SandboxError.
+        """
+        limit_s = limit_s or self._bounds.seconds
         with self._in_turn():
             for _ in range(_ATTEMPTS_MAX):
                 try:
-                    return self._ask(self._ready(), task, self._bounds.seconds)
+                    return self._ask(self._ready(), task, limit_s)
                 except ChannelClosed:
                     self._end()
             raise Gone("the process is gone")
@@ -181,19 +186,19 @@ class Sandbox:
     def _ask(self, child: ChildProcess, value: Any, limit_s: float) -> Any:
         """Raises SandboxError or ChannelClosed."""
         self._task_number += 1
-        limit_s += _GRACE_S
+        wait_s = limit_s + _GRACE_S
         (channel,) = child.channels
-        question = json.dumps([self._task_number, value], separators=(",", ":")).encode("ascii")
+        question = _dump([self._task_number, value, limit_s]).encode("ascii")
         try:
-            channel.send(question, limit_s)
+            channel.send(question, wait_s)
             while True:
-                number, kind, answer = json.loads(channel.receive(limit_s))
+                number, kind, answer = json.loads(channel.receive(wait_s))
                 # A server that ends right after its answer gets a second answer from its parent.
                 if number == self._task_number:
                     break
         except TimeoutError:
             self._end()
-            raise TooLong(f"it took longer than {limit_s:g} s, and its process is stuck") from None
+            raise TooLong(f"it took longer than {wait_s:g} s, and its process is stuck") from None
         except (ValueError, TypeError, RecursionError) as error:
             raise ChannelClosed("the process sent a bad answer.") from error
         if kind == "done":

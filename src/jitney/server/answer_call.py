@@ -20,11 +20,12 @@ from jitney.engine.answer import Answer, Ending, Usage
 from jitney.errors import DeadlineExceeded, Draining
 from jitney.server import limits
 from jitney.server.admission.calls import Call, Handles, LiveRequest, deadline_passed
+from jitney.server.admission.worker_threads import NotShared
 from jitney.server.error_object import Refusal, refusal_of
 from jitney.server.openai.bodies import CompletionBody
 from jitney.server.openai.chat_body import ChatBody
 from jitney.server.openai.replies import Reply, dump_json, dump_slices
-from jitney.server.openai.translate import prepare_reply
+from jitney.server.openai.translate import reply_steps
 from jitney.server.service import Service
 
 T = TypeVar("T")
@@ -45,10 +46,21 @@ async def prepare(service: Service, body: ChatBody | CompletionBody, call: Call)
         call.due_at = call.arrived_at + body.deadline_ms / 1e3
     # A constraint may take seconds to compile, however short it is.
     call.is_large |= bool(body.model_fields_set & _CONSTRAINTS)
-    reply = await run_work(service, call, partial(prepare_reply, service, body, call))
+    reply = await _prepare(service, body, call)
     generation = Generation(service, reply, call)
     call.reply_id, call.usages = reply.id, generation.usages
     return generation
+
+
+async def _prepare(service: Service, body: ChatBody | CompletionBody, call: Call) -> Reply:
+    make_steps = partial(reply_steps, service, body, call)
+    has_one_prompt = isinstance(body, ChatBody) or isinstance(body.prompt, str)
+    if call.is_tiny and not call.is_large and has_one_prompt and service.shares_work:
+        begin = partial(service.shared_work.submit, call.turn, (make_steps(), call.still_wanted))
+        with contextlib.suppress(NotShared):
+            return await _in_time(service, call, begin)
+    run_alone = service.text_steps.run_alone
+    return await run_work(service, call, lambda: run_alone(make_steps(), call.still_wanted))
 
 
 async def run_work(service: Service, call: Call, work: Callable[[], T]) -> T:
@@ -57,10 +69,16 @@ async def run_work(service: Service, call: Call, work: Callable[[], T]) -> T:
     Raises the error of the work, Draining when a shutdown ends it, and DeadlineExceeded when it is
     not done in time.
     """
+    return await _in_time(service, call, partial(service.worker_threads.submit, call.turn, work))
+
+
+async def _in_time(service: Service, call: Call, begin: Callable[[], "asyncio.Future[T]"]) -> T:
     deadline = asyncio.timeout(call.left_s(service.clock.now()))
     try:
         async with deadline:
-            return await service.worker_threads.submit(call.turn, work)
+            return await begin()
+    except NotShared:
+        raise
     except BaseException:
         # Work that a thread has begun sees this; work that waits never begins.
         call.is_wanted = False

@@ -8,6 +8,7 @@ Tests: tests/unit/cli/test_serve.py, tests/e2e/server/test_service.py and test_r
 
 import logging
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -15,6 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jitney.config import Key, ServeSettings, check_distinct, environment, load_keys
 from jitney.config.machine import is_local, jobs_folder
@@ -28,13 +30,7 @@ from jitney.server.batches.batches import Batches
 from jitney.server.batches.database import DiskError, StoreTaken
 from jitney.server.batches.stages import BatchBounds
 from jitney.server.error_object import Refusal, refusal_for
-from jitney.server.middleware import (
-    AccessCheck,
-    AnswerRoutes,
-    Cors,
-    ErrorResponse,
-    RequestContext,
-)
+from jitney.server.middleware import ANSWER_PATHS, AnswerRoutes, ErrorResponse, around
 from jitney.server.observe.monitor import Monitor
 from jitney.server.openai.replies import VERSION
 from jitney.server.page import page_routes as page
@@ -187,7 +183,18 @@ def allowed_hosts(serving: ServeSettings, keys: tuple[Key, ...]) -> tuple[str, .
 
 
 class _App(FastAPI):
-    """FastAPI's application. We read the bodies ourselves, so we also describe them here."""
+    """FastAPI's application. We read the bodies ourselves, so we also describe them here.
+
+    For a short answer the framework's layers take as long as everything else in this process. So
+    the two endpoints that make tokens, `answers`, are called without them.
+    """
+
+    answers: ASGIApp
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        is_answer = scope.get("path") in ANSWER_PATHS and scope["method"] == "POST"
+        await (self.answers if is_answer else super().__call__)(scope, receive, send)
 
     def openapi(self) -> dict[str, Any]:
         """The OpenAPI document."""
@@ -230,11 +237,9 @@ def create_app(service: Service, monitor: Monitor, batches: Batches | None) -> F
         monitor.metrics.attach_other(batches.collect)
     for router in routers:
         app.include_router(router)
-    app.add_middleware(AnswerRoutes, routes=answers.routes)
-    app.add_middleware(AccessCheck, service=service, open_paths=STATE_PATHS | page.OPEN_PATHS)
-    if service.settings.cors_origin:
-        app.add_middleware(Cors, origins=service.settings.cors_origin)
-    app.add_middleware(RequestContext, service=service)
+    layers = partial(around, service=service, open_paths=STATE_PATHS | page.OPEN_PATHS)
+    app.add_middleware(layers)
+    app.answers = layers(AnswerRoutes(answers.routes))
     return app
 
 

@@ -165,6 +165,14 @@ short prompts."""
 WORK_SMALL_BYTES = 16_384
 """A body up to this size is small work: large work leaves a thread for it."""
 
+WORK_TINY_BYTES = 2048
+WORKS_TOGETHER_MAX = 64
+"""Up to this size, and so many at once, work is done together: less than a slice of text in all."""
+
+APART_S = 5.0
+"""How long each work is done alone after works that could not be done together: a chat that takes
+seconds may have been among them."""
+
 DECODE_SLICE = 4096
 """Tokens that are decoded between two checks whether the caller has left."""
 
@@ -190,6 +198,9 @@ WORKER_THREADS = 4
 LOG_BYTES_MAX = 1_048_576
 """Lines of the log that wait to be written: about 8,000 lines of requests, as many as connections.
 If the reader is slower, lines are dropped, and one line reports how many."""
+
+LOG_GATHER_S = 0.02
+"""How long lines of the log are gathered before they are written."""
 
 LOG_END_S_MAX = 0.5
 """Time to write the waiting lines when the process ends. A live reader needs less."""

@@ -1,5 +1,5 @@
-"""Runs around every request: `RequestContext` outside, then `Cors`, `AccessCheck`, `AnswerRoutes`.
-Event loop.
+"""Runs around every request: `RequestContext` outside, then `Cors` and `AccessCheck`; and
+`AnswerRoutes` within them. Event loop.
 
 Plain ASGI, because a wrapper around responses would hide that a client has left. Every scope is
 HTTP: the server runs without ASGI's lifespan and without websockets. Decisions use
@@ -14,7 +14,6 @@ Tests: tests/e2e/server/test_rows_http.py, test_origins.py and test_log.py.
 
 import logging
 import re
-import uuid
 from collections.abc import Sequence
 
 from fastapi.routing import APIRoute
@@ -85,7 +84,9 @@ class RequestContext:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         headers = Headers(scope=scope)
-        call = Call(_http_id(headers), self._service.clock.now())
+        own_id = headers.get("x-request-id", "")
+        http_id = own_id if _VALID_ID.fullmatch(own_id) else f"req-{self._service.fresh_ids.take()}"
+        call = Call(http_id, self._service.clock.now())
         scope.setdefault("state", {})["call"] = call
         status: int | None = None
         # The connection knows whether it stays open; tests may have no connection.
@@ -170,13 +171,9 @@ class AccessCheck:
 
 
 class AnswerRoutes:
-    """Calls the two endpoints that make tokens without the framework's layers between.
+    """Calls the two endpoints that make tokens."""
 
-    For a short answer these layers take as long as everything else in this process.
-    """
-
-    def __init__(self, app: ASGIApp, routes: Sequence[BaseRoute]) -> None:
-        self._app = app
+    def __init__(self, routes: Sequence[BaseRoute]) -> None:
         self._routes = {
             each.path: each
             for each in routes
@@ -186,11 +183,7 @@ class AnswerRoutes:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        route = self._routes.get(scope["path"]) if scope["method"] == "POST" else None
-        if route is None:
-            await self._app(scope, receive, send)
-            return
-        scope["route"] = route
+        route = scope["route"] = self._routes[scope["path"]]
         response: Response
         try:
             response = await route.endpoint(Request(scope, receive, send))
@@ -198,6 +191,14 @@ class AnswerRoutes:
             # Here, as the framework does: within the call's place, and with a line of log.
             response = ErrorResponse(refusal_for(error, Call.of(scope).id))
         await response(scope, receive, send)
+
+
+def around(app: ASGIApp, service: Service, open_paths: frozenset[str]) -> ASGIApp:
+    """The application with all layers around it."""
+    app = AccessCheck(app, service, open_paths)
+    if service.settings.cors_origin:
+        app = Cors(app, service.settings.cors_origin)
+    return RequestContext(app, service)
 
 
 def check_origin(method: str, headers: Headers, allowed: tuple[str, ...]) -> None:
@@ -261,12 +262,6 @@ def _log_fields(call: Call) -> str:
         prompt_count = sum(each.prompt_count for each in counted)
         fields += f" tokens={prompt_count}+{sum(each.completion_count for each in counted)}"
     return fields
-
-
-def _http_id(headers: Headers) -> str:
-    """The caller's own id if it is valid, else a new one."""
-    own_id = headers.get("x-request-id", "")
-    return own_id if _VALID_ID.fullmatch(own_id) else f"req-{uuid.uuid4().hex}"
 
 
 def _check_head(scope: Scope, headers: Headers) -> None:

@@ -17,7 +17,7 @@ from jitney.server.http.body_reader import unless_left
 from jitney.server.openai.bodies import CompletionBody, DetokenizeBody, Strict
 from jitney.server.openai.chat_body import ChatBody, TokenizeBody
 from jitney.server.openai.check_body import check_body
-from jitney.server.openai.conversation import chat_segments
+from jitney.server.openai.conversation import chat_of
 from jitney.server.openai.replies import VERSION
 from jitney.server.openai.translate import check_model, decode
 from jitney.server.responses import EventStream, whole_response
@@ -183,7 +183,9 @@ def _tokens_of(service: Service, body: TokenizeBody, call: Call) -> tuple[int, .
                 "which special tokens there are.",
                 "add_special_tokens",
             )
-        return request_factory.encode(chat_segments(service, body, body.tools), call.still_wanted)
+        chat = chat_of(service, body, body.tools)
+        assert service.template is not None, "There is one, or there would be no chat"
+        return request_factory.encode(service.template.ask(chat), call.still_wanted)
     assert body.prompt is not None
     of_messages = (body.tools, body.add_generation_prompt, body.continue_final_message)
     if any(each is not None for each in of_messages):

@@ -20,12 +20,14 @@ from jitney.config import Key, ServeSettings
 from jitney.core.backend import Vocabulary
 from jitney.engine.clock import Clock, SystemClock
 from jitney.engine.engine import EngineState
+from jitney.engine.fresh_ids import FreshIds
 from jitney.engine.request_factory import RequestFactory
 from jitney.engine.served_engine import ServedEngine
 from jitney.server import limits
 from jitney.server.admission.calls import CallPlaces, LiveCalls
 from jitney.server.admission.keys import KeyRing
-from jitney.server.admission.worker_threads import WorkerThreads
+from jitney.server.admission.text_steps import TextSteps
+from jitney.server.admission.worker_threads import SharedWork, WorkerThreads
 from jitney.server.http.body_reader import BodyReader
 from jitney.text.chat_template import ChatTemplate
 
@@ -145,7 +147,11 @@ class Service:
         self.admission = CallPlaces(engine, self.body_limit)
         self.live_calls = LiveCalls(self.model_len_max)
         self.worker_threads = WorkerThreads(has_several_callers=len(keys) > 1)
+        self.text_steps = TextSteps(template, request_factory)
+        self.shares_work = not request_factory.is_remote
+        self.shared_work = SharedWork(self.text_steps.run_together)
         self.bodies = BodyReader(self.body_limit)
+        self.fresh_ids = FreshIds()
         self.response_listeners: list[Callable[[str, int, str | None], None]] = []
         """Called for every HTTP response with its route's pattern, its status, and a refusal's
         reason."""
@@ -199,6 +205,7 @@ class Service:
         self.admission.is_draining = self.is_stopping = True
         await asyncio.to_thread(self.engine.close, 0.0)
         self.worker_threads.close()
+        self.shared_work.close()
         self.bodies.close()
 
     def kill_backend(self) -> None:

@@ -11,14 +11,15 @@ Tests: tests/unit/text/test_chat_template.py and test_renderer.py.
 import contextlib
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from jitney.core import limits
 from jitney.core.backend import Segment, Vocabulary
 from jitney.core.utf8 import utf8_bytes
-from jitney.errors import EngineStopped, InvalidRequest, ModelError, NoRoom, QueueFull
+from jitney.errors import EngineStopped, InvalidRequest, JitneyError, ModelError, NoRoom, QueueFull
 from jitney.sandbox.sandbox import Bounds, Busy, Gone, Sandbox, SandboxError
 from jitney.sandbox.sent_error import SentError
 from jitney.text import template_child
@@ -61,13 +62,19 @@ class Renderer:
         """Set the input of `template_child.set_up`. Call it before `run`."""
         self._set_up_input = set_up_input
 
-    def run(self, task: Any) -> Any:
-        """The answer to a task. Raises ModelError, QueueFull or EngineStopped."""
+    def run_quickly(self, chats: list[Any]) -> list[Any]:
+        """The answers to ordinary chats, in one message. Raises SandboxError if they take longer
+        than such chats do, or if there is another reason to run each of them alone."""
+        answers: list[Any] = self.sandboxes[0].run(chats, limits.TEMPLATE_TOGETHER_S)
+        return answers
+
+    def run(self, chat: Any) -> Any:
+        """The answer to a chat. Raises ModelError, QueueFull or EngineStopped."""
         assert self._set_up_input is not None, "Call prepare before run."
         try:
             for sandbox in self.sandboxes:
                 with contextlib.suppress(Busy):
-                    return sandbox.run(task)
+                    return sandbox.run([chat])[0]
         except Gone as error:
             if self._is_closed:
                 raise EngineStopped("The engine was closed before the chat was rendered.") from None
@@ -91,6 +98,13 @@ class Renderer:
         self._is_closed = True
         for each in self.sandboxes:
             each.close()
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTask:
+    """A checked chat, as JSON for the template's process."""
+
+    task: dict[str, Any]
 
 
 class ChatTemplate:
@@ -139,9 +153,13 @@ class ChatTemplate:
                 f"The chat template has {len(self.source)} characters; "
                 f"the limit is {limits.TEMPLATE_CHARACTERS_MAX}."
             )
-        self._ask(None)
+        self._segments(self._renderer.run(None))
 
-    def render(
+    def render(self, *arguments: Any, **options: Any) -> tuple[Segment, ...]:
+        """The prompt of the chat that `chat` makes of this. Raises what `chat` and `ask` raise."""
+        return self.ask(self.chat(*arguments, **options))
+
+    def chat(
         self,
         messages: list[dict[str, Any]],
         add_generation_prompt: bool = True,
@@ -149,16 +167,14 @@ class ChatTemplate:
         tools: list[dict[str, Any]] | None = None,
         switches: Mapping[str, bool | str] | None = None,
         continue_final_message: bool = False,
-    ) -> tuple[Segment, ...]:
-        """The prompt for these messages.
+    ) -> ChatTask:
+        """A chat that can be rendered.
 
-        It contains the beginning-of-text token if the template writes one. Tools are untrusted
-        text, as messages are. The template gets `switches` by name; neither their names nor their
-        texts may come from a caller. With `continue_final_message` the prompt ends with the text
-        of the last message, and the model continues that text.
+        Tools are untrusted text, as messages are. The template gets `switches` by name; neither
+        their names nor their texts may come from a caller. With `continue_final_message` the
+        prompt ends with the text of the last message, and the model continues that text.
 
-        Raises InvalidRequest if the messages are at fault, ModelError if the template is, and
-        QueueFull if other chats take too long.
+        Raises InvalidRequest.
         """
         # Any: messages and tools are JSON, and are checked here.
         checked = [_checked(message, index) for index, message in enumerate(_listed(messages))]
@@ -172,7 +188,7 @@ class ChatTemplate:
             utf8_bytes(text, "messages", "messages")
         if continue_final_message:
             _check_continuable(checked[-1], add_generation_prompt)
-        segments = self._ask(
+        return ChatTask(
             {
                 "messages": checked,
                 "tools": tools,
@@ -182,16 +198,33 @@ class ChatTemplate:
                 "now": self._now().isoformat(),
             }
         )
-        return tuple((text, is_special) for text, is_special in segments)
+
+    def ask(self, chat: ChatTask) -> tuple[Segment, ...]:
+        """The prompt of a chat, with the beginning-of-text token if the template writes one.
+
+        Raises InvalidRequest if the messages are at fault, ModelError if the template is, and
+        QueueFull if other chats take too long.
+        """
+        return self._segments(self._renderer.run(chat.task))
+
+    def ask_together(self, chats: Sequence[ChatTask]) -> list[tuple[Segment, ...] | JitneyError]:
+        """The prompts of ordinary chats, or their errors. Raises SandboxError: ask for each alone
+        then."""
+        found: list[tuple[Segment, ...] | JitneyError] = []
+        for answer in self._renderer.run_quickly([each.task for each in chats]):
+            try:
+                found.append(self._segments(answer))
+            except JitneyError as error:
+                found.append(error)
+        return found
 
     def close(self) -> None:
         """End the template's process; idempotent."""
         self._renderer.close()
 
-    def _ask(self, task: dict[str, Any] | None) -> list[Any]:
-        answer = self._renderer.run(task)
+    def _segments(self, answer: Any) -> tuple[Segment, ...]:
         if isinstance(answer, list):
-            return answer
+            return tuple([(text, is_special) for text, is_special in answer])
         if "cause" in answer:
             _log.info("The chat template failed with %s", answer.pop("cause"))
         raise SentError(**answer).error()

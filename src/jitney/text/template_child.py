@@ -1,10 +1,10 @@
 """A chat template in its own process: compiled once, then rendered for one chat after another.
 
-The process calls `set_up`. It exchanges JSON with `jitney.text.chat_template`. The answer to a chat
-is a list, the segments of its prompt, or an object: the fields of a `SentError`. A template comes
-with a model file and is an untrusted program. Jinja's sandbox, set up as Hugging Face does it,
-keeps it away from Python. The process limits its time and its memory, so nothing here counts its
-work (decision 17). No import here may start a thread.
+The process calls `set_up`. It exchanges JSON with `jitney.text.chat_template`: a list of chats, and
+a list of their answers. An answer is a list, the segments of a prompt, or an object: the fields of
+a `SentError`. A template comes with a model file and is an untrusted program. Jinja's sandbox, set
+up as Hugging Face does it, keeps it away from Python. The process limits its time and its memory,
+so nothing here counts its work (decision 17). No import here may start a thread.
 
 Tests: tests/unit/text/test_chat_template.py and test_renderer.py.
 """
@@ -49,18 +49,18 @@ class _GenerationTag(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-def set_up(inputs: Any) -> Callable[[Any], RenderAnswer]:
-    """The function that answers the chats of one template."""
+def set_up(inputs: Any) -> Callable[[list[Any]], list[RenderAnswer]]:
+    """The function that answers chats of one template."""
     try:
         template = compiled(inputs["source"])
     except MemoryError:
         raise
     except Exception as error:
         unreadable = _refused(ModelError, _why_unreadable(error))
-        return lambda task: unreadable
+        return lambda chats: [unreadable for _ in chats]
     values = inputs["values"]
     ours = "".join([inputs["source"], *filter(None, values.values())])
-    return _Chats(template, values, Hiding(inputs["names"], ours), inputs["tokens_max"]).answer
+    return _Chats(template, values, Hiding(inputs["names"], ours), inputs["tokens_max"]).answers
 
 
 def compiled(source: str) -> Template:
@@ -85,8 +85,12 @@ class _Chats:
     hiding: Hiding
     tokens_max: int
 
-    def answer(self, task: Any) -> RenderAnswer:
-        """The prompt of a chat, or why there is none. Without a chat, an empty prompt."""
+    def answers(self, chats: list[Any]) -> list[RenderAnswer]:
+        """For each chat its prompt, or why there is none."""
+        return [self._answer(each) for each in chats]
+
+    def _answer(self, task: Any) -> RenderAnswer:
+        # Without a chat, an empty prompt.
         if task is None:
             return []
         parts = [task["messages"], task["tools"]]

@@ -110,20 +110,21 @@ def _stalls(content: Mapping[str, Any]) -> Figure:
 
 
 def _overhead(content: Mapping[str, Any]) -> Figure:
-    """The parts of a tick, stacked, as a share."""
-    figure, (axes,) = empty_figure(1, f"Where a tick spends its time, {machine_of(content)}")
-    sizes = list(content["seconds"])
-    below = [0.0] * len(sizes)
-    parts = ("pass", "plan", "apply", "rest")
-    for part, colour in zip(parts, ("#cfd8d5", "#dd8452", "#64b5cd", "#ccb974"), strict=True):
-        shares = [
-            100 * content["seconds"][size][part] / content["seconds"][size]["tick"]
-            for size in sizes
-        ]
-        axes.barh(sizes, shares, left=below, color=colour, label=part)
-        below = [low + share for low, share in zip(below, shares, strict=True)]
-    axes.set(xlabel="percent of a tick", ylabel="sequences")
-    axes.legend(fontsize=8, frameon=False, ncols=5, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    """The parts of a tick, and of a request and a token over HTTP, stacked, as shares."""
+    figure, panels = empty_figure(2, f"Where the time goes, {machine_of(content)}")
+    ticks, http = content["seconds"], content["http"]
+    of_tick = ("pass", "plan", "apply", "rest")
+    for axes, bars, parts in zip(panels, (ticks, http), (of_tick, http["token"]), strict=True):
+        left = [0.0] * len(bars)
+        for number, part in enumerate(parts):
+            # Of a token some parts are nothing, give or take the noise.
+            known = [{one: max(each[one], 0.0) for one in parts} for each in bars.values()]
+            shares = [100 * each[part] / sum(each.values()) for each in known]
+            axes.barh(list(bars), shares, left=left, color=f"C{number}", label=part)
+            left = [low + share for low, share in zip(left, shares, strict=True)]
+        what, label = ("a tick", "sequences") if bars is ticks else ("the processor time", "")
+        axes.set(xlabel=f"percent of {what}", ylabel=label)
+        axes.legend(fontsize=8, frameon=False, ncols=5, loc="lower center", bbox_to_anchor=(0.5, 1))
     return figure
 
 

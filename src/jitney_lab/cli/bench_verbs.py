@@ -89,9 +89,10 @@ class StallsOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverheadOptions:
-    """Measure what a tick costs outside the forward pass, by part.
+    """Measure what a tick costs outside the forward pass, and a call over HTTP, by part.
 
-    The backend runs in this process, whatever the settings say.
+    The backend runs in this process, whatever the settings say. For the cost of calls a server runs
+    here too, and a second process sends chats to it, as many at once as the largest size.
 
     Examples:
         jitney bench overhead

@@ -54,7 +54,7 @@ def test_the_log_says_what_a_caller_is_not_told(
         raise ModelError("The template divides by zero.")
 
     with running(World()) as server:
-        monkeypatch.setattr(server.service.template, "render", fail)
+        monkeypatch.setattr(server.service.template, "chat", fail)
         messages = [{"role": "user", "content": "Hello"}]
         reply = server.post("/v1/chat/completions", {"messages": messages})
     assert reply.status_code == 400

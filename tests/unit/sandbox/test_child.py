@@ -8,8 +8,6 @@ import pytest
 
 from jitney.sandbox import child
 
-BOUNDS = {"seconds": 2.0, "memory_bytes": 2**20}
-
 
 def test_without_proc_memory_is_not_limited(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -37,4 +35,4 @@ def test_without_proc_memory_is_not_limited(
 )
 def test_an_end_is_told_by_its_cause(code: int, grown: int, outcome: tuple[str, object]) -> None:
     """Guards the sentence that a caller reads: native code says only that it ended."""
-    assert child._outcome_of_end(code, grown, BOUNDS) == outcome
+    assert child._outcome_of_end(code, grown, 2.0, 2**20) == outcome

@@ -9,7 +9,7 @@ from jitney.text.template_child import set_up
 
 def answer(source: str, task: Any) -> Any:
     values = {"bos_token": None, "eos_token": None}
-    return set_up({"source": source, "values": values, "names": [], "tokens_max": 100})(task)
+    return set_up({"source": source, "values": values, "names": [], "tokens_max": 100})([task])[0]
 
 
 def test_a_task_without_a_chat_only_starts_the_process() -> None:

@@ -132,9 +132,12 @@ class ProcessBackend:
 
     def encode(self, texts: Sequence[Segment]) -> list[int]:
         """Tokens of texts, in one message. While there is no process, waits for the next one."""
+        return [token for tokens in self.encode_each(texts) for token in tokens]
+
+    def encode_each(self, texts: Sequence[Segment]) -> Sequence[Sequence[int]]:
+        """The same, for each text."""
         question = messages.Encode(tuple(texts))
-        answer = self._ask_in_turn("texts", question, messages.Encoded)
-        return list(answer.tokens)
+        return self._ask_in_turn("texts", question, messages.Encoded).tokens
 
     def prepare(self, constraint: Constraint) -> None:
         """Compile a constraint in the process, for later use. Raises InvalidRequest."""

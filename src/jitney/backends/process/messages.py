@@ -81,9 +81,9 @@ class Encode(_Tagged, frozen=True):
 
 
 class Encoded(_Tagged, frozen=True):
-    """The tokens of all the texts of one message, in order."""
+    """The tokens of each text of one message, in order."""
 
-    tokens: tuple[int, ...]
+    tokens: tuple[tuple[int, ...], ...]
 
 
 class Prepare(_Tagged, frozen=True):

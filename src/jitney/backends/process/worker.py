@@ -107,7 +107,9 @@ class BackendServer:
                     self._has_failed = False
                     return messages.Done()
                 case messages.Encode(texts):
-                    return messages.Encoded(tuple(self._backend.encode(texts)))
+                    # A chat template repeats the same texts between messages.
+                    known = {each: tuple(self._backend.encode((each,))) for each in set(texts)}
+                    return messages.Encoded(tuple([known[each] for each in texts]))
                 case messages.Prepare(constraint):
                     self._backend.prepare(constraint)
                     return messages.Done()

@@ -47,6 +47,8 @@ class Call:
     """Whether it runs behind all others."""
     is_large: bool = False
     """Whether its work in a worker thread may take long."""
+    is_tiny: bool = False
+    """Whether its body is so short that its work can be done together with that of others."""
     is_wanted: bool = True
     """Whether somebody still waits for the result. Worker threads read it."""
     refused: str | None = None

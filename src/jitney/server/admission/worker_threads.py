@@ -88,7 +88,7 @@ class _Work:
     """Something to make, and the future of its caller."""
 
     line: Line
-    make: Callable[[], Any]  # Any: whatever it makes
+    make: Any  # Any: a function without arguments, or what the function of all needs
     result: "asyncio.Future[Any]"
 
     def fail(self, error: BaseException) -> None:
@@ -171,6 +171,87 @@ class WorkerThreads:
 
     def _go_on(self, line: Line) -> None:
         self._queue.end(line)
+        self._begin()
+
+
+class NotShared(Exception):
+    """Work has to be done alone: it could not be done together with that of others."""
+
+
+class SharedWork(Generic[WorkT]):
+    """Short work of many callers, which one thread does together. Made before the event loop, used
+    on it.
+
+    `do` gives the result of each, or its error. What comes meanwhile waits for the next time. If
+    `do` raises, everybody gets NotShared, and so does who comes soon after.
+    """
+
+    def __init__(self, do: Callable[[list[WorkT]], list[Any]]) -> None:
+        self._do = do
+        self._queue: FairQueue[_Work] = FairQueue(
+            limits.WORKS_TOGETHER_MAX, limits.WORKS_TOGETHER_MAX
+        )
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="jitney-shared")
+        self._is_busy = self._is_closed = False
+        self._apart_until = 0.0
+
+    def submit(self, line: Line, work: WorkT) -> "asyncio.Future[Any]":
+        """Put work into the queue. Cancel the future before its turn, and it never begins."""
+        loop = asyncio.get_running_loop()
+        waiting = _Work(line, work, loop.create_future())
+        if loop.time() < self._apart_until:
+            waiting.fail(NotShared())
+            return waiting.result
+        self._queue.add(line, waiting)
+        if not self._is_busy:
+            self._is_busy = True
+            # Others may come in this round of the event loop.
+            loop.call_soon(self._begin)
+        return waiting.result
+
+    def close(self) -> None:
+        """Begin nothing more. Those who wait get the error Draining."""
+        self._is_closed = True
+        for work in self._queue.waiting:
+            work.fail(_shut_down())
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _begin(self) -> None:
+        begun = list(iter(self._queue.begin, None))
+        self._is_busy = bool(begun)
+        if not begun:
+            return
+        wanted = [each for each in begun if not each.result.done()]
+        loop = asyncio.get_running_loop()
+
+        def done(doing: "Future[list[Any]]") -> None:
+            # On the thread. After the end of the loop nothing is next.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._end, begun, wanted, doing)
+
+        try:
+            doing = self._thread.submit(self._do, [each.make for each in wanted])
+        except RuntimeError as error:
+            # It is closed, or the system gave no thread.
+            doing = Future()
+            doing.set_exception(error)
+        doing.add_done_callback(done)
+
+    def _end(self, begun: list[_Work], wanted: list[_Work], doing: "Future[list[Any]]") -> None:
+        if doing.cancelled() or self._is_closed:
+            results: list[Any] = [_shut_down()] * len(wanted)
+        elif doing.exception() is not None:
+            self._apart_until = asyncio.get_running_loop().time() + limits.APART_S
+            results = [NotShared()] * len(wanted)
+        else:
+            results = doing.result()
+        for work, result in zip(wanted, results, strict=True):
+            if isinstance(result, Exception):
+                work.fail(result)
+            elif not work.result.done():
+                work.result.set_result(result)
+        for work in begun:
+            self._queue.end(work.line)
         self._begin()
 
 

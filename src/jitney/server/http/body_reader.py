@@ -113,6 +113,7 @@ class BodyReader:
         content = await self._read(request, call)
         call.place.take()
         call.is_large = len(content) > limits.WORK_SMALL_BYTES
+        call.is_tiny = len(content) <= limits.WORK_TINY_BYTES
         if len(content) <= limits.INLINE_BYTES_MAX:
             return check(content)
         # The limits on calls and on held bytes bound how many wait.

@@ -29,6 +29,8 @@ class LineWriter:
         self._held_bytes = 0
         """What waits, and what is being written."""
         self._is_full = False
+        self._hurried = threading.Event()
+        """Set at the end, when somebody waits for the last lines."""
         self.dropped_count = 0
         """Lines that were never written."""
         self._reported_count = 0
@@ -48,10 +50,12 @@ class LineWriter:
                 return
             self._lines.append(content)
             self._held_bytes += len(content)
-            self._changed.notify_all()
+            if len(self._lines) == 1:
+                self._changed.notify_all()
 
     def wait_written(self, seconds: float) -> None:
         """Wait until all lines are written, for so long at most."""
+        self._hurried.set()
         with self._changed:
             self._changed.wait_for(lambda: self._held_bytes == 0, seconds)
 
@@ -59,11 +63,15 @@ class LineWriter:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._lines)
-                content = self._lines.popleft()
+            # To wake this thread for each line would take longer than to write the line.
+            self._hurried.wait(limits.LOG_GATHER_S)
+            with self._changed:
+                content, line_count = b"".join(self._lines), len(self._lines)
+                self._lines.clear()
             is_written = self._write(content)
             with self._changed:
                 if not is_written:
-                    self.dropped_count += 1
+                    self.dropped_count += line_count
                 self._end_gap()
                 unreported_count = self.dropped_count - self._reported_count
                 is_due = is_written and unreported_count > 0 and not self._lines

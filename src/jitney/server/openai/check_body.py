@@ -73,12 +73,15 @@ def check_fields(
                 "unsupported_parameter", f"{name} is not supported: {refused.reason}.", param=name
             )
         ignored.append(name)
-    if ignored is not None:
-        ignored += [path for path in kind.ignored_parts if _drop(fields, path.split("."))]
     try:
         return kind.model_validate(fields)
     except ValidationError as error:
-        raise _explained(error, kind) from None
+        parts = () if ignored is None else kind.ignored_parts
+        dropped = [path for path in parts if _drop(fields, path.split("."))]
+        if ignored is None or not dropped:
+            raise _explained(error, kind) from None
+        ignored += dropped
+        return check_fields(fields, kind, ignored)
     except RecursionError:
         raise Refusal("invalid_json", "The body is nested too deeply.") from None
 

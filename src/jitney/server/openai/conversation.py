@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from jitney.core.backend import Segment, Vocabulary
+from jitney.core.backend import Vocabulary
 from jitney.core.limits import CONSTRAINT_CHARACTERS_MAX
 from jitney.core.params import StructuredOutputsParams
 from jitney.errors import InvalidRequest, ModelError
@@ -18,7 +18,7 @@ from jitney.sampling.closed_schema import closed_schema
 from jitney.server.openai.chat_body import ChatBody, ChatMessage, NamedChoice, TokenizeBody, Tool
 from jitney.server.openai.tool_calls import CallFormat, Calling
 from jitney.server.service import Service
-from jitney.text.chat_template import ChatTemplate
+from jitney.text.chat_template import ChatTask, ChatTemplate
 
 HERMES = CallFormat(opening="<tool_call>", closing="</tool_call>")
 MISTRAL = CallFormat(opening="[TOOL_CALLS]", is_list=True, id_length=9)
@@ -41,13 +41,13 @@ To call a function, answer with its name and its arguments in this form:
 </tool_call>"""
 
 
-def chat_segments(
+def chat_of(
     service: Service,
     body: ChatBody | TokenizeBody,
     offered: list[Tool] | None,
     switches: dict[str, bool | str] | None = None,
-) -> tuple[Segment, ...]:
-    """The prompt of a conversation, through the model's chat template.
+) -> ChatTask:
+    """A conversation for the model's chat template.
 
     A new turn of the assistant begins at its end, unless the body says otherwise.
     """
@@ -65,7 +65,7 @@ def chat_segments(
     if not template.knows_tools:
         values, listed = as_text(values, listed), None
     continues, adds = bool(body.continue_final_message), body.add_generation_prompt
-    return template.render(
+    return template.chat(
         values,
         not continues if adds is None else adds,
         tools=listed,

@@ -7,7 +7,6 @@ in the bodies. Raises a RequestError that names the wrong field.
 """
 
 import hashlib
-import uuid
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +18,7 @@ from jitney.engine.request_factory import GivenUp, RequestOptions, Wanted
 from jitney.errors import InvalidRequest, ModelError, RequestError
 from jitney.server import limits
 from jitney.server.admission.calls import Call
+from jitney.server.admission.text_steps import Steps
 from jitney.server.error_object import Refusal
 from jitney.server.openai.bodies import (
     NO_LIMIT,
@@ -28,7 +28,7 @@ from jitney.server.openai.bodies import (
     StreamOptions,
 )
 from jitney.server.openai.chat_body import ChatBody, ObjectFormat, SchemaFormat, Tool
-from jitney.server.openai.conversation import chat_segments, enforced, read_calling, switches_of
+from jitney.server.openai.conversation import chat_of, enforced, read_calling, switches_of
 from jitney.server.openai.replies import (
     ChatChoices,
     CompletionChoices,
@@ -55,14 +55,14 @@ def check_model(service: Service, name: str | None) -> None:
         )
 
 
-def prepare_reply(service: Service, body: ChatBody | CompletionBody, call: Call) -> Reply:
-    """The requests of a body, and the form of their reply."""
+def reply_steps(service: Service, body: ChatBody | CompletionBody, call: Call) -> Steps[Reply]:
+    """The work for the requests of a body, and the form of their reply."""
     if isinstance(body, ChatBody):
         return _prepare_chat(service, body, call)
     return _prepare_completion(service, body, call)
 
 
-def _prepare_completion(service: Service, body: CompletionBody, call: Call) -> Reply:
+def _prepare_completion(service: Service, body: CompletionBody, call: Call) -> Steps[Reply]:
     """The requests of a body of /v1/completions."""
     echoes = bool(body.echo)
     if echoes and body.stream and body.logprobs is not None:
@@ -85,12 +85,14 @@ def _prepare_completion(service: Service, body: CompletionBody, call: Call) -> R
         raise InvalidRequest(
             "best_of must be equal to n: completions are not ranked here.", "best_of"
         )
-    prompts = [_encode(service, each, echoes, call.still_wanted) for each in _listed(body.prompt)]
+    prompts = []
+    for each in _listed(body.prompt):
+        prompts.append((yield from _encode(service, each, echoes, call.still_wanted)))
     choices = CompletionChoices(prompts, params, service.vocabulary)
     return _prepare(service, body, call, prompts, params, choices)
 
 
-def _prepare_chat(service: Service, body: ChatBody, call: Call) -> Reply:
+def _prepare_chat(service: Service, body: ChatBody, call: Call) -> Steps[Reply]:
     """The request of a body of /v1/chat/completions."""
     if service.template is None:
         raise ModelError("The model has no chat template.")
@@ -117,8 +119,8 @@ def _prepare_chat(service: Service, body: ChatBody, call: Call) -> Reply:
         if calling is not None and calling.shows_control:
             params = replace(params, skip_special_tokens=False)
         offered = body.tools if body.tool_choice != "none" else None
-        segments = chat_segments(service, body, offered, switches_of(body))
-        tokens = service.request_factory.encode(segments, call.still_wanted)
+        segments = yield chat_of(service, body, offered, switches_of(body))
+        tokens = yield segments
         choices = ChatChoices(calling, params, service.vocabulary)
         return _prepare(service, body, call, [EncodedPrompt(tokens)], params, choices)
     except RequestError as error:
@@ -136,7 +138,7 @@ def _prepare(
     choices: ChatChoices | CompletionChoices,
 ) -> Reply:
     """What completions and chat have in common."""
-    fresh = uuid.uuid4().hex
+    fresh = service.fresh_ids.take()
     is_chat = isinstance(body, ChatBody)
     base = f"{'chatcmpl' if is_chat else 'cmpl'}-{body.request_id or fresh}"
     # The engine's ids contain a part that no caller can guess: a caller that knows the id of
@@ -151,7 +153,7 @@ def _prepare(
         priority=Priority.LOW if is_line else allowed_priority(service, body.priority, key),
         tenant=key.name if key is not None else body.user or "",
         share=call.caller.share,
-        scope=cache_scope("" if key is None else key.cache_scope, _salt(body)),
+        scope=cache_scope("" if key is None else key.cache_scope, _salt(service, body)),
         reply_id=base,
         is_chat=is_chat,
         queue_timeout_s=call.window_s,
@@ -187,9 +189,9 @@ def cache_scope(key_scope: str, salt: str) -> str:
     return hashlib.sha256(f"{len(key_scope)}:{key_scope}{salt}".encode()).hexdigest()
 
 
-def _salt(body: SamplingFields) -> str:
+def _salt(service: Service, body: SamplingFields) -> str:
     """The caller's salt; a new one if it wants no cached prefixes."""
-    return uuid.uuid4().hex if body.cache_prompt is False else body.cache_salt or ""
+    return service.fresh_ids.take() if body.cache_prompt is False else body.cache_salt or ""
 
 
 def _room(max_tokens: int | None) -> int | None:
@@ -359,9 +361,10 @@ def _listed(prompt: str | list[str] | list[int] | list[list[int]]) -> list[str |
 
 def _encode(
     service: Service, prompt: str | list[int], echoes: bool, is_wanted: Wanted
-) -> EncodedPrompt:
+) -> Steps[EncodedPrompt]:
     if isinstance(prompt, str):
-        tokens = service.request_factory.encode_text(prompt, is_wanted)
+        # Names of control tokens in it become those tokens.
+        tokens = yield ((prompt, True),)
         silent_count = _silent_count(service, prompt, tokens)
         return EncodedPrompt(tokens, prompt if echoes else None, silent_count)
     tokens = tuple(prompt)

@@ -141,7 +141,7 @@ def test_the_wrong_shapes_below_are_wrong_in_one_place_only() -> None:
         execute(operations=[["Copy", {"source": 1, "target": 2}]]),
         execute(operations=[["Copy", [1, 2, 3]]]),
         execute(operations=[["Release"]]),
-        {"type": "Encoded", "tokens": [1.5]},
+        {"type": "Encoded", "tokens": [[1.5]]},
         {"type": "Failure", "kind": "SystemExit", "text": "bye"},
         {"type": "Executed", "outcome": {"number": 1, "samples": [], "seconds": "1"}},
         {"type": "Executed", "outcome": {"number": 1, "samples": [5], "seconds": 1.0}},
@@ -201,7 +201,7 @@ def test_an_error_may_hold_what_is_no_character() -> None:
 
 
 @pytest.mark.parametrize(
-    "message", [Encode((("\ud800 naïve", False), ("<s>", True))), Encoded((2**64,))]
+    "message", [Encode((("\ud800 naïve", False), ("<s>", True))), Encoded(((2**64,),))]
 )
 def test_what_no_message_can_carry_is_the_callers_mistake(message: Message) -> None:
     """Guards against half a surrogate pair, or a huge number, that looks like a crash."""

@@ -8,7 +8,13 @@ import pytest
 
 from jitney.errors import Draining
 from jitney.server import limits
-from jitney.server.admission.worker_threads import FairQueue, Line, WorkerThreads
+from jitney.server.admission.worker_threads import (
+    FairQueue,
+    Line,
+    NotShared,
+    SharedWork,
+    WorkerThreads,
+)
 
 WORKERS = 4
 A, B = ("a", False), ("b", False)
@@ -175,3 +181,51 @@ async def test_work_that_is_done_is_not_searched_for(
     async with asyncio.timeout(WAIT_S):
         await asyncio.gather(*(workers.submit(A, lambda: None) for _ in range(50)))
     assert not searches
+
+
+def doubled(numbers: list[int]) -> list[int | Exception]:
+    """Each number twice as large; a negative one is an error."""
+    return [2 * each if each >= 0 else ValueError(str(each)) for each in numbers]
+
+
+async def test_what_comes_in_one_round_is_done_together() -> None:
+    """Guards the price of short requests; and an error is that of one caller."""
+    done: list[list[int]] = []
+
+    def do(numbers: list[int]) -> list[int | Exception]:
+        done.append(numbers)
+        return doubled(numbers)
+
+    work = SharedWork(do)
+    found = [work.submit(A, 1), work.submit(B, -2), work.submit(A, 3)]
+    given_up = work.submit(A, 4)
+    given_up.cancel()
+    await asyncio.wait(found)
+    assert done == [[1, -2, 3]]
+    assert [found[0].result(), found[2].result()] == [2, 6]
+    assert isinstance(found[1].exception(), ValueError)
+    assert await work.submit(A, 5) == 10
+    work.close()
+    with pytest.raises(Draining):
+        await work.submit(A, 6)
+
+
+async def test_what_cannot_be_done_together_is_done_apart_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Guards callers beside one whose work takes long or ends a process."""
+    monkeypatch.setattr(limits, "APART_S", 3600.0)
+    done: list[list[int]] = []
+
+    def fail(numbers: list[int]) -> list[int | Exception]:
+        done.append(numbers)
+        raise OSError("the process ended")
+
+    work = SharedWork(fail)
+    for found in (work.submit(A, 1), work.submit(B, 2)):
+        with pytest.raises(NotShared):
+            await found
+    with pytest.raises(NotShared):
+        await work.submit(B, 3)
+    assert done == [[1, 2]]
+    work.close()
