@@ -19,8 +19,6 @@ from jitney.sandbox.frames import Frames
 
 _KILL_S_MAX = 30.0
 _OUTPUT_BYTES_MAX = 8192
-_OUTPUT_S_MAX = 2.0
-"""How long to wait for the last of its output, once it is gone."""
 _LAST_LINES = 3
 _LAST_CHARACTERS_MAX = 400
 _FAULT = "Fatal Python error: "
@@ -146,7 +144,8 @@ class ChildProcess:
         started.set_result(process)
         # Beside the wait: what it forked may hold its output open when it is gone.
         reader = threading.Thread(target=self._read, args=(process.stdout,), daemon=True)
-        reader.start()
+        if self._keeps_output:
+            reader.start()
         if sys.platform == "linux":
             # Where a program ignores SIGCHLD, the system itself reaps children, and frees their
             # numbers. Then there is nothing to wait for, and nobody to kill.
@@ -157,16 +156,17 @@ class ChildProcess:
                     _kill_group(process.pid)
                     process.wait()
         process.wait()
-        reader.join(_OUTPUT_S_MAX)
+        if self._keeps_output:
+            reader.join(_KILL_S_MAX)
         self._ended.set()
 
     def _read(self, output: IO[bytes] | None) -> None:
         """Keep the end of its output."""
-        if output is not None:
-            with output:
-                while piece := os.read(output.fileno(), _OUTPUT_BYTES_MAX):
-                    self._output += piece
-                    del self._output[:-_OUTPUT_BYTES_MAX]
+        assert output is not None, "It is kept"
+        with output:
+            while piece := os.read(output.fileno(), _OUTPUT_BYTES_MAX):
+                self._output += piece
+                del self._output[:-_OUTPUT_BYTES_MAX]
 
 
 def _kill_group(pid: int) -> None:
