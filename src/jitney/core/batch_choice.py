@@ -10,11 +10,11 @@ from dataclasses import replace
 
 from jitney.core.admission import Admission
 from jitney.core.counters import Counters
-from jitney.core.rules.background import background_budget
+from jitney.core.rules.background import background_budget, background_of
 from jitney.core.rules.cost import CostModel
 from jitney.core.rules.mix import Budget, Prefill, split_budget, within_stall
 from jitney.core.scheduler_settings import Mix, SchedulerSettings
-from jitney.core.sequence import Sequence, SequenceState
+from jitney.core.sequence import Sequence
 
 SequenceSpan = tuple[Sequence, int]
 """A sequence, and how many positions it wants or gets in a tick."""
@@ -67,15 +67,13 @@ class BatchChoice:
 
     def spans(self, candidates: list[Sequence]) -> list[SequenceSpan]:
         """The span that each of these may compute in this tick, in order of seniority."""
-        live: list[SequenceSpan] = []
-        background: list[SequenceSpan] = []
-        for sequence in candidates:
-            # Some may have been preempted for other candidates that found no room in the end.
-            if sequence.state is SequenceState.RUNNING:
-                lane = background if sequence.is_background else live
-                lane.append((sequence, self._registry.wanted(sequence)))
-        chosen = self._chosen(live)
-        return chosen + self._chosen(background, len(chosen)) if background else chosen
+        # Some may have been preempted for other candidates that found no room in the end.
+        running = [each for each in candidates if each.slot is not None]
+        background = background_of(running)
+        if not background:
+            return self._chosen(running)
+        chosen = self._chosen(running[: -len(background)])
+        return chosen + self._chosen(background, len(chosen))
 
     def _taking_part(self) -> list[Sequence]:
         """The running sequences that may be in the next batch."""
@@ -89,11 +87,13 @@ class BatchChoice:
         return [sequence for sequence in running if not sequence.is_background]
 
     def _chosen(
-        self, wants: list[SequenceSpan], live_count: int | None = None
+        self, sequences: list[Sequence], live_count: int | None = None
     ) -> list[SequenceSpan]:
         """The spans of these, if they have one: live sequences, or background ones beside so many
         live decodes."""
-        decode_count = [want for _, want in wants].count(1)
+        spans_wanted = self._registry.wanted_by(sequences)
+        wants = [*zip(sequences, spans_wanted, strict=True)]
+        decode_count = spans_wanted.count(1)
         prefills = []
         if decode_count < len(wants):
             prefills = [Prefill(n, each.request.limited_tenant) for each, n in wants if n > 1]

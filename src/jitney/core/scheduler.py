@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from jitney.core import limits
 from jitney.core.admission import Admission
 from jitney.core.backend import Traits
-from jitney.core.batch import Batch, Entry, Fault, Outcome, Sample, TokenLogprob
+from jitney.core.batch import NO_TOKEN, Batch, Decodes, Entry, Fault, Outcome, Sample
 from jitney.core.batch_choice import BatchChoice
 from jitney.core.counters import Counters
-from jitney.core.events import Event, FinishReason, PromptEvent, TokenEvent
+from jitney.core.events import Event, FinishReason, PromptEvent, TokensEvent
 from jitney.core.preemption import Preemption
 from jitney.core.registry import Registry
 from jitney.core.request import Priority, Request, RequestId
@@ -38,16 +38,21 @@ RETRY_PART = 0.25
 
 @dataclass(frozen=True, slots=True)
 class PlannedBatch:
-    """A batch, the sequences of its entries in the same order, and the tokens of all of them.
-
-    `single_count` entries have one position, and `decode_count` of these want a token.
-    """
+    """A batch, the sequences of its entries in the same order, and the tokens of all of them."""
 
     batch: Batch
     sequences: tuple[Sequence, ...]
     token_count: int
-    single_count: int
-    decode_count: int
+
+    @property
+    def decode_count(self) -> int:
+        """Entries of one position that want a token."""
+        return len(self.batch.decodes.slots)
+
+    @property
+    def single_count(self) -> int:
+        """Entries of one position."""
+        return self.decode_count + [entry.length for entry in self.batch.spans].count(1)
 
 
 class Scheduler:
@@ -172,32 +177,35 @@ class Scheduler:
         """
         self._preemption.stop_paused(now)
         self._admission.admit(now, starts_now=self._ends_waits)
-        entries: list[Entry] = []
-        sequences: list[Sequence] = []
-        token_count = single_count = decode_count = 0
+        decoding: list[Sequence] = []
+        computing: list[Sequence] = []
+        spans: list[Entry] = []
+        grow = self._registry.memory.ledger.grow
         for candidates in self._choice.candidates(self._batch_number):
             for sequence, span in self._choice.spans(candidates):
                 # A sequence may have been preempted for one before it in this loop.
-                if sequence.state is not SequenceState.RUNNING:
+                if sequence.slot is None:
                     continue
-                if self._preemption.obtain(sequence, span, now):
-                    entry = _entry(sequence, span)
-                    entries.append(entry)
-                    sequences.append(sequence)
-                    token_count += span
-                    if span == 1:
-                        single_count += 1
-                        decode_count += entry.wants_token
-            if entries:
+                has_room = grow(sequence.slot, sequence.planned + span)
+                if not has_room and not self._preemption.obtain(sequence, span, now):
+                    continue
+                wants_token = sequence.plan(span)
+                if span == 1 and wants_token:
+                    decoding.append(sequence)
+                else:
+                    computing.append(sequence)
+                    spans.append(_entry(sequence, span, wants_token))
+            if decoding or computing:
                 break
-        if not entries:
+        else:
             return None
-        assert len(entries) <= self._settings.max_num_seqs, len(entries)
         self._batch_number += 1
         operations = self._registry.memory.take_operations()
-        batch = Batch(self._batch_number, operations, tuple(entries))
-        assert token_count <= self._settings.max_num_batched_tokens, token_count
-        return PlannedBatch(batch, tuple(sequences), token_count, single_count, decode_count)
+        batch = Batch(self._batch_number, operations, tuple(spans), _decodes(decoding))
+        assert batch.entry_count <= self._settings.max_num_seqs, batch.entry_count
+        planned = PlannedBatch(batch, (*decoding, *computing), batch.token_count)
+        assert planned.token_count <= self._settings.max_num_batched_tokens, planned.token_count
+        return planned
 
     @property
     def is_steady(self) -> bool:
@@ -210,7 +218,9 @@ class Scheduler:
         request that comes should not wait for it.
         """
         running, memory = self._registry.running, self._registry.memory
-        if self._admission.is_slot_wanted or any(s.wanted_count > 1 for s in running):
+        if self._admission.is_slot_wanted or any(
+            each.wanted_count > 1 for each in self._registry.prefilling
+        ):
             return False
         if background_of(running) and self._cost.decodes_s(len(running)) > EARLY_S_MAX:
             return False
@@ -227,16 +237,39 @@ class Scheduler:
         self._returned_number += 1
         assert batch.number == self._returned_number, "outcomes come in the order of their batches"
         assert outcome.number == batch.number, (outcome.number, batch.number)
-        assert len(outcome.samples) == len(batch.entries), len(outcome.samples)
-        parts = zip(planned.sequences, batch.entries, outcome.samples, strict=True)
-        for sequence, entry, sample in parts:
+        assert len(outcome.tokens) == batch.entry_count, len(outcome.tokens)
+        made = TokensEvent(now)
+        registry = self._registry
+        registry.events.append(made)
+        decode_count, starts = planned.decode_count, batch.decodes.starts
+        of_prompts = of_completions = 0
+        for place, sequence in enumerate(planned.sequences):
             # It may have been cancelled, or ended by its text, while the batch was in flight.
-            if sequence.state is SequenceState.RUNNING:
-                self._apply_sample(sequence, entry, sample, now)
+            if sequence.slot is None:
+                continue
+            if place < decode_count:
+                start, length, wants_token = starts[place], 1, True
+            else:
+                entry = batch.spans[place - decode_count]
+                start, length, wants_token = entry.start, entry.length, entry.wants_token
+            of_prompt = sequence.compute(start, length)
+            of_prompts += of_prompt
+            of_completions += length - of_prompt
+            sample = outcome.more.get(place)
+            if sample is not None and not self._take_more(sequence, start, sample, now):
+                continue
+            if wants_token:
+                self._take_token(sequence, outcome.tokens[place], sample, made)
+            else:
+                registry.confirm(sequence)
+        if not made.tokens:
+            registry.events.remove(made)
+        self.counters["computed_prompt_tokens"] += of_prompts
+        self.counters["computed_completion_tokens"] += of_completions
         single_count = planned.single_count
         self._cost.observe(single_count, planned.token_count - single_count, outcome.seconds)
-        self._registry.gate.observe(self._cost.fit)
-        return self._registry.take_events()
+        registry.gate.observe(self._cost.fit)
+        return registry.take_events()
 
     def fail(self, message: str, now: float, failed: tuple[Sequence, ...] = ()) -> list[Event]:
         """The backend lost its memory: what ran waits again, at nothing computed, and resumes.
@@ -287,15 +320,14 @@ class Scheduler:
         running, memory, queue = self._registry.running, self._registry.memory, self._registry.queue
         ledger, waiting_count = memory.ledger, queue.count
         paused = [each.state is SequenceState.WAITING for each in self._registry.paused]
-        left = [len(sequence.tokens) - sequence.computed for sequence in running]
-        prefills = [count for count in left if count > 1]
+        prefills = [each.known_count - each.computed for each in self._registry.prefilling]
         return Snapshot(
             running_count=len(running),
             prefilling_count=len(prefills),
             waiting_count=waiting_count,
             paused_count=sum(paused),
             waiting_tokens=queue.token_count,
-            background_running=sum([sequence.is_background for sequence in running]),
+            background_running=len(background_of(running)),
             background_waiting=queue.background.count,
             background_tokens=queue.background.token_count,
             prefill_left=sum(prefills),
@@ -338,55 +370,48 @@ class Scheduler:
             work_count += queue.background.work_count
         return RETRY_PART * work_count / rate if rate else 1.0
 
-    def _apply_sample(self, sequence: Sequence, entry: Entry, sample: Sample, now: float) -> None:
-        registry, history, start = self._registry, sequence.history, entry.start
-        length = len(entry.tokens) or 1
-        assert start == sequence.computed, "spans are computed in order"
-        sequence.computed = end = start + length
-        assert end <= sequence.planned, "only what was planned is computed"
-        if history.failed_count and end > history.failed_known:
-            history.failed_count = 0  # it passed the position where the backend failed
-        # A span of a sequence that is computed again may reach from its prompt to its completion.
-        of_prompt = min(length, max(0, sequence.sampling.prompt_count - start))
-        self.counters["computed_completion_tokens"] += length - of_prompt
-        if of_prompt:
-            self.counters["computed_prompt_tokens"] += of_prompt
-        token, wants_token = sample.token, entry.wants_token
-        if wants_token and (fair := registry.queue.lane_of(sequence).fair) is not None:
+    def _take_more(self, sequence: Sequence, start: int, sample: Sample, now: float) -> bool:
+        """What a sample says beside its token; false if its sequence has failed."""
+        if sample.fault is not None:
+            self._fail_entry(sequence, sample.fault, now)
+        elif sample.prompt_logprobs:
+            self._report_prompt_logprobs(sequence, start, sample)
+        return sample.fault is None
+
+    def _take_token(
+        self, sequence: Sequence, token: int, sample: Sample | None, made: TokensEvent
+    ) -> None:
+        """Append the token that it wanted and report it, and its end if the token ends it."""
+        registry = self._registry
+        if (fair := registry.queue.live.fair) is not None:
+            fair = registry.queue.lane_of(sequence).fair or fair
             fair.charge(sequence.request.tenant, 1)
-        if sample.fault is not None or (wants_token and token is None):
-            self.counters["entry_faults"] += 1
-            fault = sample.fault or Fault("The backend returned no token.")
-            registry.end(sequence, FinishReason.FAILED, now, fault.message, fault_kind=fault.kind)
-            return
-        if sample.prompt_logprobs:
-            self._report_prompt_logprobs(sequence, entry, sample)
-        if token is None or not wants_token:
-            registry.memory.confirm(sequence)
+        if token < 0:
+            self._fail_entry(sequence, Fault("The backend returned no token."), made.at)
             return
         sequence.pending -= 1
         assert sequence.pending >= 0, "a token that nobody planned"
         sequence.tokens.append(token)
-        registry.memory.confirm(sequence)
-        self._report_token(sequence, token, sample.logprob, now)
-
-    def _report_token(
-        self, sequence: Sequence, token: int, logprob: TokenLogprob | None, now: float
-    ) -> None:
-        """Report a token, and the end of the sequence if the token ends it."""
-        assert sequence.tokens[-1] == token, "it is known before it is reported"
+        registry.confirm(sequence)
         if token in sequence.sampling.end_tokens:
             stop_reason = None if token in self._eos_tokens else token
-            self._registry.end(sequence, FinishReason.STOP, now, stop_reason=stop_reason)
+            registry.end(sequence, FinishReason.STOP, made.at, stop_reason=stop_reason)
             return
-        request_id = sequence.request.id
-        self._registry.events.append(TokenEvent(request_id, sequence.index, now, token, logprob))
+        if sample is not None and sample.logprob is not None:
+            made.logprobs[len(made.tokens)] = sample.logprob
+        made.names.append(sequence.name)
+        made.tokens.append(token)
         if len(sequence.tokens) >= sequence.known_max:
-            self._registry.end(sequence, FinishReason.LENGTH, now)
+            registry.end(sequence, FinishReason.LENGTH, made.at)
 
-    def _report_prompt_logprobs(self, sequence: Sequence, entry: Entry, sample: Sample) -> None:
+    def _fail_entry(self, sequence: Sequence, fault: Fault, now: float) -> None:
+        self.counters["entry_faults"] += 1
+        reason = FinishReason.FAILED
+        self._registry.end(sequence, reason, now, fault.message, fault_kind=fault.kind)
+
+    def _report_prompt_logprobs(self, sequence: Sequence, start: int, sample: Sample) -> None:
         """Report logprobs of the prompt. If a span was computed again, none is reported twice."""
-        start, history = max(entry.start, 1), sequence.history
+        start, history = max(start, 1), sequence.history
         assert start <= history.scored_count, "no position is left out"
         fresh = sample.prompt_logprobs[max(0, history.scored_count - start) :]
         if fresh:
@@ -396,14 +421,19 @@ class Scheduler:
             self._registry.events.append(event)
 
 
-def _entry(sequence: Sequence, span: int) -> Entry:
-    """The entry for the sequence's next span. Counts the span as planned."""
+def _entry(sequence: Sequence, span: int, wants_token: bool) -> Entry:
+    """The entry for the last positions that were planned."""
     assert sequence.slot is not None, "only a sequence with a slot computes"
-    assert span >= 1, span
-    start, known = sequence.planned, sequence.tokens
-    tokens = tuple(known[start : start + span])
-    sequence.planned = start + span
-    wants_token = start + span == len(known) + sequence.pending
-    if wants_token:
-        sequence.pending += 1
-    return Entry(sequence.slot, start, tokens, wants_token, not tokens)
+    start, end = sequence.planned - span, sequence.planned
+    return Entry(sequence.slot, start, tuple(sequence.tokens[start:end]), wants_token)
+
+
+def _decodes(sequences: list[Sequence]) -> Decodes:
+    """The columns for the last position of each. Its token may still be in flight."""
+    slots = [each.slot for each in sequences if each.slot is not None]
+    starts = [each.planned - 1 for each in sequences]
+    assert len(slots) == len(starts), "only a sequence with a slot computes"
+    tokens = [
+        each.tokens[-1] if len(each.tokens) == each.planned else NO_TOKEN for each in sequences
+    ]
+    return Decodes(tuple(slots), tuple(starts), tuple(tokens))

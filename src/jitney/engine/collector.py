@@ -18,7 +18,6 @@ from jitney.core.events import (
     PreemptEvent,
     PromptEvent,
     StartEvent,
-    TokenEvent,
 )
 from jitney.core.request import Request
 from jitney.engine.answer import Answer, Completion, Ending, Timing, Usage
@@ -124,31 +123,30 @@ class Collector:
             case _:
                 assert_never(event)
 
-    def push_token(self, event: TokenEvent) -> FinishReason | None:
-        """Take one token. May put a delta into the mailbox.
+    def push_token(
+        self, index: int, token: int, at: float, logprob: TokenLogprob | None = None
+    ) -> FinishReason | None:
+        """Take one token of a completion. May put a delta into the mailbox.
 
         Returns STOP if the completion has a stop string: the scheduler has to finish its sequence.
         Returns CANCELLED if the deltas are not read: the scheduler has to cancel the request.
         """
-        track = self._tracks[event.index]
-        assert track.completion is None, f"a token after the end: {event}"
+        track = self._tracks[index]
+        assert track.completion is None, f"a token after the end: {index}"
         if track.matched is not None:
             # Sampled before the scheduler got the verdict. The completion is already over.
             return None
         if track.first_token_at is None:
-            track.first_token_at = event.at
-        track.tokens.append(event.token)
-        if event.logprob is not None:
-            track.logprobs.append(event.logprob)
-        if track.matcher is None:
-            text = track.detokenizer.push(event.token)
-        else:
-            text = self._text_of(track, event.token)
+            track.first_token_at = at
+        track.tokens.append(token)
+        if logprob is not None:
+            track.logprobs.append(logprob)
+        text = self._text_of(track, token)
         if text:
-            self._send(track, text, event.at)
+            self._send(track, text, at)
         if track.matched is not None:
             return FinishReason.STOP
-        if self.mailbox.is_bounded and self.mailbox.is_read_too_slowly(event.at):
+        if self.mailbox.is_bounded and self.mailbox.is_read_too_slowly(at):
             self._is_read_too_slowly = True
             return FinishReason.CANCELLED
         return None

@@ -12,17 +12,17 @@ import logging
 import threading
 from dataclasses import dataclass
 
-from jitney.core.batch import Outcome
+from jitney.core.batch import NO_TOKEN, Outcome
 from jitney.core.events import PreemptEvent, StartEvent
 from jitney.core.request import Request
 from jitney.core.rules.cost import Fit
 from jitney.core.scheduler import PlannedBatch
-from jitney.core.sequence import SequenceState
 from jitney.core.snapshot import Snapshot
 from jitney.engine.answer import Answer
 from jitney.engine.stats import rate
 from jitney.records import (
     Member,
+    Members,
     Observer,
     Record,
     RequestAccepted,
@@ -144,57 +144,52 @@ def record_preempted(event: PreemptEvent) -> RequestPreempted:
     )
 
 
-def count_sampled(planned: PlannedBatch, outcome: Outcome) -> int:
-    """The tokens of an outcome, without those of sequences that have ended."""
-    parts = zip(planned.sequences, outcome.samples, strict=True)
-    return [
-        sample.token is None or sample.fault is not None or sequence.state is SequenceState.FINISHED
-        for sequence, sample in parts
-    ].count(False)
-
-
-def members_of(planned: PlannedBatch, outcome: Outcome) -> tuple[Member, ...]:
+def members_of(planned: PlannedBatch, outcome: Outcome) -> Members:
     """The sequences of the batch, without those that have ended: their result is dropped."""
-    parts = zip(planned.sequences, planned.batch.entries, outcome.samples, strict=True)
-    return tuple(
-        [
-            Member(
-                sequence.request.id,
-                sequence.index,
-                entry.slot,
-                entry.start,
-                len(entry.tokens) or 1,
-                sample.token is not None and sample.fault is None,
-            )
-            for sequence, entry, sample in parts
-            if sequence.state is not SequenceState.FINISHED
-        ]
+    batch, sequences, tokens = planned.batch, planned.sequences, outcome.tokens
+    count, spans = planned.decode_count, batch.spans
+    if NO_TOKEN in tokens[:count]:
+        count, spans = 0, batch.entries  # a fault is among them
+    columns = zip(sequences[:count], batch.decodes.slots, batch.decodes.starts, strict=False)
+    rows = [(each.name, slot, start) for each, slot, start in columns if each.slot is not None]
+    names, slots, starts = zip(*rows, strict=True) if rows else ((), (), ())
+    others = zip(sequences[count:], spans, tokens[count:], strict=True)
+    return Members(
+        names,
+        slots,
+        starts,
+        tuple(
+            [
+                Member(*sequence.name, entry.slot, entry.start, entry.length, token >= 0)
+                for sequence, entry, token in others
+                if sequence.slot is not None
+            ]
+        ),
     )
 
 
 def record_tick(
     planned: PlannedBatch,
     outcome: Outcome,
-    members: tuple[Member, ...],
-    state: tuple[Snapshot, int, int],
+    members: Members,
+    snapshot: Snapshot,
+    preempted_count: int,
     times: tuple[float, float],
 ) -> TickRecord:
-    """The record of a batch that was carried out. `state` is a snapshot after it, with the
-    sequences that were preempted and the tokens that were made; `times` are those of its beginning
-    and end."""
-    snapshot, preempted_count, sampled_count = state
+    """The record of a batch that was carried out. The snapshot is from after it; `times` are those
+    of its beginning and end."""
     token_count, decode_tokens = planned.token_count, planned.decode_count
     return TickRecord(
         at=times[1],
         number=planned.batch.number,
-        batch_size=len(planned.batch.entries),
+        batch_size=len(planned.sequences),
         decode_tokens=decode_tokens,
         prefill_tokens=token_count - decode_tokens,
         active_slots=snapshot.running_count,
         queue_depth=snapshot.waiting_count,
         kv_used=snapshot.kv_used,
         kv_cached=snapshot.kv_cached,
-        sampled_tokens=sampled_count,
+        sampled_tokens=members.sampled_count,
         preempted_count=preempted_count,
         forward_ms=outcome.seconds * 1e3,
         decode_ms=_decodes_s(outcome.seconds, decode_tokens, token_count, snapshot.fit) * 1e3,
