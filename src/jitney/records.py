@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from jitney.core.events import PreemptReason as PreemptReason
 from jitney.core.request import Priority, RequestId, SequenceName
-from jitney.core.value import value
+from jitney.core.value import named_value, value
 from jitney.errors import DeadlineExceeded, JitneyError
 
 
@@ -32,7 +32,7 @@ class Member:
     """Whether its sequence got a token from it."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Members:
     """The sequences of a batch: `for member in members`.
 
@@ -58,7 +58,7 @@ class Members:
         yield from self.others
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@named_value
 class TickRecord:
     """One forward pass, and the state of the engine after it.
 

@@ -130,7 +130,7 @@ NO_TOKEN = -1
 """Stands in a column for a token that is not known, or not there."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Decodes:
     """Entries of one position that want a token, as columns: most of a batch are such.
 
@@ -152,7 +152,7 @@ class Decodes:
 NO_DECODES = Decodes()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Batch:
     """All work of one tick. `number` grows by one from batch to batch.
 
@@ -232,7 +232,7 @@ class Sample:
         return self.logprob is None and not self.prompt_logprobs and self.fault is None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Outcome:
     """The result of a batch, and the time it took.
 

@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from jitney.core.batch import FaultKind, TokenLogprob
 from jitney.core.request import RequestId, SequenceName
+from jitney.core.value import value
 
 
 class FinishReason(StrEnum):
@@ -61,7 +62,7 @@ class PromptEvent:
     logprobs: tuple[TokenLogprob, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TokensEvent:
     """The tokens of a tick, as columns: one for each sequence that got one.
 

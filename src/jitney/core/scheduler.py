@@ -11,8 +11,6 @@ from submission to its end. Only one thread calls it. It knows neither text nor 
     check_sample()                      a part of that in bounded time
 """
 
-from dataclasses import dataclass
-
 from jitney.core import limits
 from jitney.core.admission import Admission
 from jitney.core.backend import Traits
@@ -30,13 +28,14 @@ from jitney.core.rules.queue import check_room
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.sequence import Sequence, SequenceState, make_sequences
 from jitney.core.snapshot import Detail, Snapshot, describe
+from jitney.core.value import value
 from jitney.errors import Draining, InvalidRequest
 
 RETRY_PART = 0.25
 """A refused caller is asked to try again when this share of the waiting work is done."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PlannedBatch:
     """A batch, the sequences of its entries in the same order, and the tokens of all of them."""
 

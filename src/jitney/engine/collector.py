@@ -141,12 +141,14 @@ class Collector:
         track.tokens.append(token)
         if logprob is not None:
             track.logprobs.append(logprob)
-        text = self._text_of(track, token)
+        text = track.detokenizer.push(token)
+        if track.matcher is not None:
+            text = _without_stop(track, track.matcher, text)
         if text:
             self._send(track, text, at)
         if track.matched is not None:
             return FinishReason.STOP
-        if self.mailbox.is_bounded and self.mailbox.is_read_too_slowly(at):
+        if self.mailbox.is_large and self.mailbox.is_read_too_slowly(at):
             self._is_read_too_slowly = True
             return FinishReason.CANCELLED
         return None
@@ -190,32 +192,27 @@ class Collector:
         """Take tokens that were made elsewhere. Their text was sent there, as far as it goes out
         with these tokens."""
         for token in tokens:
-            track.texts.append(self._text_of(track, token))
+            text = track.detokenizer.push(token)
+            if track.matcher is not None:
+                text = _without_stop(track, track.matcher, text)
+            track.texts.append(text)
         track.tokens.extend(tokens)
         track.sent_count = track.resumed_count = len(tokens)
 
-    def _text_of(self, track: _Track, token: int) -> str:
-        """The text that this token completes, without what may become a stop string."""
-        text = track.detokenizer.push(token)
-        if track.matcher is not None:
-            found = track.matcher.push(text)
-            text, track.matched = found.text, track.matched or found.matched
-        return text
-
     def _send(self, track: _Track, text: str, at: float, end: FinishEvent | None = None) -> None:
         track.texts.append(text)
-        if not self.mailbox.streams:
+        mailbox, tokens = self.mailbox, track.tokens
+        if not mailbox.streams:
             return
-        sent_count, track.sent_count = track.sent_count, len(track.tokens)
+        sent_count, track.sent_count = track.sent_count, len(tokens)
         logprobs: list[TokenLogprob] = []
         if track.logprobs:
-            if self.mailbox.is_bounded:
+            if mailbox.is_bounded:
                 logprobs, track.logprobs = track.logprobs, logprobs
             else:
                 logprobs = track.logprobs[sent_count - track.resumed_count :]
         ending = None if end is None else (end.reason, end.stop_reason)
-        tokens = track.tokens[sent_count:]
-        self.mailbox.add(track.index, text, tokens, logprobs, at, ending)
+        mailbox.add(track.index, text, tokens[sent_count:], logprobs, at, ending)
 
     def _finish(self, track: _Track, event: FinishEvent) -> None:
         text = "" if track.matched is not None else self._flush(track)
@@ -261,6 +258,13 @@ class Collector:
             message=READ_TOO_SLOWLY if is_cut else event.message,
             fault_kind=event.fault_kind,
         )
+
+
+def _without_stop(track: _Track, matcher: StopMatcher, text: str) -> str:
+    """The text without what may become a stop string."""
+    found = matcher.push(text)
+    track.matched = track.matched or found.matched
+    return found.text
 
 
 def _tail(texts: list[str], characters_max: int) -> str:

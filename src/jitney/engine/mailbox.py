@@ -70,6 +70,8 @@ class Mailbox:
         self.streams = streams
         self.is_bounded = is_bounded
         self._size = 0
+        self.is_large = False
+        """Whether too much was unread when the last part was added."""
         self._accepted = False
         self._abandoned = False
         self._unread: dict[int, _Unread] = {}
@@ -132,13 +134,15 @@ class Mailbox:
                 size = 64 + len(text) + 40 * len(tokens) + (_size(logprobs) if logprobs else 0)
                 unread.size += size
                 self._size += size
-            self._wake()
+                self.is_large = self._size > limits.UNREAD_BYTES_MAX
+            if self._listener is not None or self._awaited is not None:
+                self._wake()
 
     def is_read_too_slowly(self, now: float) -> bool:
         """Whether too much is unread, and for too long. Engine thread."""
-        if self._size <= limits.UNREAD_BYTES_MAX:
-            return False
         with self._lock:
+            if self._size <= limits.UNREAD_BYTES_MAX:
+                return False
             # In order of age: a completion that was fetched is added again at the end.
             oldest = next(iter(self._unread.values()), None)
             return oldest is not None and now - oldest.since > limits.UNREAD_S_MAX

@@ -90,8 +90,7 @@ class HashCells:
         """The same for one token, without rounding."""
         self.pool.grow(slot, 1)
         hashes = self.hashes[slot]
-        rolling = oracle.mix64(hashes[-1], token)
-        hashes.append(rolling)
+        hashes.append(rolling := oracle.mix64(hashes[-1], token))
         return rolling
 
     def copy(self, source: int, target: int, length: int) -> None:
@@ -171,12 +170,14 @@ class FakeBackend:
             tokens = self._decode(batch.decodes)
         else:
             entries = batch.entries
-        others = Outcome.of(batch.number, self._run(entries, token_count), 0.0)
-        more = {len(tokens) + place: sample for place, sample in others.more.items()}
         seconds = settings.tick_s + settings.token_s * token_count
+        outcome = Outcome(batch.number, tuple(tokens), seconds)
+        if entries:
+            samples = [*map(Sample, tokens), *self._run(entries, token_count)]
+            outcome = Outcome.of(batch.number, samples, seconds)
         if settings.sleeps and seconds > 0.0:
             sleep(seconds)
-        return Outcome(batch.number, (*tokens, *others.tokens), seconds, more)
+        return outcome
 
     def reset(self) -> None:
         """Empty every slot and every ticket."""

@@ -93,6 +93,10 @@ class BlockPool:
                 f"Memory is full: {count * self._block_tokens} tokens more were wanted, with "
                 f"{self.used_tokens} of {self._blocks_max * self._block_tokens} in use."
             )
+        if count == 1:
+            block = self._free.pop()  # so it is for most tokens
+            self._holders[block] = 1
+            return [block]
         taken = self._free[-count:]
         del self._free[-count:]
         for block in taken:

@@ -262,9 +262,9 @@ class Recorder:
     def _take_tick(self, record: TickRecord) -> None:
         self._histograms.add_tick(record)
         members = record.members
-        # Most have their last token from one tick, so their gaps are equal.
-        gaps = Counter[float]()
-        others = [*self._go_on(members, record.at, gaps), *members.others]
+        others = [*self._go_on(members, record.at), *members.others]
+        if not others:
+            return
         prompts = [each.length for each in members.others if each.length > 1 or not each.samples]
         beside = len(prompts), sum(prompts)
         for member in others:
@@ -281,18 +281,16 @@ class Recorder:
             if story.accepted.is_background:
                 continue
             if gap_s is not None:
-                gaps[gap_s] += 1
+                self._add_gap(gap_s, 1)
             elif story.completion_tokens == 1:
                 self._histograms["first_token_seconds"].add(record.at - story.accepted.arrived_at)
-        for gap_s, count in gaps.items():
-            self._add_gap(gap_s, count)
 
     def _stop_going(self, story: Story) -> None:
         """There is more to tell of its next tokens."""
         for index in story.progress:
             self._going.pop((story.id, index), None)
 
-    def _go_on(self, members: Members, at: float, gaps: Counter[float]) -> list[Member]:
+    def _go_on(self, members: Members, at: float) -> list[Member]:
         """One more token for those that only go on: `compute` and `add_token` in short.
 
         Returns those of which there is more to tell, such as the longest gap so far.
@@ -311,14 +309,15 @@ class Recorder:
                 others.append(Member(*name, members.slots[place], members.starts[place], 1, True))
                 continue
             if progress.token_at != last_at:
-                gaps[at - last_at] += count
+                # Most have their last token from one tick, so their gaps are equal.
+                self._add_gap(at - last_at, count)
                 last_at, count = progress.token_at, 0
             count += not story.accepted.is_background
             progress.token_at = story.last_token_at = at
             progress.reached += 1
             progress.token_count += 1
             story.completion_tokens += 1
-        gaps[at - last_at] += count
+        self._add_gap(at - last_at, count)
         return others
 
     def _take_accepted(self, record: RequestAccepted) -> None:
@@ -358,11 +357,12 @@ class Recorder:
         if is_first:
             self._histograms["first_token_seconds"].add(record.at - story.accepted.arrived_at)
         for gap_s in record.token_gaps_s:
-            self._add_gap(gap_s)
+            self._add_gap(gap_s, 1)
 
-    def _add_gap(self, gap_s: float, count: int = 1) -> None:
-        self._gaps.extend([gap_s] * count)
-        self._histograms["token_gap_seconds"].add(gap_s, count)
+    def _add_gap(self, gap_s: float, count: int) -> None:
+        if count:
+            self._gaps.extend([gap_s] * count)
+            self._histograms["token_gap_seconds"].add(gap_s, count)
 
     def _take_lost(self, record: BackendLost) -> None:
         if record.restarts_failed == 0:
