@@ -147,7 +147,6 @@ class Memory:
     def confirm(self, sequence: Sequence) -> None:
         """More tokens of the sequence are computed: now others may share them."""
         assert sequence.slot is not None, "only a sequence with a slot computes"
-        assert sequence.computed <= self.ledger.length(sequence.slot), sequence.computed
         holding = self.holdings[sequence.slot]
         holding.length = length = sequence.computed
         if length // PREFIX_STRIDE != holding.computed_depth:

@@ -106,12 +106,6 @@ class Registry:
             return wants  # all generate, as in most ticks
         return [self.wanted(each) for each in sequences]
 
-    def confirm(self, sequence: Sequence) -> None:
-        """More of its tokens are computed."""
-        self.memory.confirm(sequence)
-        if self.prefilling and not sequence.is_prefilling:
-            self.prefilling.discard(sequence)
-
     def take_events(self) -> list[Event]:
         """Everything to report since the last call, in order."""
         events, self.events = self.events, []

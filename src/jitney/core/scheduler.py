@@ -223,7 +223,7 @@ class Scheduler:
             return False
         if background_of(running) and self._cost.decodes_s(len(running)) > EARLY_S_MAX:
             return False
-        if any(sequence in self._registry.paused for sequence in running):
+        if self._registry.paused and any(each in self._registry.paused for each in running):
             return False
         return memory.ledger.free + memory.cached_blocks(running) >= len(running)
 
@@ -260,7 +260,9 @@ class Scheduler:
             if wants_token:
                 self._take_token(sequence, outcome.tokens[place], sample, made)
             else:
-                registry.confirm(sequence)
+                registry.memory.confirm(sequence)
+            if place >= decode_count and not sequence.is_prefilling:
+                registry.prefilling.discard(sequence)
         if not made.tokens:
             registry.events.remove(made)
         self.counters["computed_prompt_tokens"] += of_prompts
@@ -391,7 +393,7 @@ class Scheduler:
         sequence.pending -= 1
         assert sequence.pending >= 0, "a token that nobody planned"
         sequence.tokens.append(token)
-        registry.confirm(sequence)
+        registry.memory.confirm(sequence)
         if token in sequence.sampling.end_tokens:
             stop_reason = None if token in self._eos_tokens else token
             registry.end(sequence, FinishReason.STOP, made.at, stop_reason=stop_reason)
