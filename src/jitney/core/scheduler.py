@@ -181,7 +181,7 @@ class Scheduler:
         spans: list[Entry] = []
         grow = self._registry.memory.ledger.grow
         for candidates in self._choice.candidates(self._batch_number):
-            for sequence, span in self._choice.spans(candidates):
+            for sequence, span in zip(*self._choice.spans(candidates), strict=True):
                 # A sequence may have been preempted for one before it in this loop.
                 if sequence.slot is None:
                     continue

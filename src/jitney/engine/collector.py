@@ -6,6 +6,7 @@ the caller wants it), and nothing after the end. When a stop string is found, `p
 a verdict, and the tick passes it on to the scheduler.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
@@ -205,10 +206,10 @@ class Collector:
         if not mailbox.streams:
             return
         sent_count, track.sent_count = track.sent_count, len(tokens)
-        logprobs: list[TokenLogprob] = []
+        logprobs: Sequence[TokenLogprob] = ()
         if track.logprobs:
             if mailbox.is_bounded:
-                logprobs, track.logprobs = track.logprobs, logprobs
+                logprobs, track.logprobs = track.logprobs, []
             else:
                 logprobs = track.logprobs[sent_count - track.resumed_count :]
         ending = None if end is None else (end.reason, end.stop_reason)

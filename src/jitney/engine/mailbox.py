@@ -45,13 +45,15 @@ class _Unread:
 
     __slots__ = ("finish_reason", "logprobs", "since", "size", "stop_reason", "texts", "tokens")
 
-    def __init__(self, since: float) -> None:
+    def __init__(
+        self, since: float, text: str, tokens: Sequence[int], logprobs: Sequence[TokenLogprob]
+    ) -> None:
         self.since = since
         self.size = 0
         """Estimated bytes; counted only if the mailbox is bounded."""
-        self.texts: list[str] = []
-        self.tokens: list[int] = []
-        self.logprobs: list[TokenLogprob] = []
+        self.texts = [text]
+        self.tokens = list(tokens)
+        self.logprobs = list(logprobs)
         self.finish_reason: FinishReason | None = None
         self.stop_reason: str | int | None = None
 
@@ -120,11 +122,11 @@ class Mailbox:
             assert self._ending is None, "a delta after the ending"
             unread = self._unread.get(index)
             if unread is None:
-                unread = self._unread[index] = _Unread(at)
-            assert unread.finish_reason is None, f"a delta after the end of completion {index}"
-            unread.texts.append(text)
-            unread.tokens += tokens
-            if logprobs:
+                unread = self._unread[index] = _Unread(at, text, tokens, logprobs)
+            else:
+                assert unread.finish_reason is None, f"a delta after the end of completion {index}"
+                unread.texts.append(text)
+                unread.tokens += tokens
                 unread.logprobs += logprobs
             if end is not None:
                 unread.finish_reason, unread.stop_reason = end

@@ -11,6 +11,7 @@ Tests: tests/unit/engine/test_observe.py, test_tick.py and test_stats.py.
 import logging
 import threading
 from dataclasses import dataclass
+from itertools import compress
 
 from jitney.core.batch import NO_TOKEN, Outcome
 from jitney.core.events import PreemptEvent, StartEvent
@@ -150,21 +151,17 @@ def members_of(planned: PlannedBatch, outcome: Outcome) -> Members:
     count, spans = planned.decode_count, batch.spans
     if NO_TOKEN in tokens[:count]:
         count, spans = 0, batch.entries  # a fault is among them
-    columns = zip(sequences[:count], batch.decodes.slots, batch.decodes.starts, strict=False)
-    rows = [(each.name, slot, start) for each, slot, start in columns if each.slot is not None]
-    names, slots, starts = zip(*rows, strict=True) if rows else ((), (), ())
-    others = zip(sequences[count:], spans, tokens[count:], strict=True)
+    lives = [each.slot is not None for each in sequences]
+    others = [
+        Member(*sequence.name, entry.slot, entry.start, entry.length, token >= 0)
+        for sequence, entry, token in zip(sequences[count:], spans, tokens[count:], strict=True)
+        if sequence.slot is not None
+    ]
     return Members(
-        names,
-        slots,
-        starts,
-        tuple(
-            [
-                Member(*sequence.name, entry.slot, entry.start, entry.length, token >= 0)
-                for sequence, entry, token in others
-                if sequence.slot is not None
-            ]
-        ),
+        tuple([each.name for each in compress(sequences[:count], lives)]),
+        tuple(compress(batch.decodes.slots[:count], lives)),
+        tuple(compress(batch.decodes.starts[:count], lives)),
+        tuple(others),
     )
 
 
