@@ -47,7 +47,10 @@ class Members:
     @property
     def sampled_count(self) -> int:
         """How many of them got a token."""
-        return len(self.names) + sum([each.samples for each in self.others])
+        count = len(self.names)
+        for each in self.others:
+            count += each.samples
+        return count
 
     def __len__(self) -> int:
         return len(self.names) + len(self.others)

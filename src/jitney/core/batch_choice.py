@@ -69,10 +69,10 @@ class BatchChoice:
         """The span that each of these may compute in this tick, in order of seniority."""
         # Some may have been preempted for other candidates that found no room in the end.
         running = [each for each in candidates if each.slot is not None]
-        background = background_of(running)
-        if not background:
+        if not self._registry.background_count:
             return self._chosen(running)
-        live, live_spans = self._chosen(running[: -len(background)])
+        background = background_of(running)
+        live, live_spans = self._chosen(running[: len(running) - len(background)])
         behind, spans = self._chosen(background, len(live))
         return live + behind, live_spans + spans
 

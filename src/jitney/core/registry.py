@@ -65,6 +65,8 @@ class Registry:
         """The most senior first."""
         self.prefilling: set[Sequence] = set()
         """Those of them that have more to compute than their last token."""
+        self.background_count = 0
+        """How many of them are background sequences."""
         self.events: list[Event] = []
         """To be reported by the scheduler: what happened, in order."""
         self.last_order = 0
@@ -128,6 +130,7 @@ class Registry:
         self._insert_running(sequence)
         if sequence.is_prefilling:
             self.prefilling.add(sequence)
+        self.background_count += sequence.is_background
         self.gate.joined(sequence)
         self.queue.shares.count(sequence, running=1)
         if history.started_at is None:
@@ -231,6 +234,7 @@ class Registry:
         assert self.prefilling == {each for each in running if each.is_prefilling}, "prefills"
         kinds = [sequence.is_background for sequence in self.running]
         assert kinds == sorted(kinds), "background sequences are the last of the running ones"
+        assert self.background_count == sum(kinds), self.background_count
         queued = [sequence for sequence in waiting if sequence not in self.paused]
         assert set(self.paused) <= set(unfinished), "an ended sequence is paused"
         assert self.queue.count == len(queued), (self.queue.count, len(queued))
@@ -248,6 +252,7 @@ class Registry:
     def _stop_running(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
         self.prefilling.discard(sequence)
+        self.background_count -= sequence.is_background
         self.queue.shares.count(sequence, running=-1)
         if (fair := self.queue.lane_of(sequence).fair) is not None:
             fair.leave(sequence)

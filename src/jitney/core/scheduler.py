@@ -21,7 +21,7 @@ from jitney.core.events import Event, FinishReason, PromptEvent, TokensEvent
 from jitney.core.preemption import Preemption
 from jitney.core.registry import Registry
 from jitney.core.request import Priority, Request, RequestId
-from jitney.core.rules.background import EARLY_S_MAX, background_of
+from jitney.core.rules.background import EARLY_S_MAX
 from jitney.core.rules.cost import CostModel
 from jitney.core.rules.pauses import PauseOutcome
 from jitney.core.rules.queue import check_room
@@ -37,21 +37,16 @@ RETRY_PART = 0.25
 
 @value
 class PlannedBatch:
-    """A batch, the sequences of its entries in the same order, and the tokens of all of them."""
+    """A batch, the sequences of its entries in the same order, and the tokens of all of them.
+
+    `single_count` entries have one position, and `decode_count` of these want a token.
+    """
 
     batch: Batch
     sequences: tuple[Sequence, ...]
     token_count: int
-
-    @property
-    def decode_count(self) -> int:
-        """Entries of one position that want a token."""
-        return len(self.batch.decodes.slots)
-
-    @property
-    def single_count(self) -> int:
-        """Entries of one position."""
-        return self.decode_count + [entry.length for entry in self.batch.spans].count(1)
+    single_count: int
+    decode_count: int
 
 
 class Scheduler:
@@ -179,6 +174,7 @@ class Scheduler:
         decoding: list[Sequence] = []
         computing: list[Sequence] = []
         spans: list[Entry] = []
+        token_count = single_count = 0
         grow = self._registry.memory.ledger.grow
         for candidates in self._choice.candidates(self._batch_number):
             for sequence, span in zip(*self._choice.spans(candidates), strict=True):
@@ -189,6 +185,8 @@ class Scheduler:
                 if not has_room and not self._preemption.obtain(sequence, span, now):
                     continue
                 wants_token = sequence.plan(span)
+                token_count += span
+                single_count += span == 1
                 if span == 1 and wants_token:
                     decoding.append(sequence)
                 else:
@@ -201,10 +199,10 @@ class Scheduler:
         self._batch_number += 1
         operations = self._registry.memory.take_operations()
         batch = Batch(self._batch_number, operations, tuple(spans), _decodes(decoding))
-        assert batch.entry_count <= self._settings.max_num_seqs, batch.entry_count
-        planned = PlannedBatch(batch, (*decoding, *computing), batch.token_count)
-        assert planned.token_count <= self._settings.max_num_batched_tokens, planned.token_count
-        return planned
+        sequences = (*decoding, *computing)
+        assert len(sequences) <= self._settings.max_num_seqs, len(sequences)
+        assert token_count <= self._settings.max_num_batched_tokens, token_count
+        return PlannedBatch(batch, sequences, token_count, single_count, len(decoding))
 
     @property
     def is_steady(self) -> bool:
@@ -221,7 +219,7 @@ class Scheduler:
             each.wanted_count > 1 for each in self._registry.prefilling
         ):
             return False
-        if background_of(running) and self._cost.decodes_s(len(running)) > EARLY_S_MAX:
+        if self._registry.background_count and self._cost.decodes_s(len(running)) > EARLY_S_MAX:
             return False
         if self._registry.paused and any(each in self._registry.paused for each in running):
             return False
@@ -236,7 +234,7 @@ class Scheduler:
         self._returned_number += 1
         assert batch.number == self._returned_number, "outcomes come in the order of their batches"
         assert outcome.number == batch.number, (outcome.number, batch.number)
-        assert len(outcome.tokens) == batch.entry_count, len(outcome.tokens)
+        assert len(outcome.tokens) == len(planned.sequences), len(outcome.tokens)
         made = TokensEvent(now)
         registry = self._registry
         registry.events.append(made)
@@ -328,7 +326,7 @@ class Scheduler:
             waiting_count=waiting_count,
             paused_count=sum(paused),
             waiting_tokens=queue.token_count,
-            background_running=len(background_of(running)),
+            background_running=self._registry.background_count,
             background_waiting=queue.background.count,
             background_tokens=queue.background.token_count,
             prefill_left=sum(prefills),

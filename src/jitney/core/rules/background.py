@@ -29,9 +29,7 @@ for one tick more. With short ticks that is little, and sending ahead saves much
 
 
 def background_of(sequences: list[Sequence]) -> list[Sequence]:
-    """The background ones of these, which are the last of them, as of all that run."""
-    if not sequences or not sequences[-1].is_background:
-        return []
+    """The background ones of these, in the same order."""
     return [sequence for sequence in sequences if sequence.is_background]
 
 

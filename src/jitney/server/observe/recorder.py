@@ -105,9 +105,9 @@ class Histograms(dict[str, Histogram]):
         self["tick_seconds"].add(record.tick_ms / 1e3)
         self["forward_seconds"].add(record.forward_ms / 1e3)
         self["tick_tokens"].add(record.prefill_tokens + record.decode_tokens)
-        ends = [each.start + each.length for each in record.members.others]
-        longest_start = max(record.members.starts, default=-1)
-        self.tokens_longest = max(self.tokens_longest, longest_start + 1, *ends)
+        self.tokens_longest = max(self.tokens_longest, max(record.members.starts, default=-1) + 1)
+        for member in record.members.others:
+            self.tokens_longest = max(self.tokens_longest, member.start + member.length)
 
     def add_started(self, record: RequestStarted, story: Story) -> None:
         """A request got its first slot."""
