@@ -16,7 +16,7 @@ from jitney.core.rules.mix import Budget, Prefill, split_budget, within_stall
 from jitney.core.scheduler_settings import Mix, SchedulerSettings
 from jitney.core.sequence import Sequence
 
-Spans = tuple[list[Sequence], list[int]]
+ChosenSpans = tuple[list[Sequence], list[int]]
 """Sequences, and how many positions each of them gets in a tick."""
 
 
@@ -65,7 +65,7 @@ class BatchChoice:
         for each in in_turn:
             yield from self._apart(each, batch_number // 2)
 
-    def spans(self, candidates: list[Sequence]) -> Spans:
+    def spans(self, candidates: list[Sequence]) -> ChosenSpans:
         """The span that each of these may compute in this tick, in order of seniority."""
         # Some may have been preempted for other candidates that found no room in the end.
         running = [each for each in candidates if each.slot is not None]
@@ -87,7 +87,7 @@ class BatchChoice:
         assert is_live_here, "a live one is awaited"
         return [sequence for sequence in running if not sequence.is_background]
 
-    def _chosen(self, sequences: list[Sequence], live_count: int | None = None) -> Spans:
+    def _chosen(self, sequences: list[Sequence], live_count: int | None = None) -> ChosenSpans:
         """The spans of these, if they have one: live sequences, or background ones beside so many
         live decodes."""
         wants = self._registry.wanted_by(sequences)
@@ -109,7 +109,7 @@ class BatchChoice:
             return sequences, wants  # all generate, and there is room for each
         prefill_spans = iter(split.spans)
         decodes = 0
-        chosen: Spans = [], []
+        chosen: ChosenSpans = [], []
         for sequence, want in zip(sequences, wants, strict=True):
             span = 0
             if want > 1:

@@ -14,7 +14,7 @@ from submission to its end. Only one thread calls it. It knows neither text nor 
 from jitney.core import limits
 from jitney.core.admission import Admission
 from jitney.core.backend import Traits
-from jitney.core.batch import NO_TOKEN, Batch, Decodes, Entry, Fault, Outcome, Sample
+from jitney.core.batch import Batch, Entry, Fault, Outcome, Sample
 from jitney.core.batch_choice import BatchChoice
 from jitney.core.counters import Counters
 from jitney.core.events import Event, FinishReason, PromptEvent, TokensEvent
@@ -26,7 +26,7 @@ from jitney.core.rules.cost import CostModel
 from jitney.core.rules.pauses import PauseOutcome
 from jitney.core.rules.queue import check_room
 from jitney.core.scheduler_settings import SchedulerSettings
-from jitney.core.sequence import Sequence, SequenceState, make_sequences
+from jitney.core.sequence import Sequence, SequenceState, decodes_of, make_sequences
 from jitney.core.snapshot import Detail, Snapshot, describe
 from jitney.core.value import value
 from jitney.errors import Draining, InvalidRequest
@@ -191,14 +191,14 @@ class Scheduler:
                     decoding.append(sequence)
                 else:
                     computing.append(sequence)
-                    spans.append(_entry(sequence, span, wants_token))
+                    spans.append(sequence.entry(span, wants_token))
             if decoding or computing:
                 break
         else:
             return None
         self._batch_number += 1
         operations = self._registry.memory.take_operations()
-        batch = Batch(self._batch_number, operations, tuple(spans), _decodes(decoding))
+        batch = Batch(self._batch_number, operations, tuple(spans), decodes_of(decoding))
         sequences = (*decoding, *computing)
         assert len(sequences) <= self._settings.max_num_seqs, len(sequences)
         assert token_count <= self._settings.max_num_batched_tokens, token_count
@@ -418,21 +418,3 @@ class Scheduler:
             history.scored_count += len(fresh)
             event = PromptEvent(sequence.request.id, sequence.index, start, fresh)
             self._registry.events.append(event)
-
-
-def _entry(sequence: Sequence, span: int, wants_token: bool) -> Entry:
-    """The entry for the last positions that were planned."""
-    assert sequence.slot is not None, "only a sequence with a slot computes"
-    start, end = sequence.planned - span, sequence.planned
-    return Entry(sequence.slot, start, tuple(sequence.tokens[start:end]), wants_token)
-
-
-def _decodes(sequences: list[Sequence]) -> Decodes:
-    """The columns for the last position of each. Its token may still be in flight."""
-    slots = [each.slot for each in sequences if each.slot is not None]
-    starts = [each.planned - 1 for each in sequences]
-    assert len(slots) == len(starts), "only a sequence with a slot computes"
-    tokens = [
-        each.tokens[-1] if len(each.tokens) == each.planned else NO_TOKEN for each in sequences
-    ]
-    return Decodes(tuple(slots), tuple(starts), tuple(tokens))

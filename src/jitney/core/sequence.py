@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 
 from jitney.core import limits
-from jitney.core.batch import Sampling
+from jitney.core.batch import NO_TOKEN, Decodes, Entry, Sampling
 from jitney.core.params import PARAMETERS
 from jitney.core.prefix import Chain
 from jitney.core.request import Priority, Request, SequenceName
@@ -172,6 +172,12 @@ class Sequence:
         self.pending += wants_token
         return wants_token
 
+    def entry(self, span: int, wants_token: bool) -> Entry:
+        """The entry for so many positions that were planned last."""
+        assert self.slot is not None, "only a sequence with a slot computes"
+        start, end = self.planned - span, self.planned
+        return Entry(self.slot, start, tuple(self.tokens[start:end]), wants_token)
+
     def compute(self, start: int, length: int) -> int:
         """These positions are computed. Returns how many of them are of its prompt."""
         assert start == self.computed, "spans are computed in order"
@@ -189,6 +195,17 @@ class Sequence:
         self.computed = 0
         self.planned = 0
         self.pending = 0
+
+
+def decodes_of(sequences: list[Sequence]) -> Decodes:
+    """The columns for the last position of each that was planned. Its token may be in flight."""
+    slots = [each.slot for each in sequences if each.slot is not None]
+    starts = [each.planned - 1 for each in sequences]
+    assert len(slots) == len(starts), "only a sequence with a slot computes"
+    tokens = [
+        each.tokens[-1] if len(each.tokens) == each.planned else NO_TOKEN for each in sequences
+    ]
+    return Decodes(tuple(slots), tuple(starts), tuple(tokens))
 
 
 def check_prompt_length(prompt_count: int, model_len_max: int) -> None:

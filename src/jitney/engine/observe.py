@@ -54,11 +54,6 @@ class Observers:
         self.failed_count = 0
         """Failures of all observers."""
 
-    @property
-    def listeners(self) -> tuple[Listener, ...]:
-        """Those of now, for `tell`."""
-        return self._listeners
-
     def add(self, observer: Observer) -> None:
         """Give this observer every record from now on."""
         with self._changing:
@@ -69,9 +64,9 @@ class Observers:
         with self._changing:
             self._listeners = tuple(each for each in self._listeners if each.observer != observer)
 
-    def tell(self, record: Record, listeners: tuple[Listener, ...] | None = None) -> None:
-        """Engine thread: pass a record to all observers, or to those of a moment before."""
-        for listener in self._listeners if listeners is None else listeners:
+    def tell(self, record: Record) -> None:
+        """Engine thread: pass a record to all observers."""
+        for listener in self._listeners:
             try:
                 listener.observer(record)
             except Exception:

@@ -37,7 +37,6 @@ from jitney.engine.collector import Collector
 from jitney.engine.in_flight import InFlight, LostBatch, Recovery, level_of, sentence_of
 from jitney.engine.mailbox import Mailbox
 from jitney.engine.observe import (
-    Listener,
     Observers,
     members_of,
     record_accepted,
@@ -189,13 +188,11 @@ class Tick:
         times = (self._in_flight.begun_at, now)
         planned = self._in_flight.pop_oldest(now)
         # Before it is applied: a sequence that has ended by then gets no token from it.
-        listeners = self._observers.listeners
         members = members_of(planned, outcome)
         self._collect(self._scheduler.apply(planned, outcome, now), now)
         snapshot, preempted_count = self._measure(), self._preempted_count
         self._preempted_count = 0
-        record = record_tick(planned, outcome, members, snapshot, preempted_count, times)
-        self._record(record, listeners)
+        self._record(record_tick(planned, outcome, members, snapshot, preempted_count, times))
         self._deliver(now)
         return True
 
@@ -339,7 +336,12 @@ class Tick:
         verdicts: list[tuple[RequestId, int, FinishReason]] = []
         for event in events:
             if isinstance(event, TokensEvent):
-                verdicts += self._collect_tokens(event)
+                logprobs, at = event.logprobs, event.at
+                for place, (request_id, index) in enumerate(event.names):
+                    push_token = self._collectors[request_id].push_token
+                    verdict = push_token(index, event.tokens[place], at, logprobs.get(place))
+                    if verdict is not None:
+                        verdicts.append((request_id, index, verdict))
                 continue
             collector = self._collectors.get(event.request_id)
             assert collector is not None, f"an event of an unknown request: {event}"
@@ -357,17 +359,6 @@ class Tick:
                 self._collect(self._scheduler.cancel(request_id, now), now)
             elif not collector.is_finished(index):
                 self._collect(self._scheduler.finish(request_id, index, verdict, now), now)
-
-    def _collect_tokens(self, event: TokensEvent) -> list[tuple[RequestId, int, FinishReason]]:
-        """Pass tokens to their collectors; their verdicts."""
-        verdicts = []
-        collectors, logprobs, at = self._collectors, event.logprobs, event.at
-        for place, (request_id, index) in enumerate(event.names):
-            push_token = collectors[request_id].push_token
-            verdict = push_token(index, event.tokens[place], at, logprobs.get(place))
-            if verdict is not None:
-                verdicts.append((request_id, index, verdict))
-        return verdicts
 
     def _note(self, event: LifeEvent, collector: Collector) -> None:
         """Record a start or a preemption, before the collector has it."""
@@ -439,9 +430,9 @@ class Tick:
             )
         )
 
-    def _record(self, record: Record, listeners: tuple[Listener, ...] | None = None) -> None:
+    def _record(self, record: Record) -> None:
         self.statistics.take(record)
-        self._observers.tell(record, listeners)
+        self._observers.tell(record)
 
     def _raise_stopped(self) -> None:
         if self.stopped is not None:
