@@ -7,6 +7,7 @@ run, because this machine's speed is not its own. The last line is JSON.
 
     bare        the engine against its own batches through a bare llama_decode loop
     scheduler   plan and apply, fake backend, 256 running: microseconds per sequence and tick
+    tick        a whole tick on the fake backend, with the recorder: processor time per token
     prefix      16 requests behind one 512-token system prompt, with and without reuse
 
 Run only when they are named:
@@ -42,7 +43,12 @@ from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.core.params import SamplingParams
 from jitney.core.request import Request, RequestId
 from jitney.core.scheduler import Scheduler
-from jitney.core.scheduler_settings import SchedulerSettings
+from jitney.core.scheduler_settings import Mix, SchedulerSettings
+from jitney.engine.clock import SystemClock
+from jitney.engine.mailbox import Mailbox
+from jitney.engine.observe import Observers
+from jitney.engine.tick import Tick
+from jitney.server.observe.recorder import Recorder as FlightRecorder
 
 
 def bare() -> Figures:
@@ -92,10 +98,49 @@ def _scheduler_cost(count: int) -> float:
         outcome = backend.execute(batch)
         executed = time.perf_counter()
         core.apply(planned, outcome, 0.0)
-        if batch.token_count == count == len(batch.entries):
+        if batch.token_count == count == batch.entry_count:
             spent_s += planned_at - started + time.perf_counter() - executed
             ticks += 1
     return spent_s / ticks / count * 1e6
+
+
+def tick() -> Figures:
+    """1, 16, 64 and 256 sequences that generate; the tenth percentile of all ticks, in us."""
+    costs: Figures = {}
+    for count in (1, 16, 64, 256):
+        costs[f"us_per_token_{count}"] = [_tick_cost(count) for _ in range(RUNS)]
+        say(f"{count}: {costs[f'us_per_token_{count}']}")
+    return costs
+
+
+def _tick_cost(count: int) -> float:
+    tokens_max = max(2048, 40 * count)
+    settings = SchedulerSettings(
+        model_len_max=4096,
+        max_num_seqs=count,
+        mix=Mix.DECODE_FIRST,
+        max_num_batched_tokens=tokens_max,
+    )
+    room = 1000 * count + 4096
+    fake = FakeSettings(
+        slots=2 * count, kv_tokens=room, eos_period=0, max_num_batched_tokens=tokens_max
+    )
+    backend = FakeBackend(fake)
+    core = Scheduler(settings, backend.traits, backend.vocabulary.eos_tokens)
+    observers = Observers()
+    observers.add(FlightRecorder(4096).take)
+    one = Tick(core, backend, SystemClock(), observers)
+    params = SamplingParams(max_tokens=max(60, 8000 // count), temperature=0, ignore_eos=True)
+    for number in range(count):
+        prompt = tuple(random.Random(number).choices(range(250), k=32))
+        request = Request(id=RequestId(str(number)), prompt=prompt, params=params, seed=1)
+        one.submit(request, Mailbox(streams=True))
+    costs = []
+    while one.has_work:
+        started = time.thread_time()
+        one.run()
+        costs.append((time.thread_time() - started) / count * 1e6)
+    return sorted(costs)[len(costs) // 10]
 
 
 def prefix() -> Figures:
@@ -107,6 +152,7 @@ def prefix() -> Figures:
 SECTIONS: dict[str, Callable[[], Figures]] = {
     "bare": bare,
     "scheduler": scheduler,
+    "tick": tick,
     "prefix": prefix,
 }
 NAMED_SECTIONS: dict[str, Callable[[], Figures]] = {

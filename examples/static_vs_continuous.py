@@ -20,7 +20,7 @@ from typing import Any  # Any: matplotlib has no types that we could name withou
 
 from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.core.batch import Batch, Entry, Open, Sampling
-from jitney.core.events import FinishEvent, TokenEvent
+from jitney.core.events import FinishEvent, TokensEvent
 from jitney.core.params import SamplingParams
 from jitney.core.request import Request as CoreRequest
 from jitney.core.request import RequestId
@@ -183,8 +183,9 @@ def run_scheduler(strategy: Strategy, load: list[Request], places: int) -> list[
         if planned is not None:
             positions.append(planned.token_count)
             for event in scheduler.apply(planned, backend.execute(planned.batch), step + 1):
-                if isinstance(event, TokenEvent):
-                    live[event.request_id].add_token(event.token, step)
+                if isinstance(event, TokensEvent):
+                    for (request_id, _), token in zip(event.names, event.tokens, strict=True):
+                        live[request_id].add_token(token, step)
                 elif isinstance(event, FinishEvent):
                     done.append(live.pop(event.request_id))
         step += 1

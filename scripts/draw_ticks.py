@@ -100,7 +100,7 @@ def _run_tick(scheduler: Scheduler, trace: Trace, tick: int) -> None:
 def _outcome(planned: PlannedBatch) -> Outcome:
     entries = planned.batch.entries
     samples = tuple(Sample(5 if entry.wants_token else None) for entry in entries)
-    return Outcome(planned.batch.number, samples, 0.01)
+    return Outcome.of(planned.batch.number, samples, 0.01)
 
 
 def draw(trace: Trace) -> str:

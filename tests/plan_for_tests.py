@@ -12,6 +12,7 @@ from jitney_lab.plan.replica import Configuration
 from jitney_lab.plan.search import PlanQuestion
 from jitney_lab.plan.tick_cost import BackendTraits, Cost
 from jitney_lab.plan.traffic import Traffic
+from tests.members_for_tests import in_columns
 
 TRAITS = BackendTraits(
     name="made",
@@ -79,7 +80,7 @@ def tick(
         forward_ms=tick_ms,
         decode_ms=0.0,
         tick_ms=tick_ms,
-        members=members,
+        members=in_columns(*members),
     )
 
 

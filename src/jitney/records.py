@@ -6,13 +6,13 @@ them. docs/reference/records.md lists every field.
 Tests: tests/unit/engine/test_tick.py and tests/unit/scripts/test_records_page.py.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
 from jitney.core.events import PreemptReason as PreemptReason
-from jitney.core.request import Priority, RequestId
-from jitney.core.value import value
+from jitney.core.request import Priority, RequestId, SequenceName
+from jitney.core.value import named_value, value
 from jitney.errors import DeadlineExceeded, JitneyError
 
 
@@ -32,7 +32,36 @@ class Member:
     """Whether its sequence got a token from it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
+class Members:
+    """The sequences of a batch: `for member in members`.
+
+    Those of one position that got a token are columns, and become members when they are looked at.
+    """
+
+    names: tuple[SequenceName, ...] = ()
+    slots: tuple[int, ...] = ()
+    starts: tuple[int, ...] = ()
+    others: tuple[Member, ...] = ()
+
+    @property
+    def sampled_count(self) -> int:
+        """How many of them got a token."""
+        count = len(self.names)
+        for each in self.others:
+            count += each.samples
+        return count
+
+    def __len__(self) -> int:
+        return len(self.names) + len(self.others)
+
+    def __iter__(self) -> Iterator[Member]:
+        for name, slot, start in zip(self.names, self.slots, self.starts, strict=True):
+            yield Member(*name, slot, start, 1, True)
+        yield from self.others
+
+
+@named_value
 class TickRecord:
     """One forward pass, and the state of the engine after it.
 
@@ -68,7 +97,7 @@ class TickRecord:
     tick_ms: float
     """The whole tick. It begins when the batch was sent, or when the pass before it ended, if that
     was later."""
-    members: tuple[Member, ...] = ()
+    members: Members = Members()
     """The sequences of the batch that still live, each with its slot and its span."""
 
 

@@ -128,11 +128,11 @@ class FaultyBackend(FakeBackend):
             self._tell(Injected("entry", batch, batch.entries[at].slot))
             samples = list(outcome.samples)
             samples[at] = Sample(fault=Fault("the logits are not numbers."))
-            outcome = replace(outcome, samples=tuple(samples))
+            outcome = Outcome.of(outcome.number, samples, outcome.seconds)
         if self._happens(self.rates.count):
             self._tell(Injected("count", batch))
             self._is_down = True
-            outcome = replace(outcome, samples=outcome.samples[:-1])
+            outcome = replace(outcome, tokens=outcome.tokens[:-1])
         return outcome
 
     def _break(self, kind: str, batch: Batch) -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 
 from jitney.core import counters
 from jitney.core.batch import Batch, Copy, Discard, Restore, Save, Truncate
-from jitney.core.events import FinishEvent, FinishReason, PreemptEvent, PreemptReason, TokenEvent
+from jitney.core.events import FinishEvent, FinishReason, PreemptEvent, PreemptReason
 from jitney.core.limits import STOP_STRINGS_MAX
 from jitney.core.request import RequestId
 from jitney.core.scheduler_settings import GroupAnswers, Mix, Policy, Strategy
@@ -24,6 +24,7 @@ from tests.simulation.seen import (
     Seen,
     Stopped,
     Submitted,
+    TokenEvent,
 )
 
 NAMES = (

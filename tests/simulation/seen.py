@@ -5,13 +5,13 @@ as one of these, at the moment it happens and before the engine acts on it. Chec
 records from them and never look inside the scheduler.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from jitney.backends.fake.backend import FakeBackend
-from jitney.core.batch import Batch
-from jitney.core.events import Event
+from jitney.core.batch import Batch, TokenLogprob
+from jitney.core.events import Event, LifeEvent, TokensEvent
 from jitney.core.request import Request, RequestId
 from jitney.core.snapshot import Detail, Snapshot
 from jitney.engine.answer import Delta, Ending
@@ -19,6 +19,30 @@ from jitney.errors import JitneyError
 
 Name = tuple[RequestId, int]
 """A sequence: its request and its index among the request's completions."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """One token of those that a scheduler reports together."""
+
+    request_id: RequestId
+    index: int
+    at: float
+    token: int
+    logprob: TokenLogprob | None = None
+
+
+OneEvent = LifeEvent | TokenEvent
+
+
+def one_by_one(events: Iterable[Event]) -> Iterator[OneEvent]:
+    """The same events, with each token by itself."""
+    for event in events:
+        if not isinstance(event, TokensEvent):
+            yield event
+            continue
+        for place, (name, token) in enumerate(zip(event.names, event.tokens, strict=True)):
+            yield TokenEvent(*name, event.at, token, event.logprobs.get(place))
 
 
 class Violation(BaseException):
@@ -93,7 +117,7 @@ class Happened:
 
     at: float
     method: str
-    events: tuple[Event, ...]
+    events: tuple[OneEvent, ...]
     batch: Batch | None = None
 
 

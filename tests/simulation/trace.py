@@ -3,8 +3,17 @@
 from collections.abc import Callable
 
 from jitney.core.batch import Batch, Open
-from jitney.core.events import FinishEvent, PreemptEvent, StartEvent, TokenEvent
-from tests.simulation.seen import Happened, Injected, Planned, Seen, Steered, Submitted, Ticked
+from jitney.core.events import FinishEvent, PreemptEvent, StartEvent
+from tests.simulation.seen import (
+    Happened,
+    Injected,
+    Planned,
+    Seen,
+    Steered,
+    Submitted,
+    Ticked,
+    TokenEvent,
+)
 
 LEGEND = """\
 columns of the trace:

@@ -12,7 +12,7 @@ from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.sequence import Sequence
 from jitney.core.snapshot import Detail
 from jitney.errors import JitneyError
-from tests.simulation.seen import Detailed, Happened, Planned, Submitted, Tell
+from tests.simulation.seen import Detailed, Happened, Planned, Submitted, Tell, one_by_one
 
 
 class Watch(Scheduler):
@@ -103,5 +103,5 @@ class Watch(Scheduler):
     def _report(
         self, now: float, method: str, events: list[Event], batch: Batch | None = None
     ) -> list[Event]:
-        self._tell(Happened(now, method, tuple(events), batch))
+        self._tell(Happened(now, method, tuple(one_by_one(events)), batch))
         return events

@@ -13,7 +13,7 @@ from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.config import Settings, resolve
 from jitney.core.backend import Traits
 from jitney.core.batch import Batch, Copy, Open
-from jitney.core.events import FinishEvent, FinishReason, TokenEvent
+from jitney.core.events import FinishEvent, FinishReason, TokensEvent
 from jitney.core.params import SamplingParams
 from jitney.core.request import Priority, Request, RequestId
 from jitney.core.scheduler import Scheduler
@@ -417,7 +417,7 @@ def test_a_token_is_told_in_the_tick_that_made_it() -> None:
     planned = one.scheduler.plan(0.0)
     assert planned is not None
     events = one.scheduler.apply(planned, one.backend.execute(planned.batch), 0.0)
-    assert sum(isinstance(event, TokenEvent) for event in events) == 1
+    assert [event.names for event in events if isinstance(event, TokensEvent)] == [[("a", 0)]]
 
 
 def test_priorities_count_up() -> None:

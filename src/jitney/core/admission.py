@@ -81,7 +81,7 @@ class Admission:
         """The newcomers without those of these tenants, and how many sequences more may run."""
         lane = self.registry.queue.live
         count, oldest = lane.newcomer_count(without), lane.oldest_newcomer(without)
-        running_count = sum([not sequence.is_background for sequence in self.registry.running])
+        running_count = len(self.registry.running) - self.registry.background_count
         assert running_count <= self._settings.max_num_seqs, running_count
         room = self._settings.max_num_seqs - running_count
         return Newcomers(count, oldest, room, self.registry.last_order)
@@ -215,8 +215,11 @@ class Admission:
     def _fill_tick(self, running: list[Sequence]) -> bool:
         """Whether these sequences want all tokens of a tick."""
         chunk, wanted = self._settings.prefill_chunk, self.registry.wanted
-        token_count = sum([min(wanted(sequence), chunk) for sequence in running])
-        return token_count >= self._settings.max_num_batched_tokens
+        budget = self._settings.max_num_batched_tokens
+        prefills = sum([min(wanted(sequence), chunk) for sequence in self.registry.prefilling])
+        if prefills + len(running) < budget:
+            return False  # who does not prefill wants one token at most
+        return sum([min(wanted(sequence), chunk) for sequence in running]) >= budget
 
     def _start(self, sequence: Sequence, match: Match, now: float) -> bool:
         """Let it run, or make room for it; false if it has to wait."""

@@ -7,7 +7,8 @@ forward pass over the entries. Then it samples a token for every entry that want
 Tests: tests/conformance.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from jitney.core.params import Constraint
@@ -125,18 +126,58 @@ class Entry:
         return self.start + (len(self.tokens) or 1)
 
 
-@dataclass(frozen=True, slots=True)
+NO_TOKEN = -1
+"""Stands in a column for a token that is not known, or not there."""
+
+
+@value
+class Decodes:
+    """Entries of one position that want a token, as columns: most of a batch are such.
+
+    A token is NO_TOKEN where its entry continues from the one that the backend sampled last.
+    """
+
+    slots: tuple[int, ...] = ()
+    starts: tuple[int, ...] = ()
+    tokens: tuple[int, ...] = ()
+
+    def entries(self) -> list[Entry]:
+        """The same as entries."""
+        return [
+            Entry(slot, start, () if token < 0 else (token,), True, token < 0)
+            for slot, start, token in zip(self.slots, self.starts, self.tokens, strict=True)
+        ]
+
+
+NO_DECODES = Decodes()
+
+
+@value
 class Batch:
-    """All work of one tick. `number` grows by one from batch to batch."""
+    """All work of one tick. `number` grows by one from batch to batch.
+
+    What is no decode is in `spans`. Decodes come first wherever entries are in order.
+    """
 
     number: int
     operations: tuple[MemoryOperation, ...]
-    entries: tuple[Entry, ...]
+    spans: tuple[Entry, ...]
+    decodes: Decodes = NO_DECODES
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """All entries, in order. Made at each call: who is in a hurry reads the columns."""
+        return (*self.decodes.entries(), *self.spans)
+
+    @property
+    def entry_count(self) -> int:
+        """How many entries it has."""
+        return len(self.decodes.slots) + len(self.spans)
 
     @property
     def token_count(self) -> int:
         """Positions that the forward pass computes."""
-        return sum([len(entry.tokens) or 1 for entry in self.entries])
+        return len(self.decodes.slots) + sum([len(entry.tokens) or 1 for entry in self.spans])
 
 
 LOGPROB_MIN = -9999.0
@@ -185,11 +226,37 @@ class Sample:
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     fault: Fault | None = None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is nothing to say of it but its token."""
+        return self.logprob is None and not self.prompt_logprobs and self.fault is None
 
-@dataclass(frozen=True, slots=True)
+
+@value
 class Outcome:
-    """The result of a batch: one sample per entry, in order, and the time it took."""
+    """The result of a batch, and the time it took.
+
+    `tokens` has one for each entry, in order: NO_TOKEN where none was wanted, or none could be
+    chosen. `more` has the samples that say more than their token, by the place of their entry.
+    """
 
     number: int
-    samples: tuple[Sample, ...]
+    tokens: tuple[int, ...]
     seconds: float
+    more: Mapping[int, Sample] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, number: int, samples: Iterable[Sample], seconds: float) -> "Outcome":
+        """The outcome with these samples, one for each entry."""
+        samples = tuple(samples)
+        tokens = [NO_TOKEN if each.token is None else each.token for each in samples]
+        more = {place: each for place, each in enumerate(samples) if not each.is_plain}
+        return cls(number, tuple(tokens), seconds, more)
+
+    @property
+    def samples(self) -> tuple[Sample, ...]:
+        """A sample for each entry, in order."""
+        return tuple(
+            self.more.get(place) or Sample(None if token < 0 else token)
+            for place, token in enumerate(self.tokens)
+        )

@@ -10,14 +10,14 @@ from dataclasses import replace
 
 from jitney.core.admission import Admission
 from jitney.core.counters import Counters
-from jitney.core.rules.background import background_budget
+from jitney.core.rules.background import background_budget, background_of
 from jitney.core.rules.cost import CostModel
 from jitney.core.rules.mix import Budget, Prefill, split_budget, within_stall
 from jitney.core.scheduler_settings import Mix, SchedulerSettings
-from jitney.core.sequence import Sequence, SequenceState
+from jitney.core.sequence import Sequence
 
-SequenceSpan = tuple[Sequence, int]
-"""A sequence, and how many positions it wants or gets in a tick."""
+ChosenSpans = tuple[list[Sequence], list[int]]
+"""Sequences, and how many positions each of them gets in a tick."""
 
 
 class BatchChoice:
@@ -65,17 +65,16 @@ class BatchChoice:
         for each in in_turn:
             yield from self._apart(each, batch_number // 2)
 
-    def spans(self, candidates: list[Sequence]) -> list[SequenceSpan]:
+    def spans(self, candidates: list[Sequence]) -> ChosenSpans:
         """The span that each of these may compute in this tick, in order of seniority."""
-        live: list[SequenceSpan] = []
-        background: list[SequenceSpan] = []
-        for sequence in candidates:
-            # Some may have been preempted for other candidates that found no room in the end.
-            if sequence.state is SequenceState.RUNNING:
-                lane = background if sequence.is_background else live
-                lane.append((sequence, self._registry.wanted(sequence)))
-        chosen = self._chosen(live)
-        return chosen + self._chosen(background, len(chosen)) if background else chosen
+        # Some may have been preempted for other candidates that found no room in the end.
+        running = [each for each in candidates if each.slot is not None]
+        if not self._registry.background_count:
+            return self._chosen(running)
+        background = background_of(running)
+        live, live_spans = self._chosen(running[: len(running) - len(background)])
+        behind, spans = self._chosen(background, len(live))
+        return live + behind, live_spans + spans
 
     def _taking_part(self) -> list[Sequence]:
         """The running sequences that may be in the next batch."""
@@ -88,15 +87,15 @@ class BatchChoice:
         assert is_live_here, "a live one is awaited"
         return [sequence for sequence in running if not sequence.is_background]
 
-    def _chosen(
-        self, wants: list[SequenceSpan], live_count: int | None = None
-    ) -> list[SequenceSpan]:
+    def _chosen(self, sequences: list[Sequence], live_count: int | None = None) -> ChosenSpans:
         """The spans of these, if they have one: live sequences, or background ones beside so many
         live decodes."""
-        decode_count = [want for _, want in wants].count(1)
+        wants = self._registry.wanted_by(sequences)
+        decode_count = wants.count(1)
         prefills = []
         if decode_count < len(wants):
-            prefills = [Prefill(n, each.request.limited_tenant) for each, n in wants if n > 1]
+            pairs = zip(sequences, wants, strict=True)
+            prefills = [Prefill(n, each.request.limited_tenant) for each, n in pairs if n > 1]
         decodes_max, budget = decode_count, self._budget_of(prefills)
         if live_count is not None:
             decodes_max, budget = background_budget(live_count, decode_count, budget, self._cost)
@@ -107,20 +106,21 @@ class BatchChoice:
         first = turns[is_background] % decode_count if split.decode_count < decode_count else 0
         turns[is_background] += split.decode_count
         if split.decode_count == len(wants):
-            return wants  # all generate, and there is room for each
-        spans = iter(split.spans)
+            return sequences, wants  # all generate, and there is room for each
+        prefill_spans = iter(split.spans)
         decodes = 0
-        chosen: list[SequenceSpan] = []
-        for sequence, want in wants:
+        chosen: ChosenSpans = [], []
+        for sequence, want in zip(sequences, wants, strict=True):
+            span = 0
             if want > 1:
-                span = next(spans)
-                if span:
-                    chosen.append((sequence, span))
+                span = next(prefill_spans)
             elif want == 1:
-                if (decodes - first) % decode_count < split.decode_count:
-                    chosen.append((sequence, 1))
+                span = int((decodes - first) % decode_count < split.decode_count)
                 decodes += 1
-        assert next(spans, None) is None, "every span has its prefill"
+            if span:
+                chosen[0].append(sequence)
+                chosen[1].append(span)
+        assert next(prefill_spans, None) is None, "every span has its prefill"
         return chosen
 
     def _apart(self, sequences: list[Sequence], turn: int) -> Iterator[list[Sequence]]:

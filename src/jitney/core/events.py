@@ -5,11 +5,11 @@ A sequence is identified by its request and its index among the request's comple
 Tests: tests/unit/core/test_scheduler.py.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from jitney.core.batch import FaultKind, TokenLogprob
-from jitney.core.request import RequestId
+from jitney.core.request import RequestId, SequenceName
 from jitney.core.value import value
 
 
@@ -63,14 +63,16 @@ class PromptEvent:
 
 
 @value
-class TokenEvent:
-    """A token of the completion. End tokens have no event, because they are not text."""
+class TokensEvent:
+    """The tokens of a tick, as columns: one for each sequence that got one.
 
-    request_id: RequestId
-    index: int
+    End tokens are left out, because they are not text. `logprobs` are by the place of their token.
+    """
+
     at: float
-    token: int
-    logprob: TokenLogprob | None
+    names: list[SequenceName] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    logprobs: dict[int, TokenLogprob] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,4 +110,7 @@ class FinishEvent:
     fault_kind: FaultKind = FaultKind.BACKEND
 
 
-Event = StartEvent | PromptEvent | TokenEvent | PreemptEvent | FinishEvent
+LifeEvent = StartEvent | PromptEvent | PreemptEvent | FinishEvent
+"""What happens to one sequence, but for its tokens."""
+
+Event = LifeEvent | TokensEvent

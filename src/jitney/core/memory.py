@@ -147,14 +147,10 @@ class Memory:
     def confirm(self, sequence: Sequence) -> None:
         """More tokens of the sequence are computed: now others may share them."""
         assert sequence.slot is not None, "only a sequence with a slot computes"
-        assert sequence.computed <= self.ledger.length(sequence.slot), sequence.computed
         holding = self.holdings[sequence.slot]
         holding.length = length = sequence.computed
-        # Most tokens end no stride, so nothing in the index changes.
-        if (
-            len(sequence.tokens) // PREFIX_STRIDE != holding.known_depth
-            or length // PREFIX_STRIDE != holding.computed_depth
-        ):
+        if length // PREFIX_STRIDE != holding.computed_depth:
+            # Most tokens end no stride, so nothing in the index changes.
             self._index.extend(holding)
 
     def leave(self, sequence: Sequence, *, keeps_memory: bool) -> None:

@@ -104,8 +104,12 @@ class Chain:
         """How many tokens are equal in the stride after the first `depth` strides."""
         at = depth * PREFIX_STRIDE
         ours, theirs = self.tokens[at : at + PREFIX_STRIDE], other.tokens[at : at + PREFIX_STRIDE]
-        pairs = enumerate(zip(ours, theirs, strict=False))
-        return next((count for count, (a, b) in pairs if a != b), min(len(ours), len(theirs)))
+        count = 0
+        for a, b in zip(ours, theirs, strict=False):
+            if a != b:
+                break
+            count += 1
+        return count
 
     def equals(self, other: "Chain", depth: int) -> bool:
         """Whether the first `depth` strides and the scopes are really equal (invariant 6).

@@ -63,6 +63,10 @@ class Registry:
         self.by_request: dict[RequestId, list[Sequence]] = {}
         self.running: list[Sequence] = []
         """The most senior first."""
+        self.prefilling: set[Sequence] = set()
+        """Those of them that have more to compute than their last token."""
+        self.background_count = 0
+        """How many of them are background sequences."""
         self.events: list[Event] = []
         """To be reported by the scheduler: what happened, in order."""
         self.last_order = 0
@@ -97,6 +101,13 @@ class Registry:
             return min(want, limits.SCORED_SPAN_MAX)
         return want
 
+    def wanted_by(self, sequences: list[Sequence]) -> list[int]:
+        """The same for each of these."""
+        wants = [each.wanted_count for each in sequences]
+        if not self.paused and wants.count(1) == len(wants):
+            return wants  # all generate, as in most ticks
+        return [self.wanted(each) for each in sequences]
+
     def take_events(self) -> list[Event]:
         """Everything to report since the last call, in order."""
         events, self.events = self.events, []
@@ -117,6 +128,9 @@ class Registry:
         history = sequence.history
         history.admitted_known = sequence.known_count
         self._insert_running(sequence)
+        if sequence.is_prefilling:
+            self.prefilling.add(sequence)
+        self.background_count += sequence.is_background
         self.gate.joined(sequence)
         self.queue.shares.count(sequence, running=1)
         if history.started_at is None:
@@ -217,8 +231,10 @@ class Registry:
         assert len(running) + len(waiting) == len(unfinished), "each waits or runs"
         assert set(running) == set(self.running), "the list of running sequences is wrong"
         assert len(running) <= self._running_max, len(running)
+        assert self.prefilling == {each for each in running if each.is_prefilling}, "prefills"
         kinds = [sequence.is_background for sequence in self.running]
         assert kinds == sorted(kinds), "background sequences are the last of the running ones"
+        assert self.background_count == sum(kinds), self.background_count
         queued = [sequence for sequence in waiting if sequence not in self.paused]
         assert set(self.paused) <= set(unfinished), "an ended sequence is paused"
         assert self.queue.count == len(queued), (self.queue.count, len(queued))
@@ -235,6 +251,8 @@ class Registry:
 
     def _stop_running(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
+        self.prefilling.discard(sequence)
+        self.background_count -= sequence.is_background
         self.queue.shares.count(sequence, running=-1)
         if (fair := self.queue.lane_of(sequence).fair) is not None:
             fair.leave(sequence)

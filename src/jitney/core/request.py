@@ -15,6 +15,9 @@ from jitney.errors import InvalidRequest
 RequestId = NewType("RequestId", str)
 """Unique among unfinished requests."""
 
+SequenceName = tuple[RequestId, int]
+"""The name of a sequence: its request, and its index among the request's completions."""
+
 
 class Priority(IntEnum):
     """Classes of service. Under the policy `priority` the higher class is served first.

@@ -11,32 +11,31 @@ from submission to its end. Only one thread calls it. It knows neither text nor 
     check_sample()                      a part of that in bounded time
 """
 
-from dataclasses import dataclass
-
 from jitney.core import limits
 from jitney.core.admission import Admission
 from jitney.core.backend import Traits
-from jitney.core.batch import Batch, Entry, Fault, Outcome, Sample, TokenLogprob
+from jitney.core.batch import Batch, Entry, Fault, Outcome, Sample
 from jitney.core.batch_choice import BatchChoice
 from jitney.core.counters import Counters
-from jitney.core.events import Event, FinishReason, PromptEvent, TokenEvent
+from jitney.core.events import Event, FinishReason, PromptEvent, TokensEvent
 from jitney.core.preemption import Preemption
 from jitney.core.registry import Registry
 from jitney.core.request import Priority, Request, RequestId
-from jitney.core.rules.background import EARLY_S_MAX, background_of
+from jitney.core.rules.background import EARLY_S_MAX
 from jitney.core.rules.cost import CostModel
 from jitney.core.rules.pauses import PauseOutcome
 from jitney.core.rules.queue import check_room
 from jitney.core.scheduler_settings import SchedulerSettings
-from jitney.core.sequence import Sequence, SequenceState, make_sequences
+from jitney.core.sequence import Sequence, SequenceState, decodes_of, make_sequences
 from jitney.core.snapshot import Detail, Snapshot, describe
+from jitney.core.value import value
 from jitney.errors import Draining, InvalidRequest
 
 RETRY_PART = 0.25
 """A refused caller is asked to try again when this share of the waiting work is done."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PlannedBatch:
     """A batch, the sequences of its entries in the same order, and the tokens of all of them.
 
@@ -172,32 +171,38 @@ class Scheduler:
         """
         self._preemption.stop_paused(now)
         self._admission.admit(now, starts_now=self._ends_waits)
-        entries: list[Entry] = []
-        sequences: list[Sequence] = []
-        token_count = single_count = decode_count = 0
+        decoding: list[Sequence] = []
+        computing: list[Sequence] = []
+        spans: list[Entry] = []
+        token_count = single_count = 0
+        grow = self._registry.memory.ledger.grow
         for candidates in self._choice.candidates(self._batch_number):
-            for sequence, span in self._choice.spans(candidates):
+            for sequence, span in zip(*self._choice.spans(candidates), strict=True):
                 # A sequence may have been preempted for one before it in this loop.
-                if sequence.state is not SequenceState.RUNNING:
+                if sequence.slot is None:
                     continue
-                if self._preemption.obtain(sequence, span, now):
-                    entry = _entry(sequence, span)
-                    entries.append(entry)
-                    sequences.append(sequence)
-                    token_count += span
-                    if span == 1:
-                        single_count += 1
-                        decode_count += entry.wants_token
-            if entries:
+                has_room = grow(sequence.slot, sequence.planned + span)
+                if not has_room and not self._preemption.obtain(sequence, span, now):
+                    continue
+                wants_token = sequence.plan(span)
+                token_count += span
+                single_count += span == 1
+                if span == 1 and wants_token:
+                    decoding.append(sequence)
+                else:
+                    computing.append(sequence)
+                    spans.append(sequence.entry(span, wants_token))
+            if decoding or computing:
                 break
-        if not entries:
+        else:
             return None
-        assert len(entries) <= self._settings.max_num_seqs, len(entries)
         self._batch_number += 1
         operations = self._registry.memory.take_operations()
-        batch = Batch(self._batch_number, operations, tuple(entries))
+        batch = Batch(self._batch_number, operations, tuple(spans), decodes_of(decoding))
+        sequences = (*decoding, *computing)
+        assert len(sequences) <= self._settings.max_num_seqs, len(sequences)
         assert token_count <= self._settings.max_num_batched_tokens, token_count
-        return PlannedBatch(batch, tuple(sequences), token_count, single_count, decode_count)
+        return PlannedBatch(batch, sequences, token_count, single_count, len(decoding))
 
     @property
     def is_steady(self) -> bool:
@@ -210,11 +215,13 @@ class Scheduler:
         request that comes should not wait for it.
         """
         running, memory = self._registry.running, self._registry.memory
-        if self._admission.is_slot_wanted or any(s.wanted_count > 1 for s in running):
+        if self._admission.is_slot_wanted or any(
+            each.wanted_count > 1 for each in self._registry.prefilling
+        ):
             return False
-        if background_of(running) and self._cost.decodes_s(len(running)) > EARLY_S_MAX:
+        if self._registry.background_count and self._cost.decodes_s(len(running)) > EARLY_S_MAX:
             return False
-        if any(sequence in self._registry.paused for sequence in running):
+        if self._registry.paused and any(each in self._registry.paused for each in running):
             return False
         return memory.ledger.free + memory.cached_blocks(running) >= len(running)
 
@@ -227,16 +234,41 @@ class Scheduler:
         self._returned_number += 1
         assert batch.number == self._returned_number, "outcomes come in the order of their batches"
         assert outcome.number == batch.number, (outcome.number, batch.number)
-        assert len(outcome.samples) == len(batch.entries), len(outcome.samples)
-        parts = zip(planned.sequences, batch.entries, outcome.samples, strict=True)
-        for sequence, entry, sample in parts:
+        assert len(outcome.tokens) == len(planned.sequences), len(outcome.tokens)
+        made = TokensEvent(now)
+        registry = self._registry
+        registry.events.append(made)
+        decode_count, starts = planned.decode_count, batch.decodes.starts
+        of_prompts = of_completions = 0
+        for place, sequence in enumerate(planned.sequences):
             # It may have been cancelled, or ended by its text, while the batch was in flight.
-            if sequence.state is SequenceState.RUNNING:
-                self._apply_sample(sequence, entry, sample, now)
+            if sequence.slot is None:
+                continue
+            if place < decode_count:
+                start, length, wants_token = starts[place], 1, True
+            else:
+                entry = batch.spans[place - decode_count]
+                start, length, wants_token = entry.start, entry.length, entry.wants_token
+            of_prompt = sequence.compute(start, length)
+            of_prompts += of_prompt
+            of_completions += length - of_prompt
+            sample = outcome.more.get(place)
+            if sample is not None and not self._take_more(sequence, start, sample, now):
+                continue
+            if wants_token:
+                self._take_token(sequence, outcome.tokens[place], sample, made)
+            else:
+                registry.memory.confirm(sequence)
+            if place >= decode_count and not sequence.is_prefilling:
+                registry.prefilling.discard(sequence)
+        if not made.tokens:
+            registry.events.remove(made)
+        self.counters["computed_prompt_tokens"] += of_prompts
+        self.counters["computed_completion_tokens"] += of_completions
         single_count = planned.single_count
         self._cost.observe(single_count, planned.token_count - single_count, outcome.seconds)
-        self._registry.gate.observe(self._cost.fit)
-        return self._registry.take_events()
+        registry.gate.observe(self._cost.fit)
+        return registry.take_events()
 
     def fail(self, message: str, now: float, failed: tuple[Sequence, ...] = ()) -> list[Event]:
         """The backend lost its memory: what ran waits again, at nothing computed, and resumes.
@@ -287,15 +319,14 @@ class Scheduler:
         running, memory, queue = self._registry.running, self._registry.memory, self._registry.queue
         ledger, waiting_count = memory.ledger, queue.count
         paused = [each.state is SequenceState.WAITING for each in self._registry.paused]
-        left = [len(sequence.tokens) - sequence.computed for sequence in running]
-        prefills = [count for count in left if count > 1]
+        prefills = [each.known_count - each.computed for each in self._registry.prefilling]
         return Snapshot(
             running_count=len(running),
             prefilling_count=len(prefills),
             waiting_count=waiting_count,
             paused_count=sum(paused),
             waiting_tokens=queue.token_count,
-            background_running=sum([sequence.is_background for sequence in running]),
+            background_running=self._registry.background_count,
             background_waiting=queue.background.count,
             background_tokens=queue.background.token_count,
             prefill_left=sum(prefills),
@@ -338,55 +369,48 @@ class Scheduler:
             work_count += queue.background.work_count
         return RETRY_PART * work_count / rate if rate else 1.0
 
-    def _apply_sample(self, sequence: Sequence, entry: Entry, sample: Sample, now: float) -> None:
-        registry, history, start = self._registry, sequence.history, entry.start
-        length = len(entry.tokens) or 1
-        assert start == sequence.computed, "spans are computed in order"
-        sequence.computed = end = start + length
-        assert end <= sequence.planned, "only what was planned is computed"
-        if history.failed_count and end > history.failed_known:
-            history.failed_count = 0  # it passed the position where the backend failed
-        # A span of a sequence that is computed again may reach from its prompt to its completion.
-        of_prompt = min(length, max(0, sequence.sampling.prompt_count - start))
-        self.counters["computed_completion_tokens"] += length - of_prompt
-        if of_prompt:
-            self.counters["computed_prompt_tokens"] += of_prompt
-        token, wants_token = sample.token, entry.wants_token
-        if wants_token and (fair := registry.queue.lane_of(sequence).fair) is not None:
+    def _take_more(self, sequence: Sequence, start: int, sample: Sample, now: float) -> bool:
+        """What a sample says beside its token; false if its sequence has failed."""
+        if sample.fault is not None:
+            self._fail_entry(sequence, sample.fault, now)
+        elif sample.prompt_logprobs:
+            self._report_prompt_logprobs(sequence, start, sample)
+        return sample.fault is None
+
+    def _take_token(
+        self, sequence: Sequence, token: int, sample: Sample | None, made: TokensEvent
+    ) -> None:
+        """Append the token that it wanted and report it, and its end if the token ends it."""
+        registry = self._registry
+        if (fair := registry.queue.live.fair) is not None:
+            fair = registry.queue.lane_of(sequence).fair or fair
             fair.charge(sequence.request.tenant, 1)
-        if sample.fault is not None or (wants_token and token is None):
-            self.counters["entry_faults"] += 1
-            fault = sample.fault or Fault("The backend returned no token.")
-            registry.end(sequence, FinishReason.FAILED, now, fault.message, fault_kind=fault.kind)
-            return
-        if sample.prompt_logprobs:
-            self._report_prompt_logprobs(sequence, entry, sample)
-        if token is None or not wants_token:
-            registry.memory.confirm(sequence)
+        if token < 0:
+            self._fail_entry(sequence, Fault("The backend returned no token."), made.at)
             return
         sequence.pending -= 1
         assert sequence.pending >= 0, "a token that nobody planned"
         sequence.tokens.append(token)
         registry.memory.confirm(sequence)
-        self._report_token(sequence, token, sample.logprob, now)
-
-    def _report_token(
-        self, sequence: Sequence, token: int, logprob: TokenLogprob | None, now: float
-    ) -> None:
-        """Report a token, and the end of the sequence if the token ends it."""
-        assert sequence.tokens[-1] == token, "it is known before it is reported"
         if token in sequence.sampling.end_tokens:
             stop_reason = None if token in self._eos_tokens else token
-            self._registry.end(sequence, FinishReason.STOP, now, stop_reason=stop_reason)
+            registry.end(sequence, FinishReason.STOP, made.at, stop_reason=stop_reason)
             return
-        request_id = sequence.request.id
-        self._registry.events.append(TokenEvent(request_id, sequence.index, now, token, logprob))
+        if sample is not None and sample.logprob is not None:
+            made.logprobs[len(made.tokens)] = sample.logprob
+        made.names.append(sequence.name)
+        made.tokens.append(token)
         if len(sequence.tokens) >= sequence.known_max:
-            self._registry.end(sequence, FinishReason.LENGTH, now)
+            registry.end(sequence, FinishReason.LENGTH, made.at)
 
-    def _report_prompt_logprobs(self, sequence: Sequence, entry: Entry, sample: Sample) -> None:
+    def _fail_entry(self, sequence: Sequence, fault: Fault, now: float) -> None:
+        self.counters["entry_faults"] += 1
+        reason = FinishReason.FAILED
+        self._registry.end(sequence, reason, now, fault.message, fault_kind=fault.kind)
+
+    def _report_prompt_logprobs(self, sequence: Sequence, start: int, sample: Sample) -> None:
         """Report logprobs of the prompt. If a span was computed again, none is reported twice."""
-        start, history = max(entry.start, 1), sequence.history
+        start, history = max(start, 1), sequence.history
         assert start <= history.scored_count, "no position is left out"
         fresh = sample.prompt_logprobs[max(0, history.scored_count - start) :]
         if fresh:
@@ -394,16 +418,3 @@ class Scheduler:
             history.scored_count += len(fresh)
             event = PromptEvent(sequence.request.id, sequence.index, start, fresh)
             self._registry.events.append(event)
-
-
-def _entry(sequence: Sequence, span: int) -> Entry:
-    """The entry for the sequence's next span. Counts the span as planned."""
-    assert sequence.slot is not None, "only a sequence with a slot computes"
-    assert span >= 1, span
-    start, known = sequence.planned, sequence.tokens
-    tokens = tuple(known[start : start + span])
-    sequence.planned = start + span
-    wants_token = start + span == len(known) + sequence.pending
-    if wants_token:
-        sequence.pending += 1
-    return Entry(sequence.slot, start, tokens, wants_token, not tokens)

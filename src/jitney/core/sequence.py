@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 
 from jitney.core import limits
-from jitney.core.batch import Sampling
+from jitney.core.batch import NO_TOKEN, Decodes, Entry, Sampling
 from jitney.core.params import PARAMETERS
 from jitney.core.prefix import Chain
-from jitney.core.request import Priority, Request
+from jitney.core.request import Priority, Request, SequenceName
 from jitney.errors import ContextLengthExceeded, InvalidRequest
 
 _CONVERTED = {"seed", "top_k", "logit_bias"}
@@ -80,10 +80,12 @@ class Sequence:
     sampling: Sampling
     known_max: int
     accepted_at: float
+    name: SequenceName = field(init=False)
     priority: Priority = field(init=False)
     is_background: bool = field(init=False)
     """Whether its request runs behind all live ones."""
     tokens: list[int] = field(init=False)
+    prompt_count: int = field(init=False)
     order: int = 0
     """The number of its submission, among all sequences."""
     state: SequenceState = SequenceState.WAITING
@@ -95,8 +97,10 @@ class Sequence:
     history: History = field(default_factory=History)
 
     def __post_init__(self) -> None:
+        self.name = (self.request.id, self.index)
         self.priority = self.request.priority
         self.is_background = self.request.is_background
+        self.prompt_count = len(self.request.prompt)
         self.tokens = [*self.request.prompt, *self.request.resumed_tokens[self.index]]
         assert len(self.tokens) <= self.known_max, "a resumed one has no more than it may"
 
@@ -106,14 +110,9 @@ class Sequence:
         return len(self.tokens)
 
     @property
-    def prompt_count(self) -> int:
-        """Tokens of the prompt."""
-        return self.sampling.prompt_count
-
-    @property
     def completion_count(self) -> int:
         """Tokens sampled so far."""
-        return len(self.tokens) - self.sampling.prompt_count
+        return len(self.tokens) - self.prompt_count
 
     @property
     def wanted_count(self) -> int:
@@ -165,12 +164,48 @@ class Sequence:
         assert (self.state, state) in _MOVES, (self.state, state)
         self.state = state
 
+    def plan(self, span: int) -> bool:
+        """Its next positions are part of a batch; whether it gets a token from them."""
+        assert span >= 1, span
+        self.planned += span
+        wants_token = self.planned == len(self.tokens) + self.pending
+        self.pending += wants_token
+        return wants_token
+
+    def entry(self, span: int, wants_token: bool) -> Entry:
+        """The entry for so many positions that were planned last."""
+        assert self.slot is not None, "only a sequence with a slot computes"
+        start, end = self.planned - span, self.planned
+        return Entry(self.slot, start, tuple(self.tokens[start:end]), wants_token)
+
+    def compute(self, start: int, length: int) -> int:
+        """These positions are computed. Returns how many of them are of its prompt."""
+        assert start == self.computed, "spans are computed in order"
+        self.computed = end = start + length
+        assert end <= self.planned, "only what was planned is computed"
+        history = self.history
+        if history.failed_count and end > history.failed_known:
+            history.failed_count = 0  # it passed the position where the backend failed
+        # A span that is computed again may reach from the prompt to the completion.
+        return min(length, self.prompt_count - start) if start < self.prompt_count else 0
+
     def forget_computed(self) -> None:
         """Its memory is gone: all known tokens have to be computed again."""
         self.slot = None
         self.computed = 0
         self.planned = 0
         self.pending = 0
+
+
+def decodes_of(sequences: list[Sequence]) -> Decodes:
+    """The columns for the last position of each that was planned. Its token may be in flight."""
+    slots = [each.slot for each in sequences if each.slot is not None]
+    starts = [each.planned - 1 for each in sequences]
+    assert len(slots) == len(starts), "only a sequence with a slot computes"
+    tokens = [
+        each.tokens[-1] if len(each.tokens) == each.planned else NO_TOKEN for each in sequences
+    ]
+    return Decodes(tuple(slots), tuple(starts), tuple(tokens))
 
 
 def check_prompt_length(prompt_count: int, model_len_max: int) -> None:

@@ -20,6 +20,7 @@ from jitney.core.rules.background import background_of
 from jitney.core.rules.cost import Fit
 from jitney.core.scheduler_settings import SchedulerSettings, Strategy
 from jitney.core.sequence import Sequence, SequenceState
+from jitney.core.value import named_value
 
 WAITING_SHOWN_MAX = 256
 PREFIX_SHOWN_STRIDES = 8
@@ -27,7 +28,7 @@ PREFIX_SHOWN_STRIDES = 8
 prefixes in steps of as many."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@named_value
 class Snapshot:
     """Levels and counters. Memory is counted in whole blocks; shared ones count once."""
 

@@ -6,6 +6,7 @@ the caller wants it), and nothing after the end. When a stop string is found, `p
 a verdict, and the tick passes it on to the scheduler.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
@@ -18,7 +19,6 @@ from jitney.core.events import (
     PreemptEvent,
     PromptEvent,
     StartEvent,
-    TokenEvent,
 )
 from jitney.core.request import Request
 from jitney.engine.answer import Answer, Completion, Ending, Timing, Usage
@@ -124,31 +124,32 @@ class Collector:
             case _:
                 assert_never(event)
 
-    def push_token(self, event: TokenEvent) -> FinishReason | None:
-        """Take one token. May put a delta into the mailbox.
+    def push_token(
+        self, index: int, token: int, at: float, logprob: TokenLogprob | None = None
+    ) -> FinishReason | None:
+        """Take one token of a completion. May put a delta into the mailbox.
 
         Returns STOP if the completion has a stop string: the scheduler has to finish its sequence.
         Returns CANCELLED if the deltas are not read: the scheduler has to cancel the request.
         """
-        track = self._tracks[event.index]
-        assert track.completion is None, f"a token after the end: {event}"
+        track = self._tracks[index]
+        assert track.completion is None, f"a token after the end: {index}"
         if track.matched is not None:
             # Sampled before the scheduler got the verdict. The completion is already over.
             return None
         if track.first_token_at is None:
-            track.first_token_at = event.at
-        track.tokens.append(event.token)
-        if event.logprob is not None:
-            track.logprobs.append(event.logprob)
-        if track.matcher is None:
-            text = track.detokenizer.push(event.token)
-        else:
-            text = self._text_of(track, event.token)
+            track.first_token_at = at
+        track.tokens.append(token)
+        if logprob is not None:
+            track.logprobs.append(logprob)
+        text = track.detokenizer.push(token)
+        if track.matcher is not None:
+            text = _without_stop(track, track.matcher, text)
         if text:
-            self._send(track, text, event.at)
+            self._send(track, text, at)
         if track.matched is not None:
             return FinishReason.STOP
-        if self.mailbox.is_bounded and self.mailbox.is_read_too_slowly(event.at):
+        if self.mailbox.is_large and self.mailbox.is_read_too_slowly(at):
             self._is_read_too_slowly = True
             return FinishReason.CANCELLED
         return None
@@ -192,32 +193,27 @@ class Collector:
         """Take tokens that were made elsewhere. Their text was sent there, as far as it goes out
         with these tokens."""
         for token in tokens:
-            track.texts.append(self._text_of(track, token))
+            text = track.detokenizer.push(token)
+            if track.matcher is not None:
+                text = _without_stop(track, track.matcher, text)
+            track.texts.append(text)
         track.tokens.extend(tokens)
         track.sent_count = track.resumed_count = len(tokens)
 
-    def _text_of(self, track: _Track, token: int) -> str:
-        """The text that this token completes, without what may become a stop string."""
-        text = track.detokenizer.push(token)
-        if track.matcher is not None:
-            found = track.matcher.push(text)
-            text, track.matched = found.text, track.matched or found.matched
-        return text
-
     def _send(self, track: _Track, text: str, at: float, end: FinishEvent | None = None) -> None:
         track.texts.append(text)
-        if not self.mailbox.streams:
+        mailbox, tokens = self.mailbox, track.tokens
+        if not mailbox.streams:
             return
-        sent_count, track.sent_count = track.sent_count, len(track.tokens)
-        logprobs: list[TokenLogprob] = []
+        sent_count, track.sent_count = track.sent_count, len(tokens)
+        logprobs: Sequence[TokenLogprob] = ()
         if track.logprobs:
-            if self.mailbox.is_bounded:
-                logprobs, track.logprobs = track.logprobs, logprobs
+            if mailbox.is_bounded:
+                logprobs, track.logprobs = track.logprobs, []
             else:
                 logprobs = track.logprobs[sent_count - track.resumed_count :]
         ending = None if end is None else (end.reason, end.stop_reason)
-        tokens = track.tokens[sent_count:]
-        self.mailbox.add(track.index, text, tokens, logprobs, at, ending)
+        mailbox.add(track.index, text, tokens[sent_count:], logprobs, at, ending)
 
     def _finish(self, track: _Track, event: FinishEvent) -> None:
         text = "" if track.matched is not None else self._flush(track)
@@ -263,6 +259,13 @@ class Collector:
             message=READ_TOO_SLOWLY if is_cut else event.message,
             fault_kind=event.fault_kind,
         )
+
+
+def _without_stop(track: _Track, matcher: StopMatcher, text: str) -> str:
+    """The text without what may become a stop string."""
+    found = matcher.push(text)
+    track.matched = track.matched or found.matched
+    return found.text
 
 
 def _tail(texts: list[str], characters_max: int) -> str:

@@ -128,7 +128,7 @@ class InFlight:
             outcome = self._queueing.receive(limit_s)
         if outcome is None:
             return None
-        if outcome.number != batch.number or len(outcome.samples) != len(batch.entries):
+        if outcome.number != batch.number or len(outcome.tokens) != len(sent.planned.sequences):
             raise BackendFailed(
                 f"The backend answered batch {batch.number} with the outcome of another batch."
             )

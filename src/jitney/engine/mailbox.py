@@ -45,13 +45,15 @@ class _Unread:
 
     __slots__ = ("finish_reason", "logprobs", "since", "size", "stop_reason", "texts", "tokens")
 
-    def __init__(self, since: float) -> None:
+    def __init__(
+        self, since: float, text: str, tokens: Sequence[int], logprobs: Sequence[TokenLogprob]
+    ) -> None:
         self.since = since
         self.size = 0
         """Estimated bytes; counted only if the mailbox is bounded."""
-        self.texts: list[str] = []
-        self.tokens: list[int] = []
-        self.logprobs: list[TokenLogprob] = []
+        self.texts = [text]
+        self.tokens = list(tokens)
+        self.logprobs = list(logprobs)
         self.finish_reason: FinishReason | None = None
         self.stop_reason: str | int | None = None
 
@@ -70,6 +72,8 @@ class Mailbox:
         self.streams = streams
         self.is_bounded = is_bounded
         self._size = 0
+        self.is_large = False
+        """Whether too much was unread when the last part was added."""
         self._accepted = False
         self._abandoned = False
         self._unread: dict[int, _Unread] = {}
@@ -118,11 +122,11 @@ class Mailbox:
             assert self._ending is None, "a delta after the ending"
             unread = self._unread.get(index)
             if unread is None:
-                unread = self._unread[index] = _Unread(at)
-            assert unread.finish_reason is None, f"a delta after the end of completion {index}"
-            unread.texts.append(text)
-            unread.tokens += tokens
-            if logprobs:
+                unread = self._unread[index] = _Unread(at, text, tokens, logprobs)
+            else:
+                assert unread.finish_reason is None, f"a delta after the end of completion {index}"
+                unread.texts.append(text)
+                unread.tokens += tokens
                 unread.logprobs += logprobs
             if end is not None:
                 unread.finish_reason, unread.stop_reason = end
@@ -132,13 +136,15 @@ class Mailbox:
                 size = 64 + len(text) + 40 * len(tokens) + (_size(logprobs) if logprobs else 0)
                 unread.size += size
                 self._size += size
-            self._wake()
+                self.is_large = self._size > limits.UNREAD_BYTES_MAX
+            if self._listener is not None or self._awaited is not None:
+                self._wake()
 
     def is_read_too_slowly(self, now: float) -> bool:
         """Whether too much is unread, and for too long. Engine thread."""
-        if self._size <= limits.UNREAD_BYTES_MAX:
-            return False
         with self._lock:
+            if self._size <= limits.UNREAD_BYTES_MAX:
+                return False
             # In order of age: a completion that was fetched is added again at the end.
             oldest = next(iter(self._unread.values()), None)
             return oldest is not None and now - oldest.since > limits.UNREAD_S_MAX

@@ -11,18 +11,19 @@ Tests: tests/unit/engine/test_observe.py, test_tick.py and test_stats.py.
 import logging
 import threading
 from dataclasses import dataclass
+from itertools import compress
 
-from jitney.core.batch import Outcome
+from jitney.core.batch import NO_TOKEN, Outcome
 from jitney.core.events import PreemptEvent, StartEvent
 from jitney.core.request import Request
 from jitney.core.rules.cost import Fit
 from jitney.core.scheduler import PlannedBatch
-from jitney.core.sequence import SequenceState
 from jitney.core.snapshot import Snapshot
 from jitney.engine.answer import Answer
 from jitney.engine.stats import rate
 from jitney.records import (
     Member,
+    Members,
     Observer,
     Record,
     RequestAccepted,
@@ -53,11 +54,6 @@ class Observers:
         self.failed_count = 0
         """Failures of all observers."""
 
-    @property
-    def listeners(self) -> tuple[Listener, ...]:
-        """Those of now, for `tell`."""
-        return self._listeners
-
     def add(self, observer: Observer) -> None:
         """Give this observer every record from now on."""
         with self._changing:
@@ -68,9 +64,9 @@ class Observers:
         with self._changing:
             self._listeners = tuple(each for each in self._listeners if each.observer != observer)
 
-    def tell(self, record: Record, listeners: tuple[Listener, ...] | None = None) -> None:
-        """Engine thread: pass a record to all observers, or to those of a moment before."""
-        for listener in self._listeners if listeners is None else listeners:
+    def tell(self, record: Record) -> None:
+        """Engine thread: pass a record to all observers."""
+        for listener in self._listeners:
             try:
                 listener.observer(record)
             except Exception:
@@ -144,57 +140,48 @@ def record_preempted(event: PreemptEvent) -> RequestPreempted:
     )
 
 
-def count_sampled(planned: PlannedBatch, outcome: Outcome) -> int:
-    """The tokens of an outcome, without those of sequences that have ended."""
-    parts = zip(planned.sequences, outcome.samples, strict=True)
-    return [
-        sample.token is None or sample.fault is not None or sequence.state is SequenceState.FINISHED
-        for sequence, sample in parts
-    ].count(False)
-
-
-def members_of(planned: PlannedBatch, outcome: Outcome) -> tuple[Member, ...]:
+def members_of(planned: PlannedBatch, outcome: Outcome) -> Members:
     """The sequences of the batch, without those that have ended: their result is dropped."""
-    parts = zip(planned.sequences, planned.batch.entries, outcome.samples, strict=True)
-    return tuple(
-        [
-            Member(
-                sequence.request.id,
-                sequence.index,
-                entry.slot,
-                entry.start,
-                len(entry.tokens) or 1,
-                sample.token is not None and sample.fault is None,
-            )
-            for sequence, entry, sample in parts
-            if sequence.state is not SequenceState.FINISHED
-        ]
+    batch, sequences, tokens = planned.batch, planned.sequences, outcome.tokens
+    count, spans = planned.decode_count, batch.spans
+    if NO_TOKEN in tokens[:count]:
+        count, spans = 0, batch.entries  # a fault is among them
+    lives = [each.slot is not None for each in sequences]
+    others = [
+        Member(*sequence.name, entry.slot, entry.start, entry.length, token >= 0)
+        for sequence, entry, token in zip(sequences[count:], spans, tokens[count:], strict=True)
+        if sequence.slot is not None
+    ]
+    return Members(
+        tuple([each.name for each in compress(sequences[:count], lives)]),
+        tuple(compress(batch.decodes.slots[:count], lives)),
+        tuple(compress(batch.decodes.starts[:count], lives)),
+        tuple(others),
     )
 
 
 def record_tick(
     planned: PlannedBatch,
     outcome: Outcome,
-    members: tuple[Member, ...],
-    state: tuple[Snapshot, int, int],
+    members: Members,
+    snapshot: Snapshot,
+    preempted_count: int,
     times: tuple[float, float],
 ) -> TickRecord:
-    """The record of a batch that was carried out. `state` is a snapshot after it, with the
-    sequences that were preempted and the tokens that were made; `times` are those of its beginning
-    and end."""
-    snapshot, preempted_count, sampled_count = state
+    """The record of a batch that was carried out. The snapshot is from after it; `times` are those
+    of its beginning and end."""
     token_count, decode_tokens = planned.token_count, planned.decode_count
     return TickRecord(
         at=times[1],
         number=planned.batch.number,
-        batch_size=len(planned.batch.entries),
+        batch_size=len(planned.sequences),
         decode_tokens=decode_tokens,
         prefill_tokens=token_count - decode_tokens,
         active_slots=snapshot.running_count,
         queue_depth=snapshot.waiting_count,
         kv_used=snapshot.kv_used,
         kv_cached=snapshot.kv_cached,
-        sampled_tokens=sampled_count,
+        sampled_tokens=members.sampled_count,
         preempted_count=preempted_count,
         forward_ms=outcome.seconds * 1e3,
         decode_ms=_decodes_s(outcome.seconds, decode_tokens, token_count, snapshot.fit) * 1e3,

@@ -21,10 +21,11 @@ from jitney.core.events import (
     Event,
     FinishEvent,
     FinishReason,
+    LifeEvent,
     PreemptEvent,
     PreemptReason,
     StartEvent,
-    TokenEvent,
+    TokensEvent,
 )
 from jitney.core.request import Priority, Request, RequestId
 from jitney.core.rules.pauses import PauseOutcome
@@ -36,9 +37,7 @@ from jitney.engine.collector import Collector
 from jitney.engine.in_flight import InFlight, LostBatch, Recovery, level_of, sentence_of
 from jitney.engine.mailbox import Mailbox
 from jitney.engine.observe import (
-    Listener,
     Observers,
-    count_sampled,
     members_of,
     record_accepted,
     record_done,
@@ -189,14 +188,11 @@ class Tick:
         times = (self._in_flight.begun_at, now)
         planned = self._in_flight.pop_oldest(now)
         # Before it is applied: a sequence that has ended by then gets no token from it.
-        listeners = self._observers.listeners
-        members = members_of(planned, outcome) if listeners else ()
-        sampled_count = count_sampled(planned, outcome)
+        members = members_of(planned, outcome)
         self._collect(self._scheduler.apply(planned, outcome, now), now)
         snapshot, preempted_count = self._measure(), self._preempted_count
         self._preempted_count = 0
-        state = (snapshot, preempted_count, sampled_count)
-        self._record(record_tick(planned, outcome, members, state, times), listeners)
+        self._record(record_tick(planned, outcome, members, snapshot, preempted_count, times))
         self._deliver(now)
         return True
 
@@ -337,18 +333,20 @@ class Tick:
 
     def _collect(self, events: list[Event], now: float) -> None:
         """Pass events to their collectors, and verdicts back to the scheduler."""
-        verdicts = []
+        verdicts: list[tuple[RequestId, int, FinishReason]] = []
         for event in events:
+            if isinstance(event, TokensEvent):
+                logprobs, at = event.logprobs, event.at
+                for place, (request_id, index) in enumerate(event.names):
+                    push_token = self._collectors[request_id].push_token
+                    verdict = push_token(index, event.tokens[place], at, logprobs.get(place))
+                    if verdict is not None:
+                        verdicts.append((request_id, index, verdict))
+                continue
             collector = self._collectors.get(event.request_id)
             assert collector is not None, f"an event of an unknown request: {event}"
-            if isinstance(event, TokenEvent):
-                verdict = collector.push_token(event)
-            else:
-                self._note(event, collector)
-                collector.push(event)
-                verdict = None
-            if verdict is not None:
-                verdicts.append((event.request_id, event.index, verdict))
+            self._note(event, collector)
+            collector.push(event)
             if isinstance(event, FinishEvent) and collector.is_done:
                 del self._collectors[event.request_id]
                 self._ended.append(collector)
@@ -362,7 +360,7 @@ class Tick:
             elif not collector.is_finished(index):
                 self._collect(self._scheduler.finish(request_id, index, verdict, now), now)
 
-    def _note(self, event: Event, collector: Collector) -> None:
+    def _note(self, event: LifeEvent, collector: Collector) -> None:
         """Record a start or a preemption, before the collector has it."""
         if isinstance(event, StartEvent) and not collector.is_started:
             self._record(record_started(collector.request, collector.sent_at, event))
@@ -432,9 +430,9 @@ class Tick:
             )
         )
 
-    def _record(self, record: Record, listeners: tuple[Listener, ...] | None = None) -> None:
+    def _record(self, record: Record) -> None:
         self.statistics.take(record)
-        self._observers.tell(record, listeners)
+        self._observers.tell(record)
 
     def _raise_stopped(self) -> None:
         if self.stopped is not None:

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from jitney.core.backend import Traits
-from jitney.core.batch import Outcome, Sample
-from jitney.core.events import Event, FinishEvent, FinishReason, TokenEvent
+from jitney.core.batch import NO_TOKEN, Outcome
+from jitney.core.events import Event, FinishEvent, FinishReason, TokensEvent
 from jitney.core.request import Request, RequestId
 from jitney.core.scheduler import PlannedBatch, Scheduler
 from jitney.core.scheduler_settings import SchedulerSettings
@@ -18,8 +18,6 @@ from jitney_lab.bench.timing import RequestTimes
 from jitney_lab.bench.workload import Job
 from jitney_lab.plan.tick_cost import TickCost
 
-_TOKEN = Sample(token=0)
-_NO_TOKEN = Sample()
 _FILLING = 0
 """The token of prompts and completions. Only the first one of a prompt is its own."""
 
@@ -150,14 +148,15 @@ class SimulatedReplica:
         else:
             self._pass_s = self._cost.pass_s(planned.batch)
             self.tick_count += 1
-            self.entry_count += len(planned.batch.entries)
+            self.entry_count += planned.batch.entry_count
             self.due_at = now + self._pass_s
         return ended
 
     def _finish(self, planned: PlannedBatch, now: float) -> list[Live]:
         batch = planned.batch
-        samples = tuple([_TOKEN if each.wants_token else _NO_TOKEN for each in batch.entries])
-        events = self.scheduler.apply(planned, Outcome(batch.number, samples, self._pass_s), now)
+        of_spans = [_FILLING if each.wants_token else NO_TOKEN for each in batch.spans]
+        tokens = (*[_FILLING] * planned.decode_count, *of_spans)
+        events = self.scheduler.apply(planned, Outcome(batch.number, tokens, self._pass_s), now)
         self._planned = None
         self.due_at = now + self._cost.host_s(batch)
         return self._take(events, now, self.due_at)
@@ -166,11 +165,12 @@ class SimulatedReplica:
         ended: list[Live] = []
         live = self._live
         for event in events:
-            if type(event) is TokenEvent:
-                each = live[event.request_id]
-                if not each.times.token_times:
-                    each.times.token_times.append(now)
-                    self.begun.append(each)
+            if type(event) is TokensEvent:
+                for request_id, _ in event.names:
+                    each = live[request_id]
+                    if not each.times.token_times:
+                        each.times.token_times.append(now)
+                        self.begun.append(each)
             elif type(event) is FinishEvent:
                 each = live.pop(event.request_id)
                 each.times.ended_at = ended_at

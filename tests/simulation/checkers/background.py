@@ -7,11 +7,11 @@ tenant has a share and something that runs.
 """
 
 from jitney.core.batch import Batch
-from jitney.core.events import FinishEvent, PreemptEvent, PreemptReason, TokenEvent
+from jitney.core.events import FinishEvent, PreemptEvent, PreemptReason
 from jitney.core.scheduler_settings import SchedulerSettings, Strategy
 from tests.simulation.alone import Oracle
 from tests.simulation.pauses import Pauses
-from tests.simulation.seen import Happened, Name, Planned, Seen, Submitted, Violation
+from tests.simulation.seen import Happened, Name, Planned, Seen, Submitted, TokenEvent, Violation
 
 NAME = "background"
 

@@ -8,10 +8,19 @@ batches, nobody else fails at all.
 from collections import Counter
 
 from jitney.core.batch import Batch
-from jitney.core.events import FinishEvent, FinishReason, TokenEvent
+from jitney.core.events import FinishEvent, FinishReason
 from jitney.core.limits import FAILURES_MAX
 from tests.simulation.alone import Oracle
-from tests.simulation.seen import Happened, Injected, Name, Planned, Seen, Submitted, Violation
+from tests.simulation.seen import (
+    Happened,
+    Injected,
+    Name,
+    Planned,
+    Seen,
+    Submitted,
+    TokenEvent,
+    Violation,
+)
 from tests.simulation.workload import POISON
 
 NAME = "isolation"

@@ -3,11 +3,11 @@
 Each token is compared as it comes out of the scheduler, whole completions when they are told.
 """
 
-from jitney.core.events import FinishReason, TokenEvent
+from jitney.core.events import FinishReason
 from jitney.core.request import Request
 from jitney.engine.answer import Answer, Completion, Ending
 from tests.simulation.alone import Oracle
-from tests.simulation.seen import Fetched, Happened, Name, Seen, Violation
+from tests.simulation.seen import Fetched, Happened, Name, Seen, TokenEvent, Violation
 
 NAME = "oracle"
 _WHOLE = (FinishReason.STOP, FinishReason.LENGTH)

@@ -7,10 +7,10 @@ prompts and those that it was told of.
 
 from collections import Counter
 
-from jitney.core.events import FinishEvent, TokenEvent
+from jitney.core.events import FinishEvent
 from jitney.core.request import Request
 from tests.simulation.pauses import Pauses
-from tests.simulation.seen import Happened, Name, Planned, Seen, Submitted, Violation
+from tests.simulation.seen import Happened, Name, Planned, Seen, Submitted, TokenEvent, Violation
 
 NAME = "shares"
 

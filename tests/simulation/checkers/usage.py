@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from jitney.core.batch import Batch
-from jitney.core.events import FinishEvent, FinishReason, PreemptEvent, PreemptReason, TokenEvent
+from jitney.core.events import FinishEvent, FinishReason, PreemptEvent, PreemptReason
 from jitney.engine.answer import Answer, Ending
 from tests.simulation.pauses import Pauses
 from tests.simulation.seen import (
@@ -15,6 +15,7 @@ from tests.simulation.seen import (
     Seen,
     Submitted,
     Ticked,
+    TokenEvent,
     Violation,
 )
 

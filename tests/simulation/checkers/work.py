@@ -4,8 +4,7 @@ However many wait, and for however many ticks: work that is done for each of the
 not walk along their prompts. Counted in tokens read, not in time.
 """
 
-from jitney.core.events import TokenEvent
-from tests.simulation.seen import Happened, Planned, Seen, Submitted, Violation
+from tests.simulation.seen import Happened, Planned, Seen, Submitted, TokenEvent, Violation
 
 NAME = "work"
 

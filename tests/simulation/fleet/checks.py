@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from jitney.core.events import Event, FinishEvent, FinishReason, StartEvent, TokenEvent
+from jitney.core.events import FinishEvent, FinishReason, StartEvent
 from jitney.core.request import RequestId
 from jitney.engine.answer import Completion
 from jitney_cluster.cluster_request import LOSSES_MAX, Verdict
@@ -26,7 +26,7 @@ from tests.simulation.fleet.model import answer_of, text_of
 from tests.simulation.fleet.orders import FleetRequest, Order
 from tests.simulation.fleet.traffic import OWN
 from tests.simulation.fleet.world import FleetWorld
-from tests.simulation.seen import Violation
+from tests.simulation.seen import OneEvent, TokenEvent, Violation
 
 KILLS_MAX = LOSSES_MAX + 1
 """Replicas that one request may kill, as far as its ingress can know. One more than its losses: a
@@ -161,7 +161,7 @@ class FleetChecks:
                 f"on {order.replica}, where its scope never had them",
             )
 
-    def untold(self, events: Iterable[Event]) -> None:
+    def untold(self, events: Iterable[OneEvent]) -> None:
         """A replica died before it told these."""
         for event in events:
             self.marks["token not told"] += type(event) is TokenEvent

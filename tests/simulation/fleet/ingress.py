@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 
-from jitney.core.events import FinishEvent, FinishReason, StartEvent, TokenEvent
+from jitney.core.events import FinishEvent, FinishReason, StartEvent
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.engine.answer import Completion, Delta, Usage
 from jitney.engine.mailbox import Mailbox
@@ -26,7 +26,7 @@ from tests.simulation.fleet.orders import HOP_S, FleetRequest, Later, Line, Orde
 from tests.simulation.fleet.replica import SimulatedReplica
 from tests.simulation.fleet.routers import FleetRouter
 from tests.simulation.fleet.traffic import Asked
-from tests.simulation.seen import Violation
+from tests.simulation.seen import TokenEvent, Violation
 
 _NO_CALLER = Mailbox()
 

@@ -3,12 +3,13 @@
 from dataclasses import dataclass, field
 from typing import Any, Protocol  # Any: the arguments of a later call
 
-from jitney.core.events import FinishEvent, StartEvent, TokenEvent
+from jitney.core.events import FinishEvent, StartEvent
 from jitney.core.request import Request
 from jitney.engine.answer import Completion
 from jitney.errors import JitneyError
 from jitney_cluster.cluster_request import ClusterRequest
 from tests.simulation.fleet.traffic import Asked
+from tests.simulation.seen import TokenEvent
 
 HOP_S = 0.002
 """An order, a cancel or a refusal is on its way for so long."""

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Iterable
 
 from jitney.core.batch import Outcome, Sample
-from jitney.core.events import Event, FinishEvent, FinishReason, StartEvent, TokenEvent
+from jitney.core.events import Event, FinishEvent, FinishReason, StartEvent
 from jitney.core.request import RequestId
 from jitney.core.scheduler import PlannedBatch, Scheduler
 from jitney.errors import JitneyError
@@ -17,6 +17,7 @@ from tests.simulation.fleet.checks import FleetChecks
 from tests.simulation.fleet.model import EOS, SAMPLES, value_at
 from tests.simulation.fleet.orders import HOP_S, Later, Line, Order
 from tests.simulation.fleet.world import FleetWorld
+from tests.simulation.seen import OneEvent, TokenEvent, one_by_one
 
 _NO_TOKEN = Sample()
 _ANSWERED = (FinishReason.STOP, FinishReason.LENGTH)
@@ -42,7 +43,7 @@ class SimulatedReplica:
         self._seen: dict[str, int] = {}
         self.orders: dict[RequestId, Order] = {}
         self.sequence_count = 0
-        self._outbox: list[tuple[Order, Event]] = []
+        self._outbox: list[tuple[Order, OneEvent]] = []
         self._planned: PlannedBatch | None = None
         self._pass_s = 0.0
         self._sleeps = True
@@ -186,7 +187,7 @@ class SimulatedReplica:
                 for sequence, entry in zip(planned.sequences, batch.entries, strict=True)
             ]
         )
-        outcome = Outcome(batch.number, samples, self._pass_s)
+        outcome = Outcome.of(batch.number, samples, self._pass_s)
         self._planned = None
         self._note(self.scheduler.apply(planned, outcome, now), now)
         self._set_due(now + self._world.host_s)
@@ -194,7 +195,7 @@ class SimulatedReplica:
     def _note(self, events: Iterable[Event], now: float) -> None:
         """What happened is told when the next pass begins."""
         orders, outbox = self.orders, self._outbox
-        for event in events:
+        for event in one_by_one(events):
             order = orders[event.request_id]
             outbox.append((order, event))
             if type(event) is FinishEvent:
@@ -204,7 +205,7 @@ class SimulatedReplica:
                 self._checks.reused(order, event, is_known=family in self._families)
                 self._families.add(family)
 
-    def _tell(self, outbox: list[tuple[Order, Event]], now: float) -> None:
+    def _tell(self, outbox: list[tuple[Order, OneEvent]], now: float) -> None:
         """Tell each ingress what happened to its requests."""
         for order, event in outbox:
             if order.line.is_broken:

@@ -64,7 +64,7 @@ def applied(
 ) -> list[Event]:
     entries = batch.batch.entries
     samples = tuple(Sample(5 if entry.wants_token else None) for entry in entries)
-    events = one.apply(batch, Outcome(batch.batch.number, samples, seconds), now)
+    events = one.apply(batch, Outcome.of(batch.batch.number, samples, seconds), now)
     one.check()
     return events
 

@@ -3,7 +3,7 @@
 import pytest
 
 from jitney.core.batch import FaultKind, TokenLogprob
-from jitney.core.events import FinishEvent, FinishReason, PromptEvent, StartEvent, TokenEvent
+from jitney.core.events import FinishEvent, FinishReason, PromptEvent, StartEvent
 from jitney.core.params import SamplingParams, StructuredOutputsParams
 from jitney.core.request import Request, RequestId
 from jitney.core.sequence import make_sequences
@@ -25,7 +25,7 @@ class Story:
 
     def token(self, token: int, *, index: int = 0, at: float = 12.0) -> FinishReason | None:
         logprob = TokenLogprob(token, -0.5)
-        return self.collector.push_token(TokenEvent(RequestId("0"), index, at, token, logprob))
+        return self.collector.push_token(index, token, at, logprob)
 
     def text(self, text: str) -> list[FinishReason]:
         verdicts = [self.token(token) for token in encode(text, special=False)]

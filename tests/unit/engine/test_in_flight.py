@@ -4,7 +4,7 @@ from collections import deque
 
 import pytest
 
-from jitney.core.batch import Batch, Entry, Outcome, Sample
+from jitney.core.batch import Batch, Entry, Outcome
 from jitney.core.scheduler import PlannedBatch
 from jitney.engine.in_flight import LEAD_PART, LEAD_S_MIN, InFlight, LostBatch
 from jitney.errors import BackendCrashed, BackendFailed
@@ -44,7 +44,7 @@ class Elsewhere:
         if self.is_late and limit_s is not None:
             return None
         batch = self.sent.popleft()
-        return Outcome(batch.number, tuple(Sample(1) for _ in batch.entries), SECONDS)
+        return Outcome(batch.number, (1,) * batch.entry_count, SECONDS)
 
 
 class Here:
@@ -55,7 +55,7 @@ class Here:
 
     def execute(self, batch: Batch) -> Outcome:
         self.executed.append(batch.number)
-        return Outcome(batch.number, tuple(Sample(1) for _ in batch.entries), SECONDS)
+        return Outcome(batch.number, (1,) * batch.entry_count, SECONDS)
 
 
 def test_a_backend_of_this_process_has_one_batch_at_a_time() -> None:

@@ -22,7 +22,7 @@ from jitney.backends.shared.slots import (
     rows_missing,
 )
 from jitney.core.backend import Segment, Traits
-from jitney.core.batch import Batch, Entry, MemoryOperation, Open, Outcome, Sample, Save
+from jitney.core.batch import Batch, Decodes, Entry, MemoryOperation, Open, Outcome, Sample, Save
 from jitney.core.params import Constraint
 from jitney.errors import BackendFailed
 from jitney.sampling.constraint import ConstraintCompiler
@@ -84,6 +84,13 @@ class HashCells:
         for token in tokens:
             rolling = oracle.mix64(rolling, token + rounding)
             hashes.append(rolling)
+        return rolling
+
+    def append_one(self, slot: int, token: int) -> int:
+        """The same for one token, without rounding."""
+        self.pool.grow(slot, 1)
+        hashes = self.hashes[slot]
+        hashes.append(rolling := oracle.mix64(hashes[-1], token))
         return rolling
 
     def copy(self, source: int, target: int, length: int) -> None:
@@ -158,11 +165,19 @@ class FakeBackend:
         for operation in batch.operations:
             self._operate(operation)
         token_count = self._layout.check_batch(batch)
-        samples = self._run(batch.entries, token_count)
+        tokens, entries = [], batch.spans
+        if not settings.rounds and self._plain_slots.issuperset(batch.decodes.slots):
+            tokens = self._decode(batch.decodes)
+        else:
+            entries = batch.entries
         seconds = settings.tick_s + settings.token_s * token_count
+        outcome = Outcome(batch.number, tuple(tokens), seconds)
+        if entries:
+            samples = [*map(Sample, tokens), *self._run(entries, token_count)]
+            outcome = Outcome.of(batch.number, samples, seconds)
         if settings.sleeps and seconds > 0.0:
             sleep(seconds)
-        return Outcome(batch.number, tuple(samples), seconds)
+        return outcome
 
     def reset(self) -> None:
         """Empty every slot and every ticket."""
@@ -198,6 +213,17 @@ class FakeBackend:
             if oracle.is_plain(operation.sampling):
                 self._plain_slots.add(operation.slot)
 
+    def _decode(self, decodes: Decodes) -> list[int]:
+        """Store and choose the tokens of slots that need no logits: `_run` for columns."""
+        chosen = []
+        for slot, start, token in zip(decodes.slots, decodes.starts, decodes.tokens, strict=True):
+            contents = self._memory.contents(slot)
+            token = self._layout.checked_decode(slot, start, token, contents)
+            rolling = self._cells.append_one(slot, token)
+            contents.tokens.append(token)
+            chosen.append(self._chosen(contents, rolling))
+        return chosen
+
     def _run(self, entries: tuple[Entry, ...], rows: int) -> list[Sample]:
         """Store every span and choose tokens. Slots are independent, so one loop does both."""
         samples = [NO_SAMPLE] * len(entries)
@@ -219,24 +245,23 @@ class FakeBackend:
             rolling = self._cells.append(slot, tokens, rounding)
             contents.tokens += tokens
             if is_plain_slot:
-                samples[index] = self._choose(entry, contents, rolling)
+                contents.token_last = None
+                if entry.wants_token:
+                    samples[index] = Sample(self._chosen(contents, rolling))
         if by_logits:
             chosen = self._sampler.sample(by_logits, self._logits(by_logits))
             for each, sample in zip(by_logits, chosen, strict=True):
                 samples[each.index] = sample
         return samples
 
-    def _choose(self, entry: Entry, contents: SlotContents, rolling: int) -> Sample:
+    def _chosen(self, contents: SlotContents, rolling: int) -> int:
         """The oracle's token for a slot that needs no logits; `rolling` is the slot's hash."""
         sampling = contents.sampling
-        contents.token_last = None
-        if not entry.wants_token:
-            return NO_SAMPLE
         assert sampling is not None, "Checked before it was stored"
         if sampling.temperature >= TEMPERATURE_MIN:
             rolling = oracle.seeded(rolling, sampling.seed, contents.length)
         contents.token_last = token = self._oracle.choose(rolling, contents.tokens[-1])
-        return Sample(token)
+        return token
 
     def _rounding(self, entry: Entry, contents: SlotContents, left_over: int) -> int:
         """What the simulated kernels add to each token of a span: 0 for a span in a full pass."""

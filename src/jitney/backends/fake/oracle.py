@@ -27,7 +27,7 @@ group."""
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _STIR = 0xBF58476D1CE4E5B9
-_CHOICE_SALT = 0x243F6A88
+_CHOICE_SALT = (0x243F6A88 * _GOLDEN) & _MASK
 
 _WORD_CHOICES = 896
 """Beside them, each ASCII byte and each byte of a longer character is one choice."""
@@ -81,7 +81,9 @@ class TokenOracle:
         After a byte of a longer character, half of the choices are bytes that can continue it. So
         some such characters are complete and others are broken.
         """
-        drawn = mix64(rolling, _CHOICE_SALT)
+        # `mix64` of the salt.
+        mixed = ((rolling ^ _CHOICE_SALT) * _STIR) & _MASK
+        drawn = mixed ^ (mixed >> 31)
         if self._eos_period and drawn % self._eos_period == 0:
             return self._eos
         drawn >>= 13

@@ -12,7 +12,7 @@ import msgspec
 
 from jitney import errors
 from jitney.core.backend import Segment, Traits, Vocabulary
-from jitney.core.batch import Batch, Entry, MemoryOperation, Outcome
+from jitney.core.batch import Batch, Decodes, Entry, MemoryOperation, Outcome
 from jitney.core.params import Constraint
 from jitney.sandbox.frames import Frames, MalformedFrame
 from jitney.sandbox.sent_error import SENT, SentError
@@ -45,13 +45,14 @@ class Execute(_Tagged, frozen=True):
 
     number: int
     operations: tuple[tuple[str, Any], ...]
-    entries: tuple[Entry, ...]
+    spans: tuple[Entry, ...]
+    decodes: Decodes
 
     @classmethod
     def of(cls, batch: Batch) -> Self:
         """The message for a batch."""
         operations = tuple([(type(each).__name__, each) for each in batch.operations])
-        return cls(batch.number, operations, batch.entries)
+        return cls(batch.number, operations, batch.spans, batch.decodes)
 
     def batch(self) -> Batch:
         """The batch of a message that was read. Raises MalformedFrame."""
@@ -61,7 +62,7 @@ class Execute(_Tagged, frozen=True):
             ]
         except (KeyError, ValueError) as error:
             raise MalformedFrame(f"A memory operation has a wrong shape ({error}).") from error
-        return Batch(self.number, tuple(operations), self.entries)
+        return Batch(self.number, tuple(operations), self.spans, self.decodes)
 
 
 class Executed(_Tagged, frozen=True):

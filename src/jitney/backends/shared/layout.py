@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any  # Any: what does not matter here
 
 from jitney.backends.shared.slots import EntryRows, SlotContents, SlotMemory
-from jitney.core.batch import Batch, Entry
+from jitney.core.batch import Batch, Decodes, Entry
 from jitney.errors import BackendFailed
 
 
@@ -44,7 +44,7 @@ class BatchLayout:
             raise BackendFailed(
                 f"Batch {batch.number} has {token_count} tokens; the limit is {tokens_max}."
             )
-        if len({entry.slot for entry in batch.entries}) < len(batch.entries):
+        if len({*batch.decodes.slots, *[each.slot for each in batch.spans]}) < batch.entry_count:
             raise BackendFailed(f"A slot stands twice in batch {batch.number}.")
         return token_count
 
@@ -89,6 +89,17 @@ class BatchLayout:
         if lowest < 0 or highest >= self.vocabulary_count:
             raise BackendFailed(f"Slot {entry.slot} got a token that is not in the vocabulary.")
         return tokens
+
+    def checked_decode(self, slot: int, start: int, token: int, contents: SlotContents) -> int:
+        """The token of a decode, checked as `checked_tokens` does."""
+        if (
+            0 <= token < self.vocabulary_count
+            and start == len(contents.tokens) < self.slot_tokens_max
+            and contents.sampling is not None
+        ):
+            return token
+        (entry,) = Decodes((slot,), (start,), (token,)).entries()
+        return self.checked_tokens(entry, contents)[0]
 
     def _scored_positions(self, entry: Entry, contents: SlotContents) -> range:
         """The positions of the entry whose prompt logprobs are wanted and available.

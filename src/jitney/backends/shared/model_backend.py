@@ -93,7 +93,7 @@ class ModelBackend(Generic[SavedCells]):
                 each.contents.tokens += each.tokens
             for each, sample in zip(laid_out, self._sampler.sample(laid_out, logits), strict=True):
                 samples[each.index] = sample
-        return Outcome(batch.number, tuple(samples), perf_counter() - started)
+        return Outcome.of(batch.number, samples, perf_counter() - started)
 
     def reset(self) -> None:
         """Empty every slot and every ticket."""

@@ -53,7 +53,7 @@ class BlockPool:
         copy = None
         if length % self._block_tokens and self._holders[blocks[-1]] > 1:
             copy = BlockCopy(blocks[-1], self._take(1)[0])
-            self._drop(copy.source)
+            self._drop([copy.source])
             blocks[-1] = copy.target
         missing = -(-(length + count) // self._block_tokens) - len(blocks)
         if missing > 0:
@@ -82,8 +82,7 @@ class BlockPool:
         blocks, held = self.blocks[slot], self.lengths[slot]
         assert 0 <= length <= held, f"{length} tokens of {held}"
         first = -(-length // self._block_tokens)
-        for block in blocks[first:]:
-            self._drop(block)
+        self._drop(blocks[first:])
         del blocks[first:]
         self.lengths[slot] = length
 
@@ -93,14 +92,20 @@ class BlockPool:
                 f"Memory is full: {count * self._block_tokens} tokens more were wanted, with "
                 f"{self.used_tokens} of {self._blocks_max * self._block_tokens} in use."
             )
+        if count == 1:
+            block = self._free.pop()  # so it is for most tokens
+            self._holders[block] = 1
+            return [block]
         taken = self._free[-count:]
         del self._free[-count:]
         for block in taken:
             self._holders[block] = 1
         return taken
 
-    def _drop(self, block: int) -> None:
-        assert self._holders[block] > 0, f"Block {block} is dropped, and nobody holds it"
-        self._holders[block] -= 1
-        if self._holders[block] == 0:
-            self._free.append(block)
+    def _drop(self, blocks: list[int]) -> None:
+        holders, free = self._holders, self._free
+        for block in blocks:
+            assert holders[block] > 0, f"Block {block} is dropped, and nobody holds it"
+            holders[block] -= 1
+            if holders[block] == 0:
+                free.append(block)

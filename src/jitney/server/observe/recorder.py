@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import assert_never
 
-from jitney.core.request import RequestId
+from jitney.core.request import RequestId, SequenceName
 from jitney.records import (
     BackendLost,
     KvPressure,
     LifeRecord,
+    Member,
+    Members,
     Record,
     ReplicaGone,
     RequestAccepted,
@@ -30,7 +32,7 @@ from jitney.records import (
     TickRecord,
 )
 from jitney.server.observe.histograms import HISTOGRAMS, token_bounds
-from jitney.server.observe.story import Loss, Story
+from jitney.server.observe.story import CompletionProgress, Loss, Story
 
 TICKS_MAX = 4096
 REQUESTS_MAX = 1024
@@ -103,10 +105,9 @@ class Histograms(dict[str, Histogram]):
         self["tick_seconds"].add(record.tick_ms / 1e3)
         self["forward_seconds"].add(record.forward_ms / 1e3)
         self["tick_tokens"].add(record.prefill_tokens + record.decode_tokens)
-        for member in record.members:
-            end = member.start + member.length
-            if end > self.tokens_longest:
-                self.tokens_longest = end
+        self.tokens_longest = max(self.tokens_longest, max(record.members.starts, default=-1) + 1)
+        for member in record.members.others:
+            self.tokens_longest = max(self.tokens_longest, member.start + member.length)
 
     def add_started(self, record: RequestStarted, story: Story) -> None:
         """A request got its first slot."""
@@ -163,6 +164,8 @@ class Recorder:
         self._moves: deque[RequestMoved] = deque(maxlen=MOVES_MAX)
         self._gaps: deque[float] = deque(maxlen=GAPS_MAX)
         self._histograms = Histograms(model_len_max)
+        self._going: dict[SequenceName, tuple[Story, CompletionProgress]] = {}
+        """The completions of which each token tells no more than that they go on."""
 
     def take(self, record: Record) -> None:
         """Engine thread: record what happened."""
@@ -258,28 +261,64 @@ class Recorder:
 
     def _take_tick(self, record: TickRecord) -> None:
         self._histograms.add_tick(record)
-        prompts = [each.length for each in record.members if each.length > 1 or not each.samples]
+        members = record.members
+        others = [*self._go_on(members, record.at), *members.others]
+        if not others:
+            return
+        prompts = [each.length for each in members.others if each.length > 1 or not each.samples]
         beside = len(prompts), sum(prompts)
-        # Most have their last token from one tick, so their gaps are equal.
-        gaps = Counter[float]()
-        for member in record.members:
+        for member in others:
             story = self._live.get(member.request_id)
             if story is None:
                 continue
-            gap_s = story.go_on(member, record)
-            if gap_s is None:
-                story.compute(member, record)
-                if not member.samples:
-                    continue
-                gap_s = story.add_token(member, record, beside)
+            story.compute(member, record)
+            if not member.samples:
+                continue
+            gap_s = story.add_token(member, record, beside)
+            if story.goes_on(member.index):
+                name = (member.request_id, member.index)
+                self._going[name] = (story, story.progress[member.index])
             if story.accepted.is_background:
                 continue
             if gap_s is not None:
-                gaps[gap_s] += 1
+                self._add_gap(gap_s, 1)
             elif story.completion_tokens == 1:
                 self._histograms["first_token_seconds"].add(record.at - story.accepted.arrived_at)
-        for gap_s, count in gaps.items():
-            self._add_gap(gap_s, count)
+
+    def _stop_going(self, story: Story) -> None:
+        """There is more to tell of its next tokens."""
+        for index in story.progress:
+            self._going.pop((story.id, index), None)
+
+    def _go_on(self, members: Members, at: float) -> list[Member]:
+        """One more token for those that only go on: `compute` and `add_token` in short.
+
+        Returns those of which there is more to tell, such as the longest gap so far.
+        """
+        others = []
+        last_at, count = at, 0
+        for place, name in enumerate(members.names):
+            story, progress = self._going.get(name, (None, None))
+            if (
+                story is None
+                or progress is None
+                or story.gap is None
+                or progress.token_at is None
+                or at - progress.token_at > story.gap.seconds
+            ):
+                others.append(Member(*name, members.slots[place], members.starts[place], 1, True))
+                continue
+            if progress.token_at != last_at:
+                # Most have their last token from one tick, so their gaps are equal.
+                self._add_gap(at - last_at, count)
+                last_at, count = progress.token_at, 0
+            count += not story.accepted.is_background
+            progress.token_at = story.last_token_at = at
+            progress.reached += 1
+            progress.token_count += 1
+            story.completion_tokens += 1
+        self._add_gap(at - last_at, count)
+        return others
 
     def _take_accepted(self, record: RequestAccepted) -> None:
         unstarted = self._unstarted
@@ -299,6 +338,7 @@ class Recorder:
             case RequestPreempted():
                 by = self._live.get(record.by)
                 priority = None if by is None else by.accepted.priority
+                self._stop_going(story)
                 story.lose(Loss(record.at, record.index, record.reason, record.by, priority))
             case RequestProgressed():
                 self._take_progressed(story, record)
@@ -317,20 +357,23 @@ class Recorder:
         if is_first:
             self._histograms["first_token_seconds"].add(record.at - story.accepted.arrived_at)
         for gap_s in record.token_gaps_s:
-            self._add_gap(gap_s)
+            self._add_gap(gap_s, 1)
 
-    def _add_gap(self, gap_s: float, count: int = 1) -> None:
-        self._gaps.extend([gap_s] * count)
-        self._histograms["token_gap_seconds"].add(gap_s, count)
+    def _add_gap(self, gap_s: float, count: int) -> None:
+        if count:
+            self._gaps.extend([gap_s] * count)
+            self._histograms["token_gap_seconds"].add(gap_s, count)
 
     def _take_lost(self, record: BackendLost) -> None:
         if record.restarts_failed == 0:
+            self._going.clear()
             for story in self._live.values():
                 if story.slot is not None:
                     story.lose(Loss(record.at, 0, None))
 
     def _take_end(self, story: Story, record: RequestDone | RequestFailed) -> None:
         del self._live[story.id]
+        self._stop_going(story)
         story.end(record)
         self._histograms.add_ended(record, story)
         self._unstarted[story.accepted.is_background] -= story.started is None

@@ -159,29 +159,16 @@ class Story:
         self.started = record
         self._enter("prefill", record.at)
 
-    def go_on(self, member: Member, tick: TickRecord) -> float | None:
-        """What most ticks do: one more token of a completion that has some, which are `compute` and
-        `add_token` in short. Returns the seconds since its last; None where there is more to it."""
-        progress = self.progress.get(member.index)
-        if (
-            progress is None
-            or progress.token_at is None
-            or member.start != progress.reached
-            or not member.samples
-            or self.phases[-1][1] != "generating"
-            or progress.lost_slot
-            or len(self.resumed_at) < len(self.losses)
-        ):
-            return None
-        seconds = tick.at - progress.token_at
-        if self.gap is None or seconds > self.gap.seconds or member.length > 1:
-            return None
-        self.slot = member.slot
-        progress.reached += 1
-        progress.token_count += 1
-        self.completion_tokens += 1
-        self.last_token_at = progress.token_at = tick.at
-        return seconds
+    def goes_on(self, index: int) -> bool:
+        """Whether a completion has tokens and generates: nothing but its next token is to come."""
+        progress = self.progress[index]
+        return (
+            progress.token_at is not None
+            and self.gap is not None
+            and self.phases[-1][1] == "generating"
+            and not progress.lost_slot
+            and len(self.resumed_at) == len(self.losses)
+        )
 
     def compute(self, member: Member, tick: TickRecord) -> None:
         """It was in the batch of a tick."""

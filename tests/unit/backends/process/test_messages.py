@@ -20,7 +20,7 @@ from jitney.backends.process.messages import (
     decode_message,
     encode_message,
 )
-from jitney.core.batch import Batch, Entry
+from jitney.core.batch import Batch, Decodes, Entry
 from jitney.sandbox.frames import MalformedFrame
 
 LEAVES: dict[Any, st.SearchStrategy[Any]] = {
@@ -79,9 +79,9 @@ def test_a_message_comes_back_as_it_was(message: Message) -> None:
     """Guards against a field that is lost, reordered or rounded on the way."""
     frame = encode_message(message)
     if isinstance(message, Execute):
-        assert read(frame) == Batch(
-            message.number, tuple([each for _, each in message.operations]), message.entries
-        )
+        operations = tuple([each for _, each in message.operations])
+        batch = Batch(message.number, operations, message.spans, message.decodes)
+        assert read(frame) == batch
     else:
         assert read(frame) == message
 
@@ -120,15 +120,21 @@ def test_a_frame_that_was_cut_is_refused(message: Message, data: st.DataObject) 
 ENTRY = {"slot": 0, "start": 0, "tokens": [5], "wants_token": True, "continues": False}
 
 
+DECODES = {"slots": [1], "starts": [7], "tokens": [5]}
+
+
 def execute(operations: object = (), **fields: object) -> dict[str, object]:
     """A batch of one entry, of which these fields are otherwise."""
     entries = [{**ENTRY, **fields}]
-    return {"type": "Execute", "number": 1, "operations": operations, "entries": entries}
+    fields = {"number": 1, "operations": operations, "spans": entries, "decodes": DECODES}
+    return {"type": "Execute", **fields}
 
 
 def test_the_wrong_shapes_below_are_wrong_in_one_place_only() -> None:
     """Guards the test after this one: it would pass for any batch that cannot be read."""
-    assert read(msgspec.msgpack.encode(execute())) == Batch(1, (), (Entry(0, 0, (5,), True),))
+    assert read(msgspec.msgpack.encode(execute())) == Batch(
+        1, (), (Entry(0, 0, (5,), True),), Decodes((1,), (7,), (5,))
+    )
 
 
 @pytest.mark.parametrize(

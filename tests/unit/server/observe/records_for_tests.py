@@ -21,6 +21,7 @@ from jitney.records import (
 )
 from jitney.server.observe.recorder import Recorder
 from jitney.server.observe.story import Story
+from tests.members_for_tests import in_columns
 from tests.snapshots_for_tests import IDLE
 
 SNAPSHOT = replace(
@@ -115,7 +116,7 @@ def tick(at: float, number: int, *members: Member, took_s: float = 0.01) -> Tick
         forward_ms=took_s * 1e3,
         decode_ms=took_s * 1e3 if decode else 0.0,
         tick_ms=took_s * 1e3,
-        members=members,
+        members=in_columns(*members),
     )
 
 

@@ -181,16 +181,16 @@ def test_the_short_way_of_a_token_tells_the_same_story(
 ) -> None:
     """Guards what most tokens pass: they only go on."""
     records = records_of(seed)
-    gone_on: list[float | None] = []
-    usual = Story.go_on
+    gone_on: list[bool] = []
+    usual = Story.goes_on
 
-    def watched(*given: Any) -> float | None:
+    def watched(*given: Any) -> bool:
         gone_on.append(usual(*given))
         return gone_on[-1]
 
-    monkeypatch.setattr(Story, "go_on", watched)
+    monkeypatch.setattr(Story, "goes_on", watched)
     short = recorded(*records)
-    monkeypatch.setattr(Story, "go_on", lambda *_: None)
+    monkeypatch.setattr(Story, "goes_on", lambda *_: False)
     whole = recorded(*records)
     assert short.stories() == whole.stories()
     assert sorted(short.latencies()["gap"]) == sorted(whole.latencies()["gap"])
@@ -198,4 +198,4 @@ def test_the_short_way_of_a_token_tells_the_same_story(
         other = whole.histograms()[name]
         assert histogram.counts == other.counts
         assert histogram.total == pytest.approx(other.total)
-    assert any(each is not None for each in gone_on), "some only go on"
+    assert any(gone_on), "some only go on"
