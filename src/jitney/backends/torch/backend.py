@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -27,7 +29,7 @@ from jitney.backends.torch.model import Model
 from jitney.backends.torch.pass_rows import PassRows, Span, pack
 from jitney.backends.torch.plain_ops import PlainOps
 from jitney.core.backend import Backend, Segment, Traits
-from jitney.errors import ConfigError
+from jitney.errors import ConfigError, ModelError
 from jitney.tokenizers.tokenizer import read_tokenizer
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -80,6 +82,11 @@ class TorchModel:
         self.vocabulary = self._tokenizer.vocabulary
         self._tokens = len(self.vocabulary.pieces)
         shape = architecture_at(path, self._tokens)
+        if self._tokens > shape.vocabulary:
+            raise ModelError(
+                f"{path} has a tokenizer of {self._tokens} tokens, and the model knows "
+                f"{shape.vocabulary}; fetch it again."
+            )
         self.max_num_batched_tokens = settings.max_num_batched_tokens
         self.slot_tokens_max = min(shape.length_max, settings.kv_tokens)
         self._block_tokens = settings.block_tokens
@@ -131,13 +138,15 @@ class TorchModel:
         self._model = None
         self.cells.drop()
 
-    @torch.inference_mode()
     def forward(self, laid_out: Sequence[EntryRows], memory: SlotMemory[Tensor]) -> Rows:
         """The rows of logits for these entries."""
-        model = self._model
-        assert model is not None, "The caller checked that the backend is open"
+        assert self._model is not None, "The caller checked that the backend is open"
         for each in laid_out:
             self.cells.grow(each.entry.slot, len(each.tokens))
+        with torch.inference_mode():
+            return self._logits(self._model, laid_out)
+
+    def _logits(self, model: Model, laid_out: Sequence[EntryRows]) -> Rows:
         decodes = [each for each in laid_out if _is_decode(each)]
         others = [each for each in laid_out if not _is_decode(each)]
         hidden = []
@@ -153,7 +162,8 @@ class TorchModel:
         missing = rows_missing(len(states), max(self._decode_ops.tile, 1))
         filled = torch.nn.functional.pad(states, (0, 0, 0, missing))
         logits = model.logits(filled, self._decode_ops)[: len(states), : self._tokens]
-        return logits.contiguous().numpy()
+        rows: npt.NDArray[np.float32] = logits.contiguous().numpy()
+        return rows
 
     def _pack(self, entries: Sequence[EntryRows], decodes: int, tile: int) -> PassRows:
         spans = [

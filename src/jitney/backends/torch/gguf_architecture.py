@@ -7,7 +7,14 @@ Tests: tests/unit/backends/torch/test_gguf_architecture.py.
 
 from typing import Any
 
-from jitney.backends.torch.architecture import FAMILIES, Activation, Architecture, Rotary, Scaling
+from jitney.backends.torch.architecture import (
+    FAMILIES,
+    SIZES_MAX,
+    Activation,
+    Architecture,
+    Rotary,
+    Scaling,
+)
 from jitney.models.gguf import GgufHeader
 
 PERMUTED = frozenset({"llama", "smollm3"})
@@ -67,7 +74,8 @@ class _Reader:
         own: dict[str, Any] = {
             "activation": Activation.GELU,
             "windows": tuple(
-                window if (layer + 1) % GEMMA_PERIOD else 0 for layer in range(min(layers, 512))
+                window if (layer + 1) % GEMMA_PERIOD else 0
+                for layer in range(min(layers, SIZES_MAX["layers"]))
             ),
             "window_rotary": Rotary(base=self.number("rope.freq_base_swa", GEMMA_LOCAL_BASE)),
             "has_after_norms": True,

@@ -4,13 +4,14 @@ Called before a model is loaded, on any thread. Loads no library. A file may say
 that change what is computed, and are not known here, are a refusal and never ignored.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from jitney.backends.torch.architecture import (
     FAMILIES,
+    SIZES_MAX,
     Activation,
     Architecture,
     Rotary,
@@ -99,12 +100,14 @@ class _Reader:
                 raise ValueError(f"it has {name}, which is not known here")
         heads, width = self._whole("num_attention_heads"), self._whole("hidden_size")
         head = self._whole("head_dim", width // max(heads, 1))
-        activation = self._config.get("hidden_activation") or self._config.get("hidden_act")
-        if activation not in _ACTIVATIONS:
-            raise ValueError(f"its activation is {str(activation)[:80]!r}")
+        written = self._config.get("hidden_activation") or self._config.get("hidden_act")
+        activation = _ACTIVATIONS.get(str(written))
+        if activation is None:
+            raise ValueError(f"its activation is {str(written)[:80]!r}")
         layers = self._whole("num_hidden_layers")
-        if not 1 <= layers <= 512:
+        if not 1 <= layers <= SIZES_MAX["layers"]:
             raise ValueError(f"its number of layers is {layers}")
+        is_usually_tied = self.family in ("gemma3", "smollm3")
         common: dict[str, Any] = {
             "family": self.family,
             "layers": layers,
@@ -117,7 +120,7 @@ class _Reader:
             "length_max": self._whole("max_position_embeddings"),
             "epsilon": self._number("rms_norm_eps"),
             "attention_scale": max(head, 1) ** -0.5,
-            "activation": _ACTIVATIONS[activation],
+            "activation": activation,
             "rotary": self._rotary("full_attention"),
             "windows": self._windows(layers),
             "is_tied": self._config.get("tie_word_embeddings", self.family in _USUALLY_TIED)
@@ -220,7 +223,6 @@ def _positive(name: str, value: object) -> float:
     return float(value)
 
 
-_USUALLY_TIED = ("gemma3", "smollm3")
 _LAYER_KINDS = frozenset({"full_attention", "sliding_attention"})
 _GEMMA_USUAL: Config = MappingProxyType(
     {

@@ -56,7 +56,7 @@ class HubTensors:
     def _open(self, path: Path) -> None:
         try:
             file = safe_open(path, framework="pt", device="cpu")
-            for stored in file.keys():  # noqa: SIM118, it is no dictionary
+            for stored in list(file.keys()):
                 name = stored
                 for prefix in _PREFIXES:
                     if stored.startswith(prefix):
