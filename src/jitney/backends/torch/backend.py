@@ -152,8 +152,8 @@ class TorchModel:
         hidden = []
         for entries, ops in ((decodes, self._decode_ops), (others, self._span_ops)):
             if entries:
-                rows = self._pack(entries, len(decodes) if entries is decodes else 0, ops.tile)
-                hidden.append(model.hidden(rows, ops)[rows.wanted])
+                packed = self._pack(entries, len(decodes) if entries is decodes else 0, ops.tile)
+                hidden.append(model.hidden(packed, ops)[packed.wanted])
         places = [row for each in (*decodes, *others) for row in each.rows]
         if not places:
             return []

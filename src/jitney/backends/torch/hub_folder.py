@@ -123,8 +123,7 @@ class _Reader:
             "activation": activation,
             "rotary": self._rotary("full_attention"),
             "windows": self._windows(layers),
-            "is_tied": self._config.get("tie_word_embeddings", self.family in _USUALLY_TIED)
-            is True,
+            "is_tied": self._config.get("tie_word_embeddings", is_usually_tied) is True,
         }
         return Architecture(**{**common, **_OWN[self.family](self)})
 

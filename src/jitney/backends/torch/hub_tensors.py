@@ -55,7 +55,7 @@ class HubTensors:
 
     def _open(self, path: Path) -> None:
         try:
-            file = safe_open(path, framework="pt", device="cpu")
+            file: Any = safe_open(path, framework="pt", device="cpu")
             for stored in list(file.keys()):
                 name = stored
                 for prefix in _PREFIXES:

@@ -73,8 +73,10 @@ class PlainOps:
         mixed = torch.zeros_like(queries)
         first = rows.decodes
         if first:
-            singles, starts = queries[:first, None], rows.starts[:first]
-            mixed[:first] = self._mix(singles, starts, rows.blocks[:first], layer)[:, 0]
+            starts, blocks = rows.starts[:first], rows.blocks[:first]
+            mixed[:first] = self._mix(queries[:first, None], starts, starts + 1, blocks, layer)[
+                :, 0
+            ]
         for index in range(first, len(rows.starts)):
             start, count = int(rows.starts[index]), int(rows.counts[index])
             span = slice(first, first + count)
@@ -96,27 +98,29 @@ class PlainOps:
         tiles = []
         for at, tile in enumerate(filled.split(QUERY_TILE)):
             position = start - lead + at * QUERY_TILE
-            needed = -(-min(position + QUERY_TILE, end) // layer.keys.shape[1])
-            tiles.append(
-                self._mix(tile[None], blocks.new_tensor([position]), blocks[None, :needed], layer)[
-                    0
-                ]
-            )
+            needed = blocks[None, : -(-(position + QUERY_TILE) // layer.keys.shape[1])]
+            ends = blocks.new_tensor([end])
+            tiles.append(self._mix(tile[None], ends.new_tensor([position]), ends, needed, layer)[0])
         return torch.cat(tiles)[lead : lead + len(queries)]
 
-    def _mix(self, queries: Tensor, starts: Tensor, blocks: Tensor, layer: Layer) -> Tensor:
+    def _mix(
+        self, queries: Tensor, starts: Tensor, ends: Tensor, blocks: Tensor, layer: Layer
+    ) -> Tensor:
         """Queries [s, t, q, d] from positions `starts` [s] on, each with the keys that it sees.
 
-        The keys of a sequence are in its blocks [s, n]. With m chunks of e keys: the products of a
-        chunk have the same shape for every sequence and every length.
+        The keys of a sequence are in its blocks [s, n]; those from `ends` [s] on are not there yet.
+        With m chunks of e keys: the products of a chunk have the same shape for every sequence and
+        every length.
         """
-        count, length = queries.shape[:2]
+        length = queries.shape[1]
         chunk_blocks = KEY_CHUNK // layer.keys.shape[1]
         blocks = functional.pad(blocks, (0, -blocks.shape[1] % chunk_blocks))
         chunked = blocks.unflatten(1, (-1, chunk_blocks))  # [s, m, blocks of a chunk]
         keys = layer.keys[chunked].flatten(2, 3).permute(0, 1, 3, 4, 2)  # [s, m, k, d, e]
         values = layer.values[chunked].flatten(2, 3).transpose(2, 3)  # [s, m, k, e, d]
-        seen = _seen(starts, length, chunked.shape[1], layer.window)  # [s, m, t, e]
+        places = starts[:, None] + torch.arange(length, device=starts.device)  # [s, t]
+        # What fills a tile up sees what the last query does.
+        seen = _seen(places.minimum(ends[:, None] - 1), chunked.shape[1], layer.window)
         # Cells that nobody wrote may hold anything, and nothing times infinity is no number.
         values = values.masked_fill(~seen.any(2)[:, :, None, :, None], 0.0)
         grouped = queries.unflatten(2, (self.shape.heads_kv, -1))  # [s, t, k, q / k, d]
@@ -128,17 +132,13 @@ class PlainOps:
         total = _sum(weights.sum(5).unbind(1))  # [s, k, q / k, t]
         parts = weights.flatten(3, 4).to(queries.dtype) @ values.to(queries.dtype)
         mixed = _sum(parts.float().unbind(1)).unflatten(2, (-1, length)) / total[..., None]
-        return (
-            mixed.permute(0, 3, 1, 2, 4)
-            .reshape(count, length, -1, self.shape.head)
-            .to(queries.dtype)
-        )
+        return mixed.permute(0, 3, 1, 2, 4).flatten(2, 3).to(queries.dtype)  # [s, t, q, d]
 
 
-def _seen(starts: Tensor, length: int, chunks: int, window: int) -> Tensor:
-    """Which keys each query sees: [s, m, t, e]."""
-    keys = torch.arange(chunks * KEY_CHUNK, device=starts.device).unflatten(0, (chunks, 1, -1))
-    queries = (starts[:, None] + torch.arange(length, device=starts.device))[:, None, :, None]
+def _seen(places: Tensor, chunks: int, window: int) -> Tensor:
+    """Which keys the queries at these positions [s, t] see: [s, m, t, e]."""
+    keys = torch.arange(chunks * KEY_CHUNK, device=places.device).unflatten(0, (chunks, 1, -1))
+    queries = places[:, None, :, None]
     seen = keys <= queries
     return seen & (keys > queries - window) if window else seen
 
