@@ -167,9 +167,7 @@ def test_norms_and_biases_are_applied_before_the_rotation() -> None:
     """Guards the order of what a family has of its own."""
     ones = torch.full((SHAPE.head,), 2.0)
     bias = torch.ones((SHAPE.heads + 2 * SHAPE.heads_kv) * SHAPE.head)
-    own = replace(
-        layer(), qkv_bias=bias, query_norm=ones, key_norm=ones, cosines=None, sines=None
-    )
+    own = replace(layer(), qkv_bias=bias, query_norm=ones, key_norm=ones, cosines=None, sines=None)
     parts = torch.ones(2, 1, len(bias))
     queries = PlainOps(SHAPE).rotate_and_store(parts, own, rows_of((0, 1, [0])))
     torch.testing.assert_close(queries, torch.full_like(queries, 2.0))
