@@ -127,7 +127,8 @@ def test_the_embedded_model_says_what_llamacpp_says(tmp_path: Path) -> None:
 def prompts_of() -> list[list[int]]:
     """Fifty prompts of one length, so that transformers can compute them together."""
     random = torch.Generator().manual_seed(5)
-    return torch.randint(4, 260, (PROMPTS, 24), generator=random).tolist()
+    prompts: list[list[int]] = torch.randint(4, 260, (PROMPTS, 24), generator=random).tolist()
+    return prompts
 
 
 def continued(model: Any, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
