@@ -150,7 +150,7 @@ def llm(tmp_path: Path, hub_models: Any) -> Iterator[tuple[LLM, Any]]:
         dtype="float32",
         threads=1,
         max_model_len=128,
-        batch_invariant="off",
+        batch_invariant="on",
         cache_dir=session_cache(),
     ) as made:
         yield made, model
@@ -164,3 +164,17 @@ def test_fifty_greedy_texts_are_those_of_transformers(llm: tuple[LLM, Any]) -> N
     found = engine.generate([{"prompt_token_ids": each} for each in prompts], params)
     texts = [list(each.outputs[0].token_ids) for each in found]
     assert texts == continued(model, prompts)
+
+
+def test_a_text_is_the_same_alone_and_beside_others(llm: tuple[LLM, Any]) -> None:
+    """Guards equal texts through the engine: to the last bit of a logprob, greedy and drawn."""
+    engine, _ = llm
+    prompts = [{"prompt_token_ids": each[: 4 + at]} for at, each in enumerate(prompts_of()[:12])]
+    params = [
+        SamplingParams(temperature=at % 2, seed=at, max_tokens=16, logprobs=5, ignore_eos=True)
+        for at in range(len(prompts))
+    ]
+    together = engine.generate(prompts, params)
+    for prompt, param, found in zip(prompts, params, together, strict=True):
+        (alone,) = engine.generate([prompt], param)
+        assert alone.outputs[0].logprobs == found.outputs[0].logprobs
