@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from jitney.backends.kinds import NAMES
 from tests.backends_for_tests import needs, share_verdicts
 from tests.e2e import program
 from tests.e2e.test_cli_terminal import on_terminal
@@ -27,7 +28,7 @@ def test_it_lists_and_chooses_and_leaves_nothing_but_what_was_tried(tmp_path: Pa
     assert "not fetched yet" in done.stdout
     assert [path.name for path in cache.iterdir()] == ["probes"]
     found = json.loads(jitney("backends", "--json", cache=cache).stdout)
-    assert [each["name"] for each in found["backends"]] == ["openvino", "llamacpp", "fake"]
+    assert [each["name"] for each in found["backends"]] == list(NAMES)
     assert found["reason"] in done.stdout
     for each in found["backends"]:
         [line] = [line for line in lines if line.startswith(f"{each['name']} ")]
