@@ -10,7 +10,7 @@ sequences are no part of this: they may join when nobody else wants to.
 
 from collections import Counter
 
-from jitney.core.events import FinishEvent
+from jitney.core.events import FinishEvent, PreemptEvent
 from jitney.core.request import RequestId
 from jitney.core.rules.cost import Fit
 from jitney.core.scheduler_settings import GroupAnswers, SchedulerSettings, Strategy
@@ -83,8 +83,17 @@ class JoiningChecker:
             self._running.clear()
             self._leave(self._group)
         for event in seen.events:
+            if isinstance(event, PreemptEvent):
+                self._lost_again((event.request_id, event.index))
             if isinstance(event, FinishEvent):
                 self._forget((event.request_id, event.index))
+
+    def _lost_again(self, name: Name) -> None:
+        """One that started and was preempted in the same plan is of the group all the same."""
+        if name not in self._has_run | self._background:
+            self._has_run.add(name)
+            self._group.add(name)
+            self._places -= 1
 
     @property
     def _is_grouped(self) -> bool:
