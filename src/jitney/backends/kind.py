@@ -84,8 +84,8 @@ class Kind:
     `jitney.backends.trials.trial` tries it in a child process, and remembers the result."""
 
     takes_model: bool = True
-    is_automatic: bool = True
-    """Whether jitney may choose it where the user names no backend."""
+    is_automatic: Callable[[], bool] = lambda: True
+    """Whether jitney may choose it on this machine where the user names no backend."""
     extra: str | None = None
     """The extra of jitney that installs its library; None where there is nothing to install."""
     libraries: tuple[str, ...] = ()

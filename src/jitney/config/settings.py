@@ -28,7 +28,7 @@ from jitney.config.policies import POLICY
 from jitney.core import limits
 from jitney.core.scheduler_settings import GroupAnswers, Mix, Policy, SchedulingPolicy, Strategy
 
-BackendName = Literal["auto", "openvino", "llamacpp", "fake"]
+BackendName = Literal["auto", "torch", "openvino", "llamacpp", "fake"]
 Dtype = Literal["auto", "float32", "bfloat16"]
 KvCacheDtype = Literal["auto", "uint8", "bfloat16", "float16", "float32"]
 FlashAttention = Literal["auto", "on", "off"]

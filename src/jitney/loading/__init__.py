@@ -138,7 +138,7 @@ def check_accepted(kind: Kind, settings: Settings, source: Path) -> None:
     others = [
         each.title
         for each in all_kinds()
-        if each.is_automatic and each.name != kind.name and each.refusal(source, length) is None
+        if each.is_automatic() and each.name != kind.name and each.refusal(source, length) is None
     ]
     advice = f"use the {' or '.join(others)} backend" if others else "take another model"
     raise ModelError(f"{source} cannot be run by {kind.title}: {reason.rstrip('.')}; {advice}.")
@@ -153,7 +153,7 @@ def values_of(kind: Kind, settings: Settings, source: Path | None) -> Values:
 
 
 def _candidates(settings: Settings) -> list[BackendState]:
-    return [backend_state(kind, settings) for kind in all_kinds() if kind.is_automatic]
+    return [backend_state(kind, settings) for kind in all_kinds() if kind.is_automatic()]
 
 
 def _able(candidates: list[BackendState]) -> list[Kind]:

@@ -12,6 +12,11 @@ from jitney.errors import ModelError
 CONFIG_BYTES_MAX = 1 << 20
 
 
+def is_hub_folder(path: Path) -> bool:
+    """Whether a folder has a model as the hub publishes it, and not one exported for OpenVINO."""
+    return (path / "config.json").is_file() and not any(path.glob("openvino_model.*"))
+
+
 def read_json(path: Path, bytes_max: int = CONFIG_BYTES_MAX) -> dict[str, Any]:
     """A JSON object of an exported folder. Raises ModelError."""
     try:

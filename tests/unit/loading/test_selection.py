@@ -42,7 +42,7 @@ def facts(
             refusals[kind.name],
         )
         for kind in all_kinds()
-        if kind.is_automatic
+        if kind.is_automatic()
     ]
 
 

@@ -21,6 +21,7 @@ from jitney.backends.shared.sizing import TokenMemory, size_paged
 from jitney.backends.trials.trial import payload_of, try_backend, try_shapes
 from jitney.config import Settings
 from jitney.models import conversions
+from jitney.models.folder import is_hub_folder
 from jitney.models.gguf import read_header
 
 _log = logging.getLogger("jitney")
@@ -87,6 +88,8 @@ def refusal(model: Path, model_len_max: int | None) -> str | None:
     """Why it cannot run this model, with sequences of this length. Raises ModelError."""
     if families.is_exported(model):
         return None
+    if is_hub_folder(model):
+        return "it is a folder with safetensors, which was not exported for OpenVINO"
     return families.refusal(read_header(model), model_len_max)
 
 
@@ -216,8 +219,8 @@ KIND = Kind(
     advice="the extra `openvino` of jitney installs it",
     advice_unusable="take a GGUF file of the model",
     own_settings={
-        "dtype": "only OpenVINO has the choice",
-        "kv_cache_dtype": "only OpenVINO has the choice",
+        "dtype": "OpenVINO has the choice",
+        "kv_cache_dtype": "OpenVINO has the choice",
     },
     failure=lambda settings: chosen_dtypes(settings).failure,
     refusal=refusal,

@@ -1,0 +1,1 @@
+"""The torch backend: models in plain PyTorch, on NVIDIA GPUs and, slower, on the CPU."""

@@ -1,0 +1,63 @@
+"""The memory of the torch backend: which blocks each slot has, and what is in them.
+
+Called by `backend` on the thread that runs batches. The pool chooses the blocks. This module
+copies, saves and restores them, for the keys and values of every layer.
+
+Tests: tests/conformance/test_memory.py.
+"""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from jitney.backends.shared.paging import BlockCopy, BlockPool
+
+
+class BlockCells:
+    """Implements `jitney.backends.shared.slots.Cells` over blocks."""
+
+    def __init__(self, caches: Iterable[Tensor], pool: BlockPool) -> None:
+        self._caches = tuple(caches)  # each [blocks, c, k, d]
+        self._pool = pool
+
+    def blocks(self, slot: int) -> list[int]:
+        """The blocks of a slot in the order of positions."""
+        return self._pool.blocks[slot]
+
+    def grow(self, slot: int, count: int) -> None:
+        """Take room for `count` more tokens of a slot. Raises BackendFailed when memory is full."""
+        self._carry_out(self._pool.grow(slot, count))
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Copy the first tokens of one slot to another; whole blocks are shared."""
+        self._carry_out(self._pool.share(source, target, length))
+
+    def truncate(self, slot: int, length: int) -> None:
+        """Forget positions from `length` on."""
+        self._pool.shrink(slot, length)
+
+    def save(self, slot: int) -> Tensor:
+        """A copy of the slot's blocks, layer after layer."""
+        blocks = self._pool.blocks[slot]
+        return torch.stack([cache[blocks] for cache in self._caches])
+
+    def restore(self, slot: int, state: Tensor, length: int) -> None:
+        """Write a saved copy into blocks of the empty slot."""
+        self._pool.grow(slot, length)
+        blocks = self._pool.blocks[slot]
+        for cache, saved in zip(self._caches, state, strict=True):
+            cache[blocks] = saved
+
+    def clear(self) -> None:
+        """Empty every slot."""
+        self._pool.reset()
+
+    def drop(self) -> None:
+        """Release the memory. Nobody may read or write it after this."""
+        self._caches = ()
+
+    def _carry_out(self, copy: BlockCopy | None) -> None:
+        if copy is not None:
+            for cache in self._caches:
+                cache[copy.target] = cache[copy.source]

@@ -1,0 +1,172 @@
+"""Torch as a kind of backend: which models, and its values for given settings.
+
+See `jitney.backends.kind`. This module does not load the library. It is chosen by itself only where
+there is an NVIDIA GPU and a library made for it; a user who names it gets it anywhere.
+"""
+
+import importlib.util
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jitney.backends.kind import SAME_TEXTS, Kind, Library, Values, threads_of, version_of
+from jitney.backends.machine.free_memory import available_bytes, check_weights
+from jitney.backends.machine.processor import read_processor, text_of
+from jitney.backends.shared.sizing import TokenMemory, size_paged
+from jitney.backends.torch import checkpoint
+from jitney.backends.torch.architecture import FAMILIES, Architecture
+from jitney.backends.trials.trial import payload_of, try_backend, try_shapes
+from jitney.config import Settings
+from jitney.errors import ConfigError
+from jitney.models.gguf_vocabulary import read_vocabulary
+
+LIBRARIES = ("torch", "safetensors", "tokenizers")
+DISTRIBUTIONS = LIBRARIES
+DRIVER = Path("/dev/nvidiactl")
+"""The driver of NVIDIA makes this file on Linux."""
+BLOCK_TOKENS = 32
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+SHAPE_FACTS = ("model", "threads", "dtype", "kv_dtype")
+"""The values that decide in which shapes all tokens are computed alike."""
+SHAPES = tuple(
+    {"decode_tile": decodes, "span_tile": spans, "decodes_differ": True}
+    for decodes, spans in ((16, 128), (32, 128), (64, 64))
+)
+"""Rows that products take at a time. On processors with matrix units 16 rows cost what one does,
+and 128 have nearly the whole speed."""
+
+_CUDA = re.compile(r"^cuda[^=\n]*= *'([0-9.]+)'", re.MULTILINE)
+
+
+def installed() -> Library | None:
+    """All of its packages, or nothing."""
+    if any(importlib.util.find_spec(name) is None for name in LIBRARIES):
+        return None
+    cuda = cuda_version()
+    made_for = f"for CUDA {cuda}" if cuda else "for the CPU"
+    return Library(DISTRIBUTIONS, f"{version_of('torch')} {made_for}")
+
+
+def cuda_version() -> str | None:
+    """The version of CUDA that the library was made for; None where it was made for the CPU."""
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None:
+        return None
+    written = _CUDA.search(text_of(Path(found.origin).with_name("version.py")))
+    return None if written is None else written[1]
+
+
+def has_gpu() -> bool:
+    """Whether there is an NVIDIA GPU, and a library made for it."""
+    return DRIVER.exists() and cuda_version() is not None
+
+
+def chosen_dtypes(settings: Settings) -> dict[str, str]:
+    """The types of numbers to compute with, and to keep keys and values in. Raises ConfigError."""
+    dtype: str = settings.dtype
+    if dtype == "auto":
+        dtype = "bfloat16" if read_processor().has_bfloat16 else "float32"
+    kv_dtype: str = settings.kv_cache_dtype
+    if kv_dtype == "auto":
+        kv_dtype = dtype
+    if kv_dtype not in BYTES:
+        raise ConfigError(
+            f"kv_cache_dtype is {kv_dtype}, and the torch backend takes {', '.join(BYTES)}; "
+            "change it, or leave it out."
+        )
+    return {"dtype": dtype, "kv_dtype": kv_dtype}
+
+
+def failure(settings: Settings) -> str | None:
+    """Why it cannot run models here, as a clause; None when it ran one."""
+    tried = {**chosen_dtypes(settings), "threads": min(threads_of(settings), 2)}
+    return try_backend(KIND.name, tried, DISTRIBUTIONS, settings.cache_dir).failure
+
+
+def numbers(settings: Settings) -> str:
+    """The types of numbers that it would compute with, in words: what `auto` means here."""
+    chosen, threads = chosen_dtypes(settings), threads_of(settings)
+    words = f"{chosen['dtype']}, keys and values in {chosen['kv_dtype']}, on the CPU"
+    return f"{words}, {threads} threads" if threads > 1 else f"{words}, one thread"
+
+
+def values(settings: Settings, source: Path | None) -> Values:
+    """The values for `TorchSettings`. Raises a SetupError."""
+    assert source is not None, "This backend takes a model"
+    tokens = 1 if source.is_dir() else len(read_vocabulary(source).tokens)
+    shape = checkpoint.architecture_at(source, tokens)
+    dtypes = chosen_dtypes(settings)
+    memory = TokenMemory(
+        token_bytes=shape.kv_values_per_token * BYTES[dtypes["kv_dtype"]],
+        unit=BLOCK_TOKENS,
+        free_bytes=_free_beside(source, shape, BYTES[dtypes["dtype"]]),
+    )
+    sizes = size_paged(settings, shape.length_max, memory)
+    found: Values = {
+        "model": str(source),
+        "kv_tokens": sizes.kv_tokens,
+        "slots": sizes.slots,
+        "max_num_batched_tokens": settings.max_num_batched_tokens,
+        "threads": threads_of(settings),
+        "block_tokens": BLOCK_TOKENS,
+        **dtypes,
+    }
+    return found | _shape(found, settings)
+
+
+def trial_values(model: Path, folder: Path, numbers: Mapping[str, Any]) -> Values:
+    """The values to run the tiny model, which needs no conversion."""
+    del folder
+    plain = {"dtype": "float32", "kv_dtype": "float32", "threads": 2}
+    return {"model": str(model), **plain, **numbers}
+
+
+def _shape(found: Values, settings: Settings) -> Values:
+    """The tiles with which all tokens are computed alike; tried once and remembered."""
+    if settings.batch_invariant == "off":
+        return {}
+    payloads = {KIND.name: payload_of(KIND.name, found, shapes=SHAPES)}
+    facts = [[name, found[name]] for name in SHAPE_FACTS]
+    notice = "Trying in which batches this model is computed alike here, once"
+    results = try_shapes(payloads, facts, DISTRIBUTIONS, settings.cache_dir, notice)
+    shape = results[KIND.name].found.get("shape")
+    if shape is not None:
+        return {**shape, "batch_invariant": True}
+    KIND.report_differences(settings.batch_invariant)
+    return {}
+
+
+def _free_beside(source: Path, shape: Architecture, weight_bytes: int) -> int | None:
+    """The free memory after the weights are loaded. Raises NoRoom where they do not fit."""
+    size = shape.weight_count * weight_bytes
+    check_weights(source, size)
+    free = available_bytes()
+    return None if free is None else max(free - size, 0)
+
+
+KIND = Kind(
+    name="torch",
+    title="PyTorch",
+    classes=("TorchSettings", "make_backend"),
+    models="folders of the hub with safetensors, and GGUF files, of the architectures "
+    f"{', '.join(FAMILIES)}",
+    runs_on="the CPU, where it is named",
+    memory=f"blocks of {BLOCK_TOKENS} tokens; equal beginnings share theirs",
+    block_tokens=BLOCK_TOKENS,
+    texts=f"{SAME_TEXTS} (--batch-invariant)",
+    is_automatic=has_gpu,
+    extra="torch",
+    libraries=LIBRARIES,
+    library=installed,
+    advice="the extra `torch` of jitney installs it",
+    own_settings={
+        "dtype": "PyTorch has the choice",
+        "kv_cache_dtype": "PyTorch has the choice",
+    },
+    failure=failure,
+    refusal=checkpoint.refusal,
+    values=values,
+    trial_values=trial_values,
+    numbers=numbers,
+)
