@@ -14,7 +14,7 @@ from jitney.backends.torch.kernels.launch import launch_options
 BLOCK = 1024
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["R"])
 def _activate(
     parts, out, R,
     HALF: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr, IS_SILU: tl.constexpr,

@@ -19,15 +19,16 @@ CHUNK = 4096
 
 @triton.jit
 def _best_of_chunk(
-    logits, values, columns, N: tl.constexpr, CHUNK: tl.constexpr, OVERLAPS: tl.constexpr
-):
+    logits, values, columns, STRIDE: tl.constexpr, N: tl.constexpr, CHUNK: tl.constexpr,
+    OVERLAPS: tl.constexpr,
+):  # fmt: skip
     if OVERLAPS:
         gdc_wait()
         gdc_launch_dependents()
     row = tl.program_id(0)
     chunk = tl.program_id(1)
     n = chunk * CHUNK + tl.arange(0, CHUNK)
-    at = logits + row.to(tl.int64) * N + n
+    at = logits + row.to(tl.int64) * STRIDE + n
     logit = tl.load(at, mask=n < N, other=float("-inf")).to(tl.float32)
     logit = tl.where(logit == logit, logit, float("inf"))
     value, column = tl.max(logit, 0, return_indices=True, return_indices_tie_break_left=True)
@@ -61,7 +62,9 @@ def best_tokens(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     best_value = logits.new_empty(rows, dtype=torch.float32)
     best_column = logits.new_empty(rows, dtype=torch.int32)
     options = launch_options(logits)
-    _best_of_chunk[(rows, chunks)](logits, values, columns, count, CHUNK, num_warps=8, **options)
+    _best_of_chunk[(rows, chunks)](
+        logits, values, columns, logits.stride(0), count, CHUNK, num_warps=8, **options
+    )
     _best_of_row[(rows,)](
         values, columns, best_value, best_column, chunks, triton.next_power_of_2(chunks),
         num_warps=1, **options,

@@ -36,7 +36,7 @@ class Draws:
     """[r, 4] in float64: temperature, top_p, min_p, and the number drawn; temperature 0 is greedy,
     and the others are not read."""
     counts: torch.Tensor
-    """[r, 3] in int32: top_k, or 0 for all; the slot and the position that the token is for."""
+    """[r, 2] in int32: top_k, or 0 for all; the slot that the token is for, below 0 for none."""
 
 
 @triton.jit
@@ -174,14 +174,14 @@ def _draw(row, edge, equals, drawn, best, temperature, min_p, N: tl.constexpr, C
 
 @triton.jit
 def _choose(
-    logits, best_values, best_columns, numbers, counts, history, tokens,
-    LENGTH: tl.constexpr, N: tl.constexpr, CHUNK: tl.constexpr, OVERLAPS: tl.constexpr,
+    logits, best_values, best_columns, numbers, counts, sampled, tokens,
+    STRIDE: tl.constexpr, N: tl.constexpr, CHUNK: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     if OVERLAPS:
         gdc_wait()
         gdc_launch_dependents()
     r = tl.program_id(0)
-    row = logits + r.to(tl.int64) * N
+    row = logits + r.to(tl.int64) * STRIDE
     best_value = tl.load(best_values + r)
     token = tl.load(best_columns + r)
     temperature = tl.load(numbers + 4 * r)
@@ -191,7 +191,7 @@ def _choose(
         token = tl.full((), _NOTHING_LEFT, tl.int32)
     elif temperature > 0.0:
         best = best_value.to(tl.float64)
-        top_k = tl.load(counts + 3 * r)
+        top_k = tl.load(counts + 2 * r)
         top_p = tl.load(numbers + 4 * r + 1)
         edge = tl.full((), _ALL, tl.int64)
         equals = tl.full((), 0, tl.int32)
@@ -202,26 +202,25 @@ def _choose(
         min_p, drawn = tl.load(numbers + 4 * r + 2), tl.load(numbers + 4 * r + 3)
         token = _draw(row, edge, equals, drawn, best, temperature, min_p, N, CHUNK)
     tl.store(tokens + r, token)
-    slot = tl.load(counts + 3 * r + 1).to(tl.int64)
+    slot = tl.load(counts + 2 * r + 1).to(tl.int64)
     if slot >= 0:
-        at = history + slot * LENGTH + tl.load(counts + 3 * r + 2)
-        tl.store(at, tl.maximum(token, 0))
+        tl.store(sampled + slot, tl.maximum(token, 0))
 
 
 def choose_tokens(
     logits: torch.Tensor,
     best: tuple[torch.Tensor, torch.Tensor],
     draws: Draws,
-    history: torch.Tensor,
+    sampled: torch.Tensor,
     tokens: torch.Tensor,
 ) -> None:
-    """Writes the token of each row of logits [r, n] to `tokens` [r] and to the history of its slot.
+    """Writes the token of each row of logits [r, n] to `tokens` [r], and to `sampled` [slots].
 
-    `best` is what `best_tokens` returns. `history` is [slots, positions]; a slot below 0 has none.
+    `best` is what `best_tokens` returns of the logits.
     """
     rows, count = logits.shape
     values, columns = best
     _choose[(rows,)](
-        logits, values, columns, draws.numbers, draws.counts, history, tokens, history.stride(0),
-        count, min(CHUNK, triton.next_power_of_2(count)), num_warps=16, **launch_options(logits),
+        logits, values, columns, draws.numbers, draws.counts, sampled, tokens,
+        logits.stride(0), count, min(CHUNK, triton.next_power_of_2(count)), num_warps=16, **launch_options(logits),
     )  # fmt: skip

@@ -33,7 +33,7 @@ class Turn:
     eps: float = 1e-6
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["R"])
 def _rotate_and_store(
     parts, positions, cells, keys, values, queries, cosines, sines, bias, query_norm, key_norm,
     R, eps, HQ: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,

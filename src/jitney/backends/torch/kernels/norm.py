@@ -14,7 +14,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from jitney.backends.torch.kernels.launch import launch_options
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["R"])
 def _add_and_norm(
     parts, residual, weight, out, R, eps,
     W: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,

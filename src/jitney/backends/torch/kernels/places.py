@@ -1,7 +1,7 @@
 """`place_rows`: where the rows of a pass are, and their tokens, from what the host knows of them.
 
-The history of a slot is its tokens by position, on the device. A sampled token is written there, so
-a row whose token the host does not know yet finds it there.
+The token that was sampled last for a slot stays on the device, so a row whose token the host does
+not know yet finds it there.
 
 Tests: tests/unit/backends/torch/kernels/test_places.py.
 """
@@ -19,10 +19,10 @@ SAMPLED = -1
 _ROWS = 128
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["R"])
 def _place_rows(
-    slots, positions, given, history, tables, tokens, cells, R,
-    LENGTH: tl.constexpr, TABLE: tl.constexpr, BLOCK: tl.constexpr, SAMPLED: tl.constexpr,
+    slots, positions, given, changed, blocks, sampled, tables, tokens, cells, R,
+    TABLE: tl.constexpr, BLOCK: tl.constexpr, SAMPLED: tl.constexpr,
     ROWS: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     if OVERLAPS:
@@ -33,29 +33,34 @@ def _place_rows(
     slot = tl.load(slots + r, mask=inside, other=0).to(tl.int64)
     position = tl.load(positions + r, mask=inside, other=0)
     token = tl.load(given + r, mask=inside, other=0)
-    at = history + slot * LENGTH + position
-    token = tl.where(token == SAMPLED, tl.load(at, mask=inside, other=0), token)
-    tl.store(at, token, mask=inside)
+    last = tl.load(sampled + slot, mask=inside, other=0)
+    token = tl.where(token == SAMPLED, last, token)
     tl.store(tokens + r, token, mask=inside)
-    block = tl.load(tables + slot * TABLE + position // BLOCK, mask=inside, other=0)
+    index = tl.load(changed + r, mask=inside, other=-1)
+    block = tl.load(blocks + r, mask=inside, other=0)
+    table = tables + slot * TABLE
+    tl.store(table + index, block, mask=inside & (index >= 0))
+    before = tl.load(table + position // BLOCK, mask=inside, other=0)
+    block = tl.where(index == position // BLOCK, block, before)
     tl.store(cells + r, block * BLOCK + position % BLOCK, mask=inside)
 
 
 def place_rows(
     rows: torch.Tensor,
-    history: torch.Tensor,
+    sampled: torch.Tensor,
     tables: torch.Tensor,
     block_tokens: int,
     tokens: torch.Tensor,
     cells: torch.Tensor,
 ) -> None:
-    """Writes tokens and cells [r] of rows [3, r]: slots, positions, tokens or `SAMPLED`.
+    """Writes tokens and cells [r] of rows [5, r]: slot, position, token or `SAMPLED`, and where the
+    table of the slot has changed, or -1, and what is there now. No slot has two such rows.
 
-    `history` [slots, positions] gets the tokens; `tables` [slots, n] has the blocks of every slot.
+    `sampled` [slots] are the last tokens; `tables` [slots, n] has the blocks of every slot.
     """
     count = rows.shape[1]
-    slots, positions, given = rows.unbind()
+    slots, positions, given, changed, blocks = rows.unbind()
     _place_rows[(triton.cdiv(count, _ROWS),)](
-        slots, positions, given, history, tables, tokens, cells, count, history.stride(0),
+        slots, positions, given, changed, blocks, sampled, tables, tokens, cells, count,
         tables.stride(0), block_tokens, SAMPLED, _ROWS, num_warps=4, **launch_options(tokens),
     )  # fmt: skip

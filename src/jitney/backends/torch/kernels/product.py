@@ -37,7 +37,7 @@ class Tile:
     """How much of each row of weights is asked for before the last kernel has ended."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["R"])
 def _multiply(
     x, weight, out, R, N: tl.constexpr, K: tl.constexpr,
     BR: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PARTS: tl.constexpr,

@@ -1,4 +1,4 @@
-"""The operations of the model on a GPU: `TritonOps`, and the rows that it computes.
+"""The operations of the model on a GPU: `TritonOps`.
 
 Tests: tests/unit/backends/torch/kernels/test_triton_ops.py.
 """
@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from jitney.backends.torch.architecture import Architecture
+from jitney.backends.torch.device_rows import DeviceRows
 from jitney.backends.torch.kernels.activation import activate
 from jitney.backends.torch.kernels.decode_attention import Cache, Sequences, attend_decodes
 from jitney.backends.torch.kernels.heads import Turn, rotate_and_store
@@ -22,19 +23,6 @@ from jitney.backends.torch.pass_rows import PassRows
 
 DECODES_MANY = 64
 """With so many sequences the GPU is full of programs of attention."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceRows(PassRows):
-    """What a pass computes, where the blocks of all slots stay on the device.
-
-    Here `blocks` [slots, n] has a line for every slot, and `counts` is not read.
-    """
-
-    slots: Tensor  # [s]: the slot of each sequence with one row; the first rows are theirs
-    tiles: Tensor | None  # [t, 4]: slot, first row, its position, how many rows; None without spans
-    length_max: int
-    """No sequence with one row sees more positions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +67,7 @@ class TritonOps:
         cache, scale = Cache(layer.keys, layer.values, layer.window), self.shape.attention_scale
         if rows.decodes:
             starts = rows.positions[: rows.decodes]
-            sequences = Sequences(rows.blocks, rows.slots, starts, rows.length_max)
+            sequences = Sequences(rows.blocks, rows.slots[: rows.decodes], starts, rows.length_max)
             is_many = self.is_invariant or rows.decodes >= DECODES_MANY
             attend_decodes(queries, cache, sequences, out, scale, is_many=is_many)
         if rows.tiles is not None:

@@ -28,19 +28,19 @@ SAMPLINGS = {
 
 def _choose(
     logits: torch.Tensor, samplings: list[Sampling], position: int
-) -> tuple[list[int], torch.Tensor]:
+) -> tuple[list[int], list[int]]:
     numbers = [
         [each.temperature, each.top_p, each.min_p, uniform(each.seed, position)]
         for each in samplings
     ]
-    counts = [[each.top_k, slot, position] for slot, each in enumerate(samplings)]
+    counts = [[each.top_k, slot] for slot, each in enumerate(samplings)]
     tokens = torch.zeros(len(logits), dtype=torch.int32)
-    history = torch.zeros(len(logits), position + 2, dtype=torch.int32)
+    sampled = torch.zeros(len(logits), dtype=torch.int32)
     draws = Draws(
         torch.tensor(numbers, dtype=torch.float64), torch.tensor(counts, dtype=torch.int32)
     )
-    choose_tokens(logits, best_tokens(logits), draws, history, tokens)
-    return tokens.tolist(), history
+    choose_tokens(logits, best_tokens(logits), draws, sampled, tokens)
+    return tokens.tolist(), sampled.tolist()
 
 
 @pytest.mark.parametrize("kind", ["spread", "equal", "steps"])
@@ -55,9 +55,9 @@ def test_tokens_are_those_of_the_host(kind: str, monkeypatch: pytest.MonkeyPatch
     logits = torch.from_numpy(np.tile(row, (len(samplings), 1)))
     for position in range(5, 13):
         want = [SlotSampler(each).sample([0] * position, row).token for each in samplings]
-        tokens, history = _choose(logits, samplings, position)
+        tokens, sampled = _choose(logits, samplings, position)
         assert dict(zip(SAMPLINGS, tokens, strict=True)) == dict(zip(SAMPLINGS, want, strict=True))
-        assert history[:, position].tolist() == tokens
+        assert sampled == tokens
 
 
 def test_rows_without_a_choice_say_why() -> None:
@@ -65,6 +65,6 @@ def test_rows_without_a_choice_say_why() -> None:
     logits = torch.zeros(2, 20)
     logits[0, 4] = torch.nan
     logits[1] = -torch.inf
-    tokens, history = _choose(logits, [HOT, GREEDY], 2)
+    tokens, sampled = _choose(logits, [HOT, GREEDY], 2)
     assert tokens == [choice.NOT_A_NUMBER, choice.NOTHING_LEFT]
-    assert history[:, 2].tolist() == [0, 0]
+    assert sampled == [0, 0]
