@@ -26,6 +26,11 @@ LEAD_S_MIN = 0.002
 """How long before the end of the first batch the second is planned: a share of the first's time,
 and a minimum. A pass may be faster than the last one, and planning and sending take time."""
 
+PLANNING_FACTOR = 1.5
+PLANNING_FADE = 0.9
+"""Planning and sending may take this many times as long as they took lately. With hundreds of
+sequences that is more than the share above; the longest time fades with every batch."""
+
 LIKE_PART = 0.125
 """How much the size of a batch may differ from the last one, to estimate its time from that."""
 
@@ -62,6 +67,7 @@ class InFlight:
         self._sent: deque[SentBatch] = deque()
         self._last_tokens = 0
         self._last_s = 0.0
+        self._planning_s = 0.0
         self._returned_at = 0.0
 
     def __len__(self) -> int:
@@ -89,8 +95,12 @@ class InFlight:
         token_count = self._sent[0].planned.token_count
         if abs(token_count - self._last_tokens) > LIKE_PART * token_count:
             return None
-        lead_s = max(LEAD_PART * self._last_s, LEAD_S_MIN)
+        lead_s = max(LEAD_PART * self._last_s, LEAD_S_MIN, PLANNING_FACTOR * self._planning_s)
         return max(0.0, self._last_s - lead_s - (now - self.begun_at))
+
+    def note_planning(self, seconds: float) -> None:
+        """Note how long it took to plan and send a batch while another one ran."""
+        self._planning_s = max(seconds, PLANNING_FADE * self._planning_s)
 
     def receive(self, limit_s: float | None = None) -> Outcome | LostBatch | None:
         """The result of the oldest; None if it does not come within the limit.

@@ -292,7 +292,9 @@ class Tick:
             if outcome is None:
                 intake()
                 if self._scheduler.is_steady:
-                    self._send(self._clock.now())
+                    began_at = self._clock.now()
+                    self._send(began_at)
+                    self._in_flight.note_planning(self._clock.now() - began_at)
         if outcome is None:
             outcome = self._in_flight.receive()
         assert outcome is not None, "without a limit there is a result"

@@ -70,27 +70,29 @@ class DevicePasses:
 
     def run(self, decodes: Sequence[EntryRows], others: Sequence[EntryRows]) -> RunningPass:
         """Enqueue a pass of these entries. Raises BackendFailed when memory is full."""
-        begun, packing = self._event(), Packing.empty()
+        packing = Packing.empty()
         rows = [self._add(packing, each, is_decode=True) for each in decodes]
         length_max = max((each.entry.end for each in decodes), default=1)
         if others:
             rows += [self._add(packing, each, is_decode=False) for each in others]
-            logits, tokens = self._enqueue(packing, len(decodes), length_max)
         else:
             self._fill(packing, decode_size(len(packing.rows)))
-            logits, tokens = self._graphs.run(packing, length_max)
-        chosen_there = [
+        host = packing.packed(self._memory.device)
+        begun = self._event()
+        if others:
+            logits, tokens = self._enqueue(host, len(decodes), length_max)
+        else:
+            logits, tokens = self._graphs.run(host, length_max)
+        of_host = [
             row
             for each, own in zip((*decodes, *others), rows, strict=True)
             if not is_on_device(each)
             for row in own
         ]
-        host = None
-        if chosen_there:
-            host = self._to_host(
-                logits[to_device(torch.tensor(chosen_there), logits.device)].float()
-            )
-        return RunningPass(tuple(rows), self._to_host(tokens), host, begun, self._event())
+        copied = None
+        if of_host:
+            copied = self._to_host(logits[to_device(torch.tensor(of_host), logits.device)].float())
+        return RunningPass(tuple(rows), self._to_host(tokens), copied, begun, self._event())
 
     def capture(self, rows: int, length_max: int) -> None:
         """Make ready for passes of so many decodes."""
@@ -130,8 +132,7 @@ class DevicePasses:
         packing.numbers += [GREEDY] * missing
         packing.counts += [(0, NOBODY)] * missing
 
-    def _enqueue(self, packing: Packing, decodes: int, length_max: int) -> tuple[Tensor, Tensor]:
-        host = packing.packed(self._memory.device)
+    def _enqueue(self, host: Parcel, decodes: int, length_max: int) -> tuple[Tensor, Tensor]:
         memory = host.memory.to(self._memory.device, non_blocking=True)
         parcel = Parcel(memory, host.rows, host.sampled, host.tiles)
         return self._compute(parcel, decodes, length_max)
@@ -139,9 +140,8 @@ class DevicePasses:
     def _compute(self, parcel: Parcel, decodes: int, length_max: int) -> tuple[Tensor, Tensor]:
         """Logits [l, v] and tokens [l] of a parcel on the device. Graphs are made of this."""
         memory, places = self._memory, parcel.places
-        tokens, cells = torch.empty(
-            (2, parcel.rows), dtype=torch.int32, device=places.device
-        ).unbind()
+        tokens = torch.empty(parcel.rows, dtype=torch.int32, device=places.device)
+        cells = torch.empty_like(tokens)
         place_rows(places, memory.sampled, memory.tables, memory.block_tokens, tokens, cells)
         rows = DeviceRows(
             tokens=tokens, positions=places[1], cells=cells, blocks=memory.tables,

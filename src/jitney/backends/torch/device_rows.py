@@ -15,8 +15,8 @@ from torch import Tensor
 from jitney.backends.torch.kernels.choice import Draws
 from jitney.backends.torch.pass_rows import PassRows
 
-ROW_BYTES = 64
-"""Bytes for a row that samples: its draw, and the row itself."""
+ALIGNMENT = 16
+"""Kernels are compiled for pointers to multiples of this, and again for others."""
 
 Number = tuple[float, float, float, float]
 Count = tuple[int, int]
@@ -49,33 +49,49 @@ class Parcel:
     @property
     def draws(self) -> Draws:
         """How each row of logits is sampled."""
-        end = 32 * self.sampled
-        numbers = self.memory[:end].view(torch.float64).view(-1, 4)
-        counts = self.memory[end : 40 * self.sampled].view(torch.int32).view(-1, 2)
-        return Draws(numbers, counts)
+        numbers = self._part(0, 8, 4 * self.sampled).view(torch.float64)
+        counts = self._part(1, 4, 2 * self.sampled).view(torch.int32)
+        return Draws(numbers.view(-1, 4), counts.view(-1, 2))
 
     @property
     def places(self) -> Tensor:
         """[5, r], as `place_rows` takes it."""
-        first = 40 * self.sampled
-        return self.memory[first : first + 20 * self.rows].view(torch.int32).view(5, -1)
+        whole = self._part(2, 4, 5 * _rounded(self.rows, 4)).view(torch.int32)
+        return whole.view(5, -1)[:, : self.rows]
 
     @property
     def spans(self) -> Tensor:
         """[t, 4]: tiles of spans."""
-        first = 40 * self.sampled + 20 * self.rows
-        return self.memory[first : first + 16 * self.tiles].view(torch.int32).view(-1, 4)
+        return self._part(3, 4, 4 * self.tiles).view(torch.int32).view(-1, 4)
 
     @property
     def wanted(self) -> Tensor:
         """[l]: the rows of the pass that each row of logits is made of."""
-        first = 40 * self.sampled + 20 * self.rows + 16 * self.tiles
-        return self.memory[first : first + 4 * self.sampled].view(torch.int32)
+        return self._part(4, 4, self.sampled).view(torch.int32)
 
     @property
     def size(self) -> int:
         """How many bytes it has."""
-        return 44 * self.sampled + 20 * self.rows + 16 * self.tiles
+        return self._begin(5)
+
+    def _begin(self, part: int) -> int:
+        """Where a part begins, in bytes."""
+        sizes = (
+            32 * self.sampled,
+            8 * self.sampled,
+            20 * _rounded(self.rows, 4),
+            16 * self.tiles,
+            4 * self.sampled,
+        )
+        return sum(_rounded(size, ALIGNMENT) for size in sizes[:part])
+
+    def _part(self, part: int, width: int, count: int) -> Tensor:
+        begin = self._begin(part)
+        return self.memory[begin : begin + width * count]
+
+
+def _rounded(count: int, step: int) -> int:
+    return -(-count // step) * step
 
 
 @dataclass(slots=True)

@@ -59,9 +59,8 @@ class DecodeGraphs:
         # Graphs never run at the same time, so they share their memory.
         self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
-    def run(self, packing: Packing, length_max: int) -> tuple[Tensor, Tensor]:
-        """Enqueue a pass of `decode_size` rows; its logits and tokens, valid until the next run."""
-        host = packing.packed(self._device)
+    def run(self, host: Parcel, length_max: int) -> tuple[Tensor, Tensor]:
+        """Enqueue a pass of `decode_size` rows, packed on the host; its logits and tokens, valid until the next run."""
         if self._device.type != "cuda":
             return self._compute(host, host.rows, length_max)
         made = self.capture(host.rows, length_class(length_max))
