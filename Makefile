@@ -28,7 +28,7 @@ serve: $(VENV)/.model ## serve the embedded model on 127.0.0.1:8000; ARGS="--por
 cluster: $(VENV)/.model $(VENV)/.cluster ## serve the embedded model from two replicas on Ray; a request outlives its replica
 	@$(BIN)/jitney serve --replicas 2 $(ARGS)
 
-test: $(VENV)/.model $(VENV)/.dev $(VENV)/.every $(VENV)/.data ## lint, types, layers and every test
+test: $(VENV)/.model $(VENV)/.dev $(VENV)/.every $(VENV)/.data $(VENV)/.torch ## lint, types, layers and every test
 	@$(BIN)/python -m scripts.check $(ARGS)
 
 check: $(VENV)/.model $(VENV)/.dev $(VENV)/.every ## while you work: lint, types, layers, style, unit and property tests, 60 seeds
@@ -114,6 +114,17 @@ $(VENV)/.cluster: pyproject.toml constraints.txt | $(VENV)/.packages
 		grep -q "No matching distribution found for ray" $(VENV)/cluster.log \
 		|| { cat $(VENV)/cluster.log; exit 1; }; \
 		echo "Ray has no package for this machine; jitney serve --replicas does not work here."; }
+	@touch $@
+
+# This spelling takes the build for the CPU. Without torch only where it has no package for this
+# machine; other failures are shown.
+$(VENV)/.torch: pyproject.toml constraints.txt | $(VENV)/.packages
+	@echo "Installing PyTorch for the CPU (about 200 MB)"
+	@$(PIP) install -qq torch==2.13.0 -c constraints.txt 2> $(VENV)/torch.log \
+		&& $(PIP) install -qq -c constraints.txt -e '.[torch]' transformers || { \
+		grep -q "No matching distribution found for torch" $(VENV)/torch.log \
+		|| { cat $(VENV)/torch.log; exit 1; }; \
+		echo "PyTorch has no package for this machine; its tests are skipped."; }
 	@touch $@
 
 # Without Ray Data only where it has no package for this machine; other failures are shown.

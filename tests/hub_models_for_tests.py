@@ -82,7 +82,9 @@ def write_hub_model(folder: Path, name: str, *, seed: int = 1, part_size: str = 
     stored = read_vocabulary(source)
     source.unlink()
     tokens = {"vocab_size": len(stored.tokens), "bos_token_id": 1, "eos_token_id": 2}
-    config = transformers.AutoConfig.for_model(kind, **{**_SIZES, **tokens, "pad_token_id": 0, **own})
+    config = transformers.AutoConfig.for_model(
+        kind, **{**_SIZES, **tokens, "pad_token_id": 0, **own}
+    )
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(config)
     with torch.no_grad():

@@ -35,12 +35,19 @@ OWN_CELLS = {
     "flash_attention": False,
     "batch_invariant": True,
 }
+TILES = {
+    "decode_tile": 16,
+    "span_tile": 128,
+    "decodes_differ": True,
+    "batch_invariant": True,
+}
 VARIANTS: dict[str, dict[str, Any]] = {
     **{which: {} for name in NAMES for which in (name, f"{name}-process")},
     "fake-blocks": {"block_tokens": 16},
     "llamacpp": POOL,
     "llamacpp-process": POOL,
     "llamacpp-cells": OWN_CELLS,
+    "torch-tiles": TILES,
     "example": {},
 }
 """Every backend here and in a process of its own, some in other layouts too, and the example."""

@@ -23,19 +23,17 @@ from jitney.backends.openvino.rotary_graph import put_rotary
 from jitney.config import cache_folder, environment
 from jitney.models import embedded
 from jitney.models.gguf import read_header
-from tests.families import (
+from tests.compared_for_tests import (
     LENGTHS_LONG,
     ROOM_REAL,
     Case,
     Listed,
-    by_graph,
     by_llamacpp,
-    by_openvino,
     difference,
-    read_graph,
     real_case,
     tiny_case,
 )
+from tests.families import by_graph, by_openvino, read_graph
 from tests.families_for_tests import FAMILIES, write_beginning, write_packed
 
 BOUND = 0.1

@@ -56,6 +56,27 @@ def test_a_model_is_fetched_by_name_and_then_is_there_without_a_network(
     assert len(place.hub.seen) == asked
 
 
+def test_a_folder_of_safetensors_is_fetched_without_anything_else(place: Place) -> None:
+    """Guards people who name a model as it was published, and against code and pickles in it."""
+    files = {
+        "config.json": b"{}",
+        "tokenizer.json": b"{}",
+        "model-00001-of-00002.safetensors": b"one",
+        "model-00002-of-00002.safetensors": b"two",
+        "model.safetensors.index.json": b"{}",
+    }
+    others = {"modeling.py": b"", "pytorch_model.bin": b"", "original/model.safetensors": b""}
+    place.hub.repositories["owner/whole"] = {**files, **others}
+    folder = place.pulled("owner/whole")
+    found = {each.relative_to(folder).as_posix(): each for each in folder.rglob("*")}
+    assert {name: path.read_bytes() for name, path in found.items()} == files
+    assert "owner/whole:safetensors" in [each["name"] for each in place.listed()]
+    # One part is gone: it is no model until it is fetched again.
+    found["model-00002-of-00002.safetensors"].unlink()
+    assert place.pulled("owner/whole") == folder
+    assert (folder / "model-00002-of-00002.safetensors").read_bytes() == b"two"
+
+
 def test_what_was_fetched_answers(place: Place) -> None:
     """Guards the way from a name to text; which backend runs it does not matter."""
     needs("llamacpp")
@@ -127,7 +148,8 @@ def test_the_file_that_is_meant_is_fetched(
         (
             ("model.safetensors",),
             REPOSITORY,
-            f"{REPOSITORY} has no GGUF file; take a repository that has some, often the same name "
+            f"{REPOSITORY} has no GGUF file, and no safetensors with config.json and "
+            "tokenizer.json; take a repository that has, often the same name "
             "with -GGUF.",
         ),
         ((Q4,), f"{REPOSITORY}/other.gguf", f"{REPOSITORY} has no file other.gguf; it has {Q4}."),

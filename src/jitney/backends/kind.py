@@ -101,8 +101,8 @@ class Kind:
     word after the hyphen of `--add NAME-GPU`, or nothing."""
 
     own_settings: Mapping[str, str] = field(default_factory=dict)
-    """Settings that only this backend has, each with the reason as a clause. A user who gives one
-    of them gets this backend, and an error where another one was chosen."""
+    """Settings that not every backend has, each with the reason as a clause. A user who gives one
+    of them gets the first backend that has it, and an error where one without it was chosen."""
     check: Callable[[Settings], None] = lambda settings: None
     """Refuses other settings that have no meaning here. Raises ConfigError."""
     refusal: Callable[[Path, int | None], str | None] = lambda model, length: None

@@ -69,16 +69,16 @@ class Settings:
     """All settings of the engine. The help of a field says what None means."""
 
     model: Annotated[Path, MODEL] | None = _model(default_text="the embedded model", short="-m")
-    """The model: a GGUF file, a name on the hub such as owner/name:Q8_0, or the folder of one
-    exported for OpenVINO."""
+    """The model: a GGUF file, a name on the hub such as owner/name:Q8_0, or a folder: one with
+    safetensors for PyTorch, or one exported for OpenVINO."""
     backend: BackendName = _model(default="auto")
-    """What runs the model. auto is OpenVINO if it knows the model, else llama.cpp. fake has no
-    model: its next token is a hash."""
+    """What runs the model. auto is PyTorch on an NVIDIA GPU, else OpenVINO if it knows the model,
+    else llama.cpp. fake has no model: its next token is a hash."""
     dtype: Dtype = _model(default="auto")
-    """The number type that OpenVINO computes with. auto is bfloat16 if the processor has it and
-    there are two threads or more, else float32 with rounded activations."""
+    """The number type that OpenVINO or PyTorch computes with. auto is bfloat16 if the processor has
+    it, else float32. OpenVINO rounds activations then, and wants two threads for bfloat16."""
     kv_cache_dtype: KvCacheDtype = _model(default="auto")
-    """The number type of OpenVINO's keys and values; auto is that of dtype."""
+    """The number type of keys and values in OpenVINO and PyTorch; auto is that of dtype."""
     backend_process: bool = _model(
         default_text="true for jitney serve, jitney plan and jitney batch run, else false",
         default=False,

@@ -14,7 +14,7 @@ from jitney.backends.trials.trial_process import NO_END, TrialResult
 from jitney.config import Settings
 from jitney.config.settings import GPU_LAYERS_ALL
 from jitney.core.backend import Backend
-from jitney.errors import ConfigError, ModelError, SetupError
+from jitney.errors import ConfigError, MissingDependency, ModelError, SetupError
 from jitney.loading.model_source import source_if_there, source_of
 from jitney.loading.selection import (
     BackendState,
@@ -76,7 +76,10 @@ def select_backend_if_known(settings: Settings) -> Selection | None:
     """
     if settings.backend == "auto":
         candidates = _candidates(settings)
-        selection = select(settings, candidates)
+        try:
+            selection = select(settings, candidates)
+        except MissingDependency as error:
+            raise MissingDependency(f"{error}{_by_name(settings)}") from None
         source = source_if_there(settings)
         if selection is not None or source is None:
             return selection
@@ -120,11 +123,15 @@ def backend_failure(name: str, settings: Settings) -> str | None:
 
 def check_settings(kind: Kind, settings: Settings) -> None:
     """Raise ConfigError for settings that the backend cannot serve with any model."""
-    for owner, setting in ((each.name, name) for each in all_kinds() for name in each.own_settings):
-        if owner != kind.name and is_given(settings, setting):
+    owners: dict[str, list[str]] = {}
+    for each in all_kinds():
+        for setting in each.own_settings:
+            owners.setdefault(setting, []).append(each.name)
+    for setting, names in owners.items():
+        if kind.name not in names and is_given(settings, setting):
             raise ConfigError(
                 f"{setting} is given, and the {kind.name} backend does not have it; leave it out, "
-                f"or use the {owner} backend where it works."
+                f"or use the {' or '.join(names)} backend where it works."
             )
     kind.check(settings)
 
@@ -135,11 +142,12 @@ def check_accepted(kind: Kind, settings: Settings, source: Path) -> None:
     reason = kind.refusal(source, length)
     if reason is None:
         return
-    others = [
-        each.title
+    able = [
+        each
         for each in all_kinds()
-        if each.is_automatic() and each.name != kind.name and each.refusal(source, length) is None
+        if each.takes_model and each.name != kind.name and each.refusal(source, length) is None
     ]
+    others = [each.title for each in able if each.is_automatic()] or [each.title for each in able]
     advice = f"use the {' or '.join(others)} backend" if others else "take another model"
     raise ModelError(f"{source} cannot be run by {kind.title}: {reason.rstrip('.')}; {advice}.")
 
@@ -154,6 +162,18 @@ def values_of(kind: Kind, settings: Settings, source: Path | None) -> Values:
 
 def _candidates(settings: Settings) -> list[BackendState]:
     return [backend_state(kind, settings) for kind in all_kinds() if kind.is_automatic()]
+
+
+def _by_name(settings: Settings) -> str:
+    """A sentence about the backends that run the model only where the user names them."""
+    model = settings.model
+    names = [
+        each.name
+        for each in all_kinds()
+        if each.takes_model and not each.is_automatic() and model is not None
+        if each.refusal(model, settings.max_model_len) is None
+    ]
+    return "".join(f" It runs with `--backend {name}`, where that is installed." for name in names)
 
 
 def _able(candidates: list[BackendState]) -> list[Kind]:

@@ -14,7 +14,12 @@ CONFIG_BYTES_MAX = 1 << 20
 
 def is_hub_folder(path: Path) -> bool:
     """Whether a folder has a model as the hub publishes it, and not one exported for OpenVINO."""
-    return (path / "config.json").is_file() and not any(path.glob("openvino_model.*"))
+    return (path / "config.json").is_file() and not is_exported(path)
+
+
+def is_exported(path: Path) -> bool:
+    """Whether a folder has files of a model exported for OpenVINO, all of them or some."""
+    return any(path.glob("openvino_model.*"))
 
 
 def read_json(path: Path, bytes_max: int = CONFIG_BYTES_MAX) -> dict[str, Any]:

@@ -87,6 +87,7 @@ def fetch(reference: Reference, cache: Path, progress: Progress) -> Path:
     else:
         chosen = choose_model(reference, models_among(files))
         path = _fetch(reference, [files[name] for name in chosen.files], cache, progress)
+        path = path.parent if chosen.is_folder else path
         _log.info("%s is %s", reference, path)
     return _checked(path, cache)
 

@@ -47,14 +47,15 @@ def find(reference: Reference) -> Path | None:
     # A broken link does not count.
     files = [each.relative_to(snapshot).as_posix() for each in snapshot.rglob("*") if each.exists()]
     try:
-        return snapshot / choose_model(reference, models_among(files)).files[0]
+        chosen = choose_model(reference, models_among(files))
     except ModelError:
         return None
+    return snapshot if chosen.is_folder else snapshot / chosen.files[0]
 
 
 def check_digests(model: Path, cache: Path) -> None:
     """Check the digests of a model. Removes a damaged file and raises ModelError."""
-    for path in parts_of(model):
+    for path in sorted(model.iterdir()) if model.is_dir() else parts_of(model):
         digest = path.readlink().name if path.is_symlink() else ""
         if SHA256.fullmatch(digest) and not notes.has_digest(cache, path, digest):
             blob = path.resolve()

@@ -26,6 +26,14 @@ _QUANT = re.compile(
     r"(?![A-Z0-9])",
     re.IGNORECASE,
 )
+CONFIG, TOKENIZER = "config.json", "tokenizer.json"
+_BESIDE = (
+    *("chat_template.jinja", "generation_config.json", "model.safetensors.index.json"),
+    "tokenizer_config.json",
+)
+_WEIGHTS = re.compile(r"model(?:-([0-9]{5})-of-([0-9]{5}))?\.safetensors")
+"""What a model of safetensors consists of. Nothing else is fetched, and no code of a repository."""
+FOLDER_LABEL = "safetensors"
 _NOT_MODELS = ("mmproj", "imatrix")
 """Parts of the names of GGUF files that are not models themselves."""
 
@@ -46,11 +54,16 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """A model among the files of a repository: one GGUF, or its parts in their order."""
+    """A model among the files of a repository: one GGUF, its parts in their order, or a folder."""
 
     label: str
     """Its quant, or its file name if that contains no quant."""
     files: tuple[str, ...]
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether these files are a model together, in their folder, and not one GGUF."""
+        return self.files[0] == CONFIG
 
 
 def parse_reference(text: str) -> Reference | None:
@@ -78,6 +91,7 @@ def reference_of(model: Path | None) -> Reference | None:
 
 def models_among(files: Iterable[str]) -> list[ModelFiles]:
     """The models among the files of a repository, sorted by name, with their parts together."""
+    files = list(files)
     whole: list[ModelFiles] = []
     parts: dict[tuple[str, int], dict[int, str]] = {}
     for file in sorted(files):
@@ -92,15 +106,28 @@ def models_among(files: Iterable[str]) -> list[ModelFiles]:
     for (stem, count), found in parts.items():
         if len(found) == count:
             whole.append(ModelFiles(_label(stem), tuple(found[at] for at in sorted(found))))
-    return sorted(whole, key=lambda each: each.files)
+    return sorted(whole, key=lambda each: each.files) or _folder_among(files)
+
+
+def _folder_among(files: Iterable[str]) -> list[ModelFiles]:
+    """The model whose weights are safetensors, with all files that belong to it, if it is there."""
+    names = set(files)
+    weights = sorted(name for name in names if _WEIGHTS.fullmatch(name))
+    if not weights or not {CONFIG, TOKENIZER} <= names:
+        return []
+    part = _WEIGHTS.fullmatch(weights[-1])
+    if part is not None and part[2] is not None and len(weights) != int(part[2]):
+        return []
+    beside = [name for name in _BESIDE if name in names]
+    return [ModelFiles(FOLDER_LABEL, (CONFIG, TOKENIZER, *beside, *weights))]
 
 
 def choose_model(reference: Reference, among: Sequence[ModelFiles]) -> ModelFiles:
     """The model that the reference selects. Raises ModelError with a list of choices."""
     if not among:
         raise ModelError(
-            f"{reference.repository} has no GGUF file; take a repository that has some, often the "
-            "same name with -GGUF."
+            f"{reference.repository} has no GGUF file, and no safetensors with config.json and "
+            "tokenizer.json; take a repository that has, often the same name with -GGUF."
         )
     found: Sequence[ModelFiles]
     if reference.file is not None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from jitney.errors import MissingDependency
 from jitney.models import conversions, embedded, notes
 from jitney.models.files import bytes_under, disk_errors, locked_if_free
-from jitney.models.hub_reference import hub_module
+from jitney.models.hub_reference import CONFIG, hub_module
 
 EMBEDDED, HUB, CONVERTED = "embedded", "hub", "converted"
 
@@ -81,7 +81,8 @@ def _embedded(cache: Path) -> Iterator[StoredModel]:
 def _hub_models(cache: Path) -> Iterator[StoredModel]:
     with suppress(MissingDependency):
         for name, files in sorted(hub_module("hub_cache").files_by_model().items()):
-            path = files[0].file_path
+            first = files[0].file_path
+            path = first.parent if first.name == CONFIG else first
             # Two revisions may share a blob.
             size = sum({each.blob_path: each.size_on_disk for each in files}.values())
             yield StoredModel(name, HUB, path, size, notes.last_use(cache, path, [path]))

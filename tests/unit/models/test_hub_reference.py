@@ -54,6 +54,19 @@ def test_what_can_only_be_a_path_is_no_name(text: str) -> None:
     assert parse_reference(text) is None
 
 
+def test_safetensors_are_a_model_where_all_of_it_is_there() -> None:
+    """Guards half a model, and repositories whose GGUFs are meant."""
+    whole = ["config.json", "tokenizer.json", "model.safetensors", "README.md", "modeling.py"]
+    (found,) = models_among(whole)
+    assert found.is_folder
+    assert found.files == ("config.json", "tokenizer.json", "model.safetensors")
+    assert choose_model(Reference("owner/name"), [found]) == found
+    part = "model-00001-of-00002.safetensors"
+    assert not models_among(["config.json", "tokenizer.json", part])
+    assert not models_among(["tokenizer.json", "model.safetensors"])
+    assert [each.is_folder for each in models_among([*whole, "a-Q8_0.gguf"])] == [False]
+
+
 def test_whatever_exists_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards people who have a folder that is called like a model."""
     monkeypatch.chdir(tmp_path)

@@ -3,7 +3,7 @@
 `hub_folder` and `gguf_architecture` read it from what publishers write; every number is checked
 here before anything is made of it. Loads no library, so that `jitney backends` can ask. Pure.
 
-Tests: tests/unit/backends/torch/test_hub_folder.py and test_families.py.
+Tests: tests/unit/backends/torch/test_hub_folder.py and test_gguf_architecture.py.
 """
 
 import math
@@ -60,7 +60,7 @@ class Scaling(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rotary:
+class RotaryEmbedding:
     """A rotary embedding: how fast each pair of a head turns."""
 
     base: float = 10_000.0
@@ -146,10 +146,10 @@ class Architecture:
     epsilon: float
     attention_scale: float
     activation: Activation = Activation.SILU
-    rotary: Rotary = Rotary()
+    rotary: RotaryEmbedding = RotaryEmbedding()
     windows: tuple[int, ...] = ()
     """For each layer how many tokens a token sees; 0 means all. Empty means all in every layer."""
-    window_rotary: Rotary | None = None
+    window_rotary: RotaryEmbedding | None = None
     """The rotary embedding of layers with a window, where it is another one."""
     bare_layers: frozenset[int] = frozenset()
     """Layers without a rotary embedding."""
@@ -195,7 +195,7 @@ class Architecture:
         """How many tokens a token of this layer sees; 0 means all."""
         return self.windows[layer] if self.windows else 0
 
-    def rotary_of(self, layer: int) -> Rotary | None:
+    def rotary_of(self, layer: int) -> RotaryEmbedding | None:
         """The rotary embedding of a layer; None where it has none."""
         if layer in self.bare_layers:
             return None

@@ -25,7 +25,7 @@ from jitney.backends.shared.slots import EntryRows, SlotMemory, rows_missing
 from jitney.backends.torch.block_cells import BlockCells
 from jitney.backends.torch.checkpoint import architecture_at
 from jitney.backends.torch.load_model import Placement, load_model, tensors_of
-from jitney.backends.torch.model import Model
+from jitney.backends.torch.model import Decoder
 from jitney.backends.torch.pass_rows import PassRows, Span, pack
 from jitney.backends.torch.plain_ops import PlainOps
 from jitney.core.backend import Backend, Segment, Traits
@@ -103,7 +103,7 @@ class TorchModel:
             positions=self.slot_tokens_max,
         )
         model = load_model(tensors_of(path, shape), shape, place)
-        self._model: Model | None = model
+        self._model: Decoder | None = model
         self._decode_ops = PlainOps(shape, settings.decode_tile)
         self._span_ops = PlainOps(shape, settings.span_tile)
         self.cells = BlockCells(
@@ -146,7 +146,7 @@ class TorchModel:
         with torch.inference_mode():
             return self._logits(self._model, laid_out)
 
-    def _logits(self, model: Model, laid_out: Sequence[EntryRows]) -> Rows:
+    def _logits(self, model: Decoder, laid_out: Sequence[EntryRows]) -> Rows:
         decodes = [each for each in laid_out if _is_decode(each)]
         others = [each for each in laid_out if not _is_decode(each)]
         hidden = []

@@ -11,7 +11,7 @@ from jitney.backends.torch import hub_folder
 from jitney.backends.torch.architecture import Architecture
 from jitney.backends.torch.gguf_architecture import architecture_of
 from jitney.errors import ModelError
-from jitney.models.folder import is_hub_folder
+from jitney.models.folder import is_exported
 from jitney.models.gguf import read_header
 
 
@@ -41,11 +41,11 @@ def refusal(model: Path, length: int | None) -> str | None:
 def _read(model: Path, tokens: int) -> Architecture:
     if not model.is_dir():
         return architecture_of(read_header(model), tokens)
+    if is_exported(model):
+        raise ValueError("its folder was exported for OpenVINO")
     if not (model / hub_folder.CONFIG).is_file():
         raise ModelError(
             f"{model} has no config.json; name the folder of a model with config.json, "
             "tokenizer.json and safetensors files, or a GGUF file."
         )
-    if not is_hub_folder(model):
-        raise ValueError("its folder was exported for OpenVINO")
     return hub_folder.read_architecture(model)

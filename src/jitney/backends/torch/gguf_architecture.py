@@ -12,7 +12,7 @@ from jitney.backends.torch.architecture import (
     SIZES_MAX,
     Activation,
     Architecture,
-    Rotary,
+    RotaryEmbedding,
     Scaling,
 )
 from jitney.models.gguf import GgufHeader
@@ -32,7 +32,7 @@ def architecture_of(header: GgufHeader, tokens: int) -> Architecture:
         raise ValueError(f"its architecture is {family[:80]!r}, and known are {known}")
     if header.metadata.get(f"{family}.expert_count"):
         raise ValueError("it is a mixture of experts")
-    reader = _Reader(header)
+    reader = _HeaderReader(header)
     heads = reader.whole("attention.head_count")
     head = reader.whole("attention.key_length", header.embedding_length // max(heads, 1))
     if reader.whole("rope.dimension_count", head) != head:
@@ -61,7 +61,7 @@ def architecture_of(header: GgufHeader, tokens: int) -> Architecture:
     return Architecture(**common | own())
 
 
-class _Reader:
+class _HeaderReader:
     """Reads the keys of one family. Raises ValueError with a clause."""
 
     def __init__(self, header: GgufHeader) -> None:
@@ -77,7 +77,9 @@ class _Reader:
                 window if (layer + 1) % GEMMA_PERIOD else 0
                 for layer in range(min(layers, SIZES_MAX["layers"]))
             ),
-            "window_rotary": Rotary(base=self.number("rope.freq_base_swa", GEMMA_LOCAL_BASE)),
+            "window_rotary": RotaryEmbedding(
+                base=self.number("rope.freq_base_swa", GEMMA_LOCAL_BASE)
+            ),
             "has_after_norms": True,
             "embedding_scale": float(width) ** 0.5,
         }
@@ -91,13 +93,13 @@ class _Reader:
         layers = self._header.layer_count
         return {"bare_layers": frozenset(range(SMOLLM3_PERIOD - 1, layers, SMOLLM3_PERIOD))}
 
-    def rotary(self) -> Rotary:
+    def rotary(self) -> RotaryEmbedding:
         """The rotary embedding, without the factors that a tensor may have."""
         base = self.number("rope.freq_base", 10_000.0)
         kind = self._value("rope.scaling.type", "linear")
         factor = self._value("rope.scaling.factor", 0.0) or self._value("rope.scale_linear", 0.0)
         if kind == "none" or not factor:
-            return Rotary(base=base)
+            return RotaryEmbedding(base=base)
         if kind not in (Scaling.LINEAR, Scaling.YARN) or not isinstance(factor, int | float):
             raise ValueError(f"its rotary embedding is stretched by the rule {str(kind)[:80]!r}")
         length = self.whole("rope.scaling.original_context_length", self._header.context_length)
@@ -105,7 +107,9 @@ class _Reader:
         if gain and kind == Scaling.YARN:
             raise ValueError("its rotary embedding has a gain of its own")
         scaling = Scaling(str(kind))
-        return Rotary(base=base, scaling=scaling, factor=float(factor), original_length=length)
+        return RotaryEmbedding(
+            base=base, scaling=scaling, factor=float(factor), original_length=length
+        )
 
     def whole(self, name: str, default: int | None = None) -> int:
         """A whole number."""

@@ -3,7 +3,7 @@
 Called while a backend is built, after `read_header` has checked the file: offsets and sizes of the
 tensors lie in it.
 
-Tests: tests/unit/backends/torch/test_families.py and test_load_model.py.
+Tests: tests/e2e/test_torch.py.
 """
 
 from pathlib import Path

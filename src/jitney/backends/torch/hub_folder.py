@@ -14,7 +14,7 @@ from jitney.backends.torch.architecture import (
     SIZES_MAX,
     Activation,
     Architecture,
-    Rotary,
+    RotaryEmbedding,
     Scaling,
 )
 from jitney.errors import ModelError
@@ -75,10 +75,10 @@ def weight_files(folder: Path) -> list[Path]:
 
 def read_architecture(folder: Path) -> Architecture:
     """The architecture of the model in a folder. Raises ModelError, or ValueError with a clause."""
-    return _Reader(read_json(folder / CONFIG)).architecture()
+    return _ConfigReader(read_json(folder / CONFIG)).architecture()
 
 
-class _Reader:
+class _ConfigReader:
     """Reads one config.json. Raises ValueError with a clause."""
 
     def __init__(self, config: Config) -> None:
@@ -166,13 +166,13 @@ class _Reader:
         first = self._whole("max_window_layers", 0)
         return tuple(size if layer >= first else 0 for layer in range(layers))
 
-    def _rotary(self, kind: str) -> Rotary:
+    def _rotary(self, kind: str) -> RotaryEmbedding:
         """The rotary embedding of a kind of layer, as new and old configurations write it."""
         written = self._config.get("rope_parameters")
         if isinstance(written, dict):
             written = written.get(kind, written)
         elif kind == "sliding_attention":
-            return Rotary(base=self._number("rope_local_base_freq"))
+            return RotaryEmbedding(base=self._number("rope_local_base_freq"))
         else:
             written = {"rope_theta": self._number("rope_theta", 10_000.0)}
             written |= self._config.get("rope_scaling") or {}
@@ -192,7 +192,7 @@ class _Reader:
         return _positive(name, value)
 
 
-def _rotary_of(written: Config, length: int) -> Rotary:
+def _rotary_of(written: Config, length: int) -> RotaryEmbedding:
     unknown = sorted(name for name, value in written.items() if value and name not in _ROTARY_KEYS)
     kind = written.get("rope_type") or written.get("type") or "default"
     if kind not in tuple(Scaling) or unknown or written.get("partial_rotary_factor", 1.0) != 1.0:
@@ -201,7 +201,7 @@ def _rotary_of(written: Config, length: int) -> Rotary:
     scaling = Scaling(kind)
     values: dict[str, Any] = {"base": _positive("rope_theta", written.get("rope_theta", 10_000.0))}
     if scaling is Scaling.NONE:
-        return Rotary(**values)
+        return RotaryEmbedding(**values)
     original = written.get("original_max_position_embeddings") or length
     if not isinstance(original, int):
         raise ValueError("its rotary embedding is stretched from a length that is no number")
@@ -213,7 +213,7 @@ def _rotary_of(written: Config, length: int) -> Rotary:
             values[name] = _positive(key, written[key])
     if written.get("attention_factor") is not None:
         values["gain"] = _positive("attention_factor", written["attention_factor"])
-    return Rotary(scaling=scaling, original_length=original, **values)
+    return RotaryEmbedding(scaling=scaling, original_length=original, **values)
 
 
 def _positive(name: str, value: object) -> float:
@@ -238,14 +238,14 @@ _GEMMA_USUAL: Config = MappingProxyType(
         "sliding_window": 4096,
     }
 )
-_OWN: Mapping[str, Callable[[_Reader], dict[str, Any]]] = MappingProxyType(
+_OWN: Mapping[str, Callable[[_ConfigReader], dict[str, Any]]] = MappingProxyType(
     {
         "llama": lambda _: {},
         "mistral": lambda _: {},
-        "smollm3": _Reader.smollm,
+        "smollm3": _ConfigReader.smollm,
         "qwen2": lambda _: {"has_biases": True},
         "qwen3": lambda _: {"has_head_norms": True},
-        "gemma3": _Reader.gemma,
+        "gemma3": _ConfigReader.gemma,
     }
 )
 """What each family has of its own."""

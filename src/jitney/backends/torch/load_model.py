@@ -12,11 +12,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from jitney.backends.torch.architecture import Architecture, Rotary
-from jitney.backends.torch.model import Layer, Model
+from jitney.backends.torch.architecture import Architecture, RotaryEmbedding
+from jitney.backends.torch.model import Decoder, Layer
 
 
-class Tensors(Protocol):
+class StoredTensors(Protocol):
     """The weights in a file or a folder, by our keys."""
 
     def read(self, key: str) -> Tensor:
@@ -41,15 +41,15 @@ class Placement:
     """No sequence is longer."""
 
 
-def tensors_of(path: Path, shape: Architecture) -> Tensors:
+def tensors_of(path: Path, shape: Architecture) -> StoredTensors:
     """The weights of a model. Each kind of file has a library of its own. Raises ModelError."""
     kind = ("hub_tensors", "HubTensors") if path.is_dir() else ("gguf_tensors", "GgufTensors")
     module = importlib.import_module(f"jitney.backends.torch.{kind[0]}")
-    made: Callable[[Path, Architecture], Tensors] = getattr(module, kind[1])
+    made: Callable[[Path, Architecture], StoredTensors] = getattr(module, kind[1])
     return made(path, shape)
 
 
-def load_model(tensors: Tensors, shape: Architecture, place: Placement) -> Model:
+def load_model(tensors: StoredTensors, shape: Architecture, place: Placement) -> Decoder:
     """The model, with all weights read. Raises ModelError."""
 
     def weight(key: str) -> Tensor:
@@ -57,7 +57,7 @@ def load_model(tensors: Tensors, shape: Architecture, place: Placement) -> Model
 
     tables = _RotaryTables(shape, place, tensors.factors())
     embedding = weight("embedding")
-    return Model(
+    return Decoder(
         embedding=embedding,
         embedding_scale=shape.embedding_scale,
         layers=tuple(_layer(at, tensors, shape, place, tables) for at in range(shape.layers)),
@@ -68,7 +68,7 @@ def load_model(tensors: Tensors, shape: Architecture, place: Placement) -> Model
 
 
 def _layer(
-    at: int, tensors: Tensors, shape: Architecture, place: Placement, tables: "_RotaryTables"
+    at: int, tensors: StoredTensors, shape: Architecture, place: Placement, tables: "_RotaryTables"
 ) -> Layer:
     def matrix(*kinds: str) -> Tensor:
         """The rows of several tensors, one after the other."""
@@ -114,9 +114,9 @@ class _RotaryTables:
         self._head = shape.head
         self._place = place
         self._factors = factors
-        self._made: dict[Rotary, tuple[Tensor, Tensor]] = {}
+        self._made: dict[RotaryEmbedding, tuple[Tensor, Tensor]] = {}
 
-    def of(self, rotary: Rotary | None) -> tuple[Tensor, Tensor] | tuple[None, None]:
+    def of(self, rotary: RotaryEmbedding | None) -> tuple[Tensor, Tensor] | tuple[None, None]:
         """The tables [positions, d / 2] of a rotary embedding."""
         if rotary is None:
             return None, None
@@ -124,7 +124,7 @@ class _RotaryTables:
             self._made[rotary] = self._make(rotary)
         return self._made[rotary]
 
-    def _make(self, rotary: Rotary) -> tuple[Tensor, Tensor]:
+    def _make(self, rotary: RotaryEmbedding) -> tuple[Tensor, Tensor]:
         # In float32 the angles of late positions would be wrong.
         frequencies = torch.tensor(rotary.frequencies(self._head), dtype=torch.float64)
         if self._factors is not None:

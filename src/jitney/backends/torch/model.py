@@ -1,6 +1,6 @@
 """The whole model: from the tokens of a pass to the logits of the tokens that follow them.
 
-A plain decoder. `Model.hidden` is the model; the five operations that take most of the time stand
+A plain decoder. `Decoder.hidden` is the model; the five operations that take most of the time stand
 behind `Operations`, so that a GPU has its own and each of them can be tested alone. Nothing here
 knows of requests: a pass is `PassRows`, and memory is blocks of cells. One thread calls it.
 
@@ -17,7 +17,7 @@ Shapes are written in one letter each:
     p  parts of a product, which the operation after it adds up
     c  cells of a block: one for each token in it
 
-Tests: tests/unit/backends/torch/test_families.py and test_plain_ops.py.
+Tests: tests/e2e/test_torch.py.
 """
 
 from dataclasses import dataclass
@@ -86,7 +86,7 @@ class Operations(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
+class Decoder:
     """The weights, and the way through them."""
 
     embedding: Tensor  # [v, w]

@@ -21,7 +21,7 @@ from jitney.backends.torch.pass_rows import PassRows
 
 QUERY_TILE = 64
 """Queries of a span that are computed together."""
-KEY_CHUNK = 128
+KEY_CHUNK = 64
 """Keys whose products are added up in one piece."""
 
 
@@ -64,8 +64,10 @@ class PlainOps:
             cosines = layer.cosines[rows.positions][:, None]  # [r, 1, d / 2]
             sines = layer.sines[rows.positions][:, None]
             queries, keys = _rotate(queries, cosines, sines), _rotate(keys, cosines, sines)
-        layer.keys.flatten(0, 1)[rows.cells] = keys.to(layer.keys.dtype)
-        layer.values.flatten(0, 1)[rows.cells] = values.to(layer.values.dtype)
+        for cells, heads in ((layer.keys, keys), (layer.values, values)):
+            # Another sequence will have these cells, and what it does not see yet counts 0 times:
+            # of infinity that would be no number.
+            cells.flatten(0, 1)[rows.cells] = heads.to(cells.dtype).nan_to_num()
         return queries
 
     def attend(self, queries: Tensor, layer: Layer, rows: PassRows) -> Tensor:
@@ -116,13 +118,14 @@ class PlainOps:
         chunk_blocks = KEY_CHUNK // layer.keys.shape[1]
         blocks = functional.pad(blocks, (0, -blocks.shape[1] % chunk_blocks))
         chunked = blocks.unflatten(1, (-1, chunk_blocks))  # [s, m, blocks of a chunk]
-        keys = layer.keys[chunked].flatten(2, 3).permute(0, 1, 3, 4, 2)  # [s, m, k, d, e]
-        values = layer.values[chunked].flatten(2, 3).transpose(2, 3)  # [s, m, k, e, d]
+        keys, values = (
+            cells.index_select(0, chunked.flatten()).view(*chunked.shape[:2], -1, *cells.shape[2:])
+            for cells in (layer.keys, layer.values)
+        )  # [s, m, e, k, d]
+        keys, values = keys.permute(0, 1, 3, 4, 2), values.transpose(2, 3)
         places = starts[:, None] + torch.arange(length, device=starts.device)  # [s, t]
         # What fills a tile up sees what the last query does.
         seen = _seen(places.minimum(ends[:, None] - 1), chunked.shape[1], layer.window)
-        # Cells that nobody wrote may hold anything, and nothing times infinity is no number.
-        values = values.masked_fill(~seen.any(2)[:, :, None, :, None], 0.0)
         grouped = queries.unflatten(2, (self.shape.heads_kv, -1))  # [s, t, k, q / k, d]
         grouped = grouped.permute(0, 2, 3, 1, 4).flatten(2, 3)[:, None]  # [s, 1, k, q / k t, d]
         scores = (grouped @ keys.to(queries.dtype)).float() * self.shape.attention_scale

@@ -1,0 +1,72 @@
+"""Unit tests of the torch backend as a kind: when it is chosen, and with which numbers."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jitney.backends.machine.processor import Processor
+from jitney.backends.torch import kind
+from jitney.backends.torch.kind import KIND, chosen_dtypes
+from jitney.config import Settings
+from jitney.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("instructions", "given", "expected"),
+    [
+        ("avx512_bf16", {}, ("bfloat16", "bfloat16")),
+        ("avx2", {}, ("float32", "float32")),
+        ("avx2", {"dtype": "bfloat16"}, ("bfloat16", "bfloat16")),
+        ("avx2", {"kv_cache_dtype": "float16"}, ("float32", "float16")),
+    ],
+)
+def test_numbers_follow_the_processor_and_the_settings(
+    monkeypatch: pytest.MonkeyPatch,
+    instructions: str,
+    given: dict[str, Any],
+    expected: tuple[str, str],
+) -> None:
+    """Guards speed: bfloat16 without instructions for it takes many times as long."""
+    monkeypatch.setattr(kind, "read_processor", lambda: Processor("any", instructions))
+    chosen = chosen_dtypes(Settings(backend="torch", **given))
+    assert (chosen["dtype"], chosen["kv_dtype"]) == expected
+
+
+def test_memory_that_it_does_not_have_is_refused() -> None:
+    """Guards a setting that only another backend knows."""
+    with pytest.raises(ConfigError, match="kv_cache_dtype is uint8"):
+        chosen_dtypes(Settings(backend="torch", kv_cache_dtype="uint8"))
+
+
+@pytest.mark.parametrize(
+    ("version", "has_driver", "cuda", "is_chosen"),
+    [
+        ("cuda: Optional[str] = '12.8'\n", True, "12.8", True),
+        ("cuda: Optional[str] = '12.8'\n", False, "12.8", False),
+        ("cuda: Optional[str] = None\nhip = '6.0'\n", True, None, False),
+    ],
+)
+def test_it_is_chosen_by_itself_only_with_a_gpu(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    version: str,
+    has_driver: bool,
+    cuda: str | None,
+    is_chosen: bool,
+) -> None:
+    """Guards machines without one: there it is the slowest of all."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("")
+    (tmp_path / "torch" / "version.py").write_text(version)
+    for name in list(sys.modules):
+        if name == "torch" or name.startswith("torch."):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    driver = tmp_path / "driver"
+    if has_driver:
+        driver.touch()
+    monkeypatch.setattr(kind, "DRIVER", driver)
+    assert kind.cuda_version() == cuda
+    assert KIND.is_automatic() == is_chosen
