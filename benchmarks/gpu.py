@@ -212,7 +212,7 @@ def main(batches: Sequence[int] = BATCHES) -> None:
 
 def _seconds(work: Callable[[], object], count: int = 10) -> float:
     """The least of some times on the device."""
-    found = []
+    found: list[float] = []
     for _ in range(count):
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         first.record()

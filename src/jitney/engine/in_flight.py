@@ -19,6 +19,7 @@ from jitney.core.backend import Backend, QueueingBackend
 from jitney.core.batch import Outcome
 from jitney.core.scheduler import PlannedBatch
 from jitney.core.sequence import Sequence
+from jitney.engine.clock import Clock
 from jitney.errors import BackendCrashed, BackendFailed
 
 LEAD_PART = 0.15
@@ -61,8 +62,9 @@ class LostBatch:
 class InFlight:
     """The batches in flight of one backend."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, clock: Clock) -> None:
         self._backend = backend
+        self._clock = clock
         self._queueing = backend if isinstance(backend, QueueingBackend) else None
         self._sent: deque[SentBatch] = deque()
         self._last_tokens = 0
@@ -74,7 +76,8 @@ class InFlight:
         return len(self._sent)
 
     def send(self, planned: PlannedBatch, now: float) -> None:
-        """Send a batch. An error is kept until its outcome is asked for."""
+        """Send a batch that was planned from `now` on. An error is kept until its outcome is asked
+        for."""
         sent = SentBatch(planned, now)
         self._sent.append(sent)
         if self._queueing is not None:
@@ -82,6 +85,9 @@ class InFlight:
                 self._queueing.send(planned.batch)
             except Exception as error:
                 sent.error = error
+        if len(self._sent) > 1:
+            planning_s = self._clock.now() - now
+            self._planning_s = max(planning_s, PLANNING_FADE * self._planning_s)
 
     @property
     def begun_at(self) -> float:
@@ -97,10 +103,6 @@ class InFlight:
             return None
         lead_s = max(LEAD_PART * self._last_s, LEAD_S_MIN, PLANNING_FACTOR * self._planning_s)
         return max(0.0, self._last_s - lead_s - (now - self.begun_at))
-
-    def note_planning(self, seconds: float) -> None:
-        """Note how long it took to plan and send a batch while another one ran."""
-        self._planning_s = max(seconds, PLANNING_FADE * self._planning_s)
 
     def receive(self, limit_s: float | None = None) -> Outcome | LostBatch | None:
         """The result of the oldest; None if it does not come within the limit.

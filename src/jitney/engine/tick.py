@@ -65,7 +65,7 @@ class Tick:
         self._clock = clock
         self._observers = observers
         self._recovery = Recovery(backend)
-        self._in_flight = InFlight(backend)
+        self._in_flight = InFlight(backend, clock)
         self._collectors: dict[RequestId, Collector] = {}
         self._ended: deque[Collector] = deque()
         self._held: set[RequestId] = set()
@@ -292,9 +292,7 @@ class Tick:
             if outcome is None:
                 intake()
                 if self._scheduler.is_steady:
-                    began_at = self._clock.now()
-                    self._send(began_at)
-                    self._in_flight.note_planning(self._clock.now() - began_at)
+                    self._send(self._clock.now())
         if outcome is None:
             outcome = self._in_flight.receive()
         assert outcome is not None, "without a limit there is a result"

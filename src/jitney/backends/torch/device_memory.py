@@ -4,7 +4,7 @@ Called by `gpu_backend` on the thread that runs batches. Everything is enqueued 
 stream and nobody waits: what the host hands over is copied to pinned memory first. Saved cells are
 in pinned memory of the host.
 
-Tests: tests/unit/backends/torch/test_gpu_backend.py and tests/conformance/test_memory.py.
+Tests: tests/unit/backends/torch/kernels/test_gpu_backend.py.
 """
 
 import torch

@@ -3,7 +3,7 @@
 Passes of single tokens are graphs (`graphs`); others are enqueued kernel by kernel. Called by
 `gpu_backend` on the thread that runs batches.
 
-Tests: tests/unit/backends/torch/test_gpu_backend.py.
+Tests: tests/unit/backends/torch/kernels/test_gpu_backend.py.
 """
 
 from collections.abc import Sequence
@@ -54,7 +54,8 @@ class RunningPass:
         """How long the GPU computed."""
         if self.begun is None or self.ended is None:
             return 0.0
-        return self.begun.elapsed_time(self.ended) / 1e3
+        milliseconds: float = self.begun.elapsed_time(self.ended)
+        return milliseconds / 1e3
 
 
 class DevicePasses:

@@ -2,7 +2,7 @@
 
 `DeviceRows` is what the kernels get. Called by `device_passes` on the thread that runs batches.
 
-Tests: tests/unit/backends/torch/test_device_rows.py.
+Tests: tests/unit/backends/torch/kernels/test_gpu_backend.py.
 """
 
 from collections.abc import Sequence

@@ -4,7 +4,7 @@ The GPU takes the best token, or draws with temperature, top_k, top_p and min_p.
 else are copied to the host, and its sampler chooses. Called by `device_passes` on the thread that
 runs batches.
 
-Tests: tests/unit/backends/torch/test_device_sampler.py.
+Tests: tests/unit/backends/torch/kernels/test_gpu_backend.py.
 """
 
 from jitney.backends.shared.slots import EntryRows

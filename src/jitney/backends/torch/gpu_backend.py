@@ -6,13 +6,14 @@ settled. Passes are settled in their order, by `receive`, or by a `send` that mu
 cells are copied or saved, or where the host samples. One thread runs batches and calls `reset`; any
 thread may call `encode` and `prepare`.
 
-Tests: tests/unit/backends/torch/test_gpu_backend.py and tests/conformance.
+Tests: tests/unit/backends/torch/kernels/test_gpu_backend.py.
 """
 
-import time
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from time import perf_counter
 
 import torch
 
@@ -87,6 +88,7 @@ class GpuBackend:
             self._memory, loaded.max_num_batched_tokens, loaded.slot_tokens_max, count
         )
         self._sent: deque[_Sent] = deque()
+        self._pause = threading.Event()  # never set
 
     def execute(self, batch: Batch) -> Outcome:
         """Carry out a batch. After BackendFailed the caller must reset the memory."""
@@ -114,11 +116,11 @@ class GpuBackend:
         """The outcome of the oldest batch sent; None when it does not come within `limit_s`."""
         sent = self._sent[0]
         if limit_s is not None and sent.running is not None:
-            deadline = time.perf_counter() + limit_s
+            deadline = perf_counter() + limit_s
             while not sent.running.has_ended():
-                if time.perf_counter() >= deadline:
+                if perf_counter() >= deadline:
                     return None
-                time.sleep(POLL_S)
+                self._pause.wait(POLL_S)
         self._settle(sent)
         self._sent.popleft()
         assert sent.samples is not None, "It was settled"

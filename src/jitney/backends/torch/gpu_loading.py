@@ -3,7 +3,7 @@
 Called while a backend is built. Memory that the user gave no number for is what is free beside the
 weights and the largest pass.
 
-Tests: tests/unit/backends/torch/kernels/test_gpu_loading.py.
+Tests: tests/unit/backends/torch/kernels/test_gpu_backend.py.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -154,9 +154,9 @@ def _free_tokens(
     # The widest numbers of a row, twice; and logits in float32, for every slot, twice.
     row_bytes = 8 * (3 * shape.inner + 4 * shape.width)
     largest = sizes.max_num_batched_tokens * row_bytes + sizes.slots * shape.vocabulary * 8
-    usable = int(sizes.utilization * total) - (total - free)
+    usable: int = int(sizes.utilization * total) - (total - free)
     left = usable - weights - largest - FIXED_BYTES
-    tokens = left // token_bytes
+    tokens: int = left // token_bytes
     if tokens < max(sizes.model_len_max, BLOCK_TOKENS):
         raise NoRoom(
             f"The GPU has {free / 1e9:.1f} GB free, of which {usable / 1e9:.1f} may be used. The "

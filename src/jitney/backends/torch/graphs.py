@@ -4,7 +4,7 @@ Enqueuing the kernels of a pass one by one takes the host longer than the GPU co
 captured when its size is first wanted, or ahead by `capture`, and then enqueued in one call. Called
 by `device_passes` on the thread that runs batches.
 
-Tests: tests/unit/backends/torch/test_graphs.py.
+Tests: tests/unit/backends/torch/kernels/test_gpu_backend.py.
 """
 
 from collections.abc import Callable
@@ -60,7 +60,7 @@ class DecodeGraphs:
         self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
     def run(self, host: Parcel, length_max: int) -> tuple[Tensor, Tensor]:
-        """Enqueue a pass of `decode_size` rows, packed on the host; its logits and tokens, valid until the next run."""
+        """Enqueue a pass of `decode_size` rows; its logits and tokens, until the next run."""
         if self._device.type != "cuda":
             return self._compute(host, host.rows, length_max)
         made = self.capture(host.rows, length_class(length_max))

@@ -222,5 +222,6 @@ def choose_tokens(
     values, columns = best
     _choose[(rows,)](
         logits, values, columns, draws.numbers, draws.counts, sampled, tokens,
-        logits.stride(0), count, min(CHUNK, triton.next_power_of_2(count)), num_warps=16, **launch_options(logits),
+        logits.stride(0), count, min(CHUNK, triton.next_power_of_2(count)), num_warps=16,
+        **launch_options(logits),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""`rotate_and_store`: heads, from the product of queries, keys and values to queries and a written cache.
+"""`rotate_and_store`: makes heads of a product: queries to go on with, keys and values to keep.
 
 Adds the parts and the bias, norms each head of queries and keys where the family does that, turns
 both by their position, and writes keys and values into the cells of the paged cache. A program

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from jitney.backends.torch.architecture import Activation
 from torch.nn.functional import gelu, silu
 
+from jitney.backends.torch.architecture import Activation
 from jitney.backends.torch.kernels.activation import activate
 
 

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from jitney.backends.torch.architecture import Activation, Architecture
-from jitney.backends.torch.model import Layer, Model
-from jitney.backends.torch.pass_rows import PassRows
-from jitney.backends.torch.plain_ops import PlainOps
 
+from jitney.backends.torch.architecture import Activation, Architecture
 from jitney.backends.torch.device_rows import DeviceRows
 from jitney.backends.torch.kernels.span_attention import tile_queries
 from jitney.backends.torch.kernels.triton_ops import TritonOps
+from jitney.backends.torch.model import Layer, Model
+from jitney.backends.torch.pass_rows import PassRows
+from jitney.backends.torch.plain_ops import PlainOps
 
 SHAPE = Architecture(
     family="llama", layers=3, width=64, heads=6, heads_kv=2, head=16, inner=96, vocabulary=50,
