@@ -12,7 +12,7 @@ from torch import Tensor
 
 from jitney.backends.shared.paging import BlockPool
 from jitney.backends.torch.block_cells import BlockCells
-from jitney.backends.torch.model import Model
+from jitney.backends.torch.model import Decoder
 
 NO_CHANGE = (-1, 0)
 
@@ -52,7 +52,7 @@ class DeviceCells(BlockCells):
 class DeviceMemory:
     """The memory of all slots. There is one slot more, with one block, for rows that only fill."""
 
-    def __init__(self, model: Model, slots: int, blocks: int, slot_tokens_max: int) -> None:
+    def __init__(self, model: Decoder, slots: int, blocks: int, slot_tokens_max: int) -> None:
         keys = model.layers[0].keys
         self.device = keys.device
         self.block_tokens = keys.shape[1]

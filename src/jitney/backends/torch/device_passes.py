@@ -14,7 +14,7 @@ from torch import Tensor
 
 from jitney.backends.shared.slots import EntryRows
 from jitney.backends.torch.device_memory import NO_CHANGE, DeviceMemory, to_device
-from jitney.backends.torch.device_rows import DeviceRows, Packing, Parcel
+from jitney.backends.torch.device_rows import DeviceRows, Parcel, RowPacking
 from jitney.backends.torch.device_sampler import GREEDY, draw_of, is_on_device
 from jitney.backends.torch.graphs import DecodeGraphs, decode_size, length_class
 from jitney.backends.torch.kernels.best import best_tokens
@@ -22,7 +22,7 @@ from jitney.backends.torch.kernels.choice import choose_tokens
 from jitney.backends.torch.kernels.places import place_rows
 from jitney.backends.torch.kernels.span_attention import tile_queries
 from jitney.backends.torch.kernels.triton_ops import TritonOps
-from jitney.backends.torch.model import Model
+from jitney.backends.torch.model import Decoder
 
 NOBODY = -1
 """A slot that no token is kept for."""
@@ -61,7 +61,9 @@ class RunningPass:
 class DevicePasses:
     """Enqueues passes of one model."""
 
-    def __init__(self, model: Model, ops: TritonOps, memory: DeviceMemory, vocabulary: int) -> None:
+    def __init__(
+        self, model: Decoder, ops: TritonOps, memory: DeviceMemory, vocabulary: int
+    ) -> None:
         self._model = model
         self._ops = ops
         self._memory = memory
@@ -71,7 +73,7 @@ class DevicePasses:
 
     def run(self, decodes: Sequence[EntryRows], others: Sequence[EntryRows]) -> RunningPass:
         """Enqueue a pass of these entries. Raises BackendFailed when memory is full."""
-        packing = Packing.empty()
+        packing = RowPacking.empty()
         rows = [self._add(packing, each, is_decode=True) for each in decodes]
         length_max = max((each.entry.end for each in decodes), default=1)
         if others:
@@ -99,7 +101,7 @@ class DevicePasses:
         """Make ready for passes of so many decodes."""
         self._graphs.capture(decode_size(rows), length_class(length_max))
 
-    def _add(self, packing: Packing, each: EntryRows, *, is_decode: bool) -> range:
+    def _add(self, packing: RowPacking, each: EntryRows, *, is_decode: bool) -> range:
         """Add one entry; its rows of logits. Raises BackendFailed when memory is full."""
         entry, first, count = each.entry, len(packing.rows), len(each.tokens)
         change = self._memory.grow(entry.slot, entry.start, count)
@@ -121,12 +123,12 @@ class DevicePasses:
             packing.counts[-1] = (top_k, entry.slot)
         return range(begin, begin + wanted)
 
-    def _filler(self, rows: int) -> Packing:
-        packing = Packing.empty()
+    def _filler(self, rows: int) -> RowPacking:
+        packing = RowPacking.empty()
         self._fill(packing, rows)
         return packing
 
-    def _fill(self, packing: Packing, size: int) -> None:
+    def _fill(self, packing: RowPacking, size: int) -> None:
         missing = size - len(packing.rows)
         packing.rows += [(self._memory.spare_slot, 0, 0, *NO_CHANGE)] * missing
         packing.wanted += range(size - missing, size)

@@ -95,7 +95,7 @@ def _rounded(count: int, step: int) -> int:
 
 
 @dataclass(slots=True)
-class Packing:
+class RowPacking:
     """Rows, tiles and draws, which are added one by one."""
 
     rows: list[Row]
@@ -105,7 +105,7 @@ class Packing:
     counts: list[Count]
 
     @classmethod
-    def empty(cls) -> "Packing":
+    def empty(cls) -> "RowPacking":
         """Nothing yet."""
         return cls([], [], [], [], [])
 

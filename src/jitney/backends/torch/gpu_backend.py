@@ -26,7 +26,7 @@ from jitney.backends.torch.device_sampler import is_on_device
 from jitney.backends.torch.kernels.choice import NOT_A_NUMBER
 from jitney.backends.torch.kernels.places import SAMPLED
 from jitney.backends.torch.kernels.triton_ops import TritonOps
-from jitney.backends.torch.model import Model
+from jitney.backends.torch.model import Decoder
 from jitney.core.backend import Segment, Traits, Vocabulary
 from jitney.core.batch import Batch, Discard, Open, Outcome, Release, Sample
 from jitney.core.params import Constraint
@@ -45,7 +45,7 @@ POLL_S = 5e-5
 class GpuModel:
     """A model on the device, and what is known of it."""
 
-    model: Model
+    model: Decoder
     ops: TritonOps
     vocabulary: Vocabulary
     traits: Traits

@@ -17,7 +17,7 @@ from jitney.backends.torch.architecture import Architecture
 from jitney.backends.torch.checkpoint import architecture_at
 from jitney.backends.torch.gpu_backend import GpuModel
 from jitney.backends.torch.kernels.triton_ops import TritonOps
-from jitney.backends.torch.load_model import Placement, Tensors, load_model, tensors_of
+from jitney.backends.torch.load_model import Placement, StoredTensors, load_model, tensors_of
 from jitney.core.backend import Segment, Traits, Vocabulary
 from jitney.errors import MissingDependency, ModelError, NoRoom
 from jitney.tokenizers.tokenizer import read_tokenizer
@@ -101,7 +101,7 @@ def load_on_gpu(path: Path, sizes: GpuSizes, device: torch.device) -> GpuModel:
 
 
 def place_on_gpu(
-    tensors: Tensors,
+    tensors: StoredTensors,
     shape: Architecture,
     texts: TextSide,
     sizes: GpuSizes,

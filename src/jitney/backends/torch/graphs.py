@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from jitney.backends.torch.device_rows import Packing, Parcel
+from jitney.backends.torch.device_rows import Parcel, RowPacking
 from jitney.backends.torch.kernels.decode_attention import SPLIT
 
 SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
@@ -49,7 +49,7 @@ class DecodeGraphs:
     """Passes of single tokens. Without a GPU each is computed as it comes."""
 
     def __init__(
-        self, compute: Compute, filler: Callable[[int], Packing], device: torch.device
+        self, compute: Compute, filler: Callable[[int], RowPacking], device: torch.device
     ) -> None:
         """`filler` gives a pass of so many rows that changes nothing."""
         self._compute = compute

@@ -9,7 +9,7 @@ from jitney.backends.torch.architecture import Activation, Architecture
 from jitney.backends.torch.device_rows import DeviceRows
 from jitney.backends.torch.kernels.span_attention import tile_queries
 from jitney.backends.torch.kernels.triton_ops import TritonOps
-from jitney.backends.torch.model import Layer, Model
+from jitney.backends.torch.model import Decoder, Layer
 from jitney.backends.torch.pass_rows import PassRows
 from jitney.backends.torch.plain_ops import PlainOps
 
@@ -51,9 +51,9 @@ def _layer(index: int, *, is_rich: bool) -> Layer:
     )
 
 
-def _model(*, is_rich: bool) -> Model:
+def _model(*, is_rich: bool) -> Decoder:
     torch.manual_seed(0)
-    return Model(
+    return Decoder(
         embedding=torch.randn(SHAPE.vocabulary, SHAPE.width),
         embedding_scale=2.0 if is_rich else 1.0,
         layers=tuple(_layer(index, is_rich=is_rich) for index in range(SHAPE.layers)),
