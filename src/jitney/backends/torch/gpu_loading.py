@@ -6,16 +6,16 @@ weights and the largest pass.
 Tests: tests/unit/backends/torch/kernels/test_gpu_backend.py.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 import torch
 
 from jitney.backends.torch.architecture import Architecture
+from jitney.backends.torch.backend import DTYPES, TorchSettings
 from jitney.backends.torch.checkpoint import architecture_at
-from jitney.backends.torch.gpu_backend import GpuModel
+from jitney.backends.torch.gpu_backend import GpuBackend, GpuModel
 from jitney.backends.torch.kernels.triton_ops import TritonOps
 from jitney.backends.torch.load_model import Placement, StoredTensors, load_model, tensors_of
 from jitney.core.backend import Segment, Traits, Vocabulary
@@ -23,10 +23,6 @@ from jitney.errors import MissingDependency, ModelError, NoRoom
 from jitney.tokenizers.tokenizer import read_tokenizer
 
 BLOCK_TOKENS = 64
-
-DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
-    {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
-)
 
 CAPABILITY_MIN = (8, 0)
 """The first GPUs with bfloat16, and with the copies that the kernels are made of."""
@@ -43,7 +39,8 @@ class GpuSizes:
     kv_tokens: int
     """0 stands for all that is free."""
     max_num_batched_tokens: int
-    model_len_max: int
+    model_len_max: int = 0
+    """0 stands for what the model and the memory allow."""
     dtype: str = "bfloat16"
     utilization: float = 0.9
     """The share of the memory of the GPU that is used, weights included."""
@@ -56,6 +53,20 @@ class TextSide:
 
     vocabulary: Vocabulary
     encode: Callable[[Sequence[Segment]], list[int]]
+
+
+def make_gpu_backend(settings: TorchSettings) -> GpuBackend:
+    """The backend on the GPU, with its model loaded. Raises a SetupError."""
+    sizes = GpuSizes(
+        slots=settings.slots,
+        kv_tokens=settings.kv_tokens,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        model_len_max=settings.model_len_max,
+        dtype=settings.dtype,
+        utilization=settings.memory_percent / 100,
+        batch_invariant=settings.batch_invariant,
+    )
+    return GpuBackend(load_on_gpu(Path(settings.model), sizes, check_gpu()))
 
 
 def check_gpu() -> torch.device:
@@ -112,7 +123,8 @@ def place_on_gpu(
     token_bytes = shape.kv_values_per_token * dtype.itemsize
     kv_tokens = sizes.kv_tokens or _free_tokens(shape, sizes, token_bytes, device)
     blocks = kv_tokens // BLOCK_TOKENS
-    slot_tokens_max = min(shape.length_max, sizes.model_len_max, blocks * BLOCK_TOKENS)
+    length_max = min(shape.length_max, sizes.model_len_max or shape.length_max)
+    slot_tokens_max = min(length_max, blocks * BLOCK_TOKENS)
     place = Placement(
         device=device,
         dtype=dtype,
@@ -161,8 +173,7 @@ def _free_tokens(
         raise NoRoom(
             f"The GPU has {free / 1e9:.1f} GB free, of which {usable / 1e9:.1f} may be used. The "
             f"weights take {weights / 1e9:.1f} and a pass {(largest + FIXED_BYTES) / 1e9:.1f}; "
-            f"what is left holds {max(tokens, 0)} tokens, and a sequence may have "
-            f"{sizes.model_len_max}. Take a smaller model, max_model_len or slots, or a larger "
-            "share (gpu_memory_utilization)."
+            f"what is left holds {max(tokens, 0)} tokens. Take a smaller model, a smaller "
+            "max_model_len or max_num_seqs, or a larger gpu_memory_utilization."
         )
     return tokens
