@@ -203,7 +203,10 @@ class GpuBackend:
         running = sent.running
         if sent.samples is not None or running is None:
             return
-        running.wait()
+        try:
+            running.wait()
+        except torch.AcceleratorError as error:
+            raise BackendCrashed(f"The GPU failed in a pass ({str(error)[:300]}).") from error
         sent.seconds, sent.running = running.seconds(), None
         tokens = running.tokens.tolist()
         samples = [Sample()] * len(sent.laid_out)
