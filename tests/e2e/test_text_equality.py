@@ -94,7 +94,6 @@ ENGINES: dict[str, dict[str, object]] = {
         "batch_invariant": "on",
     },
     "openvino": {"backend": "openvino", "batch_invariant": "on"},
-    "torch": {"backend": "torch", "threads": 1, "batch_invariant": "on"},
 }
 
 

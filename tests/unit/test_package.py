@@ -176,7 +176,7 @@ def test_the_names_of_extras_stay(metadata: Metadata) -> None:
     """Guards commands that people have: pip only warns of an extra that is gone, and goes on."""
     extras = {str(each) for each in metadata.provides_extra or []}
     old = {"openvino", "llama", "hub", "server", "otel", "cluster", "data", "bench", "dev"}
-    assert extras == old | {"all"}
+    assert extras == old | {"all", "torch"}
     every = {
         Requirement(str(each)).name
         for each in metadata.requires_dist or []

@@ -23,6 +23,8 @@ QUERY_TILE = 64
 """Queries of a span that are computed together."""
 KEY_CHUNK = 64
 """Keys whose products are added up in one piece."""
+DECODES_TOGETHER = 16
+"""Sequences whose keys are gathered at once: they take memory beside the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +45,9 @@ class PlainOps:
 
     def product(self, x: Tensor, weight: Tensor) -> Tensor:
         """x [r, m] times weight [n, m], as one part [1, r, n]."""
-        if self.tile == 0 or len(x) <= self.tile:
-            return functional.linear(x, weight)[None]
         out = x.new_empty(len(x), len(weight))
-        for some, into in zip(x.split(self.tile), out.split(self.tile), strict=True):
+        tile = self.tile or len(x)
+        for some, into in zip(x.split(tile), out.split(tile), strict=True):
             torch.mm(some, weight.T, out=into)
         return out[None]
 
@@ -74,11 +75,11 @@ class PlainOps:
         """What each row sees of its own sequence up to itself, mixed: [r, q d]."""
         mixed = torch.zeros_like(queries)
         first = rows.decodes
-        if first:
-            starts, blocks = rows.starts[:first], rows.blocks[:first]
-            mixed[:first] = self._mix(queries[:first, None], starts, starts + 1, blocks, layer)[
-                :, 0
-            ]
+        for at in range(0, first, DECODES_TOGETHER):
+            some = slice(at, min(at + DECODES_TOGETHER, first))
+            starts, blocks = rows.starts[some], rows.blocks[some]
+            found = self._mix(queries[some, None], starts, starts + 1, blocks, layer)
+            mixed[some] = found[:, 0]
         for index in range(first, len(rows.starts)):
             start, count = int(rows.starts[index]), int(rows.counts[index])
             span = slice(first, first + count)
@@ -97,12 +98,12 @@ class PlainOps:
         """The rows of one span, tile by tile: [t, q, d] to [t, q, d]."""
         lead, end = start % QUERY_TILE, start + len(queries)
         filled = functional.pad(queries, (0, 0, 0, 0, lead, -end % QUERY_TILE))
-        tiles = []
-        for at, tile in enumerate(filled.split(QUERY_TILE)):
-            position = start - lead + at * QUERY_TILE
-            needed = blocks[None, : -(-(position + QUERY_TILE) // layer.keys.shape[1])]
-            ends = blocks.new_tensor([end])
-            tiles.append(self._mix(tile[None], ends.new_tensor([position]), ends, needed, layer)[0])
+        starts = torch.arange(start - lead, end, QUERY_TILE, device=queries.device)
+        ends = blocks.new_tensor([end])
+        tiles = [
+            self._mix(tile[None], at, ends, blocks[None], layer)[0]
+            for tile, at in zip(filled.split(QUERY_TILE), starts.split(1), strict=True)
+        ]
         return torch.cat(tiles)[lead : lead + len(queries)]
 
     def _mix(
@@ -114,8 +115,12 @@ class PlainOps:
         With m chunks of e keys: the products of a chunk have the same shape for every sequence and
         every length.
         """
-        length = queries.shape[1]
-        chunk_blocks = KEY_CHUNK // layer.keys.shape[1]
+        length, block_tokens = queries.shape[1], layer.keys.shape[1]
+        places = starts[:, None] + torch.arange(length, device=starts.device)  # [s, t]
+        # What fills a tile up sees what the last query does.
+        places = places.minimum(ends[:, None] - 1)
+        blocks = blocks[:, : int(places.max()) // block_tokens + 1]
+        chunk_blocks = KEY_CHUNK // block_tokens
         blocks = functional.pad(blocks, (0, -blocks.shape[1] % chunk_blocks))
         chunked = blocks.unflatten(1, (-1, chunk_blocks))  # [s, m, blocks of a chunk]
         keys, values = (
@@ -123,9 +128,7 @@ class PlainOps:
             for cells in (layer.keys, layer.values)
         )  # [s, m, e, k, d]
         keys, values = keys.permute(0, 1, 3, 4, 2), values.transpose(2, 3)
-        places = starts[:, None] + torch.arange(length, device=starts.device)  # [s, t]
-        # What fills a tile up sees what the last query does.
-        seen = _seen(places.minimum(ends[:, None] - 1), chunked.shape[1], layer.window)
+        seen = _seen(places, chunked.shape[1], layer.window)  # [s, m, t, e]
         grouped = queries.unflatten(2, (self.shape.heads_kv, -1))  # [s, t, k, q / k, d]
         grouped = grouped.permute(0, 2, 3, 1, 4).flatten(2, 3)[:, None]  # [s, 1, k, q / k t, d]
         scores = (grouped @ keys.to(queries.dtype)).float() * self.shape.attention_scale
