@@ -17,12 +17,11 @@ from jitney.backends.torch.backend import DTYPES, TorchSettings
 from jitney.backends.torch.checkpoint import architecture_at
 from jitney.backends.torch.gpu_backend import GpuBackend, GpuModel
 from jitney.backends.torch.kernels.triton_ops import TritonOps
+from jitney.backends.torch.kind import GPU_BLOCK_TOKENS
 from jitney.backends.torch.load_model import Placement, StoredTensors, load_model, tensors_of
 from jitney.core.backend import Segment, Traits, Vocabulary
 from jitney.errors import MissingDependency, ModelError, NoRoom
 from jitney.tokenizers.tokenizer import read_tokenizer
-
-BLOCK_TOKENS = 64
 
 CAPABILITY_MIN = (8, 0)
 """The first GPUs with bfloat16, and with the copies that the kernels are made of."""
@@ -122,24 +121,24 @@ def place_on_gpu(
     dtype = DTYPES[sizes.dtype]
     token_bytes = shape.kv_values_per_token * dtype.itemsize
     kv_tokens = sizes.kv_tokens or _free_tokens(shape, sizes, token_bytes, device)
-    blocks = kv_tokens // BLOCK_TOKENS
+    blocks = kv_tokens // GPU_BLOCK_TOKENS
     length_max = min(shape.length_max, sizes.model_len_max or shape.length_max)
-    slot_tokens_max = min(length_max, blocks * BLOCK_TOKENS)
+    slot_tokens_max = min(length_max, blocks * GPU_BLOCK_TOKENS)
     place = Placement(
         device=device,
         dtype=dtype,
         kv_dtype=dtype,
         # One more, for the rows that fill up a pass.
         blocks=blocks + 1,
-        block_tokens=BLOCK_TOKENS,
+        block_tokens=GPU_BLOCK_TOKENS,
         positions=slot_tokens_max,
     )
     traits = Traits(
         name="torch",
         slots_max=sizes.slots,
-        kv_tokens=blocks * BLOCK_TOKENS,
+        kv_tokens=blocks * GPU_BLOCK_TOKENS,
         model_len_max=shape.length_max,
-        block_tokens=BLOCK_TOKENS,
+        block_tokens=GPU_BLOCK_TOKENS,
         kv_bytes_per_token=token_bytes,
         batch_invariant=sizes.batch_invariant,
         decodes_differ=True,
@@ -169,7 +168,7 @@ def _free_tokens(
     usable: int = int(sizes.utilization * total) - (total - free)
     left = usable - weights - largest - FIXED_BYTES
     tokens: int = left // token_bytes
-    if tokens < max(sizes.model_len_max, BLOCK_TOKENS):
+    if tokens < max(sizes.model_len_max, GPU_BLOCK_TOKENS):
         raise NoRoom(
             f"The GPU has {free / 1e9:.1f} GB free, of which {usable / 1e9:.1f} may be used. The "
             f"weights take {weights / 1e9:.1f} and a pass {(largest + FIXED_BYTES) / 1e9:.1f}; "
