@@ -16,7 +16,7 @@ from jitney.backends.shared.slots import EntryRows
 from jitney.backends.torch.device_memory import NO_CHANGE, DeviceMemory, to_device
 from jitney.backends.torch.device_rows import DeviceRows, Parcel, RowPacking
 from jitney.backends.torch.device_sampler import GREEDY, draw_of, is_on_device
-from jitney.backends.torch.graphs import DecodeGraphs, decode_size, length_class
+from jitney.backends.torch.graphs import DecodeGraphs, decode_size, length_class, sizes_up_to
 from jitney.backends.torch.kernels.best import best_tokens
 from jitney.backends.torch.kernels.choice import choose_tokens
 from jitney.backends.torch.kernels.places import place_rows
@@ -97,9 +97,11 @@ class DevicePasses:
             copied = self._to_host(logits[to_device(torch.tensor(of_host), logits.device)].float())
         return RunningPass(tuple(rows), self._to_host(tokens), copied, begun, self._event())
 
-    def capture(self, rows: int, length_max: int) -> None:
-        """Make ready for passes of so many decodes."""
-        self._graphs.capture(decode_size(rows), length_class(length_max))
+    def capture(self, rows_max: int) -> None:
+        """Make ready for passes of up to so many decodes of short sequences."""
+        if self._memory.device.type == "cuda":
+            for size in sizes_up_to(rows_max):
+                self._graphs.capture(size, length_class(1))
 
     def _add(self, packing: RowPacking, each: EntryRows, *, is_decode: bool) -> range:
         """Add one entry; its rows of logits. Raises BackendFailed when memory is full."""

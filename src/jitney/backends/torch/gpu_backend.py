@@ -148,10 +148,11 @@ class GpuBackend:
         """Compile a constraint ahead of use, in bounded time. Raises InvalidRequest."""
         self._compiler.prepare(constraint)
 
-    def capture(self, rows: int, length_max: int) -> None:
-        """Make ready for passes of so many decodes, before the first of them."""
+    def capture_sizes(self) -> None:
+        """Make ready for passes of decodes of every size; longer sequences than SPLIT come later,
+        when they are there."""
         with torch.inference_mode():
-            self._passes.capture(rows, length_max)
+            self._passes.capture(self.traits.slots_max)
 
     def close(self) -> None:
         """Release everything; idempotent."""

@@ -65,7 +65,9 @@ def make_gpu_backend(settings: TorchSettings) -> GpuBackend:
         utilization=settings.memory_percent / 100,
         batch_invariant=settings.batch_invariant,
     )
-    return GpuBackend(load_on_gpu(Path(settings.model), sizes, check_gpu()))
+    backend = GpuBackend(load_on_gpu(Path(settings.model), sizes, check_gpu()))
+    backend.capture_sizes()
+    return backend
 
 
 def check_gpu() -> torch.device:

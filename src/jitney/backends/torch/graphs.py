@@ -4,7 +4,7 @@ Enqueuing the kernels of a pass one by one takes the host longer than the GPU co
 captured when its size is first wanted, or ahead by `capture`, and then enqueued in one call. Called
 by `device_passes` on the thread that runs batches.
 
-Tests: tests/unit/backends/torch/kernels/test_gpu_backend.py.
+Tests: tests/unit/backends/torch/kernels/test_graphs.py.
 """
 
 from collections.abc import Callable
@@ -27,6 +27,11 @@ Compute = Callable[[Parcel, int, int], tuple[Tensor, Tensor]]
 def decode_size(rows: int) -> int:
     """How many rows a pass of so many decodes is filled up to."""
     return next((size for size in SIZES if size >= rows), -(-rows // SIZE_STEP) * SIZE_STEP)
+
+
+def sizes_up_to(rows: int) -> list[int]:
+    """All sizes that passes of up to so many decodes have, the largest first."""
+    return sorted({decode_size(each) for each in range(1, rows + 1)}, reverse=True)
 
 
 def length_class(length: int) -> int:
