@@ -15,7 +15,6 @@ ROWS_MAX = 64
 WIDE = 16_384
 """Products of so many columns keep the GPU busy without parts of the depth."""
 
-SAME = Tile(columns=64, depth=64, parts=1, stages=4, rows=64)
 SAME_PARTS = 4
 
 
