@@ -1,7 +1,13 @@
-"""`python -m benchmarks [SECTION ...]`: see `benchmarks.engine`."""
+"""`python -m benchmarks [SECTION ...]`: see `benchmarks.engine`, and `benchmarks.gpu` for `gpu`."""
 
 import sys
 
-from benchmarks.engine import main
+if sys.argv[1:] == ["gpu"]:
+    # Where there is a GPU, what the others need may not be installed.
+    from benchmarks import gpu
 
-main(sys.argv[1:])
+    gpu.main()
+else:
+    from benchmarks import engine
+
+    engine.main(sys.argv[1:])

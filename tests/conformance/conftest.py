@@ -8,6 +8,7 @@ import pytest
 
 from jitney.backends.kinds import NAMES, kind_of, load, load_process
 from jitney.backends.llamacpp import attention
+from jitney.backends.torch import kind as torch_kind
 from jitney.core.backend import Backend
 from tests.backends_for_tests import needs
 from tests.conformance.driver import Driver
@@ -48,6 +49,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "llamacpp-process": POOL,
     "llamacpp-cells": OWN_CELLS,
     "torch-tiles": TILES,
+    "torch-cuda": {"device": "cuda"},
+    "torch-cuda-process": {"device": "cuda", "batch_invariant": True},
     "example": {},
 }
 """Every backend here and in a process of its own, some in other layouts too, and the example."""
@@ -67,6 +70,8 @@ def built(
         made.close()
         return
     name = which.split("-")[0]
+    if which.startswith("torch-cuda") and not torch_kind.has_gpu():
+        pytest.skip("there is no NVIDIA GPU with a PyTorch for it")
     needs(name, threads=1)
     values = kind_of(name).trial_values(tiny_gguf, tmp_path_factory.mktemp("model"), {})
     if "threads" in values:

@@ -125,6 +125,9 @@ class Settings:
     out. even allows kv_tokens / max_num_seqs, so that memory never runs out."""
     watermark: Annotated[float, number(0.0, 0.5)] = _memory(default=0.02)
     """The share of the memory that stays free for running sequences to grow."""
+    gpu_memory_utilization: Annotated[float, number(0.05, 1.0)] = _memory(default=0.9)
+    """The share of a GPU's memory that PyTorch uses there, weights included. What is left beside
+    them and the largest pass holds keys and values, unless kv_tokens or memory_limit is given."""
     saved_limit: Annotated[int, byte_size(0, BYTES_MAX)] = _memory(default=2**30)
     """Bytes of RAM for the memory of preempted sequences; the others are recomputed."""
     strategy: Annotated[Strategy, one_of(Strategy, Strategy, SYNONYMS["strategy"])] = _scheduling(

@@ -19,12 +19,18 @@ from jitney.core.backend import Backend, QueueingBackend
 from jitney.core.batch import Outcome
 from jitney.core.scheduler import PlannedBatch
 from jitney.core.sequence import Sequence
+from jitney.engine.clock import Clock
 from jitney.errors import BackendCrashed, BackendFailed
 
 LEAD_PART = 0.15
 LEAD_S_MIN = 0.002
 """How long before the end of the first batch the second is planned: a share of the first's time,
 and a minimum. A pass may be faster than the last one, and planning and sending take time."""
+
+PLANNING_FACTOR = 1.5
+PLANNING_FADE = 0.9
+"""Planning and sending may take this many times as long as they took lately. With hundreds of
+sequences that is more than the share above; the longest time fades with every batch."""
 
 LIKE_PART = 0.125
 """How much the size of a batch may differ from the last one, to estimate its time from that."""
@@ -56,19 +62,22 @@ class LostBatch:
 class InFlight:
     """The batches in flight of one backend."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, clock: Clock) -> None:
         self._backend = backend
+        self._clock = clock
         self._queueing = backend if isinstance(backend, QueueingBackend) else None
         self._sent: deque[SentBatch] = deque()
         self._last_tokens = 0
         self._last_s = 0.0
+        self._planning_s = 0.0
         self._returned_at = 0.0
 
     def __len__(self) -> int:
         return len(self._sent)
 
     def send(self, planned: PlannedBatch, now: float) -> None:
-        """Send a batch. An error is kept until its outcome is asked for."""
+        """Send a batch that was planned from `now` on. An error is kept until its outcome is asked
+        for."""
         sent = SentBatch(planned, now)
         self._sent.append(sent)
         if self._queueing is not None:
@@ -76,6 +85,9 @@ class InFlight:
                 self._queueing.send(planned.batch)
             except Exception as error:
                 sent.error = error
+        if len(self._sent) > 1:
+            planning_s = self._clock.now() - now
+            self._planning_s = max(planning_s, PLANNING_FADE * self._planning_s)
 
     @property
     def begun_at(self) -> float:
@@ -89,7 +101,7 @@ class InFlight:
         token_count = self._sent[0].planned.token_count
         if abs(token_count - self._last_tokens) > LIKE_PART * token_count:
             return None
-        lead_s = max(LEAD_PART * self._last_s, LEAD_S_MIN)
+        lead_s = max(LEAD_PART * self._last_s, LEAD_S_MIN, PLANNING_FACTOR * self._planning_s)
         return max(0.0, self._last_s - lead_s - (now - self.begun_at))
 
     def receive(self, limit_s: float | None = None) -> Outcome | LostBatch | None:

@@ -64,7 +64,7 @@ class Tick:
         self._clock = clock
         self._observers = observers
         self._recovery = Recovery(backend)
-        self._in_flight = InFlight(backend)
+        self._in_flight = InFlight(backend, clock)
         self._collectors: dict[RequestId, Collector] = {}
         self._ended: deque[Collector] = deque()
         self._held: set[RequestId] = set()

@@ -66,6 +66,10 @@ class Frames:
             del self._unread[:end]
         return frame
 
+    def is_readable(self) -> bool:
+        """Whether a frame has begun to come, or the other side is gone. Does not wait."""
+        return bool(self._unread or self._readable.poll(0))
+
     def close(self) -> None:
         """Close the connection for both sides, and wake every waiting thread; idempotent."""
         # The socket may be closed already, on this side or on the other.

@@ -6,8 +6,9 @@ import pytest
 
 from jitney.core.batch import Batch, Entry, Outcome
 from jitney.core.scheduler import PlannedBatch
-from jitney.engine.in_flight import LEAD_PART, LEAD_S_MIN, InFlight, LostBatch
+from jitney.engine.in_flight import LEAD_PART, LEAD_S_MIN, PLANNING_FACTOR, InFlight, LostBatch
 from jitney.errors import BackendCrashed, BackendFailed
+from tests.clock_for_tests import HandClock
 from tests.unit.core.sequences import sequence
 
 SECONDS = 0.2
@@ -61,7 +62,7 @@ class Here:
 def test_a_backend_of_this_process_has_one_batch_at_a_time() -> None:
     """Guards in-process backends: they compute on this thread, so nothing is done meanwhile."""
     backend = Here()
-    in_flight = InFlight(backend)  # type: ignore[arg-type]
+    in_flight = InFlight(backend, HandClock())  # type: ignore[arg-type]
     for number in (1, 2):
         in_flight.send(planned(number), 0.0)
         assert in_flight.spare_s(0.0) is None
@@ -71,7 +72,7 @@ def test_a_backend_of_this_process_has_one_batch_at_a_time() -> None:
 
 def test_a_second_batch_waits_until_the_first_is_nearly_done() -> None:
     """Guards those who arrive: the next batch is not planned before it must be."""
-    in_flight = InFlight(Elsewhere())  # type: ignore[arg-type]
+    in_flight = InFlight(Elsewhere(), HandClock())  # type: ignore[arg-type]
     in_flight.send(planned(1), 0.0)
     assert in_flight.spare_s(0.0) is None, "how long the first one takes is not known"
     received(in_flight, 1.0)
@@ -87,7 +88,7 @@ def test_a_second_batch_waits_until_the_first_is_nearly_done() -> None:
 
 def test_the_time_of_a_batch_is_told_from_one_of_about_its_size() -> None:
     """Guards prompts: a pass over many tokens takes longer than the last one over few."""
-    in_flight = InFlight(Elsewhere())  # type: ignore[arg-type]
+    in_flight = InFlight(Elsewhere(), HandClock())  # type: ignore[arg-type]
     for size, is_known in ((16, False), (15, True), (16, True), (32, False), (16, False)):
         in_flight.send(planned(size, size), 0.0)
         assert (in_flight.spare_s(0.0) is not None) is is_known
@@ -97,17 +98,31 @@ def test_the_time_of_a_batch_is_told_from_one_of_about_its_size() -> None:
 def test_the_lead_is_never_shorter_than_planning_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards fast passes: a share of them would be too short to plan and send in."""
     monkeypatch.setattr(f"{__name__}.SECONDS", 2 * LEAD_S_MIN)
-    in_flight = InFlight(Elsewhere())  # type: ignore[arg-type]
+    in_flight = InFlight(Elsewhere(), HandClock())  # type: ignore[arg-type]
     in_flight.send(planned(1), 0.0)
     received(in_flight)
     in_flight.send(planned(2), 0.0)
     assert in_flight.spare_s(0.0) == pytest.approx(LEAD_S_MIN)
 
 
+def test_the_lead_grows_with_the_time_that_planning_takes() -> None:
+    """Guards a GPU with hundreds of sequences: it would wait for each plan."""
+    clock = HandClock()
+    in_flight = InFlight(Elsewhere(), clock)  # type: ignore[arg-type]
+    in_flight.send(planned(1), 0.0)
+    received(in_flight)
+    in_flight.send(planned(2), 0.0)
+    clock.at = SECONDS / 2
+    in_flight.send(planned(3), 0.1 * SECONDS)
+    received(in_flight, SECONDS)
+    lead_s = PLANNING_FACTOR * 0.4 * SECONDS
+    assert in_flight.spare_s(SECONDS) == pytest.approx(SECONDS - lead_s)
+
+
 def test_a_batch_that_is_late_is_still_under_way() -> None:
     """Guards against an outcome that is lost because something else was done meanwhile."""
     backend = Elsewhere()
-    in_flight = InFlight(backend)  # type: ignore[arg-type]
+    in_flight = InFlight(backend, HandClock())  # type: ignore[arg-type]
     in_flight.send(planned(1), 0.0)
     backend.is_late = True
     assert in_flight.receive(0.1) is None
@@ -129,7 +144,7 @@ def test_a_batch_that_did_not_get_away_is_told_in_its_turn(
 ) -> None:
     """Guards the one before it, which may be done and well."""
     backend = Elsewhere()
-    in_flight = InFlight(backend)  # type: ignore[arg-type]
+    in_flight = InFlight(backend, HandClock())  # type: ignore[arg-type]
     in_flight.send(planned(1), 0.0)
     backend.fault = fault
     in_flight.send(planned(2), 0.0)

@@ -117,6 +117,7 @@ class Channel:
     def __init__(self, frames: Frames) -> None:
         self._frames = frames
         self.close = frames.close
+        self.is_readable = frames.is_readable
 
     def send(self, message: Message, limit_s: float | None = None) -> None:
         """Send a message whole. Raises ChannelClosed, TimeoutError or InvalidRequest."""

@@ -13,20 +13,25 @@ import os
 import socket
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import NoReturn
 
 from jitney.backends.kinds import load
 from jitney.backends.process import messages
 from jitney.backends.process.messages import Channel, Failure, Message
-from jitney.core.backend import Backend
-from jitney.errors import BackendFailed
+from jitney.core.backend import Backend, QueueingBackend
+from jitney.errors import BackendCrashed, BackendFailed
 from jitney.sandbox.die_with_parent import die_with_parent, ignore_stop_signals
 from jitney.sandbox.frames import ChannelClosed, Frames, MalformedFrame
 
 EXIT_DONE = 0
 EXIT_NOT_STARTED = 3
 EXIT_MALFORMED = 4
+EXIT_LOST = 5
+
+POLL_S = 2e-4
+"""How long a backend that has a batch is waited for before the channel is looked at again."""
 
 
 def main(arguments: list[str]) -> int:
@@ -50,6 +55,11 @@ def _until_closed(serve: Callable[[], int]) -> int:
         sys.stderr.write(f"The backend process got a bad frame: {error}\n")
         sys.stderr.flush()
         return EXIT_MALFORMED
+    except BackendCrashed as error:
+        # A GPU cannot be used again by a process in which one of its kernels failed.
+        sys.stderr.write(f"The backend is lost: {error}\n")
+        sys.stderr.flush()
+        return EXIT_LOST
 
 
 def _serve(batches: Channel, texts: Channel, constraints: Channel) -> int:
@@ -69,7 +79,8 @@ def _serve(batches: Channel, texts: Channel, constraints: Channel) -> int:
 
     for name, channel in (("texts", texts), ("constraints", constraints)):
         threading.Thread(target=answer_or_exit, args=(channel,), name=name, daemon=True).start()
-    BackendServer(batches, backend).serve()
+    server = QueueServer if isinstance(backend, QueueingBackend) else BackendServer
+    server(batches, backend).serve()
 
 
 class BackendServer:
@@ -113,11 +124,75 @@ class BackendServer:
                 case messages.Prepare(constraint):
                     self._backend.prepare(constraint)
                     return messages.Done()
-        except MalformedFrame:
+        except (MalformedFrame, BackendCrashed):
             raise
         except BaseException as error:  # A panic of a library in Rust is no Exception.
             return Failure.of(error, "backend")
         raise MalformedFrame("An answer came where a question was expected.")
+
+
+class QueueServer(BackendServer):
+    """The same for a backend that takes a batch while another one runs.
+
+    A batch is handed over as soon as its message is there. Outcomes go back in the order of their
+    batches, and every other message waits until there are none.
+    """
+
+    def __init__(self, channel: Channel, backend: Backend) -> None:
+        super().__init__(channel, backend)
+        assert isinstance(backend, QueueingBackend), "Asked by the caller"
+        self._queue: QueueingBackend = backend
+        self._waiting: deque[Failure | None] = deque()
+        """For each batch whose outcome was not sent: why it was not handed over; None if it was."""
+        self._is_lost = False
+        """Whether a batch that was handed over failed, and with it those after it."""
+
+    def serve(self) -> NoReturn:
+        """Serve until the channel is closed. Raises ChannelClosed or MalformedFrame."""
+        while True:
+            if self._waiting and not self._channel.is_readable():
+                self._answer_oldest(POLL_S)
+                continue
+            message = self._channel.receive()
+            if isinstance(message, messages.Execute):
+                self._waiting.append(self._hand_over(message))
+                continue
+            while self._waiting:
+                self._answer_oldest(None)
+            self._is_lost = False  # nothing is sent after a failure but a reset
+            self._channel.send(self._answer(message))
+
+    def _hand_over(self, message: messages.Execute) -> Failure | None:
+        try:
+            if self._has_failed:
+                raise BackendFailed("A batch before this one failed.")
+            self._queue.send(message.batch())
+        except (MalformedFrame, BackendCrashed):
+            raise
+        except BaseException as error:  # As in `_answer`.
+            self._has_failed = True
+            return Failure.of(error, "backend")
+        return None
+
+    def _answer_oldest(self, limit_s: float | None) -> None:
+        """Send the outcome of the oldest batch, if it comes within the limit."""
+        answer: Message | None = self._waiting[0]
+        if answer is None and self._is_lost:
+            answer = Failure.of(BackendFailed("A batch before this one failed."), "backend")
+        if answer is None:
+            try:
+                outcome = self._queue.receive(limit_s)
+            except BackendCrashed:
+                raise
+            except BaseException as error:  # As in `_answer`.
+                self._has_failed = self._is_lost = True
+                answer = Failure.of(error, "backend")
+            else:
+                if outcome is None:
+                    return
+                answer = messages.Executed(outcome)
+        self._waiting.popleft()
+        self._channel.send(answer)
 
 
 if __name__ == "__main__":

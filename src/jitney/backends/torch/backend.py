@@ -8,6 +8,7 @@ computed by the same kernel whatever it stands beside.
 Tests: tests/conformance.
 """
 
+import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +48,12 @@ class TorchSettings:
     threads: int
     dtype: str
     kv_dtype: str
+    device: str = "cpu"
+    """`cpu` or `cuda`. What follows up to `decodes_differ` is for the CPU."""
+    memory_percent: int = 90
+    """On a GPU: how much of its memory is used, weights included."""
+    model_len_max: int = 0
+    """On a GPU: the longest sequence; 0 for what the model and the memory allow."""
     block_tokens: int = 32
     decode_tile: int = 0
     """Products take so many decodes at a time; 0 means all rows of a pass at once."""
@@ -58,7 +65,7 @@ class TorchSettings:
     """Whether all tokens are computed alike in passes with these tiles."""
 
     def __post_init__(self) -> None:
-        if self.kv_tokens < self.block_tokens:
+        if self.device == "cpu" and self.kv_tokens < self.block_tokens:
             raise ConfigError(
                 f"kv_tokens is {self.kv_tokens}, and the torch backend takes memory in blocks of "
                 f"{self.block_tokens} tokens; raise it."
@@ -67,6 +74,11 @@ class TorchSettings:
 
 def make_backend(settings: TorchSettings) -> Backend:
     """The backend, with its model loaded. Raises a SetupError."""
+    if settings.device == "cuda":
+        # Triton is not there on every machine.
+        loading = importlib.import_module("jitney.backends.torch.gpu_loading")
+        made: Backend = loading.make_gpu_backend(settings)
+        return made
     return ModelBackend(TorchModel(settings))
 
 

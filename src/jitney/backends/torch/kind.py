@@ -26,6 +26,7 @@ DISTRIBUTIONS = LIBRARIES
 DRIVER = Path("/dev/nvidiactl")
 """The driver of NVIDIA makes this file on Linux."""
 BLOCK_TOKENS = 32
+GPU_BLOCK_TOKENS = 64
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 SHAPE_FACTS = ("model", "threads", "dtype", "kv_dtype")
 """The values that decide in which shapes all tokens are computed alike."""
@@ -66,7 +67,8 @@ def chosen_dtypes(settings: Settings) -> dict[str, str]:
     """The types of numbers to compute with, and to keep keys and values in. Raises ConfigError."""
     dtype: str = settings.dtype
     if dtype == "auto":
-        dtype = "bfloat16" if read_processor().has_bfloat16 else "float32"
+        is_half = has_gpu() or read_processor().has_bfloat16
+        dtype = "bfloat16" if is_half else "float32"
     kv_dtype: str = settings.kv_cache_dtype
     if kv_dtype == "auto":
         kv_dtype = dtype
@@ -80,13 +82,17 @@ def chosen_dtypes(settings: Settings) -> dict[str, str]:
 
 def failure(settings: Settings) -> str | None:
     """Why it cannot run models here, as a clause; None when it ran one."""
-    tried = {**chosen_dtypes(settings), "threads": min(threads_of(settings), 2)}
+    tried: dict[str, Any] = {**chosen_dtypes(settings), "threads": min(threads_of(settings), 2)}
+    if has_gpu():
+        tried["device"] = "cuda"
     return try_backend(KIND.name, tried, DISTRIBUTIONS, settings.cache_dir).failure
 
 
 def numbers(settings: Settings) -> str:
     """The types of numbers that it would compute with, in words: what `auto` means here."""
     chosen, threads = chosen_dtypes(settings), threads_of(settings)
+    if has_gpu():
+        return f"{chosen['dtype']}, on the GPU"
     words = f"{chosen['dtype']}, keys and values in {chosen['kv_dtype']}, on the CPU"
     return f"{words}, {threads} threads" if threads > 1 else f"{words}, one thread"
 
@@ -97,6 +103,8 @@ def values(settings: Settings, source: Path | None) -> Values:
     tokens = 1 if source.is_dir() else len(read_vocabulary(source).tokens)
     shape = checkpoint.architecture_at(source, tokens)
     dtypes = chosen_dtypes(settings)
+    if has_gpu():
+        return _gpu_values(settings, source, shape, dtypes)
     memory = TokenMemory(
         token_bytes=shape.kv_values_per_token * BYTES[dtypes["kv_dtype"]],
         unit=BLOCK_TOKENS,
@@ -113,6 +121,35 @@ def values(settings: Settings, source: Path | None) -> Values:
         **dtypes,
     }
     return found | _shape(found, settings)
+
+
+def _gpu_values(
+    settings: Settings, source: Path, shape: Architecture, dtypes: dict[str, str]
+) -> Values:
+    """The values on a GPU, whose free memory only the backend sees. Raises a SetupError."""
+    if dtypes["kv_dtype"] != dtypes["dtype"]:
+        raise ConfigError(
+            f"kv_cache_dtype is {dtypes['kv_dtype']} and dtype is {dtypes['dtype']}: on a GPU they "
+            "are the same; leave kv_cache_dtype out."
+        )
+    token_bytes = shape.kv_values_per_token * BYTES[dtypes["kv_dtype"]]
+    memory = TokenMemory(token_bytes=token_bytes, unit=GPU_BLOCK_TOKENS, free_bytes=None)
+    is_given = settings.kv_tokens is not None or settings.memory_limit is not None
+    sizes = size_paged(settings, shape.length_max, memory)
+    if settings.batch_invariant == "auto":
+        KIND.report_differences("auto", "on a GPU equal texts take --batch-invariant on, and time")
+    return {
+        "model": str(source),
+        "kv_tokens": sizes.kv_tokens if is_given else 0,
+        "slots": sizes.slots,
+        "max_num_batched_tokens": settings.max_num_batched_tokens,
+        "threads": threads_of(settings),
+        "device": "cuda",
+        "memory_percent": round(100 * settings.gpu_memory_utilization),
+        "model_len_max": settings.max_model_len or 0,
+        "batch_invariant": settings.batch_invariant == "on",
+        **dtypes,
+    }
 
 
 def trial_values(model: Path, folder: Path, numbers: Mapping[str, Any]) -> Values:
@@ -151,7 +188,7 @@ KIND = Kind(
     classes=("TorchSettings", "make_backend"),
     models="folders of the hub with safetensors, and GGUF files, of the architectures "
     f"{', '.join(FAMILIES)}",
-    runs_on="the CPU, where it is named",
+    runs_on="an NVIDIA GPU; without one the CPU, where it is named",
     memory=f"blocks of {BLOCK_TOKENS} tokens; equal beginnings share theirs",
     block_tokens=BLOCK_TOKENS,
     texts=f"{SAME_TEXTS} (--batch-invariant)",
@@ -163,6 +200,7 @@ KIND = Kind(
     own_settings={
         "dtype": "PyTorch has the choice",
         "kv_cache_dtype": "PyTorch has the choice",
+        "gpu_memory_utilization": "PyTorch runs on a GPU",
     },
     failure=failure,
     refusal=checkpoint.refusal,

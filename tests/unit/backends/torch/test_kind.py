@@ -11,6 +11,7 @@ from jitney.backends.torch import kind
 from jitney.backends.torch.kind import KIND, chosen_dtypes
 from jitney.config import Settings
 from jitney.errors import ConfigError
+from jitney.models.tiny import write_tiny_gguf
 
 
 @pytest.mark.parametrize(
@@ -70,3 +71,19 @@ def test_it_is_chosen_by_itself_only_with_a_gpu(
     monkeypatch.setattr(kind, "DRIVER", driver)
     assert kind.cuda_version() == cuda
     assert KIND.is_automatic() == is_chosen
+
+
+def test_on_a_gpu_memory_is_what_is_free_unless_a_number_is_given(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Only the backend sees the memory of a GPU, so its kind must not count that of the machine."""
+    monkeypatch.setattr(kind, "has_gpu", lambda: True)
+    write_tiny_gguf(tmp_path / "tiny.gguf")
+    found = kind.values(Settings(backend="torch", batch_invariant="on"), tmp_path / "tiny.gguf")
+    assert (found["device"], found["kv_tokens"], found["memory_percent"]) == ("cuda", 0, 90)
+    assert (found["dtype"], found["batch_invariant"]) == ("bfloat16", True)
+    given = Settings(
+        backend="torch", kv_tokens=512, gpu_memory_utilization=0.5, batch_invariant="off"
+    )
+    found = kind.values(given, tmp_path / "tiny.gguf")
+    assert (found["kv_tokens"], found["memory_percent"]) == (512, 50)

@@ -1,0 +1,180 @@
+"""Runs passes on the GPU: `DevicePasses`. A pass is enqueued, and its tokens come later.
+
+Passes of single tokens are graphs (`graphs`); others are enqueued kernel by kernel. Called by
+`gpu_backend` on the thread that runs batches.
+
+Tests: tests/unit/backends/torch/kernels/test_gpu_backend.py.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from jitney.backends.shared.slots import EntryRows
+from jitney.backends.torch.device_memory import NO_CHANGE, DeviceMemory, to_device
+from jitney.backends.torch.device_rows import DeviceRows, Parcel, RowPacking
+from jitney.backends.torch.device_sampler import GREEDY, draw_of, is_on_device
+from jitney.backends.torch.graphs import DecodeGraphs, decode_size, length_class, sizes_up_to
+from jitney.backends.torch.kernels.best import best_tokens
+from jitney.backends.torch.kernels.choice import choose_tokens
+from jitney.backends.torch.kernels.places import place_rows
+from jitney.backends.torch.kernels.span_attention import tile_queries
+from jitney.backends.torch.kernels.triton_ops import TritonOps
+from jitney.backends.torch.model import Decoder
+
+NOBODY = -1
+"""A slot that no token is kept for."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningPass:
+    """A pass that was enqueued. What it writes may be read after `ended`."""
+
+    rows: tuple[range, ...]
+    """The rows of logits of each entry."""
+    tokens: Tensor
+    """[l] on the host: the token of each row of logits."""
+    logits: Tensor | None
+    """[h, v] on the host: the rows of the entries that the host samples, in their order."""
+    begun: torch.cuda.Event | None
+    ended: torch.cuda.Event | None
+
+    def has_ended(self) -> bool:
+        """Whether all of it may be read."""
+        return self.ended is None or self.ended.query()
+
+    def wait(self) -> None:
+        """Wait until all of it may be read."""
+        if self.ended is not None:
+            self.ended.synchronize()
+
+    def seconds(self) -> float:
+        """How long the GPU computed."""
+        if self.begun is None or self.ended is None:
+            return 0.0
+        milliseconds: float = self.begun.elapsed_time(self.ended)
+        return milliseconds / 1e3
+
+
+class DevicePasses:
+    """Enqueues passes of one model."""
+
+    def __init__(
+        self, model: Decoder, ops: TritonOps, memory: DeviceMemory, vocabulary: int
+    ) -> None:
+        self._model = model
+        self._ops = ops
+        self._memory = memory
+        self._vocabulary = vocabulary
+        self._step = tile_queries(ops.shape.heads // ops.shape.heads_kv, ops.shape.head)
+        self._graphs = DecodeGraphs(self._compute, self._filler, memory.device)
+
+    def run(self, decodes: Sequence[EntryRows], others: Sequence[EntryRows]) -> RunningPass:
+        """Enqueue a pass of these entries. Raises BackendFailed when memory is full."""
+        packing = RowPacking.empty()
+        rows = [self._add(packing, each, is_decode=True) for each in decodes]
+        length_max = max((each.entry.end for each in decodes), default=1)
+        if others:
+            rows += [self._add(packing, each, is_decode=False) for each in others]
+        else:
+            self._fill(packing, decode_size(len(packing.rows)))
+        host = packing.packed(self._memory.device)
+        begun = self._event()
+        if others:
+            logits, tokens = self._enqueue(host, len(decodes), length_max)
+        else:
+            logits, tokens = self._graphs.run(host, length_max)
+        of_host = [
+            row
+            for each, own in zip((*decodes, *others), rows, strict=True)
+            if not is_on_device(each)
+            for row in own
+        ]
+        copied = None
+        if of_host:
+            copied = self._to_host(logits[to_device(torch.tensor(of_host), logits.device)].float())
+        return RunningPass(tuple(rows), self._to_host(tokens), copied, begun, self._event())
+
+    def capture(self, rows_max: int) -> None:
+        """Make ready for passes of up to so many decodes of short sequences."""
+        if self._memory.device.type == "cuda":
+            for size in sizes_up_to(rows_max):
+                self._graphs.capture(size, length_class(1))
+
+    def _add(self, packing: RowPacking, each: EntryRows, *, is_decode: bool) -> range:
+        """Add one entry; its rows of logits. Raises BackendFailed when memory is full."""
+        entry, first, count = each.entry, len(packing.rows), len(each.tokens)
+        change = self._memory.grow(entry.slot, entry.start, count)
+        for at, token in enumerate(each.tokens):
+            packing.rows.append((entry.slot, entry.start + at, token, *change))
+            change = NO_CHANGE
+        if not is_decode:
+            for at in range(0, count, self._step):
+                rows = min(self._step, count - at)
+                packing.tiles.append((entry.slot, first + at, entry.start + at, rows))
+        # Graphs have logits of every row.
+        wanted = 1 if is_decode else len(each.rows)
+        begin = len(packing.wanted)
+        packing.wanted += range(first + count - wanted, first + count)
+        packing.numbers += [GREEDY] * wanted
+        packing.counts += [(0, NOBODY)] * wanted
+        if entry.wants_token and is_on_device(each):
+            packing.numbers[-1], top_k = draw_of(each.contents.sampling, entry.end)
+            packing.counts[-1] = (top_k, entry.slot)
+        return range(begin, begin + wanted)
+
+    def _filler(self, rows: int) -> RowPacking:
+        packing = RowPacking.empty()
+        self._fill(packing, rows)
+        return packing
+
+    def _fill(self, packing: RowPacking, size: int) -> None:
+        missing = size - len(packing.rows)
+        packing.rows += [(self._memory.spare_slot, 0, 0, *NO_CHANGE)] * missing
+        packing.wanted += range(size - missing, size)
+        packing.numbers += [GREEDY] * missing
+        packing.counts += [(0, NOBODY)] * missing
+
+    def _enqueue(self, host: Parcel, decodes: int, length_max: int) -> tuple[Tensor, Tensor]:
+        memory = host.memory.to(self._memory.device, non_blocking=True)
+        parcel = Parcel(memory, host.rows, host.sampled, host.tiles)
+        return self._compute(parcel, decodes, length_max)
+
+    def _compute(self, parcel: Parcel, decodes: int, length_max: int) -> tuple[Tensor, Tensor]:
+        """Logits [l, v] and tokens [l] of a parcel on the device. Graphs are made of this."""
+        memory, places = self._memory, parcel.places
+        tokens = torch.empty(parcel.rows, dtype=torch.int32, device=places.device)
+        cells = torch.empty_like(tokens)
+        place_rows(places, memory.sampled, memory.tables, memory.block_tokens, tokens, cells)
+        rows = DeviceRows(
+            tokens=tokens, positions=places[1], cells=cells, blocks=memory.tables,
+            starts=places[1], counts=places[1], wanted=parcel.wanted, decodes=decodes,
+            slots=places[0], tiles=parcel.spans if parcel.tiles else None,
+            length_max=length_max,
+        )  # fmt: skip
+        hidden = self._model.hidden(rows, self._ops)
+        if parcel.tiles:
+            hidden = hidden[parcel.wanted]
+        chosen = torch.empty(parcel.sampled, dtype=torch.int32, device=places.device)
+        if not parcel.sampled:
+            return hidden, chosen
+        parts = self._ops.product(hidden, self._model.head)
+        logits = parts[0] if len(parts) == 1 else parts.sum(0)
+        logits = logits[:, : self._vocabulary]
+        choose_tokens(logits, best_tokens(logits), parcel.draws, memory.sampled, chosen)
+        return logits, chosen
+
+    def _to_host(self, values: Tensor) -> Tensor:
+        if not values.is_cuda:
+            return values
+        host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+        return host.copy_(values, non_blocking=True)
+
+    def _event(self) -> torch.cuda.Event | None:
+        if self._memory.device.type != "cuda":
+            return None
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event

@@ -1,0 +1,180 @@
+"""Loads a model onto a GPU: `load_on_gpu`. What would not work there is refused with a sentence.
+
+Called while a backend is built. Memory that the user gave no number for is what is free beside the
+weights and the largest pass.
+
+Tests: tests/unit/backends/torch/kernels/test_gpu_backend.py.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from jitney.backends.torch.architecture import Architecture
+from jitney.backends.torch.backend import DTYPES, TorchSettings
+from jitney.backends.torch.checkpoint import architecture_at
+from jitney.backends.torch.gpu_backend import GpuBackend, GpuModel
+from jitney.backends.torch.kernels.triton_ops import TritonOps
+from jitney.backends.torch.kind import GPU_BLOCK_TOKENS
+from jitney.backends.torch.load_model import Placement, StoredTensors, load_model, tensors_of
+from jitney.core.backend import Segment, Traits, Vocabulary
+from jitney.errors import MissingDependency, ModelError, NoRoom
+from jitney.tokenizers.tokenizer import read_tokenizer
+
+CAPABILITY_MIN = (8, 0)
+"""The first GPUs with bfloat16, and with the copies that the kernels are made of."""
+
+FIXED_BYTES = 1 << 30
+"""For the library itself and its graphs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSizes:
+    """How much a backend on a GPU holds and computes."""
+
+    slots: int
+    kv_tokens: int
+    """0 stands for all that is free."""
+    max_num_batched_tokens: int
+    model_len_max: int = 0
+    """0 stands for what the model and the memory allow."""
+    dtype: str = "bfloat16"
+    utilization: float = 0.9
+    """The share of the memory of the GPU that is used, weights included."""
+    batch_invariant: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TextSide:
+    """What is known of the texts of a model."""
+
+    vocabulary: Vocabulary
+    encode: Callable[[Sequence[Segment]], list[int]]
+
+
+def make_gpu_backend(settings: TorchSettings) -> GpuBackend:
+    """The backend on the GPU, with its model loaded. Raises a SetupError."""
+    sizes = GpuSizes(
+        slots=settings.slots,
+        kv_tokens=settings.kv_tokens,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        model_len_max=settings.model_len_max,
+        dtype=settings.dtype,
+        utilization=settings.memory_percent / 100,
+        batch_invariant=settings.batch_invariant,
+    )
+    backend = GpuBackend(load_on_gpu(Path(settings.model), sizes, check_gpu()))
+    backend.capture_sizes()
+    return backend
+
+
+def check_gpu() -> torch.device:
+    """The GPU. Raises MissingDependency where it cannot be used."""
+    if not torch.cuda.is_available():
+        made_for = torch.version.cuda
+        why = (
+            f"this PyTorch is made for CUDA {made_for} and finds no GPU or no driver that is new "
+            "enough; `nvidia-smi` shows the driver"
+            if made_for
+            else "this PyTorch is made for the CPU; install one for CUDA"
+        )
+        raise MissingDependency(f"There is no usable NVIDIA GPU: {why}.")
+    device = torch.device("cuda", torch.cuda.current_device())
+    capability = torch.cuda.get_device_capability(device)
+    if capability < CAPABILITY_MIN:
+        raise MissingDependency(
+            f"{torch.cuda.get_device_name(device)} has compute capability "
+            f"{capability[0]}.{capability[1]}, and the torch backend needs 8.0 or newer."
+        )
+    return device
+
+
+def load_on_gpu(path: Path, sizes: GpuSizes, device: torch.device) -> GpuModel:
+    """The model at this path, on the GPU. Raises a SetupError."""
+    tokenizer = read_tokenizer(path)
+    count = len(tokenizer.vocabulary.pieces)
+    shape = architecture_at(path, count)
+    if count > shape.vocabulary:
+        raise ModelError(
+            f"{path} has a tokenizer of {count} tokens, and the model knows {shape.vocabulary}; "
+            "fetch it again."
+        )
+
+    def encode(texts: Sequence[Segment]) -> list[int]:
+        tokens: list[int] = []
+        for text, special in texts:
+            tokens += tokenizer.encode(text, special=special)
+        return tokens
+
+    text_side = TextSide(tokenizer.vocabulary, encode)
+    return place_on_gpu(tensors_of(path, shape), shape, text_side, sizes, device)
+
+
+def place_on_gpu(
+    tensors: StoredTensors,
+    shape: Architecture,
+    texts: TextSide,
+    sizes: GpuSizes,
+    device: torch.device,
+) -> GpuModel:
+    """A model of these weights, and memory for it. Raises NoRoom where it does not fit."""
+    dtype = DTYPES[sizes.dtype]
+    token_bytes = shape.kv_values_per_token * dtype.itemsize
+    kv_tokens = sizes.kv_tokens or _free_tokens(shape, sizes, token_bytes, device)
+    blocks = kv_tokens // GPU_BLOCK_TOKENS
+    length_max = min(shape.length_max, sizes.model_len_max or shape.length_max)
+    slot_tokens_max = min(length_max, blocks * GPU_BLOCK_TOKENS)
+    place = Placement(
+        device=device,
+        dtype=dtype,
+        kv_dtype=dtype,
+        # One more, for the rows that fill up a pass.
+        blocks=blocks + 1,
+        block_tokens=GPU_BLOCK_TOKENS,
+        positions=slot_tokens_max,
+    )
+    traits = Traits(
+        name="torch",
+        slots_max=sizes.slots,
+        kv_tokens=blocks * GPU_BLOCK_TOKENS,
+        model_len_max=shape.length_max,
+        block_tokens=GPU_BLOCK_TOKENS,
+        kv_bytes_per_token=token_bytes,
+        batch_invariant=sizes.batch_invariant,
+        decodes_differ=True,
+    )
+    return GpuModel(
+        model=load_model(tensors, shape, place),
+        ops=TritonOps(shape, dtype, sizes.batch_invariant),
+        vocabulary=texts.vocabulary,
+        traits=traits,
+        max_num_batched_tokens=sizes.max_num_batched_tokens,
+        slot_tokens_max=slot_tokens_max,
+        encode=texts.encode,
+    )
+
+
+def _free_tokens(
+    shape: Architecture, sizes: GpuSizes, token_bytes: int, device: torch.device
+) -> int:
+    """The tokens that fit beside the weights and the largest pass. Raises NoRoom."""
+    free, total = torch.cuda.mem_get_info(device)
+    weights = (shape.weight_count + shape.vocabulary * shape.width * shape.is_tied) * (
+        DTYPES[sizes.dtype].itemsize
+    )
+    # The widest numbers of a row, twice; and logits in float32, for every slot, twice.
+    row_bytes = 8 * (3 * shape.inner + 4 * shape.width)
+    largest = sizes.max_num_batched_tokens * row_bytes + sizes.slots * shape.vocabulary * 8
+    usable: int = int(sizes.utilization * total) - (total - free)
+    left = usable - weights - largest - FIXED_BYTES
+    tokens: int = left // token_bytes
+    if tokens < max(sizes.model_len_max, GPU_BLOCK_TOKENS):
+        raise NoRoom(
+            f"The GPU has {free / 1e9:.1f} GB free, of which {usable / 1e9:.1f} may be used. The "
+            f"weights take {weights / 1e9:.1f} and a pass {(largest + FIXED_BYTES) / 1e9:.1f}; "
+            f"what is left holds {max(tokens, 0)} tokens. Take a smaller model, a smaller "
+            "max_model_len or max_num_seqs, or a larger gpu_memory_utilization."
+        )
+    return tokens

@@ -1,0 +1,108 @@
+"""A small model with the kernels of a GPU, against the same with plain ones."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from jitney.backends.torch.architecture import Activation, Architecture
+from jitney.backends.torch.device_rows import DeviceRows
+from jitney.backends.torch.kernels.span_attention import tile_queries
+from jitney.backends.torch.kernels.triton_ops import TritonOps
+from jitney.backends.torch.model import Decoder, Layer
+from jitney.backends.torch.pass_rows import PassRows
+from jitney.backends.torch.plain_ops import PlainOps
+
+SHAPE = Architecture(
+    family="llama", layers=3, width=64, heads=6, heads_kv=2, head=16, inner=96, vocabulary=50,
+    length_max=256, epsilon=1e-5, attention_scale=0.25,
+)  # fmt: skip
+BLOCK, BLOCKS = 64, 8
+TABLES = [[3, 0], [5, 6], [1, 7]]
+
+
+def _random(*sizes: int) -> torch.Tensor:
+    return torch.randn(sizes) * 0.1
+
+
+def _layer(index: int, *, is_rich: bool) -> Layer:
+    """One layer with everything that a family may have, or with nothing of that."""
+    shape, d = SHAPE, SHAPE.head
+    wide = (shape.heads + 2 * shape.heads_kv) * d
+    angles = torch.arange(shape.length_max)[:, None] * torch.rand(1, d // 2)
+    is_bare = is_rich and index == 1
+    return Layer(
+        attention_norm=1 + _random(shape.width),
+        qkv=_random(wide, shape.width),
+        qkv_bias=_random(wide) if is_rich else None,
+        query_norm=1 + _random(d) if is_rich else None,
+        key_norm=1 + _random(d) if is_rich else None,
+        output=_random(shape.width, shape.heads * d),
+        after_attention_norm=1 + _random(shape.width) if is_rich else None,
+        feed_norm=1 + _random(shape.width),
+        gate_up=_random(2 * shape.inner, shape.width),
+        down=_random(shape.width, shape.inner),
+        after_feed_norm=1 + _random(shape.width) if is_rich else None,
+        keys=torch.randn(BLOCKS, BLOCK, shape.heads_kv, d),
+        values=torch.randn(BLOCKS, BLOCK, shape.heads_kv, d),
+        cosines=None if is_bare else angles.cos(),
+        sines=None if is_bare else angles.sin(),
+        window=20 if is_rich and index == 2 else 0,
+    )
+
+
+def _model(*, is_rich: bool) -> Decoder:
+    torch.manual_seed(0)
+    return Decoder(
+        embedding=torch.randn(SHAPE.vocabulary, SHAPE.width),
+        embedding_scale=2.0 if is_rich else 1.0,
+        layers=tuple(_layer(index, is_rich=is_rich) for index in range(SHAPE.layers)),
+        norm=torch.ones(SHAPE.width),
+        head=torch.randn(SHAPE.vocabulary, SHAPE.width),
+        epsilon=SHAPE.epsilon,
+    )
+
+
+def _rows() -> tuple[PassRows, DeviceRows]:
+    """Two sequences with a new token each, and a span of 50 tokens from position 30 on."""
+    spans = [(0, 5, 1), (1, 70, 1), (2, 30, 50)]
+    positions = [at for _, start, count in spans for at in range(start, start + count)]
+    cells = [
+        TABLES[slot][at // BLOCK] * BLOCK + at % BLOCK
+        for slot, start, count in spans
+        for at in range(start, start + count)
+    ]
+    plain = PassRows(
+        tokens=torch.randint(0, SHAPE.vocabulary, (52,)),
+        positions=torch.tensor(positions),
+        cells=torch.tensor(cells),
+        blocks=torch.tensor(TABLES),
+        starts=torch.tensor([start for _, start, _ in spans]),
+        counts=torch.tensor([count for _, _, count in spans]),
+        wanted=torch.tensor([0, 1, 51]),
+        decodes=2,
+    )
+    step = tile_queries(SHAPE.heads // SHAPE.heads_kv, SHAPE.head)
+    tiles = [(2, 2 + at, 30 + at, min(step, 50 - at)) for at in range(0, 50, step)]
+    fields = {name: getattr(plain, name) for name in PassRows.__dataclass_fields__}
+    device = DeviceRows(
+        **fields, slots=torch.tensor([0, 1]), tiles=torch.tensor(tiles), length_max=80
+    )
+    return plain, device
+
+
+@pytest.mark.parametrize("is_rich", [False, True])
+@pytest.mark.parametrize("is_invariant", [False, True])
+def test_the_model_computes_the_same_with_kernels(is_rich: bool, is_invariant: bool) -> None:
+    """Decodes and a span in one pass, with all that a family may have, and with nothing of it."""
+    shape = replace(SHAPE, activation=Activation.GELU) if is_rich else SHAPE
+    plain, device = _rows()
+    model = _model(is_rich=is_rich)
+    want = model.hidden(plain, PlainOps(shape))
+    kernels = TritonOps(shape, torch.float32, is_invariant)
+    got = _model(is_rich=is_rich).hidden(device, kernels)
+    torch.testing.assert_close(got, want, atol=1e-4, rtol=1e-4)
+    logits = model.logits(want[plain.wanted], PlainOps(shape))
+    torch.testing.assert_close(
+        model.logits(got[plain.wanted], kernels), logits, atol=1e-3, rtol=1e-3
+    )
