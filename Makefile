@@ -131,6 +131,8 @@ $(VENV)/.torch: pyproject.toml constraints.txt | $(VENV)/.packages
 		grep -q "No matching distribution found for torch" $(VENV)/torch.log \
 		|| { cat $(VENV)/torch.log; exit 1; }; \
 		echo "PyTorch has no package for this machine; its tests are skipped."; }
+	@$(PIP) install -qq -c constraints.txt triton 2> $(VENV)/triton.log \
+		|| echo "Triton has no package for this machine; the tests of the kernels are skipped."
 	@touch $@
 
 # Without Ray Data only where it has no package for this machine; other failures are shown.

@@ -124,7 +124,7 @@ class GpuBackend:
         self._settle(sent)
         self._sent.popleft()
         assert sent.samples is not None, "It was settled"
-        return Outcome(sent.number, sent.samples, sent.seconds)
+        return Outcome.of(sent.number, sent.samples, sent.seconds)
 
     def reset(self) -> None:
         """Empty every slot and every ticket."""

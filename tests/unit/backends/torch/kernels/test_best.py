@@ -2,6 +2,9 @@
 
 import math
 
+import pytest
+
+pytest.importorskip("triton", reason="needs Triton, which has no package everywhere")
 import torch
 
 from jitney.backends.torch.kernels.best import CHUNK, best_tokens

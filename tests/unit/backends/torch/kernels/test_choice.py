@@ -4,6 +4,8 @@ import dataclasses
 
 import numpy as np
 import pytest
+
+pytest.importorskip("triton", reason="needs Triton, which has no package everywhere")
 import torch
 
 from jitney.backends.torch.kernels import choice
@@ -46,14 +48,14 @@ def _choose(
 @pytest.mark.parametrize("kind", ["spread", "equal", "steps"])
 def test_tokens_are_those_of_the_host(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request must get the same text wherever its tokens are chosen; also among equal logits."""
-    monkeypatch.setattr(choice, "CHUNK", 64)
+    monkeypatch.setattr(choice, "CHUNK", 16)
     generator = np.random.default_rng(0)
-    spread = generator.normal(scale=3.0, size=150).astype(np.float32)
+    spread = generator.normal(scale=3.0, size=40).astype(np.float32)
     row = {"spread": spread, "equal": np.zeros_like(spread), "steps": np.round(spread)}[kind]
     row[3] = -np.inf
     samplings = list(SAMPLINGS.values())
     logits = torch.from_numpy(np.tile(row, (len(samplings), 1)))
-    for position in range(5, 13):
+    for position in (5, 8):
         want = [SlotSampler(each).sample([0] * position, row).token for each in samplings]
         tokens, sampled = _choose(logits, samplings, position)
         assert dict(zip(SAMPLINGS, tokens, strict=True)) == dict(zip(SAMPLINGS, want, strict=True))

@@ -1,6 +1,8 @@
 """Attention of new tokens over a paged cache, against plain attention."""
 
 import pytest
+
+pytest.importorskip("triton", reason="needs Triton, which has no package everywhere")
 import torch
 
 from jitney.backends.torch.kernels import decode_attention

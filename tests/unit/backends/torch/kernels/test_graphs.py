@@ -1,5 +1,8 @@
 """The sizes of graphs."""
 
+import pytest
+
+pytest.importorskip("triton", reason="needs Triton, which has no package everywhere")
 from jitney.backends.torch.graphs import decode_size, length_class, sizes_up_to
 
 

@@ -1,6 +1,8 @@
 """Queries, keys and values from a product into a paged cache, against torch."""
 
 import pytest
+
+pytest.importorskip("triton", reason="needs Triton, which has no package everywhere")
 import torch
 
 from jitney.backends.torch.kernels.heads import Turn, rotate_and_store

@@ -1,6 +1,8 @@
 """The norm with the parts of the last product, against torch."""
 
 import pytest
+
+pytest.importorskip("triton", reason="needs Triton, which has no package everywhere")
 import torch
 
 from jitney.backends.torch.kernels.norm import add_and_norm

@@ -1,5 +1,8 @@
 """Where rows are, and their tokens, against a loop over rows."""
 
+import pytest
+
+pytest.importorskip("triton", reason="needs Triton, which has no package everywhere")
 import torch
 
 from jitney.backends.torch.kernels.places import SAMPLED, place_rows

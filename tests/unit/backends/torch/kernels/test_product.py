@@ -1,6 +1,8 @@
 """Products with few rows, against torch."""
 
 import pytest
+
+pytest.importorskip("triton", reason="needs Triton, which has no package everywhere")
 import torch
 
 from jitney.backends.torch.kernels.product import Tile, multiply

@@ -1,6 +1,8 @@
 """Causal attention of spans of prompts over a paged cache, against plain attention."""
 
 import pytest
+
+pytest.importorskip("triton", reason="needs Triton, which has no package everywhere")
 import torch
 
 from jitney.backends.torch.kernels import span_attention
@@ -32,9 +34,7 @@ def _attend(
     return out
 
 
-@pytest.mark.parametrize("group", [1, 3])
-@pytest.mark.parametrize("window", [0, 20])
-@pytest.mark.parametrize("depth", [16, 24])
+@pytest.mark.parametrize(("group", "window", "depth"), [(1, 20, 16), (3, 0, 24)])
 def test_each_row_sees_what_is_before_it(
     group: int, window: int, depth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,8 @@
 
 import pytest
 
+pytest.importorskip("triton", reason="needs Triton, which has no package everywhere")
+
 from jitney.backends.torch.kernels.tiles import ROWS_MAX, same_tile, tile_of
 
 

@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import pytest
+
+pytest.importorskip("triton", reason="needs Triton, which has no package everywhere")
 import torch
 
 from jitney.backends.torch.architecture import Activation, Architecture
@@ -91,8 +93,7 @@ def _rows() -> tuple[PassRows, DeviceRows]:
     return plain, device
 
 
-@pytest.mark.parametrize("is_rich", [False, True])
-@pytest.mark.parametrize("is_invariant", [False, True])
+@pytest.mark.parametrize(("is_rich", "is_invariant"), [(False, False), (True, True)])
 def test_the_model_computes_the_same_with_kernels(is_rich: bool, is_invariant: bool) -> None:
     """Decodes and a span in one pass, with all that a family may have, and with nothing of it."""
     shape = replace(SHAPE, activation=Activation.GELU) if is_rich else SHAPE
