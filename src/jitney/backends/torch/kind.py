@@ -188,11 +188,12 @@ KIND = Kind(
     classes=("TorchSettings", "make_backend"),
     models="folders of the hub with safetensors, and GGUF files, of the architectures "
     f"{', '.join(FAMILIES)}",
-    runs_on="an NVIDIA GPU; without one the CPU, where it is named",
+    runs_on="where it is named: an NVIDIA GPU (untried), else the CPU",
     memory=f"blocks of {BLOCK_TOKENS} tokens; equal beginnings share theirs",
     block_tokens=BLOCK_TOKENS,
     texts=f"{SAME_TEXTS} (--batch-invariant)",
-    is_automatic=has_gpu,
+    # On a CPU it is the slowest. On a GPU it has not been run yet: until then only by its name.
+    is_automatic=lambda: False,
     extra="torch",
     libraries=LIBRARIES,
     library=installed,

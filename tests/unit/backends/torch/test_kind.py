@@ -42,20 +42,20 @@ def test_memory_that_it_does_not_have_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "has_driver", "cuda", "is_chosen"),
+    ("version", "has_driver", "cuda", "is_used"),
     [
         ("cuda: Optional[str] = '12.8'\n", True, "12.8", True),
         ("cuda: Optional[str] = '12.8'\n", False, "12.8", False),
         ("cuda: Optional[str] = None\nhip = '6.0'\n", True, None, False),
     ],
 )
-def test_it_is_chosen_by_itself_only_with_a_gpu(
+def test_a_gpu_is_used_where_there_is_one_and_is_not_chosen_yet(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     version: str,
     has_driver: bool,
     cuda: str | None,
-    is_chosen: bool,
+    is_used: bool,
 ) -> None:
     """Guards machines without one: there it is the slowest of all."""
     (tmp_path / "torch").mkdir()
@@ -70,7 +70,8 @@ def test_it_is_chosen_by_itself_only_with_a_gpu(
         driver.touch()
     monkeypatch.setattr(kind, "DRIVER", driver)
     assert kind.cuda_version() == cuda
-    assert KIND.is_automatic() == is_chosen
+    assert kind.has_gpu() == is_used
+    assert not KIND.is_automatic(), "on a GPU it was not tried yet"
 
 
 def test_on_a_gpu_memory_is_what_is_free_unless_a_number_is_given(
