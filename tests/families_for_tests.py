@@ -4,6 +4,8 @@ Every weight is a number that float16 holds, stored as float32: neither llama.cp
 for OpenVINO rounds any, so that what differs between them is a mistake and not the storage.
 """
 
+import fcntl
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +14,7 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 
+from tests.backends_for_tests import session_cache
 from tests.models_for_tests import add_vocabulary, finish
 
 Floats = npt.NDArray[np.float32]
@@ -187,7 +190,20 @@ nearly the same tokens, and what has a row for each token takes a third of the t
 
 
 def write_beginning(source: Path, path: Path, layer_count: int) -> None:
-    """A model of the first layers and tokens of another one, with its weights."""
+    """A model of the first layers and tokens of another one, with its weights.
+
+    It is made once in a run, in five seconds, by the first worker that wants it.
+    """
+    made = session_cache() / f"{source.stem}-{source.stat().st_size}-{layer_count}.gguf"
+    with made.with_suffix(".lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            _write_beginning(source, made.with_suffix(".part"), layer_count)
+            made.with_suffix(".part").rename(made)
+    shutil.copyfile(made, path)
+
+
+def _write_beginning(source: Path, path: Path, layer_count: int) -> None:
     reader = gguf.GGUFReader(source)
     architecture = reader.fields["general.architecture"].contents()
     writer = gguf.GGUFWriter(path, architecture)

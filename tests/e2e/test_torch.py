@@ -41,7 +41,7 @@ BOUND_FOLDER = 1e-3
 BOUND_BFLOAT16 = 0.5
 """The same in bfloat16 here and float32 there. 0.13 was seen."""
 LENGTHS_REAL = (200,)
-LAYERS = 2
+LAYERS = 3
 PROMPTS, LENGTH = 50, 64
 
 READ = [name for name in FAMILIES if not name.startswith("phi")]

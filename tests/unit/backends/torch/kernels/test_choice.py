@@ -50,16 +50,16 @@ def test_tokens_are_those_of_the_host(kind: str, monkeypatch: pytest.MonkeyPatch
     """A request must get the same text wherever its tokens are chosen; also among equal logits."""
     monkeypatch.setattr(choice, "CHUNK", 16)
     generator = np.random.default_rng(0)
-    spread = generator.normal(scale=3.0, size=40).astype(np.float32)
+    spread = generator.normal(scale=3.0, size=24).astype(np.float32)
     row = {"spread": spread, "equal": np.zeros_like(spread), "steps": np.round(spread)}[kind]
     row[3] = -np.inf
     samplings = list(SAMPLINGS.values())
     logits = torch.from_numpy(np.tile(row, (len(samplings), 1)))
-    for position in (5, 8):
-        want = [SlotSampler(each).sample([0] * position, row).token for each in samplings]
-        tokens, sampled = _choose(logits, samplings, position)
-        assert dict(zip(SAMPLINGS, tokens, strict=True)) == dict(zip(SAMPLINGS, want, strict=True))
-        assert sampled == tokens
+    position = 5
+    want = [SlotSampler(each).sample([0] * position, row).token for each in samplings]
+    tokens, sampled = _choose(logits, samplings, position)
+    assert dict(zip(SAMPLINGS, tokens, strict=True)) == dict(zip(SAMPLINGS, want, strict=True))
+    assert sampled == tokens
 
 
 def test_rows_without_a_choice_say_why() -> None:

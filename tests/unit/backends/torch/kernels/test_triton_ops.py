@@ -16,10 +16,11 @@ from jitney.backends.torch.pass_rows import PassRows
 from jitney.backends.torch.plain_ops import PlainOps
 
 SHAPE = Architecture(
-    family="llama", layers=3, width=64, heads=6, heads_kv=2, head=16, inner=96, vocabulary=50,
+    family="llama", layers=2, width=64, heads=6, heads_kv=2, head=16, inner=96, vocabulary=50,
     length_max=256, epsilon=1e-5, attention_scale=0.25,
 )  # fmt: skip
 BLOCK, BLOCKS = 64, 8
+SPAN = 20
 TABLES = [[3, 0], [5, 6], [1, 7]]
 
 
@@ -49,7 +50,7 @@ def _layer(index: int, *, is_rich: bool) -> Layer:
         values=torch.randn(BLOCKS, BLOCK, shape.heads_kv, d),
         cosines=None if is_bare else angles.cos(),
         sines=None if is_bare else angles.sin(),
-        window=20 if is_rich and index == 2 else 0,
+        window=10 if is_bare else 0,
     )
 
 
@@ -66,8 +67,8 @@ def _model(*, is_rich: bool) -> Decoder:
 
 
 def _rows() -> tuple[PassRows, DeviceRows]:
-    """Two sequences with a new token each, and a span of 50 tokens from position 30 on."""
-    spans = [(0, 5, 1), (1, 70, 1), (2, 30, 50)]
+    """Two sequences with a new token each, and a span of 20 tokens from position 50 on."""
+    spans = [(0, 5, 1), (1, 70, 1), (2, 50, SPAN)]
     positions = [at for _, start, count in spans for at in range(start, start + count)]
     cells = [
         TABLES[slot][at // BLOCK] * BLOCK + at % BLOCK
@@ -75,20 +76,20 @@ def _rows() -> tuple[PassRows, DeviceRows]:
         for at in range(start, start + count)
     ]
     plain = PassRows(
-        tokens=torch.randint(0, SHAPE.vocabulary, (52,)),
+        tokens=torch.randint(0, SHAPE.vocabulary, (2 + SPAN,)),
         positions=torch.tensor(positions),
         cells=torch.tensor(cells),
         blocks=torch.tensor(TABLES),
         starts=torch.tensor([start for _, start, _ in spans]),
         counts=torch.tensor([count for _, _, count in spans]),
-        wanted=torch.tensor([0, 1, 51]),
+        wanted=torch.tensor([0, 1, 1 + SPAN]),
         decodes=2,
     )
     step = tile_queries(SHAPE.heads // SHAPE.heads_kv, SHAPE.head)
-    tiles = [(2, 2 + at, 30 + at, min(step, 50 - at)) for at in range(0, 50, step)]
+    tiles = [(2, 2 + at, 50 + at, min(step, SPAN - at)) for at in range(0, SPAN, step)]
     fields = {name: getattr(plain, name) for name in PassRows.__dataclass_fields__}
     device = DeviceRows(
-        **fields, slots=torch.tensor([0, 1]), tiles=torch.tensor(tiles), length_max=80
+        **fields, slots=torch.tensor([0, 1]), tiles=torch.tensor(tiles), length_max=71
     )
     return plain, device
 
