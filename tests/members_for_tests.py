@@ -10,5 +10,5 @@ def in_columns(*members: Member) -> Members:
         tuple([(each.request_id, each.index) for each in generating]),
         tuple([each.slot for each in generating]),
         tuple([each.start for each in generating]),
-        tuple([each for each in members if each not in generating]),
+        tuple([each for each in members if not (each.length == 1 and each.samples)]),
     )
