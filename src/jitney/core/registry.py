@@ -47,6 +47,7 @@ class Registry:
 
     def __init__(self, settings: SchedulerSettings, traits: Traits, counters: Counters) -> None:
         self._running_max = settings.max_num_seqs
+        self._overtake_s = settings.overtake_s
         self._decodes_differ = traits.decodes_differ
         self._counters = counters
         self.by_class = settings.policy is Policy.PRIORITY
@@ -112,6 +113,19 @@ class Registry:
         """Everything to report since the last call, in order."""
         events, self.events = self.events, []
         return events
+
+    def note_elders(self, now: float) -> None:
+        """Running sequences that have become elders are from now on senior to all classes.
+
+        Only where classes count: otherwise the older is senior in any case.
+        """
+        if not self.by_class:
+            return
+        for sequence in list(self.running):
+            if not sequence.is_elder and now - sequence.accepted_at > self._overtake_s:
+                sequence.is_elder = True
+                self.running.remove(sequence)
+                self._insert_running(sequence)
 
     def start(self, sequence: Sequence, match: Match, now: float) -> None:
         """A waiting sequence gets a slot and runs. The caller has seen that there is room."""

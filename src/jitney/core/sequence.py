@@ -88,6 +88,8 @@ class Sequence:
     prompt_count: int = field(init=False)
     order: int = 0
     """The number of its submission, among all sequences."""
+    is_elder: bool = False
+    """Whether it ran when it was older than `overtake_s`. Known only under `priority`."""
     state: SequenceState = SequenceState.WAITING
     slot: int | None = None
     computed: int = 0

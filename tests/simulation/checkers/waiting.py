@@ -8,11 +8,14 @@ tenants pass, and of its own only if it runs its share of the places. (One that 
 but has no room lets nobody pass either, so that is no exception.) Live and background sequences
 have a rule each: between the two there is no such bound, see the checker `background`.
 
+An elder that runs keeps its memory too: nobody who came later takes it, of whatever class. Only a
+tenant with a share may lose it so, and what runs in the background.
+
 Deadlines: after `expire`, nobody lives whose time is over. Drain and idleness have bounds, too,
 which the simulator counts in turns and reports under this name.
 """
 
-from jitney.core.events import FinishEvent, StartEvent
+from jitney.core.events import FinishEvent, PreemptEvent, PreemptReason, StartEvent
 from jitney.core.limits import PREFIX_WAIT_MIN
 from jitney.core.scheduler_settings import SchedulerSettings
 from tests.simulation.alone import Oracle
@@ -49,6 +52,8 @@ class WaitingChecker:
             case Happened():
                 self._starts([each for each in seen.events if isinstance(each, StartEvent)])
                 for event in seen.events:
+                    if isinstance(event, PreemptEvent):
+                        self._loss(event)
                     if isinstance(event, FinishEvent):
                         self._arrived.pop((event.request_id, event.index), None)
                         self._unserved.pop((event.request_id, event.index), None)
@@ -73,6 +78,21 @@ class WaitingChecker:
         if starts:
             last = starts[-1].at
             self._beside = {at: names for at, names in self._beside.items() if at >= last}
+
+    def _loss(self, event: PreemptEvent) -> None:
+        name = (event.request_id, event.index)
+        request, came = self._oracle.request(name), self._arrived.get(name)
+        if came is None or event.at - came <= self._settings.overtake_s:
+            return
+        if event.reason is PreemptReason.PAUSED or request.share or request.is_background:
+            return
+        others = [at for other, at in self._arrived.items() if other[0] == event.by]
+        if others and min(others) > came:
+            raise Violation(
+                NAME,
+                f"{name} lost its place after {event.at - came:.3f} s to {event.by}, which came "
+                f"{min(others) - came:.3f} s later",
+            )
 
     def _is_rival(self, name: Name, start: StartEvent) -> bool:
         started = self._oracle.request((start.request_id, start.index))

@@ -85,3 +85,13 @@ def test_seniority_is_class_then_age() -> None:
     old = sequence("b", accepted_at=1.0)
     assert seniority(old, by_class=False) < seniority(young, by_class=False)
     assert seniority(young, by_class=True) < seniority(old, by_class=True)
+    old.is_elder = True
+    assert seniority(old, by_class=True) < seniority(young, by_class=True)
+
+
+def test_an_elder_is_the_last_to_go_of_any_class() -> None:
+    """Guards an elder of a low class, whose memory every higher class would take again."""
+    elder = running(sequence("a", priority=Priority.LOW), 0, computed=5, generated=1)
+    elder.is_elder = True
+    high = running(sequence("b", priority=Priority.HIGH), 1, computed=90, generated=1)
+    assert choose_for_memory([elder, high], by_class=True) is high
