@@ -9,12 +9,13 @@ Tests: tests/simulation and tests/unit/core/test_scheduler.py.
 """
 
 from collections.abc import Iterable, Iterator, Set
+from functools import partial
 
 from jitney.core import limits
 from jitney.core.counters import Counters
 from jitney.core.events import PreemptReason
 from jitney.core.preemption import Preemption
-from jitney.core.prefix import Match
+from jitney.core.prefix import NO_MATCH, Match
 from jitney.core.registry import Registry
 from jitney.core.rules.background import awaits_first_token
 from jitney.core.rules.gate import Newcomers
@@ -141,10 +142,7 @@ class Admission:
         """Whether there is room for its known tokens, beside the running sequences."""
         memory, running = self.registry.memory, self.registry.running
         room = memory.blocks_obtainable(running, match)
-        room -= memory.blocks_promised(running) + memory.blocks_wanted(sequence, match)
-        assert room <= memory.ledger.capacity, room
-        reserve = int(self._settings.watermark * memory.ledger.capacity) if running else 0
-        return room >= reserve
+        return self._is_enough(room, running, sequence, match)
 
     def _admit_one(self, now: float, held_back: Set[str] | None) -> bool:
         """Admit one sequence, or make room for one; false if there is nothing more to do."""
@@ -224,15 +222,35 @@ class Admission:
     def _start(self, sequence: Sequence, match: Match, now: float) -> bool:
         """Let it run, or make room for it; false if it has to wait."""
         assert sequence.slot is None, "a waiting sequence has no slot"
-        if len(self.registry.running) >= self._settings.max_num_seqs:
-            return self._preemption.make_room(sequence, now, needs_memory=False)
-        if not self.has_memory(sequence, match):
-            self._counters["kv_full"] += 1
-            return self._preemption.make_room(sequence, now, needs_memory=True)
+        is_full = len(self.registry.running) >= self._settings.max_num_seqs
+        if is_full or not self.has_memory(sequence, match):
+            self._counters["kv_full"] += not is_full
+            has_memory = partial(self._has_memory_beside, sequence, match)
+            if not self._preemption.make_room(sequence, now, has_memory, needs_memory=not is_full):
+                return False
+            match = self.registry.memory.find(sequence)
         if sequence.is_suspect:
             self._begin_trial(sequence, now)
         self.registry.start(sequence, match, now)
         return True
+
+    def _has_memory_beside(self, sequence: Sequence, match: Match, staying: list[Sequence]) -> bool:
+        """Whether there is room for it if of the running sequences only these stay."""
+        source = match.holding
+        if source and not source.is_cached and all(s.slot != source.slot for s in staying):
+            match = NO_MATCH  # its prefix may go with the sequence that has computed it
+        room = self.registry.memory.blocks_beside(staying, match)
+        return self._is_enough(room, staying, sequence, match)
+
+    def _is_enough(
+        self, room: int, running: list[Sequence], sequence: Sequence, match: Match
+    ) -> bool:
+        """Whether so many blocks are enough for its known tokens, beside these sequences."""
+        memory = self.registry.memory
+        room -= memory.blocks_promised(running) + memory.blocks_wanted(sequence, match)
+        assert room <= memory.ledger.capacity, room
+        reserve = int(self._settings.watermark * memory.ledger.capacity) if running else 0
+        return room >= reserve
 
     def _may_run(self, sequence: Sequence) -> bool:
         """Whether it may be tried if it is a suspect: they run one at a time, and a live one before

@@ -67,12 +67,11 @@ class BatchChoice:
 
     def spans(self, candidates: list[Sequence]) -> ChosenSpans:
         """The span that each of these may compute in this tick, in order of seniority."""
-        # Some may have been preempted for other candidates that found no room in the end.
-        running = [each for each in candidates if each.slot is not None]
         if not self._registry.background_count:
-            return self._chosen(running)
-        background = background_of(running)
-        live, live_spans = self._chosen(running[: len(running) - len(background)])
+            # A copy: who is preempted for one of these is taken out of the running ones.
+            return self._chosen(list(candidates))
+        background = background_of(candidates)
+        live, live_spans = self._chosen(candidates[: len(candidates) - len(background)])
         behind, spans = self._chosen(background, len(live))
         return live + behind, live_spans + spans
 

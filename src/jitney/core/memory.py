@@ -109,7 +109,13 @@ class Memory:
 
     def blocks_obtainable(self, running: list[Sequence], match: Match) -> int:
         """Free blocks and blocks that only cached prefixes hold, without the matched ones."""
-        held = self.ledger.used - self.cached_blocks(running)
+        return self._obtainable(self.ledger.used - self.cached_blocks(running), running, match)
+
+    def blocks_beside(self, staying: list[Sequence], match: Match) -> int:
+        """The same if of the running sequences only these stay."""
+        return self._obtainable(self.held_by(staying), staying, match)
+
+    def _obtainable(self, held: int, running: list[Sequence], match: Match) -> int:
         source = match.holding
         if source is not None and source.is_cached:
             # Running sequences may share its blocks, which count once.
@@ -143,6 +149,12 @@ class Memory:
             if not self._evict_oldest(None):
                 return False
         return True
+
+    def could_grow(self, sequence: Sequence, length: int, staying: list[Sequence]) -> bool:
+        """Whether there is room for that if of the running sequences only these stay."""
+        assert sequence.slot is not None, "only a sequence with a slot grows"
+        room = self.ledger.capacity - self.held_by(staying)
+        return self.ledger.growth(sequence.slot, length) <= room
 
     def confirm(self, sequence: Sequence) -> None:
         """More tokens of the sequence are computed: now others may share them."""

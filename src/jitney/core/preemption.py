@@ -1,10 +1,13 @@
 """Who makes room: running sequences that wait again, for memory, for a class, or for a pause.
 
-The rules of who is chosen are in `core/rules/victim.py`. A sequence in flight is never preempted:
-its batch must return first. Called by the parts of the scheduler only.
+The rules of who is chosen are in `core/rules/victim.py`. Nobody is preempted in vain: first all who
+have to leave are chosen, and they are preempted only if that gives room enough. A sequence in
+flight is never preempted: its batch must return first. Called by the parts of the scheduler only.
 
 Tests: tests/simulation and tests/unit/core/test_scheduler.py.
 """
+
+from collections.abc import Callable
 
 from jitney.core.counters import Counters
 from jitney.core.events import PreemptEvent, PreemptReason
@@ -41,34 +44,48 @@ class Preemption:
         sequence always gets its memory, so something ends, and then the next one does.
         """
         assert span >= 1, span
-        length = sequence.planned + span
-        while not self._registry.memory.grow(sequence, length):
-            self._counters["kv_full"] += 1
-            victim = self._victim_for(sequence)
+        memory, length = self._registry.memory, sequence.planned + span
+        if memory.grow(sequence, length):
+            return True
+        self._counters["kv_full"] += 1
+        staying, leaving = list(self._registry.running), list[Sequence]()
+        while not memory.could_grow(sequence, length, staying):
+            victim = self._victim_for(sequence, staying)
             if victim is None:
                 return False
+            staying.remove(victim)
+            leaving.append(victim)
+        for victim in leaving:
             self._free_memory_of(victim, now, sequence)
-        return True
+        return memory.grow(sequence, length)
 
-    def make_room(self, newcomer: Sequence, now: float, *, needs_memory: bool) -> bool:
-        """Preempt a running sequence for one that waits; false if there is none.
+    def make_room(
+        self,
+        newcomer: Sequence,
+        now: float,
+        has_memory: Callable[[list[Sequence]], bool],
+        *,
+        needs_memory: bool,
+    ) -> bool:
+        """Preempt running sequences for one that waits; false, and none, if it has to wait.
 
-        A background one first. If only a slot is needed, the memory stays as a cached prefix.
+        `has_memory` tells whether there is memory for it if only these stay. As long as a slot is
+        all that is needed, the memory of who leaves stays as a cached prefix.
         """
-        if newcomer.is_background:
-            return False
-        running = self._registry.running
-        assert newcomer not in running, "it has a place already"
-        victim = choose_for_memory(background_of(running), by_class=False)
-        if victim is None and needs_memory and self._take_from_share(newcomer, now):
-            return True
-        if victim is None and self.displaces:
-            victim = choose_for_class(running, newcomer, now, self._overtake_s)
-        if victim is None:
-            return False
-        if needs_memory:
-            self._registry.memory.save(victim)
-        self.preempt(victim, PreemptReason.DISPLACED, now, newcomer, keeps_memory=not needs_memory)
+        staying, leaving = list(self._registry.running), list[tuple[Sequence, bool, bool]]()
+        assert newcomer not in staying, "it has a place already"
+        while not leaving or not has_memory(staying):
+            victim, is_displaced = self._victim_for_newcomer(newcomer, staying, now, needs_memory)
+            if victim is None:
+                return False
+            staying.remove(victim)
+            leaving.append((victim, is_displaced, needs_memory))
+            needs_memory = True
+        for victim, is_displaced, frees_memory in leaving:
+            if is_displaced and not frees_memory:
+                self.preempt(victim, PreemptReason.DISPLACED, now, newcomer, keeps_memory=True)
+            else:
+                self._free_memory_of(victim, now, newcomer, is_displaced=is_displaced)
         return True
 
     def preempt(
@@ -95,13 +112,13 @@ class Preemption:
             PreemptEvent(sequence.request.id, sequence.index, now, reason, by.request.id)
         )
 
-    def _victim_for(self, sequence: Sequence) -> Sequence | None:
-        """The sequence to preempt when there is no memory for this one; None if there is none.
+    def _victim_for(self, sequence: Sequence, running: list[Sequence]) -> Sequence | None:
+        """Which of these to preempt when there is no memory for one of them; None if there is none.
 
         First a background one, then one of a tenant above its share, otherwise a junior of this
         sequence. If its own tenant is above its share, only juniors of that tenant.
         """
-        running, by_class = self._registry.running, self._registry.by_class
+        by_class = self._registry.by_class
         juniors = running[running.index(sequence) + 1 :]
         behind = choose_for_memory(background_of(juniors), by_class=False)
         if behind is not None or sequence.is_background:
@@ -114,25 +131,35 @@ class Preemption:
         victim = choose_for_memory(_all_but_first(over_share), by_class=by_class)
         return victim or choose_for_memory(juniors, by_class=by_class)
 
-    def _take_from_share(self, newcomer: Sequence, now: float) -> bool:
-        """Preempt a sequence of a tenant above its share; false if there is none."""
-        if newcomer.request.limited_tenant is None:
-            return False
-        assert newcomer.slot is None, "only a waiting sequence takes from a share"
-        above = _all_but_first(self._registry.memory_shares.over_share(self._registry.running))
-        victim = choose_for_memory(
-            [each for each in above if each.has_progressed], by_class=self._registry.by_class
-        )
-        if victim is None:
-            return False
-        self._free_memory_of(victim, now, newcomer)
-        return True
+    def _victim_for_newcomer(
+        self, newcomer: Sequence, running: list[Sequence], now: float, needs_memory: bool
+    ) -> tuple[Sequence | None, bool]:
+        """Which of these makes room for one that waits, if any, and whether as one displaced.
 
-    def _free_memory_of(self, victim: Sequence, now: float, by: Sequence) -> None:
+        A background one first. Then, if memory is needed, one of a tenant above its share.
+        """
+        if newcomer.is_background:
+            return None, False
+        victim = choose_for_memory(background_of(running), by_class=False)
+        if victim is None and needs_memory and newcomer.request.limited_tenant is not None:
+            above = _all_but_first(self._registry.memory_shares.over_share(running))
+            progressed = [each for each in above if each.has_progressed]
+            of_share = choose_for_memory(progressed, by_class=self._registry.by_class)
+            if of_share is not None:
+                return of_share, False
+        if victim is None and self.displaces:
+            victim = choose_for_class(running, newcomer, now, self._overtake_s)
+        return victim, True
+
+    def _free_memory_of(
+        self, victim: Sequence, now: float, by: Sequence, *, is_displaced: bool = False
+    ) -> None:
         """Preempt a sequence and free its memory. It is saved if possible."""
         assert victim is not by, "nobody makes room for itself"
         saved = self._registry.memory.save(victim)
         reason = PreemptReason.SAVED if saved else PreemptReason.RECOMPUTED
+        if is_displaced:
+            reason = PreemptReason.DISPLACED
         self.preempt(victim, reason, now, by, keeps_memory=False)
 
 

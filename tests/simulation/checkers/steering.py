@@ -1,12 +1,14 @@
 """Invariant 12: what callers and settings ask beside running is kept.
 
 A paused sequence computes nothing, and is no part of any batch that is planned. Without preemption
-nobody is displaced, except from the background. Under the mix `separate` a batch has prefills or
-decodes, each as many as may be.
+nobody is displaced, except from the background. Nobody is preempted in vain: the one that needed
+the room has a slot after that plan, and if it ran before, it is in the batch. Under the mix
+`separate` a batch has prefills or decodes, each as many as may be.
 """
 
 from jitney.core.batch import Batch, Entry
 from jitney.core.events import PreemptEvent, PreemptReason
+from jitney.core.request import RequestId
 from jitney.core.scheduler_settings import Mix, SchedulerSettings
 from tests.simulation.alone import Oracle
 from tests.simulation.pauses import Pauses
@@ -25,25 +27,49 @@ class SteeringChecker:
         self._oracle = oracle
         self._decodes_differ = decodes_differ
         self._pauses = pauses
+        self._running: set[Name] = set()
+        self._served: dict[float, set[RequestId]] = {}
+        """By the times of the last plans: the requests that ran and computed, or that began."""
 
     def see(self, seen: Seen) -> None:
         """Take in what happened."""
         match seen:
+            case Planned(batch=None):
+                self._serve(seen, set())
             case Planned(batch=Batch() as batch):
+                self._serve(seen, {seen.owners[entry.slot] for entry in batch.entries})
                 for entry in batch.entries:
                     name = seen.owners[entry.slot]
                     if self._pauses.is_paused(name):
                         raise Violation(NAME, f"{name} is paused and in {batch.number}")
                 if self._settings.mix is Mix.SEPARATE:
                     self._kinds(seen, batch)
-            case Happened() if not self._settings.enable_preemption:
-                for event in seen.events:
-                    if isinstance(event, PreemptEvent) and event.reason is PreemptReason.DISPLACED:
-                        self._displaced((event.request_id, event.index))
+            case Happened():
+                self._losses([each for each in seen.events if isinstance(each, PreemptEvent)])
 
-    def _displaced(self, name: Name) -> None:
-        if not self._oracle.request(name).is_background:
-            raise Violation(NAME, f"{name} was displaced")
+    def _serve(self, seen: Planned, members: set[Name]) -> None:
+        running = set(seen.owners.values())
+        served = {request_id for request_id, _ in members | (running - self._running)}
+        self._served.setdefault(seen.at, set()).update(served)
+        self._running = running
+
+    def _losses(self, losses: list[PreemptEvent]) -> None:
+        # One that began may have lost its slot in the same plan, for one that came before it.
+        losers = {each.request_id for each in losses}
+        for event in losses:
+            name = (event.request_id, event.index)
+            if event.reason is PreemptReason.PAUSED:
+                continue
+            if event.by not in self._served.get(event.at, losers) | losers:
+                raise Violation(NAME, f"{name} lost its place for {event.by}, which has none")
+            is_displaced = event.reason is PreemptReason.DISPLACED
+            if self._settings.enable_preemption or not is_displaced:
+                continue
+            if not self._oracle.request(name).is_background:
+                raise Violation(NAME, f"{name} was displaced")
+        if losses:
+            last = losses[-1].at
+            self._served = {at: ids for at, ids in self._served.items() if at >= last}
 
     def _kinds(self, seen: Planned, batch: Batch) -> None:
         kinds = [self._is_decode(entry, seen.owners[entry.slot]) for entry in batch.entries]
