@@ -9,7 +9,6 @@ is computed again from its tokens (invariant 10).
 """
 
 import logging
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -66,9 +65,9 @@ class Tick:
         self._recovery = Recovery(backend)
         self._in_flight = InFlight(backend, clock)
         self._collectors: dict[RequestId, Collector] = {}
-        self._ended: deque[Collector] = deque()
-        self._held: set[RequestId] = set()
-        """Ended requests whose answers wait for their group. Their ids are not free yet."""
+        self._ended: dict[RequestId, Collector] = {}
+        """Requests that have ended, and whose ends are not recorded and given out yet. Until then
+        their ids are not free."""
         # Preempted in this tick; and preempted for memory since the last `KvPressure`.
         self._preempted_count = 0
         self._memory_preempted_count = 0
@@ -98,9 +97,11 @@ class Tick:
         """Take a request, or raise its refusal; its wait counts from `sent_at`, its latency from
         `arrived_at`."""
         now = self._clock.now()
+        if request.id in self._ended:
+            self._deliver(now)  # the end of one is recorded before another has its id
         try:
             self._raise_stopped()
-            if request.id in self._held:
+            if request.id in self._ended:
                 raise InvalidRequest(
                     f"A request with the id {request.id!r} is live already: its answer waits for "
                     "those of its group.",
@@ -243,7 +244,7 @@ class Tick:
             return
         self.stopped = error
         now = self._clock.now()
-        unfinished = [*self._ended, *self._collectors.values()]
+        unfinished = [*self._ended.values(), *self._collectors.values()]
         self._ended.clear()
         self._collectors.clear()
         for collector in unfinished:
@@ -261,7 +262,7 @@ class Tick:
 
     def abandon(self, error: EngineError) -> None:
         """Any thread: end every unfinished request, because the engine thread is stuck."""
-        for collector in [*self._ended, *self._collectors.values()]:
+        for collector in [*self._ended.values(), *self._collectors.values()]:
             collector.mailbox.abandon(error)
 
     def _is_of_another(self, request_id: RequestId, mailbox: Mailbox | None) -> bool:
@@ -349,7 +350,7 @@ class Tick:
             collector.push(event)
             if isinstance(event, FinishEvent) and collector.is_done:
                 del self._collectors[event.request_id]
-                self._ended.append(collector)
+                self._ended[event.request_id] = collector
         for request_id, index, verdict in verdicts:
             collector = self._collectors.get(request_id)
             if collector is None:
@@ -379,23 +380,19 @@ class Tick:
             return
         self._measure()
         holds_answers = self._scheduler.holds_answers
-        for _ in range(len(self._ended)):
-            collector = self._ended[0]
+        for request_id, collector in list(self._ended.items()):
             if holds_answers and collector.is_answered and not collector.request.is_background:
                 # Checked again at every tick: the ending is made only when it is given out.
-                self._held.add(collector.request.id)
-                self._ended.rotate(-1)
                 continue
             ending = collector.ending(now)
             if ending.error is not None:
                 self._record_failed(collector, ending.error, now)
             else:
-                assert ending.answer is not None, collector.request.id
+                assert ending.answer is not None, request_id
                 self._record(record_done(ending.answer, now))
             collector.mailbox.end(ending)
             # Last: if something breaks before, `stop` still ends it.
-            self._ended.popleft()
-            self._held.discard(collector.request.id)
+            del self._ended[request_id]
 
     def _measure(self) -> Snapshot:
         """Take a snapshot of the scheduler; record if memory ran short since the last one."""

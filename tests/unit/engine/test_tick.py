@@ -369,6 +369,22 @@ def test_a_stream_that_nobody_reads_ends_where_it_is_bounded(is_bounded: bool) -
     world.tick.check()
 
 
+def test_the_end_of_a_request_is_recorded_before_another_has_its_id() -> None:
+    """Guards records: those of two requests with one id were mixed up."""
+    world = make_world()
+    first = world.submit(make_request(id="a", max_tokens=20))
+    world.tick.run()
+    cancel_all(world, "a")
+    second = world.submit(make_request(id="a", max_tokens=2))
+    assert answer_of(first).was_cancelled
+    world.run_dry()
+    assert not answer_of(second).was_cancelled
+    kinds = [type(each) for each in world.records]
+    ends = [place for place, kind in enumerate(kinds) if kind is RequestDone]
+    starts = [place for place, kind in enumerate(kinds) if kind is RequestAccepted]
+    assert starts[0] < ends[0] < starts[1] < ends[1]
+
+
 def test_the_id_of_an_answer_that_is_held_back_is_not_free() -> None:
     """Guards callers with ids of their own: a cancel of the first would end the second."""
     world = make_world(strategy=Strategy.STATIC, max_num_seqs=2)
