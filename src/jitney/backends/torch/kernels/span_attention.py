@@ -51,17 +51,18 @@ def _mix_blocks(
             key = tl.load(keys + at[None, :] + d[:, None], mask=is_key, other=0.0)
             is_value = (p[:, None] < end) & (d[None, :] < D)
             value = tl.load(values + at[:, None] + d[None, :], mask=is_value, other=0.0)
-        score = tl.dot(query, key, input_precision="ieee") * scale
+        score = tl.dot(query, key, input_precision="ieee")
         if HIDES:
             is_seen = p[None, :] <= position[:, None]
             if WINDOW > 0:
                 is_seen = is_seen & (p[None, :] > position[:, None] - WINDOW)
             score = tl.where(is_seen, score, float("-inf"))
-        better = tl.maximum(best, tl.max(score, 1))
+        better = tl.maximum(best, tl.max(score, 1) * scale)
         base = tl.where(better == float("-inf"), 0.0, better)
-        weight = tl.exp2(score - base[:, None])
+        # A compiler may join a product and a sum in one of the two loops only.
+        weight = tl.exp2(tl.fma(score, scale, -base[:, None]))
         fade = tl.exp2(best - base)
-        total = total * fade + tl.sum(weight, 1)
+        total = tl.fma(total, fade, tl.sum(weight, 1))
         mixed = mixed * fade[:, None]
         mixed = tl.dot(weight.to(value.dtype), value, mixed, input_precision="ieee")
         best = better
