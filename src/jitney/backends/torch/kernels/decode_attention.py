@@ -175,8 +175,9 @@ def attend_decodes(
     _attend_split[(count, key_heads, splits)](
         queries, cache.keys, cache.values, sequences.tables, sequences.slots, sequences.starts,
         parts, sums, scale * _LOG2_E, splits, sequences.tables.stride(0), block_tokens, key_heads,
-        group, depth, max(triton.next_power_of_2(group), _DOT_MIN), padded, CHUNK, SPLIT, splits > 1,
-        cache.window, num_warps=2 if is_many else 4, num_stages=2 if is_many else 3, **options,
+        group, depth, max(triton.next_power_of_2(group), _DOT_MIN), padded, CHUNK, SPLIT,
+        splits > 1, cache.window, num_warps=2 if is_many else 4, num_stages=2 if is_many else 3,
+        **options,
     )  # fmt: skip
     if splits > 1:
         _join_splits[(count, heads)](

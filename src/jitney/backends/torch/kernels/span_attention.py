@@ -113,6 +113,8 @@ def _attend_span(
         query, mixed, best, total, keys, values, table, head, position, scale, open, end,
         BLOCK, HKV, D, BD, CHUNK, WINDOW, True,
     )  # fmt: skip
+    # Rows that only fill a tile up have seen nothing.
+    total = tl.where(is_row, total, 1.0)
     tl.store(out + at, (mixed / total[:, None]).to(out.dtype.element_ty), mask=inside)
 
 
@@ -127,7 +129,7 @@ def attend_spans(
     """Writes attention of the rows of all tiles, of queries [r, q, d], to these rows of `out`.
 
     `tables` [slots, n] are the blocks of every slot. `tiles` [t, 4] are of one slot each: the slot,
-    the first row, its position, and how many rows, at most `tile_queries`.
+    the first row, its position, and how many rows, at most `tile_queries`, or none.
     """
     _, block_tokens, key_heads, depth = cache.keys.shape
     group = queries.shape[1] // key_heads
