@@ -52,12 +52,12 @@ class Sequences:
     """No sequence sees more positions."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["SPLITS"])
 def _attend_split(
-    queries, keys, values, tables, slots, starts, out, sums, scale,
+    queries, keys, values, tables, slots, starts, out, sums, scale, SPLITS,
     TABLE: tl.constexpr, BLOCK: tl.constexpr, HKV: tl.constexpr, G: tl.constexpr, D: tl.constexpr,
     BG: tl.constexpr, BD: tl.constexpr, CHUNK: tl.constexpr, SPLIT: tl.constexpr,
-    SPLITS: tl.constexpr, WINDOW: tl.constexpr, OVERLAPS: tl.constexpr,
+    IS_SPLIT: tl.constexpr, WINDOW: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     if OVERLAPS:
         gdc_wait()
@@ -107,7 +107,7 @@ def _attend_split(
             mixed = tl.dot(weight.to(value.dtype), value, mixed, input_precision="ieee")
             best = better
         mixed = mixed / total[:, None]
-        if SPLITS == 1:
+        if not IS_SPLIT:
             tl.store(out + query_at, mixed.to(out.dtype.element_ty), mask=is_head)
         else:
             part = ((sequence * SPLITS + split) * HKV + head) * G + g
@@ -115,10 +115,10 @@ def _attend_split(
             tl.store(sums + part, (best + tl.log2(total))[:, None], mask=g < G)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["SPLITS"])
 def _join_splits(
-    parts, sums, starts, out,
-    H: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, SPLIT: tl.constexpr, SPLITS: tl.constexpr,
+    parts, sums, starts, out, SPLITS,
+    H: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, SPLIT: tl.constexpr,
     WINDOW: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     if OVERLAPS:
@@ -174,12 +174,13 @@ def attend_decodes(
     options = launch_options(queries)
     _attend_split[(count, key_heads, splits)](
         queries, cache.keys, cache.values, sequences.tables, sequences.slots, sequences.starts,
-        parts, sums, scale * _LOG2_E, sequences.tables.stride(0), block_tokens, key_heads, group,
-        depth, max(triton.next_power_of_2(group), _DOT_MIN), padded, CHUNK, SPLIT, splits,
-        cache.window, num_warps=2 if is_many else 4, num_stages=2 if is_many else 3, **options,
+        parts, sums, scale * _LOG2_E, splits, sequences.tables.stride(0), block_tokens, key_heads,
+        group, depth, max(triton.next_power_of_2(group), _DOT_MIN), padded, CHUNK, SPLIT,
+        splits > 1, cache.window, num_warps=2 if is_many else 4, num_stages=2 if is_many else 3,
+        **options,
     )  # fmt: skip
     if splits > 1:
         _join_splits[(count, heads)](
-            parts, sums, sequences.starts, out, heads, depth, padded, SPLIT, splits, cache.window,
+            parts, sums, sequences.starts, out, splits, heads, depth, padded, SPLIT, cache.window,
             num_warps=1, **options,
         )  # fmt: skip

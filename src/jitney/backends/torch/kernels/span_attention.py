@@ -51,17 +51,18 @@ def _mix_blocks(
             key = tl.load(keys + at[None, :] + d[:, None], mask=is_key, other=0.0)
             is_value = (p[:, None] < end) & (d[None, :] < D)
             value = tl.load(values + at[:, None] + d[None, :], mask=is_value, other=0.0)
-        score = tl.dot(query, key, input_precision="ieee") * scale
+        score = tl.dot(query, key, input_precision="ieee")
         if HIDES:
             is_seen = p[None, :] <= position[:, None]
             if WINDOW > 0:
                 is_seen = is_seen & (p[None, :] > position[:, None] - WINDOW)
             score = tl.where(is_seen, score, float("-inf"))
-        better = tl.maximum(best, tl.max(score, 1))
+        better = tl.maximum(best, tl.max(score, 1) * scale)
         base = tl.where(better == float("-inf"), 0.0, better)
-        weight = tl.exp2(score - base[:, None])
+        # A compiler may join a product and a sum in one of the two loops only.
+        weight = tl.exp2(tl.fma(score, scale, -base[:, None]))
         fade = tl.exp2(best - base)
-        total = total * fade + tl.sum(weight, 1)
+        total = tl.fma(total, fade, tl.sum(weight, 1))
         mixed = mixed * fade[:, None]
         mixed = tl.dot(weight.to(value.dtype), value, mixed, input_precision="ieee")
         best = better
@@ -112,6 +113,8 @@ def _attend_span(
         query, mixed, best, total, keys, values, table, head, position, scale, open, end,
         BLOCK, HKV, D, BD, CHUNK, WINDOW, True,
     )  # fmt: skip
+    # Rows that only fill a tile up have seen nothing.
+    total = tl.where(is_row, total, 1.0)
     tl.store(out + at, (mixed / total[:, None]).to(out.dtype.element_ty), mask=inside)
 
 
@@ -126,7 +129,7 @@ def attend_spans(
     """Writes attention of the rows of all tiles, of queries [r, q, d], to these rows of `out`.
 
     `tables` [slots, n] are the blocks of every slot. `tiles` [t, 4] are of one slot each: the slot,
-    the first row, its position, and how many rows, at most `tile_queries`.
+    the first row, its position, and how many rows, at most `tile_queries`, or none.
     """
     _, block_tokens, key_heads, depth = cache.keys.shape
     group = queries.shape[1] // key_heads
