@@ -30,15 +30,22 @@ class Bench:
         if isinstance(record, TickRecord):
             self.ticks.append(record)
 
-    def ask(self, prompt: int | Sequence[int], answer: int) -> Handle[Answer]:
-        """Hand in a request of so many tokens of its own, or of these, whose answer is as long as
-        was asked."""
+    def request(self, prompt: int | Sequence[int], answer: int) -> Request:
+        """A request of so many tokens of its own, or of these, whose answer is as long as was
+        asked."""
         self._seed += 1
         tokens = random_tokens(self._seed, prompt) if isinstance(prompt, int) else tuple(prompt)
         params = SamplingParams(temperature=0, max_tokens=answer, ignore_eos=True)
         name = RequestId(f"{id(self)}-{self._seed}")
-        request = Request(id=name, prompt=tokens, params=params, seed=self._seed)
-        return self.engine.send(request, streams=False)
+        return Request(id=name, prompt=tokens, params=params, seed=self._seed)
+
+    def send(self, requests: Sequence[Request]) -> list[Handle[Answer]]:
+        """Hand in requests, at once."""
+        return [self.engine.send(request, streams=False) for request in requests]
+
+    def ask(self, prompt: int, answer: int) -> Handle[Answer]:
+        """Hand in one request."""
+        return self.send([self.request(prompt, answer)])[0]
 
     def finish(self, handles: Sequence[Handle[Answer]]) -> None:
         """Wait for all of them."""

@@ -17,6 +17,8 @@ CONTEXT = 384
 ANSWER = 128
 STALL_S = 0.045
 """The target for ticks beside the long prompt."""
+SHORT_STALL_S = 0.01
+"""The target where arrivals shall not be felt."""
 
 
 def decode(backend: Backend) -> None:
@@ -44,8 +46,9 @@ def together(backend: Backend) -> None:
     """256 requests of 256 in and 256 out that arrive together, twice."""
     with running(backend) as bench:
         for _ in range(2):
+            requests = [bench.request(256, 256) for _ in range(256)]
             started = time.perf_counter()
-            bench.finish([bench.ask(256, 256) for _ in range(256)])
+            bench.finish(bench.send(requests))
             seconds = time.perf_counter() - started
             _say(f"256 of 256 in, 256 out, together: {256 * 256 / seconds:.0f} tokens/s")
 
@@ -53,9 +56,7 @@ def together(backend: Backend) -> None:
 def poisson(backend: Backend, rate: float = 16.0, count: int = 240) -> None:
     """Arrivals by chance and mixed lengths: the time between two tokens of a stream."""
     draw = random.Random(1)
-    with running(backend, stall_s_target=STALL_S) as bench:
-        bench.finish([bench.ask(600, 8) for _ in range(8)])
-        bench.ticks.clear()
+    with running(backend, stall_s_target=SHORT_STALL_S) as bench:
         handles = []
         for _ in range(count):
             time.sleep(draw.expovariate(rate))
@@ -76,9 +77,12 @@ def prefix(backend: Backend, count: int = 1024) -> None:
     shared = random_tokens(7, 1500)
     for reuse in (True, False):
         with running(backend, enable_prefix_caching=reuse) as bench:
+            requests = [
+                bench.request(shared + random_tokens(1000 + number, 500), 64)
+                for number in range(count)
+            ]
             started = time.perf_counter()
-            prompts = [shared + random_tokens(1000 + number, 500) for number in range(count)]
-            bench.finish([bench.ask(prompt, 64) for prompt in prompts])
+            bench.finish(bench.send(requests))
             seconds = time.perf_counter() - started
             computed = sum(each.prefill_tokens for each in bench.ticks)
         _say(
@@ -93,8 +97,9 @@ def stall(backend: Backend) -> None:
         streams = [bench.ask(256, 3000) for _ in range(8)]
         while sum(each.decode_tokens for each in bench.ticks[-20:]) < 100:
             time.sleep(0.01)
+        long = bench.request(32_000, 4)
         first = len(bench.ticks)
-        bench.finish([bench.ask(32_000, 4)])
+        bench.finish(bench.send([long]))
         beside = gaps_ms(bench.ticks[first:])
         for handle in streams:
             handle.cancel()

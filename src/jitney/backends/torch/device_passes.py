@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from jitney.backends.shared.slots import EntryRows
-from jitney.backends.torch.device_memory import NO_CHANGE, DeviceMemory, to_device
-from jitney.backends.torch.device_rows import DeviceRows, Parcel, RowPacking
+from jitney.backends.torch.device_memory import DeviceMemory, to_device
+from jitney.backends.torch.device_rows import NO_CHANGE, DeviceRows, Parcel, RowPacking
 from jitney.backends.torch.device_sampler import GREEDY, draw_of, is_on_device
-from jitney.backends.torch.graphs import PassGraphs, PassSize, pass_size, sizes_up_to
+from jitney.backends.torch.graphs import SPAN_ROWS, PassGraphs, PassSize, pass_size, sizes_up_to
 from jitney.backends.torch.kernels.best import best_tokens
 from jitney.backends.torch.kernels.choice import choose_tokens
 from jitney.backends.torch.kernels.places import place_rows
-from jitney.backends.torch.kernels.span_attention import tile_queries
+from jitney.backends.torch.kernels.span_attention import SPAN_SPLIT, tile_queries
 from jitney.backends.torch.kernels.triton_ops import TritonOps
 from jitney.backends.torch.model import Decoder
 
@@ -73,11 +73,11 @@ class DevicePasses:
 
     def run(self, decodes: Sequence[EntryRows], others: Sequence[EntryRows]) -> RunningPass:
         """Enqueue a pass of these entries. Raises BackendFailed when memory is full."""
-        length_max = max((each.entry.end for each in decodes), default=1)
+        length_max = max(each.entry.end for each in (*decodes, *others))
         size = None
         if not any(each.scored for each in others):
             size = pass_size(len(decodes), length_max, [len(each.tokens) for each in others])
-        packing = RowPacking.empty()
+        packing = RowPacking()
         rows = [self._add(packing, each, is_decode=True) for each in decodes]
         if size is not None:
             self._fill_decodes(packing, size)
@@ -106,14 +106,18 @@ class DevicePasses:
         if self._memory.device.type == "cuda":
             for size in sizes_up_to(rows_max):
                 self._graphs.capture(size)
+            # Kernels for the longest prompts are compiled now, and not while others wait.
+            host = self._filler(PassSize(0, SPAN_ROWS[0], 0)).packed(self._memory.device)
+            self._enqueue(host, 0, 2 * SPAN_SPLIT)
 
     def _add(self, packing: RowPacking, each: EntryRows, *, is_decode: bool) -> range:
         """Add one entry; its rows of logits. Raises BackendFailed when memory is full."""
-        entry, first, count = each.entry, len(packing.rows), len(each.tokens)
+        entry, first, count = each.entry, packing.count, len(each.tokens)
         change = self._memory.grow(entry.slot, entry.start, count)
-        for at, token in enumerate(each.tokens):
-            packing.rows.append((entry.slot, entry.start + at, token, *change))
-            change = NO_CHANGE
+        if count == 1:
+            packing.add((entry.slot, entry.start, each.tokens[0], *change))
+        else:
+            packing.add_span(entry.slot, entry.start, each.tokens)
         if not is_decode:
             self._add_tiles(packing, entry.slot, entry.start, range(first, first + count))
         # Graphs have logits of every row.
@@ -133,20 +137,20 @@ class DevicePasses:
             packing.tiles.append((slot, rows.start + at, start + at, count))
 
     def _filler(self, size: PassSize) -> RowPacking:
-        packing = RowPacking.empty()
+        packing = RowPacking()
         self._fill_decodes(packing, size)
         self._fill_spans(packing, size)
         return packing
 
     def _fill_decodes(self, packing: RowPacking, size: PassSize) -> None:
-        first = len(packing.rows)
+        first = packing.count
         self._fill_rows(packing, size.decodes)
         self._fill_wanted(packing, range(first, size.decodes))
 
     def _fill_spans(self, packing: RowPacking, size: PassSize) -> None:
         """Rows of the spare slot, tiles of no rows, and logits of the first row: nobody reads
         them."""
-        first = len(packing.rows)
+        first = packing.count
         self._fill_rows(packing, size.rows)
         self._add_tiles(packing, self._memory.spare_slot, 0, range(first, size.rows))
         missing = size.tiles(self._step) - len(packing.tiles)
@@ -154,8 +158,8 @@ class DevicePasses:
         self._fill_wanted(packing, [0] * (size.sampled - len(packing.wanted)))
 
     def _fill_rows(self, packing: RowPacking, count: int) -> None:
-        missing = count - len(packing.rows)
-        packing.rows += [(self._memory.spare_slot, 0, 0, *NO_CHANGE)] * missing
+        missing = count - packing.count
+        packing.add((self._memory.spare_slot, 0, 0, *NO_CHANGE), missing)
 
     def _fill_wanted(self, packing: RowPacking, rows: Sequence[int]) -> None:
         packing.wanted += rows

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from jitney.backends.torch.device_rows import Parcel, RowPacking
 from jitney.backends.torch.kernels.decode_attention import SPLIT
+from jitney.backends.torch.kernels.span_attention import SPAN_SPLIT
 
 SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
 """Decodes of the smaller graphs; larger ones have a multiple of SIZE_STEP."""
@@ -25,10 +26,10 @@ MIXED_SIZES = (0, 8, 32, 64, 128)
 """Decodes of the smaller graphs with rows of prompts: each has several graphs, so there are
 fewer."""
 
-SPAN_ROWS = (16, 64, 128, 256)
+SPAN_ROWS = (16, 64, 128, 256, 512)
 """Rows of prompts in a graph. With more rows the GPU computes longer than the host enqueues."""
 SPANS_MAX = 4
-"""Spans in a graph. Each has one row of logits."""
+"""Spans in a graph. Each has one row of logits, and sees at most SPAN_SPLIT positions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class PassSize:
     decodes: int
     span_rows: int
     length: int
-    """No decode sees more positions."""
+    """No row sees more positions."""
 
     @property
     def rows(self) -> int:
@@ -64,9 +65,9 @@ def pass_size(decodes: int, length: int, spans: Sequence[int] = ()) -> PassSize 
     if not spans:
         return PassSize(_fitting(decodes, SIZES), 0, length_class(length))
     span_rows = next((size for size in SPAN_ROWS if size >= sum(spans)), None)
-    if span_rows is None or len(spans) > SPANS_MAX:
+    if span_rows is None or len(spans) > SPANS_MAX or length > SPAN_SPLIT:
         return None
-    return PassSize(_fitting(decodes, MIXED_SIZES), span_rows, length_class(length))
+    return PassSize(_fitting(decodes, MIXED_SIZES), span_rows, SPAN_SPLIT)
 
 
 def sizes_up_to(decodes: int) -> list[PassSize]:

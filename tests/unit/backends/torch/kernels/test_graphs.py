@@ -11,6 +11,7 @@ from jitney.backends.torch.graphs import (
     pass_size,
     sizes_up_to,
 )
+from jitney.backends.torch.kernels.span_attention import SPAN_SPLIT
 
 
 def _size(decodes: int, spans: tuple[int, ...] = ()) -> PassSize:
@@ -42,3 +43,4 @@ def test_a_few_rows_of_prompts_have_a_graph_too() -> None:
             assert size.tiles(32) >= sum(-(-rows // 32) for rows in spans)
     assert pass_size(1, 1, (1,) * (SPANS_MAX + 1)) is None
     assert pass_size(1, 1, (SPAN_ROWS[-1] + 1,)) is None
+    assert pass_size(1, SPAN_SPLIT + 1, (1,)) is None, "there the attention of a span is split"
