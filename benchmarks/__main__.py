@@ -2,11 +2,11 @@
 
 import sys
 
-if sys.argv[1:] == ["gpu"]:
+if sys.argv[1:2] == ["gpu"]:
     # Where there is a GPU, what the others need may not be installed.
     from benchmarks import gpu
 
-    gpu.main()
+    gpu.main(sys.argv[2:])
 else:
     from benchmarks import engine
 

@@ -162,8 +162,13 @@ NAMED_SECTIONS: dict[str, Callable[[], Figures]] = {
 
 
 def main(names: list[str]) -> None:
-    """Run the named sections, or all that need no name."""
+    """Run the named sections, or all that need no name. Raises SystemExit."""
     sections = SECTIONS | NAMED_SECTIONS
+    unknown = [name for name in names if name not in sections]
+    if unknown:
+        raise SystemExit(
+            f"There is no section {', '.join(unknown)}; there are {', '.join(sections)}, gpu."
+        )
     figures: dict[str, Figures] = {}
     for name in names or list(SECTIONS):
         print(f"{name}: {sections[name].__doc__}", flush=True)

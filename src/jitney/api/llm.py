@@ -80,7 +80,7 @@ class Tokenizer:
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         """The text of tokens. Bytes that are not a whole character become U+FFFD."""
         detokenizer = Detokenizer(self._vocabulary, skip_special_tokens)
-        return "".join([*map(detokenizer.push, token_ids), detokenizer.flush()])
+        return detokenizer.push_all(token_ids) + detokenizer.flush()
 
 
 class LLM:

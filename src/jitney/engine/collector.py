@@ -1,9 +1,10 @@
 """Turns the events of one request into deltas, stop verdicts and, at the end, its answer.
 
-Called by the tick, on the engine thread. Knows text, not memory. Keeps invariant 5: the joined
-deltas of a completion are its text. They have no half characters, no part of a stop string (unless
-the caller wants it), and nothing after the end. When a stop string is found, `push_token` returns
-a verdict, and the tick passes it on to the scheduler.
+Called by the tick, on the engine thread. Knows text, not memory. Text is made here only where a
+stop string may end it, or logprobs go out with it; else by who reads it (`jitney.engine.track`).
+Keeps invariant 5: the joined deltas of a completion are its text. They have no half characters, no
+part of a stop string (unless the caller wants it), and nothing after the end. When a stop string is
+found, `push_token` returns a verdict, and the tick passes it on to the scheduler.
 """
 
 from collections.abc import Sequence
@@ -20,9 +21,11 @@ from jitney.core.events import (
     PromptEvent,
     StartEvent,
 )
+from jitney.core.params import SamplingParams
 from jitney.core.request import Request
 from jitney.engine.answer import Answer, Completion, Ending, Timing, Usage
 from jitney.engine.mailbox import Mailbox
+from jitney.engine.track import Track
 from jitney.errors import BackendFailed, DeadlineExceeded, InvalidRequest, JitneyError, QueueFull
 from jitney.text.detokenizer import Detokenizer
 from jitney.text.stop import StopMatcher
@@ -32,31 +35,28 @@ READ_TOO_SLOWLY = (
     "read it faster, or ask for fewer logprobs or completions."
 )
 
+UNREAD_STEP = 64
+"""Tokens between two looks at how much of a completion is unread."""
 
 _NORMAL = (FinishReason.STOP, FinishReason.LENGTH)
 """How a completion ends if it was not cancelled and did not fail."""
 
 
 @dataclass(slots=True)
-class _Track:
-    """What is known of one completion so far."""
+class _Watched:
+    """The text of a completion that is made here, token by token: it has stop strings, which end
+    it, or logprobs, which go out with it."""
 
-    index: int
     detokenizer: Detokenizer
     matcher: StopMatcher | None
-    """None without stop strings, as in almost every request."""
-    texts: list[str] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprob] = field(default_factory=list)
-    """If the mailbox is bounded, sent ones are dropped: they take the most memory."""
-    sent_count: int = 0
+    """None without stop strings."""
+    sent_count: int
     """Tokens that were sent with a delta. The others wait for text that is held back."""
-    resumed_count: int = 0
-    """Tokens that were made elsewhere. Their logprobs are not here."""
+    texts: list[str] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    """If the mailbox is bounded, sent ones are dropped: they take the most memory. Those of resumed
+    tokens are not here."""
     matched: str | None = None
-    started_at: float | None = None
-    first_token_at: float | None = None
-    completion: Completion | None = None
 
 
 class Collector:
@@ -75,20 +75,20 @@ class Collector:
         self.sent_at = sent_at
         self.arrived_at = sent_at if arrived_at is None else min(arrived_at, sent_at)
         self.mailbox = mailbox
+        skips_special = params.skip_special_tokens
         self._tracks = {
-            index: _Track(
-                index,
-                Detokenizer(vocabulary, params.skip_special_tokens),
-                None
-                if params.stop_table is None
-                else StopMatcher(params.stop_table, params.include_stop_str_in_output),
-            )
-            for index in request.resumed_tokens
+            index: Track(index, tokens, vocabulary, skips_special)
+            for index, tokens in request.resumed_tokens.items()
         }
+        self._watched: dict[int, _Watched] = {}
+        """By index, if text is needed here; else empty."""
         self._prompt_logprobs: dict[int, TokenLogprob] = {}
         self._is_read_too_slowly = False
+        if params.stop_table is None and params.logprobs is None:
+            mailbox.follow(tuple(self._tracks.values()))
+            return
         for index, tokens in request.resumed_tokens.items():
-            self._follow(self._tracks[index], tokens)
+            self._watched[index] = _watched(params, tokens, vocabulary)
 
     @property
     def is_done(self) -> bool:
@@ -127,29 +127,28 @@ class Collector:
     def push_token(
         self, index: int, token: int, at: float, logprob: TokenLogprob | None = None
     ) -> FinishReason | None:
-        """Take one token of a completion. May put a delta into the mailbox.
+        """Take one token of a completion. Its reader may be woken.
 
         Returns STOP if the completion has a stop string: the scheduler has to finish its sequence.
         Returns CANCELLED if the deltas are not read: the scheduler has to cancel the request.
         """
-        track = self._tracks[index]
+        track, mailbox = self._tracks[index], self.mailbox
         assert track.completion is None, f"a token after the end: {index}"
-        if track.matched is not None:
-            # Sampled before the scheduler got the verdict. The completion is already over.
-            return None
         if track.first_token_at is None:
             track.first_token_at = at
-        track.tokens.append(token)
-        if logprob is not None:
-            track.logprobs.append(logprob)
-        text = track.detokenizer.push(token)
-        if track.matcher is not None:
-            text = _without_stop(track, track.matcher, text)
-        if text:
-            self._send(track, text, at)
-        if track.matched is not None:
-            return FinishReason.STOP
-        if self.mailbox.is_large and self.mailbox.is_read_too_slowly(at):
+        if self._watched:
+            verdict = self._watch(track, token, at, logprob)
+            if verdict is not None:
+                return verdict
+            is_large = mailbox.is_large
+        else:
+            assert logprob is None, "nobody asked for it"
+            track.add(token, at)
+            if mailbox.is_awaited:
+                mailbox.wake()
+            # Counting is quick, but not for every token.
+            is_large = mailbox.is_bounded and not len(track.tokens) % UNREAD_STEP
+        if is_large and mailbox.is_read_too_slowly(at):
             self._is_read_too_slowly = True
             return FinishReason.CANCELLED
         return None
@@ -182,65 +181,75 @@ class Collector:
 
     def tails(self, characters_max: int) -> tuple[str, ...]:
         """The last characters of each completion so far."""
-        return tuple(_tail(track.texts, characters_max) for track in self._tracks.values())
+        if self._watched:
+            # Without what is held back.
+            return tuple(_tail(each.texts, characters_max) for each in self._watched.values())
+        return tuple(track.tail(characters_max) for track in self._tracks.values())
 
     @property
     def stopped_indices(self) -> list[int]:
         """Completions whose resumed tokens have a stop string: only their end was lost."""
-        return [track.index for track in self._tracks.values() if track.matched is not None]
+        watched = self._watched.items()
+        return [index for index, each in watched if each.matched is not None]
 
-    def _follow(self, track: _Track, tokens: tuple[int, ...]) -> None:
-        """Take tokens that were made elsewhere. Their text was sent there, as far as it goes out
-        with these tokens."""
-        for token in tokens:
-            text = track.detokenizer.push(token)
-            if track.matcher is not None:
-                text = _without_stop(track, track.matcher, text)
-            track.texts.append(text)
-        track.tokens.extend(tokens)
-        track.sent_count = track.resumed_count = len(tokens)
+    def _watch(
+        self, track: Track, token: int, at: float, logprob: TokenLogprob | None
+    ) -> FinishReason | None:
+        """Take one token whose text is needed here; STOP if it has a stop string now."""
+        watched = self._watched[track.index]
+        if watched.matched is not None:
+            # Sampled before the scheduler got the verdict. The completion is already over.
+            return None
+        track.tokens.append(token)
+        if logprob is not None:
+            watched.logprobs.append(logprob)
+        text = _without_stop(watched, watched.detokenizer.push(token))
+        if text:
+            self._send(track, watched, text, at)
+        return FinishReason.STOP if watched.matched is not None else None
 
-    def _send(self, track: _Track, text: str, at: float, end: FinishEvent | None = None) -> None:
-        track.texts.append(text)
+    def _send(
+        self, track: Track, watched: _Watched, text: str, at: float, end: FinishEvent | None = None
+    ) -> None:
+        watched.texts.append(text)
         mailbox, tokens = self.mailbox, track.tokens
         if not mailbox.streams:
             return
-        sent_count, track.sent_count = track.sent_count, len(tokens)
+        sent_count, watched.sent_count = watched.sent_count, len(tokens)
         logprobs: Sequence[TokenLogprob] = ()
-        if track.logprobs:
+        if watched.logprobs:
             if mailbox.is_bounded:
-                logprobs, track.logprobs = track.logprobs, []
+                logprobs, watched.logprobs = watched.logprobs, []
             else:
-                logprobs = track.logprobs[sent_count - track.resumed_count :]
+                logprobs = watched.logprobs[sent_count - track.resumed_count :]
         ending = None if end is None else (end.reason, end.stop_reason)
         mailbox.add(track.index, text, tokens[sent_count:], logprobs, at, ending)
 
-    def _finish(self, track: _Track, event: FinishEvent) -> None:
-        text = "" if track.matched is not None else self._flush(track)
-        if track.matched is not None and event.reason in _NORMAL:
-            event = replace(event, reason=FinishReason.STOP, stop_reason=track.matched)
-        self._send(track, text, event.at, event)
-        track.completion = self._complete(track, event)
+    def _finish(self, track: Track, event: FinishEvent) -> None:
+        watched = self._watched.get(track.index)
+        if watched is None:
+            track.end = event.reason, event.stop_reason
+            self.mailbox.wake()
+            text = track.text()
+        else:
+            rest = "" if watched.matched is not None else _flush(watched)
+            if watched.matched is not None and event.reason in _NORMAL:
+                event = replace(event, reason=FinishReason.STOP, stop_reason=watched.matched)
+            self._send(track, watched, rest, event.at, event)
+            text = "".join(watched.texts)
+        track.completion = self._complete(track, event, text)
 
-    def _flush(self, track: _Track) -> str:
-        """The text that was held back, because nothing can follow it now."""
-        text = track.detokenizer.flush()
-        if track.matcher is None:
-            return text
-        found = track.matcher.push(text)
-        track.matched = found.matched
-        return found.text if found.matched is not None else found.text + track.matcher.flush()
-
-    def _complete(self, track: _Track, event: FinishEvent) -> Completion:
+    def _complete(self, track: Track, event: FinishEvent, text: str) -> Completion:
         has_logprobs = self.request.params.logprobs is not None and not self.mailbox.is_bounded
+        logprobs = self._watched[track.index].logprobs if has_logprobs else None
         is_cut = self._is_read_too_slowly and event.reason is FinishReason.CANCELLED
         return Completion(
             index=track.index,
-            text="".join(track.texts),
+            text=text,
             tokens=tuple(track.tokens),
-            logprobs=tuple(track.logprobs) if has_logprobs else None,
+            logprobs=None if logprobs is None else tuple(logprobs),
             cumulative_logprob=(
-                sum(each.logprob for each in track.logprobs) if has_logprobs else None
+                None if logprobs is None else sum(each.logprob for each in logprobs)
             ),
             finish_reason=event.reason,
             stop_reason=event.stop_reason,
@@ -261,11 +270,35 @@ class Collector:
         )
 
 
-def _without_stop(track: _Track, matcher: StopMatcher, text: str) -> str:
+def _watched(params: SamplingParams, resumed: Sequence[int], vocabulary: Vocabulary) -> _Watched:
+    """After tokens that were made elsewhere. Their text was sent there, as far as it goes out with
+    these tokens."""
+    detokenizer, matcher = Detokenizer(vocabulary, params.skip_special_tokens), None
+    if params.stop_table is not None:
+        matcher = StopMatcher(params.stop_table, params.include_stop_str_in_output)
+    watched = _Watched(detokenizer, matcher, len(resumed))
+    for token in resumed:
+        watched.texts.append(_without_stop(watched, detokenizer.push(token)))
+    return watched
+
+
+def _without_stop(watched: _Watched, text: str) -> str:
     """The text without what may become a stop string."""
-    found = matcher.push(text)
-    track.matched = track.matched or found.matched
+    if watched.matcher is None:
+        return text
+    found = watched.matcher.push(text)
+    watched.matched = watched.matched or found.matched
     return found.text
+
+
+def _flush(watched: _Watched) -> str:
+    """The text that was held back, because nothing can follow it now."""
+    text = watched.detokenizer.flush()
+    if watched.matcher is None:
+        return text
+    found = watched.matcher.push(text)
+    watched.matched = found.matched
+    return found.text if found.matched is not None else found.text + watched.matcher.flush()
 
 
 def _tail(texts: list[str], characters_max: int) -> str:

@@ -95,6 +95,10 @@ class Handle(Generic[ResultT]):
         """The oldest unread delta, then the ending; None if nothing is new. Never waits."""
         return self._mailbox.fetch()
 
+    def read(self, listener: Callable[[], None]) -> list[Delta | Ending]:
+        """All that is new; and `listen` for more, unless the ending is among it. Never waits."""
+        return self._mailbox.read(listener)
+
     def cancel(self) -> None:
         """Cancel the request. Idempotent. Its answer is what was made until then."""
         if not self.is_done:

@@ -4,11 +4,17 @@ The engine thread puts; one reader gets, in a thread or in an event loop. A slow
 the memory of its own text: what is unread of a completion becomes one delta when it is read. The
 engine never waits here. No other file of the engine uses asyncio.
 
+Most completions are tracks (`jitney.engine.track`): a mailbox follows them, and the engine wakes
+the reader only if it waits (`is_awaited`). The reader says first that it waits and then looks for
+news; the engine adds first and then looks who waits; so no news is missed. What is no track is
+added in parts.
+
 That does not make logprobs smaller. So a mailbox may be bounded, for readers that should read
 all the time. If such a reader stops, the tick ends the request. A reader that reads late on purpose
 has a mailbox without a bound.
 
-A reader that does not want to wait can set a listener (`listen`), and fetches when it is called.
+A reader that does not want to wait can set a listener (`listen`), and fetches when it is called;
+`read` takes all news and sets the listener again in one step.
 
     sent -> accepted -> ended          or, refused:   sent -> ended
 
@@ -25,11 +31,15 @@ from jitney.core import limits
 from jitney.core.batch import TokenLogprob
 from jitney.core.events import FinishReason
 from jitney.engine.answer import Delta, Ending
+from jitney.engine.track import Track
 from jitney.errors import JitneyError
 
 TEXTS_MAX = 64
 """Unread pieces of text of one completion before they are joined. Each takes ten times the memory
 of its characters."""
+
+UNREAD_TOKEN_BYTES = 108
+"""What one unread token counts for: itself, its text, and the delta that they are in."""
 
 
 class Awaited(Enum):
@@ -77,6 +87,9 @@ class Mailbox:
         self._accepted = False
         self._abandoned = False
         self._unread: dict[int, _Unread] = {}
+        self._tracks: tuple[Track, ...] = ()
+        self.is_awaited = False
+        """Whether somebody may have to be woken for a delta."""
         self._ending: Ending | None = None
         self._awaited: Awaited | None = None
         self._waker: Callable[[], None] | None = None
@@ -95,6 +108,17 @@ class Mailbox:
             assert not self._accepted, "accepted twice"
             self._accepted = True
             self._wake()
+
+    def follow(self, tracks: tuple[Track, ...]) -> None:
+        """Give these completions to the reader. Engine thread, before there is news of them."""
+        if self.streams:
+            self._tracks = tracks
+
+    def wake(self) -> None:
+        """Wake the reader if it waits: a track has news. Engine thread."""
+        if self.is_awaited:
+            with self._lock:
+                self._wake()
 
     def put(self, delta: Delta, at: float = 0.0) -> None:
         """Add a delta that was made elsewhere. Never waits."""
@@ -137,17 +161,22 @@ class Mailbox:
                 unread.size += size
                 self._size += size
                 self.is_large = self._size > limits.UNREAD_BYTES_MAX
-            if self._listener is not None or self._awaited is not None:
+            if self.is_awaited:
                 self._wake()
 
     def is_read_too_slowly(self, now: float) -> bool:
         """Whether too much is unread, and for too long. Engine thread."""
         with self._lock:
-            if self._size <= limits.UNREAD_BYTES_MAX:
-                return False
             # In order of age: a completion that was fetched is added again at the end.
             oldest = next(iter(self._unread.values()), None)
-            return oldest is not None and now - oldest.since > limits.UNREAD_S_MAX
+            size, moments = self._size, [] if oldest is None else [oldest.since]
+            for track in self._tracks:
+                if track.unread_count:
+                    size += track.unread_count * UNREAD_TOKEN_BYTES
+                    moments.append(track.unread_since)
+            if size <= limits.UNREAD_BYTES_MAX:
+                return False
+            return bool(moments) and now - min(moments) > limits.UNREAD_S_MAX
 
     def end(self, ending: Ending) -> None:
         """Add the ending. Engine thread; never waits."""
@@ -207,7 +236,7 @@ class Mailbox:
         not use this mailbox. From now on deltas are for `fetch` only.
         """
         with self._lock:
-            self._has_listener = True
+            self._has_listener = self.is_awaited = True
             self._listener = listener
             self._call_listener()
 
@@ -216,28 +245,45 @@ class Mailbox:
 
         None if nothing is new.
         """
-        with self._lock:
-            if self._unread:
-                index = next(iter(self._unread))
-                unread = self._unread.pop(index)
-                self._size -= unread.size
-                return unread.delta(index)
-            return self._ending
+        ending = self._ending  # first: nothing is added after it
+        for track in self._tracks:
+            while track.has_news:
+                delta = track.take()
+                if delta is not None:
+                    return delta
+        return self._take_unread() if self._unread else ending
+
+    def read(self, listener: Callable[[], None]) -> list[Delta | Ending]:
+        """Fetch everything, at most one delta of each track; without the ending, `listen`."""
+        ending = self._ending
+        news: list[Delta | Ending] = [
+            delta for track in self._tracks if (delta := track.take()) is not None
+        ]
+        while self._unread:
+            news.append(self._take_unread())
+        if ending is not None and not self._has_deltas:
+            news.append(ending)
+        else:
+            self.listen(listener)
+        return news
 
     def get(self, timeout: float | None = None) -> Delta | Ending:
-        """Wait for a delta or the ending, in this thread. Raises TimeoutError."""
+        """Wait for a delta or the ending, in this thread. Raises TimeoutError when there was no
+        token for so long."""
         self._refuse_second_reader()
-        self.wait(Awaited.DELTA, timeout)
-        item = self.fetch()
-        assert item is not None, "woken for nothing"
+        item = None
+        while item is None:  # half a character is news, and no delta
+            self.wait(Awaited.DELTA, timeout)
+            item = self.fetch()
         return item
 
     async def get_async(self) -> Delta | Ending:
         """Wait for a delta or the ending, in this task."""
         self._refuse_second_reader()
-        await self.wait_async(Awaited.DELTA)
-        item = self.fetch()
-        assert item is not None, "woken for nothing"
+        item = None
+        while item is None:
+            await self.wait_async(Awaited.DELTA)
+            item = self.fetch()
         return item
 
     def deltas(self) -> Iterator[Delta]:
@@ -252,14 +298,24 @@ class Mailbox:
             yield item
         item.raise_error()
 
+    def _take_unread(self) -> Delta:
+        with self._lock:
+            index = next(iter(self._unread))
+            unread = self._unread.pop(index)
+            self._size -= unread.size
+            return unread.delta(index)
+
     def _begin_wait(self, awaited: Awaited, waker: Callable[[], None]) -> bool:
         """Have the reader woken when it is there; false if it is there already."""
         with self._lock:
+            self.is_awaited = True
             if self._is_ready(awaited):
+                self._note_awaited()
                 return False
             if self._waker is not None:
                 raise RuntimeError("Two readers wait on one handle; a request has a single reader.")
             self._awaited, self._waker = awaited, waker
+            self._note_awaited()
             return True
 
     def _end_wait(self, waker: Callable[[], None]) -> None:
@@ -267,6 +323,7 @@ class Mailbox:
         with self._lock:
             if self._waker is waker:
                 self._awaited = self._waker = None
+                self._note_awaited()
 
     def _refuse_second_reader(self) -> None:
         if self._has_listener:
@@ -279,11 +336,19 @@ class Mailbox:
             return True
         if awaited is Awaited.ACCEPTED:
             return self._accepted
-        return awaited is Awaited.DELTA and bool(self._unread)
+        return awaited is Awaited.DELTA and self._has_deltas
+
+    @property
+    def _has_deltas(self) -> bool:
+        return bool(self._unread) or any(track.has_news for track in self._tracks)
+
+    def _note_awaited(self) -> None:
+        self.is_awaited = self._listener is not None or self._awaited is Awaited.DELTA
 
     def _call_listener(self) -> None:
-        if self._listener is not None and (self._unread or self._ending is not None):
+        if self._listener is not None and (self._ending is not None or self._has_deltas):
             listener, self._listener = self._listener, None
+            self._note_awaited()
             listener()
 
     def _wake(self) -> None:
@@ -293,6 +358,7 @@ class Mailbox:
         if self._awaited is not None and self._is_ready(self._awaited):
             assert self._waker is not None, "somebody waits"
             waker, self._waker, self._awaited = self._waker, None, None
+            self._note_awaited()
             waker()
 
 

@@ -127,8 +127,6 @@ class Generation:
     def listen(self, listener: Callable[[], None]) -> None:
         """Have `listener` called once `read` has something new; on the engine thread, so it must be
         quick."""
-        if self._failure is not None:
-            listener()
         for place in self._open:
             self._handles[place].listen(listener)
 
@@ -137,8 +135,9 @@ class Generation:
         """Whether `read` has given the last event of each request."""
         return not self._open and self._failure is None
 
-    def read(self) -> bytes:
-        """The new events of a stream, within `running`; those of a slow reader are merged.
+    def read(self, listener: Callable[[], None]) -> bytes:
+        """The new events of a stream, within `running`; those of a slow reader are merged. If more
+        will come, `listen`.
 
         Raises the error of a request, once everything before it was read. An end without a name in
         OpenAI's interface is one.
@@ -148,11 +147,12 @@ class Generation:
         found: list[bytes] = []
         try:
             for place in tuple(self._open):
-                self._read(place, found)
+                self._read(place, found, listener)
         except Exception as error:
             if not any(found):
                 raise
             self._failure = error
+            listener()
         return b"".join(found)
 
     @contextlib.contextmanager
@@ -211,10 +211,9 @@ class Generation:
         """The usage of each request that has ended."""
         return [each.usage for each in self.answers()]
 
-    def _read(self, place: int, found: list[bytes]) -> None:
+    def _read(self, place: int, found: list[bytes], listener: Callable[[], None]) -> None:
         """Add the new events of one request."""
-        handle = self._handles[place]
-        while (item := handle.fetch()) is not None:
+        for item in self._handles[place].read(listener):
             if isinstance(item, Ending):
                 self._open.remove(place)
                 item.raise_error()

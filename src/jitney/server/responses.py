@@ -106,7 +106,7 @@ class EventStream(Response):
             self._running.enter_context(self._generation.running())
             self._running.enter_context(when_left(request, self._generation.cancel))
             await self._wait_accepted()
-            self._listen()
+            self._generation.listen(self._note_news)
             await self._wait_first()
         except BaseException:
             self._close()
@@ -135,9 +135,6 @@ class EventStream(Response):
                 return
         raise _unseen()
 
-    def _listen(self) -> None:
-        self._generation.listen(self._note_news)
-
     def _note_news(self) -> None:
         """Any thread. Many prompts of one call may have news at once, which are read together."""
         if not self._is_noted:
@@ -152,13 +149,11 @@ class EventStream(Response):
         if self._turn.done():
             return
         try:
-            events = self._generation.read()
+            events = self._generation.read(self._note_news)
             if events and (self._write is None or not self._write(events)):
                 self._turn.set_result(events)
             elif self._generation.is_over:
                 self._turn.set_result(b"")
-            else:
-                self._listen()
         except Exception as error:
             self._turn.set_exception(error)
 

@@ -1,11 +1,12 @@
-"""Tokens to text, one token at a time: `Detokenizer`, one per sequence.
+"""Tokens to text, as they come: `Detokenizer`, one per sequence.
 
-Called from the engine thread. It gives whole characters only (invariant 5): it keeps bytes that
+Called from one thread at a time. It gives whole characters only (invariant 5): it keeps bytes that
 may still become a character. All results joined equal the decoding of all bytes at once, with
 U+FFFD in place of invalid bytes. It knows nothing about stop strings.
 """
 
 import codecs
+from collections.abc import Sequence
 
 from jitney.core.backend import Vocabulary
 
@@ -28,12 +29,15 @@ class Detokenizer:
 
     def push(self, token: int) -> str:
         """The characters that this token completes."""
-        if token in self._skipped or token >= len(self._pieces):
-            return ""
-        piece = self._pieces[token]
-        if not self._is_within and piece.isascii():
-            return piece.decode("ascii")  # so it is for most tokens, and the decoder is slow
-        text = self._decoder.decode(piece)
+        return self.push_all((token,))
+
+    def push_all(self, tokens: Sequence[int]) -> str:
+        """The characters that these tokens complete."""
+        pieces, skipped, size = self._pieces, self._skipped, len(self._pieces)
+        found = b"".join([pieces[each] for each in tokens if each < size and each not in skipped])
+        if not self._is_within and found.isascii():
+            return found.decode("ascii")  # so it is for most tokens, and the decoder is slow
+        text = self._decoder.decode(found)
         self._is_within = bool(self._decoder.getstate()[0])
         return text
 

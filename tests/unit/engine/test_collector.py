@@ -24,7 +24,8 @@ class Story:
         self.collector = Collector(request, byte_vocabulary(), self.mailbox, 10.0)
 
     def token(self, token: int, *, index: int = 0, at: float = 12.0) -> FinishReason | None:
-        logprob = TokenLogprob(token, -0.5)
+        asked = self.collector.request.params.logprobs is not None
+        logprob = TokenLogprob(token, -0.5) if asked else None
         return self.collector.push_token(index, token, at, logprob)
 
     def text(self, text: str) -> list[FinishReason]:
@@ -252,9 +253,9 @@ def test_logprobs_of_a_bounded_stream_are_not_kept_when_they_were_sent() -> None
     """Guards memory: they were all there until the end, read or not."""
     story = Story(make_request(logprobs=0, stop=["never"]), is_bounded=True)
     story.text("one ne")
-    assert [each.token for each in story.collector._tracks[0].logprobs] == [ord("n"), ord("e")]
+    assert [each.token for each in story.collector._watched[0].logprobs] == [ord("n"), ord("e")]
     story.text("ar")
-    assert story.collector._tracks[0].logprobs == []
+    assert story.collector._watched[0].logprobs == []
     story.finish()
     (delta,) = story.deltas()
     assert [each.token for each in delta.logprobs] == [ord(each) for each in "one near"]

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from jitney.backends.shared.paging import BlockPool
 from jitney.backends.torch.block_cells import BlockCells
+from jitney.backends.torch.device_rows import NO_CHANGE
 from jitney.backends.torch.model import Decoder
-
-NO_CHANGE = (-1, 0)
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:

@@ -1,7 +1,7 @@
 """Runs passes on the GPU: `DevicePasses`. A pass is enqueued, and its tokens come later.
 
-Passes of single tokens are graphs (`graphs`); others are enqueued kernel by kernel. Called by
-`gpu_backend` on the thread that runs batches.
+Passes of single tokens and of a few rows of prompts are graphs (`graphs`); others are enqueued
+kernel by kernel. Called by `gpu_backend` on the thread that runs batches.
 
 Tests: tests/unit/backends/torch/kernels/test_gpu_backend.py.
 """
@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from jitney.backends.shared.slots import EntryRows
-from jitney.backends.torch.device_memory import NO_CHANGE, DeviceMemory, to_device
-from jitney.backends.torch.device_rows import DeviceRows, Parcel, RowPacking
+from jitney.backends.torch.device_memory import DeviceMemory, to_device
+from jitney.backends.torch.device_rows import NO_CHANGE, DeviceRows, Parcel, RowPacking
 from jitney.backends.torch.device_sampler import GREEDY, draw_of, is_on_device
-from jitney.backends.torch.graphs import DecodeGraphs, decode_size, length_class, sizes_up_to
+from jitney.backends.torch.graphs import SPAN_ROWS, PassGraphs, PassSize, pass_size, sizes_up_to
 from jitney.backends.torch.kernels.best import best_tokens
 from jitney.backends.torch.kernels.choice import choose_tokens
 from jitney.backends.torch.kernels.places import place_rows
-from jitney.backends.torch.kernels.span_attention import tile_queries
+from jitney.backends.torch.kernels.span_attention import SPAN_SPLIT, tile_queries
 from jitney.backends.torch.kernels.triton_ops import TritonOps
 from jitney.backends.torch.model import Decoder
 
@@ -69,23 +69,27 @@ class DevicePasses:
         self._memory = memory
         self._vocabulary = vocabulary
         self._step = tile_queries(ops.shape.heads // ops.shape.heads_kv, ops.shape.head)
-        self._graphs = DecodeGraphs(self._compute, self._filler, memory.device)
+        self._graphs = PassGraphs(self._compute, self._filler, memory.device)
 
     def run(self, decodes: Sequence[EntryRows], others: Sequence[EntryRows]) -> RunningPass:
         """Enqueue a pass of these entries. Raises BackendFailed when memory is full."""
-        packing = RowPacking.empty()
+        length_max = max(each.entry.end for each in (*decodes, *others))
+        size = None
+        if not any(each.scored for each in others):
+            size = pass_size(len(decodes), length_max, [len(each.tokens) for each in others])
+        packing = RowPacking()
         rows = [self._add(packing, each, is_decode=True) for each in decodes]
-        length_max = max((each.entry.end for each in decodes), default=1)
-        if others:
-            rows += [self._add(packing, each, is_decode=False) for each in others]
-        else:
-            self._fill(packing, decode_size(len(packing.rows)))
+        if size is not None:
+            self._fill_decodes(packing, size)
+        rows += [self._add(packing, each, is_decode=False) for each in others]
+        if size is not None:
+            self._fill_spans(packing, size)
         host = packing.packed(self._memory.device)
         begun = self._event()
-        if others:
+        if size is None:
             logits, tokens = self._enqueue(host, len(decodes), length_max)
         else:
-            logits, tokens = self._graphs.run(host, length_max)
+            logits, tokens = self._graphs.run(host, size)
         of_host = [
             row
             for each, own in zip((*decodes, *others), rows, strict=True)
@@ -101,19 +105,21 @@ class DevicePasses:
         """Make ready for passes of up to so many decodes of short sequences."""
         if self._memory.device.type == "cuda":
             for size in sizes_up_to(rows_max):
-                self._graphs.capture(size, length_class(1))
+                self._graphs.capture(size)
+            # Kernels for the longest prompts are compiled now, and not while others wait.
+            host = self._filler(PassSize(0, SPAN_ROWS[0], 0)).packed(self._memory.device)
+            self._enqueue(host, 0, 2 * SPAN_SPLIT)
 
     def _add(self, packing: RowPacking, each: EntryRows, *, is_decode: bool) -> range:
         """Add one entry; its rows of logits. Raises BackendFailed when memory is full."""
-        entry, first, count = each.entry, len(packing.rows), len(each.tokens)
+        entry, first, count = each.entry, packing.count, len(each.tokens)
         change = self._memory.grow(entry.slot, entry.start, count)
-        for at, token in enumerate(each.tokens):
-            packing.rows.append((entry.slot, entry.start + at, token, *change))
-            change = NO_CHANGE
+        if count == 1:
+            packing.add((entry.slot, entry.start, each.tokens[0], *change))
+        else:
+            packing.add_span(entry.slot, entry.start, each.tokens)
         if not is_decode:
-            for at in range(0, count, self._step):
-                rows = min(self._step, count - at)
-                packing.tiles.append((entry.slot, first + at, entry.start + at, rows))
+            self._add_tiles(packing, entry.slot, entry.start, range(first, first + count))
         # Graphs have logits of every row.
         wanted = 1 if is_decode else len(each.rows)
         begin = len(packing.wanted)
@@ -125,17 +131,40 @@ class DevicePasses:
             packing.counts[-1] = (top_k, entry.slot)
         return range(begin, begin + wanted)
 
-    def _filler(self, rows: int) -> RowPacking:
-        packing = RowPacking.empty()
-        self._fill(packing, rows)
+    def _add_tiles(self, packing: RowPacking, slot: int, start: int, rows: range) -> None:
+        for at in range(0, len(rows), self._step):
+            count = min(self._step, len(rows) - at)
+            packing.tiles.append((slot, rows.start + at, start + at, count))
+
+    def _filler(self, size: PassSize) -> RowPacking:
+        packing = RowPacking()
+        self._fill_decodes(packing, size)
+        self._fill_spans(packing, size)
         return packing
 
-    def _fill(self, packing: RowPacking, size: int) -> None:
-        missing = size - len(packing.rows)
-        packing.rows += [(self._memory.spare_slot, 0, 0, *NO_CHANGE)] * missing
-        packing.wanted += range(size - missing, size)
-        packing.numbers += [GREEDY] * missing
-        packing.counts += [(0, NOBODY)] * missing
+    def _fill_decodes(self, packing: RowPacking, size: PassSize) -> None:
+        first = packing.count
+        self._fill_rows(packing, size.decodes)
+        self._fill_wanted(packing, range(first, size.decodes))
+
+    def _fill_spans(self, packing: RowPacking, size: PassSize) -> None:
+        """Rows of the spare slot, tiles of no rows, and logits of the first row: nobody reads
+        them."""
+        first = packing.count
+        self._fill_rows(packing, size.rows)
+        self._add_tiles(packing, self._memory.spare_slot, 0, range(first, size.rows))
+        missing = size.tiles(self._step) - len(packing.tiles)
+        packing.tiles += [(self._memory.spare_slot, 0, 0, 0)] * missing
+        self._fill_wanted(packing, [0] * (size.sampled - len(packing.wanted)))
+
+    def _fill_rows(self, packing: RowPacking, count: int) -> None:
+        missing = count - packing.count
+        packing.add((self._memory.spare_slot, 0, 0, *NO_CHANGE), missing)
+
+    def _fill_wanted(self, packing: RowPacking, rows: Sequence[int]) -> None:
+        packing.wanted += rows
+        packing.numbers += [GREEDY] * len(rows)
+        packing.counts += [(0, NOBODY)] * len(rows)
 
     def _enqueue(self, host: Parcel, decodes: int, length_max: int) -> tuple[Tensor, Tensor]:
         memory = host.memory.to(self._memory.device, non_blocking=True)

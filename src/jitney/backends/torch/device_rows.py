@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -17,6 +18,9 @@ from jitney.backends.torch.pass_rows import PassRows
 
 ALIGNMENT = 16
 """Kernels are compiled for pointers to multiples of this, and again for others."""
+
+NO_CHANGE = (-1, 0)
+"""What a row says of the table of its slot, where that stays as it is."""
 
 Number = tuple[float, float, float, float]
 Count = tuple[int, int]
@@ -33,7 +37,7 @@ class DeviceRows(PassRows):
     slots: Tensor  # [r]: the slot of each row
     tiles: Tensor | None  # [t, 4]: slot, first row, its position, how many rows; None without spans
     length_max: int
-    """No sequence with one row sees more positions."""
+    """No row sees more positions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,33 +98,58 @@ def _rounded(count: int, step: int) -> int:
     return -(-count // step) * step
 
 
-@dataclass(slots=True)
 class RowPacking:
     """Rows, tiles and draws, which are added one by one."""
 
-    rows: list[Row]
-    tiles: list[tuple[int, int, int, int]]
-    wanted: list[int]
-    numbers: list[Number]
-    counts: list[Count]
+    def __init__(self) -> None:
+        self.tiles: list[tuple[int, int, int, int]] = []
+        self.wanted: list[int] = []
+        self.numbers: list[Number] = []
+        self.counts: list[Count] = []
+        self._rows: list[Row] = []
+        self._arrays: list[npt.NDArray[np.int32]] = []
+        self._stored = 0
 
-    @classmethod
-    def empty(cls) -> "RowPacking":
-        """Nothing yet."""
-        return cls([], [], [], [], [])
+    @property
+    def count(self) -> int:
+        """How many rows there are."""
+        return self._stored + len(self._rows)
+
+    def add(self, row: Row, times: int = 1) -> None:
+        """Add a row."""
+        self._rows += [row] * times
+
+    def add_span(self, slot: int, start: int, tokens: Sequence[int]) -> None:
+        """Add the rows of a part of a prompt: one by one they would take as long as the pass."""
+        self._store_rows()
+        rows = np.empty((len(tokens), 5), np.int32)
+        rows[:, 0], rows[:, 3:] = slot, NO_CHANGE
+        rows[:, 1], rows[:, 2] = np.arange(start, start + len(tokens)), tokens
+        self._store(rows)
 
     def packed(self, device: torch.device) -> Parcel:
         """All of it in pinned memory, where there is a GPU."""
-        shape = (len(self.rows), len(self.wanted), len(self.tiles))
+        self._store_rows()
+        shape = (self.count, len(self.wanted), len(self.tiles))
         size = Parcel(torch.empty(0), *shape).size
         memory = torch.empty(size, dtype=torch.uint8, pin_memory=device.type == "cuda")
         parcel = Parcel(memory, *shape)
         _write(parcel.draws.numbers, self.numbers)
         _write(parcel.draws.counts, self.counts)
-        parcel.places.numpy()[:] = np.array(self.rows, np.int32).reshape(-1, 5).T
+        if self._arrays:
+            np.concatenate(self._arrays, out=parcel.places.numpy().T)
         _write(parcel.spans, self.tiles)
         _write(parcel.wanted, self.wanted)
         return parcel
+
+    def _store_rows(self) -> None:
+        if self._rows:
+            self._store(np.array(self._rows, np.int32))
+            self._rows = []
+
+    def _store(self, rows: npt.NDArray[np.int32]) -> None:
+        self._arrays.append(rows)
+        self._stored += len(rows)
 
 
 def _write(into: Tensor, values: Sequence[object]) -> None:

@@ -16,6 +16,7 @@ from jitney.backends.torch.architecture import Architecture
 from jitney.backends.torch.backend import DTYPES, TorchSettings
 from jitney.backends.torch.checkpoint import architecture_at
 from jitney.backends.torch.gpu_backend import GpuBackend, GpuModel
+from jitney.backends.torch.kernels.span_attention import SPAN_SPLIT
 from jitney.backends.torch.kernels.triton_ops import TritonOps
 from jitney.backends.torch.kind import GPU_BLOCK_TOKENS
 from jitney.backends.torch.load_model import Placement, StoredTensors, load_model, tensors_of
@@ -167,6 +168,9 @@ def _free_tokens(
     # The widest numbers of a row, twice; and logits in float32, for every slot, twice.
     row_bytes = 8 * (3 * shape.inner + 4 * shape.width)
     largest = sizes.max_num_batched_tokens * row_bytes + sizes.slots * shape.vocabulary * 8
+    splits = -(-(sizes.model_len_max or shape.length_max) // SPAN_SPLIT)
+    if splits > 1:
+        largest += sizes.max_num_batched_tokens * splits * shape.heads * (shape.head + 1) * 4
     usable: int = int(sizes.utilization * total) - (total - free)
     left = usable - weights - largest - FIXED_BYTES
     tokens: int = left // token_bytes

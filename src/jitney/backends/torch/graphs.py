@@ -1,13 +1,14 @@
-"""CUDA graphs of passes of single tokens, one for each size: `DecodeGraphs`.
+"""CUDA graphs of passes, one for each size: `PassGraphs`.
 
-Enqueuing the kernels of a pass one by one takes the host longer than the GPU computes. A graph is
-captured when its size is first wanted, or ahead by `capture`, and then enqueued in one call. Called
-by `device_passes` on the thread that runs batches.
+Enqueuing the kernels of a pass one by one takes the host longer than the GPU computes a small one.
+Passes of decodes, with or without a few rows of prompts, are filled up to a size that has a graph.
+A graph is captured when its size is first wanted, or ahead by `capture`, and then enqueued in one
+call. Called by `device_passes` on the thread that runs batches.
 
 Tests: tests/unit/backends/torch/kernels/test_graphs.py.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,29 +16,76 @@ from torch import Tensor
 
 from jitney.backends.torch.device_rows import Parcel, RowPacking
 from jitney.backends.torch.kernels.decode_attention import SPLIT
+from jitney.backends.torch.kernels.span_attention import SPAN_SPLIT
 
 SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
-"""Rows of the smaller graphs; larger ones have a multiple of SIZE_STEP."""
+"""Decodes of the smaller graphs; larger ones have a multiple of SIZE_STEP."""
 SIZE_STEP = 64
+
+MIXED_SIZES = (0, 8, 32, 64, 128)
+"""Decodes of the smaller graphs with rows of prompts: each has several graphs, so there are
+fewer."""
+
+SPAN_ROWS = (16, 64, 128, 256, 512)
+"""Rows of prompts in a graph. With more rows the GPU computes longer than the host enqueues."""
+SPANS_MAX = 4
+"""Spans in a graph. Each has one row of logits, and sees at most SPAN_SPLIT positions."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassSize:
+    """What a pass is filled up to."""
+
+    decodes: int
+    span_rows: int
+    length: int
+    """No row sees more positions."""
+
+    @property
+    def rows(self) -> int:
+        """All rows."""
+        return self.decodes + self.span_rows
+
+    @property
+    def sampled(self) -> int:
+        """Rows of logits."""
+        return self.decodes + SPANS_MAX * (self.span_rows > 0)
+
+    def tiles(self, step: int) -> int:
+        """The most tiles of so many queries: each span may begin one, and what fills up too."""
+        return -(-self.span_rows // step) + SPANS_MAX if self.span_rows else 0
+
 
 Compute = Callable[[Parcel, int, int], tuple[Tensor, Tensor]]
 """Enqueues a pass: a parcel on the device, how many decodes, the longest sequence."""
 
 
-def decode_size(rows: int) -> int:
-    """How many rows a pass of so many decodes is filled up to."""
-    return next((size for size in SIZES if size >= rows), -(-rows // SIZE_STEP) * SIZE_STEP)
+def pass_size(decodes: int, length: int, spans: Sequence[int] = ()) -> PassSize | None:
+    """The size of the graph for so many decodes and spans of so many rows; None where none has."""
+    if not spans:
+        return PassSize(_fitting(decodes, SIZES), 0, length_class(length))
+    span_rows = next((size for size in SPAN_ROWS if size >= sum(spans)), None)
+    if span_rows is None or len(spans) > SPANS_MAX or length > SPAN_SPLIT:
+        return None
+    return PassSize(_fitting(decodes, MIXED_SIZES), span_rows, SPAN_SPLIT)
 
 
-def sizes_up_to(rows: int) -> list[int]:
-    """All sizes that passes of up to so many decodes have, the largest first."""
-    return sorted({decode_size(each) for each in range(1, rows + 1)}, reverse=True)
+def sizes_up_to(decodes: int) -> list[PassSize]:
+    """All sizes of passes of up to so many decodes of short sequences, the largest first."""
+    pure = {pass_size(count, 1) for count in range(1, decodes + 1)}
+    mixed = {pass_size(count, 1, (rows,)) for count in range(decodes + 1) for rows in SPAN_ROWS}
+    found = [size for size in pure | mixed if size is not None]
+    return sorted(found, key=lambda size: (size.rows, size.span_rows), reverse=True)
 
 
 def length_class(length: int) -> int:
     """The length that a graph for sequences up to this one is made for."""
     splits = -(-length // SPLIT)
     return SPLIT * (1 << (splits - 1).bit_length())
+
+
+def _fitting(count: int, sizes: Sequence[int]) -> int:
+    return next((size for size in sizes if size >= count), -(-count // SIZE_STEP) * SIZE_STEP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,37 +98,48 @@ class CapturedPass:
     tokens: Tensor
 
 
-class DecodeGraphs:
-    """Passes of single tokens. Without a GPU each is computed as it comes."""
+class PassGraphs:
+    """Passes of these sizes. Without a GPU each is computed as it comes."""
 
     def __init__(
-        self, compute: Compute, filler: Callable[[int], RowPacking], device: torch.device
+        self, compute: Compute, filler: Callable[[PassSize], RowPacking], device: torch.device
     ) -> None:
-        """`filler` gives a pass of so many rows that changes nothing."""
+        """`filler` gives a pass of this size that changes nothing."""
         self._compute = compute
         self._filler = filler
         self._device = device
-        self._graphs: dict[tuple[int, int], CapturedPass] = {}
+        self._graphs: dict[PassSize, CapturedPass] = {}
         # Graphs never run at the same time, so they share their memory.
-        self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
+        is_gpu = device.type == "cuda"
+        self._pool = torch.cuda.graph_pool_handle() if is_gpu else None
+        self._stream = torch.cuda.Stream(device) if is_gpu else None
 
-    def run(self, host: Parcel, length_max: int) -> tuple[Tensor, Tensor]:
-        """Enqueue a pass of `decode_size` rows; its logits and tokens, until the next run."""
+    def run(self, host: Parcel, size: PassSize) -> tuple[Tensor, Tensor]:
+        """Enqueue a pass of this size; its logits and tokens, until the next run."""
         if self._device.type != "cuda":
-            return self._compute(host, host.rows, length_max)
-        made = self.capture(host.rows, length_class(length_max))
+            return self._compute(host, size.decodes, size.length)
+        made = self.capture(size)
         made.parcel.memory.copy_(host.memory, non_blocking=True)
         made.graph.replay()
         return made.logits, made.tokens
 
-    def capture(self, rows: int, length: int) -> CapturedPass:
+    def capture(self, size: PassSize) -> CapturedPass:
         """The graph of this size. Its kernels are compiled by a run before it is captured."""
-        if (rows, length) not in self._graphs:
-            host = self._filler(rows).packed(self._device)
-            parcel = Parcel(host.memory.to(self._device), host.rows, host.sampled)
-            self._compute(parcel, rows, length)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._pool):
-                logits, tokens = self._compute(parcel, rows, length)
-            self._graphs[rows, length] = CapturedPass(graph, parcel, logits, tokens)
-        return self._graphs[rows, length]
+        if size not in self._graphs:
+            host = self._filler(size).packed(self._device)
+            parcel = Parcel(host.memory.to(self._device), host.rows, host.sampled, host.tiles)
+            self._compute(parcel, size.decodes, size.length)
+            self._graphs[size] = self._captured(parcel, size)
+        return self._graphs[size]
+
+    def _captured(self, parcel: Parcel, size: PassSize) -> CapturedPass:
+        # Not by `torch.cuda.graph`: it collects garbage and returns all free memory before, and
+        # passes would take long afterwards.
+        assert self._stream is not None, "Only a GPU has graphs"
+        torch.cuda.synchronize(self._device)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(self._stream):
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            logits, tokens = self._compute(parcel, size.decodes, size.length)
+            graph.capture_end()
+        return CapturedPass(graph, parcel, logits, tokens)

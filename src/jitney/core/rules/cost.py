@@ -11,7 +11,7 @@ queue, and shown to people as `Fit`.
 from dataclasses import dataclass
 
 FORGET = 0.98
-PREFILL_FORGET = 0.8
+PREFILL_FORGET = 0.5
 """Smaller, so old ticks count less: a token costs more as its prompt becomes longer."""
 
 TOKEN_S_MIN = 1e-7

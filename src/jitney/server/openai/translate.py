@@ -387,5 +387,5 @@ def decode(service: Service, tokens: tuple[int, ...], is_wanted: Wanted) -> str:
     for start in range(0, len(tokens), limits.DECODE_SLICE):
         if not is_wanted():
             raise GivenUp
-        parts.extend(map(detokenizer.push, tokens[start : start + limits.DECODE_SLICE]))
+        parts.append(detokenizer.push_all(tokens[start : start + limits.DECODE_SLICE]))
     return "".join([*parts, detokenizer.flush()])

@@ -52,12 +52,12 @@ class Sequences:
     """No sequence sees more positions."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["SPLITS"])
 def _attend_split(
-    queries, keys, values, tables, slots, starts, out, sums, scale,
+    queries, keys, values, tables, slots, starts, out, sums, scale, SPLITS,
     TABLE: tl.constexpr, BLOCK: tl.constexpr, HKV: tl.constexpr, G: tl.constexpr, D: tl.constexpr,
     BG: tl.constexpr, BD: tl.constexpr, CHUNK: tl.constexpr, SPLIT: tl.constexpr,
-    SPLITS: tl.constexpr, WINDOW: tl.constexpr, OVERLAPS: tl.constexpr,
+    IS_SPLIT: tl.constexpr, WINDOW: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     if OVERLAPS:
         gdc_wait()
@@ -107,7 +107,7 @@ def _attend_split(
             mixed = tl.dot(weight.to(value.dtype), value, mixed, input_precision="ieee")
             best = better
         mixed = mixed / total[:, None]
-        if SPLITS == 1:
+        if not IS_SPLIT:
             tl.store(out + query_at, mixed.to(out.dtype.element_ty), mask=is_head)
         else:
             part = ((sequence * SPLITS + split) * HKV + head) * G + g
@@ -115,16 +115,16 @@ def _attend_split(
             tl.store(sums + part, (best + tl.log2(total))[:, None], mask=g < G)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["SPLITS", "FIRST"])
 def _join_splits(
-    parts, sums, starts, out,
-    H: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, SPLIT: tl.constexpr, SPLITS: tl.constexpr,
+    parts, sums, starts, out, SPLITS, FIRST,
+    H: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, SPLIT: tl.constexpr,
     WINDOW: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     if OVERLAPS:
         gdc_wait()
         gdc_launch_dependents()
-    sequence = tl.program_id(0)
+    sequence = FIRST + tl.program_id(0)
     head = tl.program_id(1)
     length = tl.load(starts + sequence) + 1
     d = tl.arange(0, BD)
@@ -146,6 +146,29 @@ def _join_splits(
         best = better
     at = out + (sequence * H + head) * D + d
     tl.store(at, (mixed / total).to(out.dtype.element_ty), mask=d < D)
+
+
+def join_splits(
+    parts: torch.Tensor,
+    sums: torch.Tensor,
+    starts: torch.Tensor,
+    out: torch.Tensor,
+    rows: range,
+    *,
+    split: int,
+    window: int,
+) -> None:
+    """Writes rows of `out` [r, q, d]: the parts [r, s, q, d] that they see, in their order.
+
+    `sums` [r, s, q] say how much each part counts, and `starts` [r] the position of each row. A
+    part is of `split` positions.
+    """
+    splits, heads, depth = parts.shape[1:]
+    padded = max(triton.next_power_of_2(depth), _DOT_MIN)
+    _join_splits[(len(rows), heads)](
+        parts, sums, starts, out, splits, rows.start, heads, depth, padded, split, window,
+        num_warps=1, **launch_options(out),
+    )  # fmt: skip
 
 
 def attend_decodes(
@@ -174,12 +197,11 @@ def attend_decodes(
     options = launch_options(queries)
     _attend_split[(count, key_heads, splits)](
         queries, cache.keys, cache.values, sequences.tables, sequences.slots, sequences.starts,
-        parts, sums, scale * _LOG2_E, sequences.tables.stride(0), block_tokens, key_heads, group,
-        depth, max(triton.next_power_of_2(group), _DOT_MIN), padded, CHUNK, SPLIT, splits,
-        cache.window, num_warps=2 if is_many else 4, num_stages=2 if is_many else 3, **options,
+        parts, sums, scale * _LOG2_E, splits, sequences.tables.stride(0), block_tokens, key_heads,
+        group, depth, max(triton.next_power_of_2(group), _DOT_MIN), padded, CHUNK, SPLIT,
+        splits > 1, cache.window, num_warps=2 if is_many else 4, num_stages=2 if is_many else 3,
+        **options,
     )  # fmt: skip
     if splits > 1:
-        _join_splits[(count, heads)](
-            parts, sums, sequences.starts, out, heads, depth, padded, SPLIT, splits, cache.window,
-            num_warps=1, **options,
-        )  # fmt: skip
+        rows = range(count)
+        join_splits(parts, sums, sequences.starts, out, rows, split=SPLIT, window=cache.window)

@@ -32,6 +32,8 @@ def tile_of(rows: int, columns: int, depth: int) -> Tile | None:
         return Tile(128, 128, 1, 4, 3, rows=height)
     if columns > depth:
         return Tile(32, 64, 2, 4, 5, rows=height)
+    if columns < depth and height == 32:
+        return Tile(64, 256, 4, 4, 3, rows=height)
     return Tile(64 if columns == depth else 32, 128, 2, 4, 4, rows=height)
 
 

@@ -16,7 +16,7 @@ from jitney.backends.torch.kernels.decode_attention import Cache, Sequences, att
 from jitney.backends.torch.kernels.heads import Turn, rotate_and_store
 from jitney.backends.torch.kernels.norm import add_and_norm
 from jitney.backends.torch.kernels.product import multiply
-from jitney.backends.torch.kernels.span_attention import attend_spans
+from jitney.backends.torch.kernels.span_attention import Tiles, attend_spans
 from jitney.backends.torch.kernels.tiles import same_tile, tile_of
 from jitney.backends.torch.model import Layer
 from jitney.backends.torch.pass_rows import PassRows
@@ -71,7 +71,9 @@ class TritonOps:
             is_many = self.is_invariant or rows.decodes >= DECODES_MANY
             attend_decodes(queries, cache, sequences, out, scale, is_many=is_many)
         if rows.tiles is not None:
-            attend_spans(queries, cache, rows.blocks, rows.tiles, out, scale)
+            of_spans = range(rows.decodes, len(queries))
+            tiles = Tiles(rows.tiles, rows.positions, of_spans, rows.length_max)
+            attend_spans(queries, cache, rows.blocks, tiles, out, scale)
         return out.flatten(1)
 
     def activate(self, parts: Tensor) -> Tensor:

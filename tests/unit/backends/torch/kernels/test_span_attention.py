@@ -7,7 +7,7 @@ import torch
 
 from jitney.backends.torch.kernels import span_attention
 from jitney.backends.torch.kernels.decode_attention import Cache
-from jitney.backends.torch.kernels.span_attention import attend_spans, tile_queries
+from jitney.backends.torch.kernels.span_attention import Tiles, attend_spans, tile_queries
 from tests.unit.backends.torch.kernels.paged_for_tests import (
     HKV,
     Paged,
@@ -27,19 +27,29 @@ def _attend(
         for first in range(0, rows, count)
     ]
     out = torch.full_like(queries, -7.0)
+    positions = torch.zeros(len(queries), dtype=torch.int32)
+    for row, start, rows in spans:
+        positions[row : row + rows] = torch.arange(start, start + rows)
+    of_spans = range(spans[0][0], max(row + rows for row, _, rows in spans))
+    places = torch.tensor(tiles, dtype=torch.int32)
     attend_spans(
         queries, Cache(cache.keys, cache.values, window), cache.tables,
-        torch.tensor(tiles, dtype=torch.int32), out, queries.shape[-1] ** -0.5,
+        Tiles(places, positions, of_spans, int(positions.max()) + 1), out,
+        queries.shape[-1] ** -0.5,
     )  # fmt: skip
     return out
 
 
-@pytest.mark.parametrize(("group", "window", "depth"), [(1, 20, 16), (3, 0, 24)])
+@pytest.mark.parametrize(
+    ("group", "window", "depth", "split"),
+    [(1, 20, 16, 4096), (3, 0, 24, 4096), (1, 20, 16, 32), (3, 0, 24, 16)],
+)
 def test_each_row_sees_what_is_before_it(
-    group: int, window: int, depth: int, monkeypatch: pytest.MonkeyPatch
+    group: int, window: int, depth: int, split: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spans at the borders of blocks and tiles; a later position must never be seen."""
+    """Spans at the borders of blocks, tiles and splits; a later position must never be seen."""
     monkeypatch.setattr(span_attention, "TILE_ROWS", 32)
+    monkeypatch.setattr(span_attention, "SPAN_SPLIT", split)
     torch.manual_seed(0)
     spans = [(2, 0, 35), (37, 31, 2), (39, 64, 17)]
     cache = paged(3, 6, depth=depth)
@@ -54,9 +64,13 @@ def test_each_row_sees_what_is_before_it(
     assert torch.all(out[[0, 1, 56, 57]] == -7.0)
 
 
-def test_a_prompt_is_computed_alike_however_it_is_divided(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("split", [4096, 32])
+def test_a_prompt_is_computed_alike_however_it_is_divided(
+    split: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The scheduler divides prompts by what else runs, and texts must not depend on that."""
     monkeypatch.setattr(span_attention, "TILE_ROWS", 32)
+    monkeypatch.setattr(span_attention, "SPAN_SPLIT", split)
     torch.manual_seed(1)
     cache, queries = paged(1, 4), torch.randn(50, HKV, 16)
     whole = _attend(cache, queries, [(0, 0, 50)])
