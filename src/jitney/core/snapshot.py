@@ -243,7 +243,11 @@ def _reason_held(
         return WaitReason.SHARE
     if tenant in held_back:
         return WaitReason.BUDGET
-    if sequence.is_suspect and any(other.is_suspect for other in registry.running):
+    if sequence.is_suspect and any(
+        # A live suspect takes the place of one in the background.
+        other.is_suspect and (sequence.is_background or not other.is_background)
+        for other in registry.running
+    ):
         return WaitReason.TRIAL
     return None
 

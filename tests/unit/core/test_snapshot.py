@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from jitney.core.admission import LOOKAHEAD
+from jitney.core.limits import SUSPECT_FAILURES
 from jitney.core.request import Request
 from jitney.core.scheduler import Scheduler
 from jitney.core.scheduler_settings import Strategy
@@ -52,6 +53,21 @@ def test_stretches_add_up_to_what_is_used_and_shared_ones_name_every_holder() ->
     for slot in shared.slots:
         own = [each for each in stretches if slot in each.slots]
         assert sorted(each.start for each in own) == [0, 40]
+
+
+@pytest.mark.parametrize("runs_behind", [True, False])
+def test_a_suspect_waits_for_one_of_its_kind_only(runs_behind: bool) -> None:
+    """Guards the reason: a live suspect does not wait for one in the background."""
+    one = make()
+    submit(one, behind("a") if runs_behind else live("a"))
+    batch = planned(one)
+    submit(one, live("b"), behind("c"))
+    for (sequence,) in one._registry.by_request.values():
+        sequence.history.failed_count, sequence.history.failed_known = SUSPECT_FAILURES, 50
+    first = WaitReason.NEXT if runs_behind else WaitReason.TRIAL
+    assert reasons(one) == {"b": first, "c": WaitReason.LIVE}
+    applied(one, batch)
+    assert ("b" in turn(one)[0]) == runs_behind
 
 
 def test_a_resumed_request_is_prefilled_with_the_tokens_that_it_had() -> None:
