@@ -107,7 +107,7 @@ class Admission:
 
     @property
     def is_live_awaited(self) -> bool:
-        """Whether a live sequence waits for its turn or for its first token.
+        """Whether a live sequence waits for its turn, prefills, or waits for its first token.
 
         Those that their caller, the gate or a share holds back do not count.
         """
@@ -195,7 +195,7 @@ class Admission:
             return filter(gate.may_join, waiting), queue.shares.waiting_count(without)
         newcomer_count = queue.live.newcomer_count()
         assert newcomer_count <= queue.count, newcomer_count
-        # A sequence that ran before may be behind many newcomers.
+        # A sequence that ran before may come after many newcomers.
         found = filter(gate.may_join, waiting) if newcomer_count < queue.count else ()
         return found, newcomer_count
 

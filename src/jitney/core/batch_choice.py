@@ -72,8 +72,8 @@ class BatchChoice:
             return self._chosen(list(candidates))
         background = background_of(candidates)
         live, live_spans = self._chosen(candidates[: len(candidates) - len(background)])
-        behind, spans = self._chosen(background, len(live))
-        return live + behind, live_spans + spans
+        others, spans = self._chosen(background, len(live))
+        return live + others, live_spans + spans
 
     def _taking_part(self) -> list[Sequence]:
         """The running sequences that may be in the next batch."""

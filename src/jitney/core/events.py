@@ -27,7 +27,7 @@ class PreemptReason(StrEnum):
     """Why a sequence was preempted, and what happened to its memory."""
 
     SAVED = "saved"
-    """Memory ran out. Its memory was saved and will be restored."""
+    """Memory ran out. Its memory was saved, to be restored."""
     RECOMPUTED = "recomputed"
     """Memory ran out. Its memory was given up and will be computed again."""
     DISPLACED = "displaced"

@@ -120,9 +120,9 @@ class Preemption:
         """
         by_class = self._registry.by_class
         juniors = running[running.index(sequence) + 1 :]
-        behind = choose_for_memory(background_of(juniors), by_class=False)
-        if behind is not None or sequence.is_background:
-            return behind
+        victim = choose_for_memory(background_of(juniors), by_class=False)
+        if victim is not None or sequence.is_background:
+            return victim
         over_share = self._registry.memory_shares.over_share(running)
         tenant = sequence.request.limited_tenant
         if tenant in over_share:

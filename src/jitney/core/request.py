@@ -70,7 +70,7 @@ class Request:
     whether that is a chat. Both are for records only.
     `share` is the most that its tenant may hold, the same in all its requests; None is no limit.
     `queue_timeout_s` bounds the time until it runs, `request_timeout_s` the time until it ends.
-    `is_background` says that it may wait. It runs behind all others, the live ones, without a share
+    `is_background` says that it may wait. All others, the live ones, go first, and it has no share
     (`jitney.core.rules.background`).
     `resumed` has one entry for each completion if another engine began this request: the tokens
     that it made, which are not made again, or None where it ended. Empty if this is the first.

@@ -166,8 +166,8 @@ class Scheduler:
         token. A sequence that is new, was preempted, or lost its memory in a crash needs a span.
         First, waiting sequences are admitted, so that they are part of this batch. Then the mix
         splits the budget. Then each sequence gets the memory for its span, the most senior first.
-        If memory is short, cached prefixes are evicted; after that, sequences of a tenant above
-        its share, or junior ones, are preempted.
+        If memory is short, cached prefixes are evicted; after that, background sequences, those of
+        a tenant above its share, or junior ones are preempted.
         """
         self._preemption.stop_paused(now)
         self._admission.admit(now, starts_now=self._ends_waits)

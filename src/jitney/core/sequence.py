@@ -83,7 +83,7 @@ class Sequence:
     name: SequenceName = field(init=False)
     priority: Priority = field(init=False)
     is_background: bool = field(init=False)
-    """Whether its request runs behind all live ones."""
+    """Whether its request may wait: all live ones go first."""
     tokens: list[int] = field(init=False)
     prompt_count: int = field(init=False)
     order: int = 0

@@ -1,10 +1,10 @@
 """The backend as the tick sees it: its batches in flight (`InFlight`) and restarts (`Recovery`).
 
 Called by the tick, on the engine thread. Batches whose outcome was not yet applied are in flight,
-the oldest first: one at a time, or two if the backend computes in another process. Then the backend
-has the second batch when it finishes the first, and does not wait while the engine applies an
-outcome and plans. The second batch is sent late, so that requests that arrive meanwhile can be part
-of it. It is sent only if the time of the first is known.
+the oldest first: one at a time, or two if the backend is a `QueueingBackend`, which computes in
+another process or on a GPU. Then the backend has the second batch when it finishes the first, and
+does not wait while the engine applies an outcome and plans. The second batch is sent late, so that
+requests that arrive meanwhile can be part of it. It is sent only if the time of the first is known.
 
 Recovery restarts a lost backend, with pauses between failed attempts. It does not know the
 scheduler. It says whether batches may be sent, when to try next, and when to give up.

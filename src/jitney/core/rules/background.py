@@ -3,13 +3,13 @@
 A background sequence is of a request that nobody waits for in person (`Request.is_background`); all
 others are live. Under every policy, strategy and mix:
 
-    in the queue      behind every live one, at any age (`core/rules/queue.py`)
+    in the queue      after every live one, at any age (`core/rules/queue.py`)
     slots and memory  displaced for a live one that waits (`core/preemption.py`); admitted when
                       none does (`core/admission.py`)
-    in a tick         out of it while a live one waits, or has its first token to come
+    in a tick         out of it while a live one waits, prefills, or has its first token to come
                       (`core/batch_choice.py`); otherwise only so much that the tick stays short
 
-So they may starve behind live ones. Only their deadlines bound their wait: the exception to
+So live ones may starve them. Only their deadlines bound their wait: the exception to
 invariant 8. Pure functions, called by the parts of the scheduler only.
 """
 

@@ -2,7 +2,7 @@
 
 The rule of elders (invariant 8): a sequence that has waited longer than `overtake_s` is next, the
 oldest first, under any policy. So no sequence is overtaken by one that arrived more than
-`overtake_s` later. The exception is background work: it is behind every live sequence at any age,
+`overtake_s` later. The exception is background work: every live sequence goes first, at any age,
 and the rule holds within it (`core/rules/background.py`). Tenants that already run their full
 share are skipped as a whole, which costs nothing per sequence; a share of the memory is looked at
 for each sequence (`core/admission.py`). `check_room` keeps the queue within its bounds. Called by
@@ -235,7 +235,7 @@ class Lane:
 
 
 class WaitQueue:
-    """All waiting sequences: the live ones, and behind them the background ones.
+    """All waiting sequences: the live ones, and after them the background ones.
 
     The scheduler checks the bounds before it adds.
     """

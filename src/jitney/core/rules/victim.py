@@ -3,7 +3,7 @@
 When memory runs out, the most senior sequence is never a victim. So it always goes on and ends, and
 then the next one does: preemption cannot go on for ever. A waiting sequence of a higher class may
 displace even the most senior one, within the limits of `choose_for_class`. A victim has made a
-token since it was admitted, unless no other one of its class has.
+token since it was admitted, unless none of its class that could be chosen has.
 """
 
 from collections import Counter
