@@ -140,11 +140,21 @@ class Admission:
     def has_memory(self, sequence: Sequence, match: Match) -> bool:
         """Whether there is room for its known tokens, beside the running sequences."""
         memory, running = self.registry.memory, self.registry.running
+        reserve = int(self._settings.watermark * memory.ledger.capacity) if running else 0
+        if self._is_ample(memory.blocks_wanted(sequence, match) + reserve):
+            return True
         room = memory.blocks_obtainable(running, match)
         room -= memory.blocks_promised(running) + memory.blocks_wanted(sequence, match)
         assert room <= memory.ledger.capacity, room
-        reserve = int(self._settings.watermark * memory.ledger.capacity) if running else 0
         return room >= reserve
+
+    def _is_ample(self, blocks: int) -> bool:
+        """Whether so many blocks are free beside what running sequences may need for their known
+        tokens. Who does not prefill needs one at most, so nobody looks at each of them."""
+        registry = self.registry
+        promised = registry.memory.blocks_promised(list(registry.prefilling))
+        promised += len(registry.running) - len(registry.prefilling)
+        return registry.memory.ledger.free >= blocks + promised
 
     def _admit_one(self, now: float, held_back: Set[str] | None) -> bool:
         """Admit one sequence, or make room for one; false if there is nothing more to do."""
