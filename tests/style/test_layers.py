@@ -14,7 +14,7 @@ from jitney.backends.kinds import NAMES
 ROOT = Path(__file__).parents[2]
 PACKAGES = ROOT / "src"
 SOURCE = PACKAGES / "jitney"
-VALUES = frozenset({"backend", "batch", "events", "limits", "params", "request", "stops", "utf8"})
+VALUES = frozenset({"backend", "batch", "events", "limits", "params", "request", "stops"})
 """The modules of the core that hold values only."""
 
 HEAVY = {

@@ -23,9 +23,8 @@ from jitney.core.request import Priority, RequestId
 from jitney.core.rules.gate import make_gate
 from jitney.core.rules.pauses import Pauses
 from jitney.core.rules.queue import WaitQueue
-from jitney.core.rules.ranking import ranking_of
+from jitney.core.rules.ranking import ranking_of, seniority
 from jitney.core.rules.shares import MemoryShares, paused_max
-from jitney.core.rules.victim import seniority
 from jitney.core.scheduler_settings import Policy, SchedulerSettings
 from jitney.core.sequence import Sequence, SequenceState
 
@@ -202,7 +201,8 @@ class Registry:
             if sequence not in self.paused:
                 self.queue.remove(sequence)
             self.memory.discard(sequence)
-        self.paused.forget(sequence)
+        if sequence in self.paused:
+            self.paused.forget(sequence)
         sequence.move(SequenceState.FINISHED)
         self.gate.left(sequence)
         self._counters[_ENDINGS[reason]] += 1

@@ -1,14 +1,16 @@
 """`Request`: one prompt as token ids, and what to do with it. Frozen.
 
-Made by the Python API and the server, read by the core. Nothing here knows text, threads or time.
+Made by the Python API and the server, read by the core. Nothing here knows threads or time. Texts
+from which tokens are made are checked here (`utf8_bytes`).
 
-Tests: tests/unit/core/test_scheduler.py.
+Tests: tests/unit/core/test_scheduler.py and tests/unit/core/test_request.py.
 """
 
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NewType
 
+from jitney.core import limits
 from jitney.core.params import SamplingParams
 from jitney.errors import InvalidRequest
 
@@ -109,3 +111,25 @@ class Request:
     def limited_tenant(self) -> str | None:
         """The tenant whose share it counts against; None if there is no share."""
         return None if self.share is None else self.tenant
+
+
+def utf8_bytes(text: str, where: str, parameter: str | None = None) -> bytes:
+    """The text in UTF-8. Raises InvalidRequest with the name of the text if it has half of a
+    surrogate pair."""
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise InvalidRequest(
+            f"Half of a surrogate pair in {where} is not a character; "
+            "decode it from its source as UTF-8.",
+            parameter,
+        ) from None
+
+
+def checked_bytes(text: str) -> bytes:
+    """The text in UTF-8. Raises InvalidRequest if it is too long or not valid."""
+    if len(text) > limits.PROMPT_CHARACTERS_MAX:
+        raise InvalidRequest(
+            f"The text has {len(text)} characters; the limit is {limits.PROMPT_CHARACTERS_MAX}."
+        )
+    return utf8_bytes(text, "the text")

@@ -311,7 +311,8 @@ class Scheduler:
         registry, admission = self._registry, self._admission
         held_back = admission.held_back or frozenset()
         joining = registry.gate.wake_at(admission.newcomers(held_back))
-        times = (joining, registry.paused.end_at, registry.deadlines.next_at)
+        resuming = registry.paused.end_at if registry.paused else None
+        times = (joining, resuming, registry.deadlines.next_at)
         known = [each for each in times if each is not None]
         return max(now, min(known)) if known else None
 

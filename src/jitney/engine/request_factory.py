@@ -5,6 +5,7 @@ to tokenise a long text and to compile a constraint. Everything that needs the m
 checked here, before it reaches native code (invariant 9).
 """
 
+import os
 import random
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,11 +15,12 @@ from typing import Protocol, runtime_checkable
 from jitney.core import limits
 from jitney.core.backend import Segment, TextBackend
 from jitney.core.params import Constraint, SamplingParams
-from jitney.core.request import Priority, Request, RequestId, Share
+from jitney.core.request import Priority, Request, RequestId, Share, utf8_bytes
 from jitney.core.sequence import check_prompt_length
-from jitney.core.utf8 import utf8_bytes
-from jitney.engine.fresh_ids import FreshIds
 from jitney.errors import ContextLengthExceeded, InvalidRequest, RequestError
+
+_ID_DIGITS = 32
+_RANDOM_BYTES = 4096
 
 Wanted = Callable[[], bool]
 """Whether a caller still waits for the result."""
@@ -244,6 +246,26 @@ def _slices(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
         part.append((text, is_special))
     if part:
         yield part
+
+
+class FreshIds:
+    """A supply of ids of 32 hexadecimal digits that nobody can guess. Any thread.
+
+    Each system call lets another thread of Python run first, which may take milliseconds. So random
+    bytes are taken from the system in blocks.
+    """
+
+    def __init__(self) -> None:
+        self._unused: list[str] = []
+
+    def take(self) -> str:
+        """An id that nobody else has."""
+        while True:
+            try:
+                return self._unused.pop()
+            except IndexError:
+                digits, size = os.urandom(_RANDOM_BYTES).hex(), _ID_DIGITS
+                self._unused += [digits[at : at + size] for at in range(0, len(digits), size)]
 
 
 def seed_source(seed: int | None) -> Callable[[], int]:

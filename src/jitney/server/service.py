@@ -20,8 +20,7 @@ from jitney.config import Key, ServeSettings
 from jitney.core.backend import Vocabulary
 from jitney.engine.clock import Clock, SystemClock
 from jitney.engine.engine import EngineState
-from jitney.engine.fresh_ids import FreshIds
-from jitney.engine.request_factory import RequestFactory
+from jitney.engine.request_factory import FreshIds, RequestFactory
 from jitney.engine.served_engine import ServedEngine
 from jitney.server import limits
 from jitney.server.admission.calls import CallPlaces, LiveCalls

@@ -18,7 +18,7 @@ from typing import Any
 
 from jitney.core import limits
 from jitney.core.backend import Segment, Vocabulary
-from jitney.core.utf8 import utf8_bytes
+from jitney.core.request import utf8_bytes
 from jitney.errors import EngineStopped, InvalidRequest, JitneyError, ModelError, NoRoom, QueueFull
 from jitney.sandbox.sandbox import Bounds, Busy, Gone, Sandbox, SandboxError
 from jitney.sandbox.sent_error import SentError

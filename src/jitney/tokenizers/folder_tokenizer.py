@@ -13,7 +13,7 @@ import tokenizers
 
 from jitney.core import limits
 from jitney.core.backend import Vocabulary
-from jitney.core.utf8 import checked_bytes
+from jitney.core.request import checked_bytes
 from jitney.errors import ModelError
 from jitney.models import token_names
 from jitney.models.folder import read_json, read_text

@@ -9,7 +9,7 @@ Tests: tests/unit/tokenizers/test_tokenizer.py and tests/conformance/test_tokeni
 from pathlib import Path
 
 from jitney.core.backend import Vocabulary
-from jitney.core.utf8 import checked_bytes
+from jitney.core.request import checked_bytes
 from jitney.errors import ModelError
 from jitney.models.gguf_vocabulary import GgufVocabulary, read_vocabulary
 from jitney.models.token_names import bytes_of_characters, bytes_without_marks

@@ -1,6 +1,8 @@
 """The door: what is refused before it reaches native code, and what a request carries."""
 
+import re
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -9,7 +11,7 @@ from jitney.core import limits
 from jitney.core.backend import Segment
 from jitney.core.params import SamplingParams, StructuredOutputsParams
 from jitney.core.request import Priority, RequestId
-from jitney.engine.request_factory import GivenUp, RequestFactory, RequestOptions
+from jitney.engine.request_factory import FreshIds, GivenUp, RequestFactory, RequestOptions
 from jitney.errors import ContextLengthExceeded, InvalidRequest
 
 
@@ -199,3 +201,12 @@ def test_no_constraint_is_compiled_for_who_left(monkeypatch: pytest.MonkeyPatch)
     assert not prepared
     factory.make((65,), params)
     assert len(prepared) == 1
+
+
+def test_no_id_is_given_twice() -> None:
+    """Guards callers from each other: who knows an id can cancel its request."""
+    fresh = FreshIds()
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: fresh.take(), range(5000)))
+    assert len(set(found)) == 5000
+    assert all(re.fullmatch("[0-9a-f]{32}", each) for each in found)

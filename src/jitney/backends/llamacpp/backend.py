@@ -28,7 +28,7 @@ from jitney.backends.machine.neighbours import Neighbours
 from jitney.backends.shared.model_backend import ModelBackend
 from jitney.backends.shared.slots import EntryRows, SlotMemory
 from jitney.core.backend import Backend, Segment, Traits
-from jitney.core.utf8 import checked_bytes
+from jitney.core.request import checked_bytes
 from jitney.errors import BackendCrashed, BackendFailed, ConfigError, ModelError
 from jitney.models.gguf import read_header
 

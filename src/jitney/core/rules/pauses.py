@@ -45,9 +45,9 @@ class Pauses(dict[Sequence, float]):
         self._count_max = count_max
 
     @property
-    def end_at(self) -> float | None:
-        """When the first pause ends by itself."""
-        return min(map(self._end_of, self), default=None)
+    def end_at(self) -> float:
+        """When the first of these pauses ends by itself; there is one."""
+        return min(map(self._end_of, self))
 
     def begin(self, sequences: list[Sequence], now: float) -> PauseOutcome:
         """Pause all sequences of a request, or none of them."""
@@ -102,8 +102,8 @@ class Pauses(dict[Sequence, float]):
 
     def forget(self, sequence: Sequence) -> None:
         """The sequence is not paused any more, or has ended."""
-        if self.pop(sequence, None) is not None:
-            self._queue.shares.count(sequence, paused=-1)
+        del self[sequence]
+        self._queue.shares.count(sequence, paused=-1)
 
     def _end_of(self, sequence: Sequence) -> float:
         """When its pause ends at the latest."""

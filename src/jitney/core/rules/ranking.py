@@ -1,10 +1,11 @@
-"""The number by which each policy sorts the queue; the smallest is next.
+"""Who is before whom: the number by which each policy sorts the queue, and seniority, by which the
+running sequences are sorted. The smallest is the first.
 
-Computed once each time a sequence joins the queue. A user's policy may raise, or return something
-that is not a number. The sequence then gets rank 0, and the mistake is counted and logged. Called
-by the parts of the scheduler only.
+The number is computed once each time a sequence joins the queue. A user's policy may raise, or
+return something that is not a number. The sequence then gets rank 0, and the mistake is counted and
+logged. Called by the parts of the scheduler only.
 
-Tests: tests/unit/core/rules/test_queue.py.
+Tests: tests/unit/core/rules/test_queue.py and test_victim.py.
 """
 
 import math
@@ -12,13 +13,28 @@ from collections.abc import Callable
 from functools import partial
 
 from jitney.core.counters import Counters
+from jitney.core.request import Priority
 from jitney.core.scheduler_settings import Candidate, Policy, SchedulingPolicy
 from jitney.core.sequence import Sequence
+
+ABOVE_ALL = max(Priority) + 1
+"""The standing of an elder."""
 
 Ranking = Callable[[Sequence], float]
 
 COMPLAINTS_MAX = 10
 """Mistakes of a policy that are logged. The counter counts them all."""
+
+
+def seniority(sequence: Sequence, *, by_class: bool) -> tuple[bool, int, float, int]:
+    """Of running sequences: live, then standing (if the policy uses classes), then age."""
+    rank = -standing(sequence) if by_class else 0
+    return (sequence.is_background, rank, sequence.accepted_at, sequence.order)
+
+
+def standing(sequence: Sequence) -> int:
+    """Its class. An elder is above all of them, or every higher class would take its memory."""
+    return ABOVE_ALL if sequence.is_elder else sequence.priority
 
 
 def by_arrival(sequence: Sequence) -> float:

@@ -9,19 +9,8 @@ token since it was admitted, unless none of its class that could be chosen has.
 from collections import Counter
 
 from jitney.core.request import Priority
+from jitney.core.rules.ranking import standing
 from jitney.core.sequence import Sequence
-
-ABOVE_ALL = max(Priority) + 1
-"""The class of an elder."""
-
-
-def seniority(sequence: Sequence, *, by_class: bool) -> tuple[bool, int, float, int]:
-    """The smaller, the more senior: live, then class (if the policy uses classes), then age.
-
-    An elder is above all classes, or each of a higher class would take its memory again.
-    """
-    rank = -_class_of(sequence) if by_class else 0
-    return (sequence.is_background, rank, sequence.accepted_at, sequence.order)
 
 
 def choose_for_memory(candidates: list[Sequence], *, by_class: bool) -> Sequence | None:
@@ -36,7 +25,7 @@ def choose_for_memory(candidates: list[Sequence], *, by_class: bool) -> Sequence
     return min(
         free,
         key=lambda sequence: (
-            _class_of(sequence) if by_class else 0,
+            standing(sequence) if by_class else 0,
             not sequence.has_progressed,
             sequence.computed,
             -sequence.accepted_at,
@@ -74,7 +63,3 @@ def choose_for_class(
     if not lower:
         return None
     return min(lower, key=lambda s: (s.priority, s.computed, -s.accepted_at, -s.order))
-
-
-def _class_of(sequence: Sequence) -> int:
-    return ABOVE_ALL if sequence.is_elder else sequence.priority

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from jitney.core.request import Priority, Share
-from jitney.core.rules.victim import choose_for_class, choose_for_memory, seniority
+from jitney.core.rules.ranking import seniority
+from jitney.core.rules.victim import choose_for_class, choose_for_memory
 from jitney.core.sequence import Sequence
 from tests.unit.core.sequences import running, sequence
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jitney.core.utf8 import utf8_bytes
+from jitney.core.request import utf8_bytes
 from jitney.errors import InvalidRequest
 
 
