@@ -318,6 +318,8 @@ def _since(start: float, moment: float | None) -> float | None:
 
 def error_of(completions: tuple[Completion, ...]) -> JitneyError | None:
     """The error for the caller. A failure counts before a deadline."""
+    if all(each.finish_reason in _NORMAL for each in completions):
+        return None
     by_reason = {each.finish_reason: each for each in reversed(completions)}
     failed = by_reason.get(FinishReason.FAILED)
     if failed is not None:

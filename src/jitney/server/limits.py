@@ -131,6 +131,14 @@ UNSENT_BYTES_MAX = 131_072
 """What the system holds for a client that does not read. By default it holds megabytes for each,
 and we notice a client that has stopped only when they are full."""
 
+ROUND_REST_PART = 4.0
+ROUND_REST_S_MIN = 0.001
+ROUND_REST_S_MAX = 0.04
+"""How long the news of streams rest after a round in which they were written: so many times as long
+as the round took, so that the rest of the loop's time is for requests. That is how much later a
+token may be seen; with 256 streams it takes longer to write to each than this gathers. A shorter
+rest than the minimum is none."""
+
 PING_S = 15.0
 """Seconds between comments on a stream that waits, so that proxies keep it open."""
 

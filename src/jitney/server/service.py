@@ -66,18 +66,12 @@ class Loaded(Protocol):
         """The name for clients."""
 
 
-REST_PART = 2.0
-REST_S_MIN = 0.001
-REST_S_MAX = 0.02
-"""How long calls to the event loop rest after a round of them: so many times the processor time
-that it took, since a wait for the processor is no work. A shorter rest than the minimum is none."""
-
-
 class LoopCalls:
     """Calls from other threads to one event loop, in their order and in rounds. Made on the loop.
 
-    Rounds take at most a third of the loop's time. What comes while they rest waits for the next
-    one, and the news of a stream become one piece: to write it takes longer than to make a token.
+    Rounds take a fifth of the loop's time (`limits.ROUND_REST_PART`), so that new requests get in.
+    What comes while they rest waits for the next one, and the news of a stream become one piece: to
+    write it takes longer than to make a token.
     """
 
     def __init__(self) -> None:
@@ -98,7 +92,7 @@ class LoopCalls:
 
     def _begin(self) -> None:
         rest_s = self._rests_until - self._loop.time()
-        if rest_s > REST_S_MIN:
+        if rest_s > limits.ROUND_REST_S_MIN:
             self._loop.call_later(rest_s, self._run)
         else:
             self._run()
@@ -113,8 +107,9 @@ class LoopCalls:
             except Exception:
                 # The others are of other callers.
                 _log.exception("A call to the event loop failed")
-        rest_s = min(REST_PART * (thread_time() - begun_s), REST_S_MAX)
-        self._rests_until = self._loop.time() + rest_s
+        # Of the processor's time: a wait for the processor is no work.
+        rest_s = limits.ROUND_REST_PART * (thread_time() - begun_s)
+        self._rests_until = self._loop.time() + min(rest_s, limits.ROUND_REST_S_MAX)
 
 
 class Service:

@@ -45,11 +45,11 @@ def test_many_calls_wake_the_loop_once_and_keep_their_order(
     assert len(woken) == 2
 
 
-@pytest.mark.parametrize(("took_s", "rest_s"), [(0.0001, 0.0), (0.004, 0.008), (9.0, 0.02)])
+@pytest.mark.parametrize(("took_s", "rest_s"), [(0.0001, 0.0), (0.004, 0.016), (9.0, 0.04)])
 def test_calls_rest_after_a_round_in_proportion_and_not_for_long(
     monkeypatch: pytest.MonkeyPatch, took_s: float, rest_s: float
 ) -> None:
-    """Guards all else on the loop: rounds take a third of it. What comes meanwhile is one round."""
+    """Guards all else on the loop: rounds take a fifth of it. What comes meanwhile is one round."""
     moments = iter((0.0, took_s, took_s, took_s))
     monkeypatch.setattr(service, "thread_time", lambda: next(moments))
     called: list[int] = []
