@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -33,20 +32,18 @@ FLAGS = (
 
 
 def http(shape: Architecture = SHAPE, flags: tuple[str, ...] = FLAGS, count: int = 256) -> None:
-    """Write the model, and measure a cold and a warm start, a load, and a kill."""
+    """Write the model, start a server with it, load it, and kill its backend."""
     started = time.perf_counter()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         _write(FOLDER, shape, device)
-        print(f"model written in {time.perf_counter() - started:.1f} s", flush=True)
-        for name in ("first", "next"):
-            started = time.perf_counter()
-            with served("--model", str(FOLDER), *flags, start_s=START_S, errors=None) as server:
-                asyncio.run(_together(server, 1, streams=True))
-                print(f"{name} start to first answer: {time.perf_counter() - started:.1f} s")
-                sys.stdout.flush()
-                if name == "next":
-                    asyncio.run(_load(server, count))
+        _say(f"model written in {time.perf_counter() - started:.1f} s")
+        started = time.perf_counter()
+        with served("--model", str(FOLDER), *flags, start_s=START_S) as server:
+            _say(f"server started in {time.perf_counter() - started:.1f} s")
+            seconds, _ = asyncio.run(_together(server, 1, streams=True))
+            _say(f"first answer after {seconds:.2f} s more")
+            asyncio.run(_load(server, count))
     finally:
         shutil.rmtree(FOLDER, ignore_errors=True)
 
@@ -55,15 +52,14 @@ async def _load(server: Served, count: int) -> None:
     for streams in (False, False, True):
         seconds, tokens = await _together(server, count, streams=streams)
         how = "streamed" if streams else "whole"
-        print(f"{count} of 256 in, 256 out over HTTP, {how}: {tokens / seconds:.0f} tokens/s")
+        _say(f"{count} of 256 in, 256 out over HTTP, {how}: {tokens / seconds:.0f} tokens/s")
     running = asyncio.create_task(_together(server, 64, streams=True))
     await asyncio.sleep(1.5)
     worker = server.worker()
     assert worker is not None, "It runs"
     os.kill(worker, signal.SIGKILL)
     seconds, tokens = await running
-    print(f"backend killed under 64 streams: {tokens} of {64 * 256} tokens came, {seconds:.1f} s")
-    sys.stdout.flush()
+    _say(f"backend killed under 64 streams: {tokens} of {64 * 256} tokens came, {seconds:.1f} s")
 
 
 async def _together(server: Served, count: int, *, streams: bool) -> tuple[float, int]:
@@ -97,7 +93,7 @@ async def _answer(connection: Connection, body: dict[str, object]) -> int:
 
 
 def _write(folder: Path, shape: Architecture, device: torch.device) -> None:
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
     tensors = RandomTensors(shape, device)
     save_file(
@@ -120,3 +116,7 @@ def _write(folder: Path, shape: Architecture, device: torch.device) -> None:
     tokenizer.add_special_tokens(["<end>"])
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<end>"}))
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
