@@ -1,7 +1,8 @@
 """`python -m benchmarks gpu [PART ...]`: how much of a GPU's bandwidth becomes tokens.
 
 Everything goes through the engine. The model has the shape of Llama 3 8B and random weights; the
-answers are no text, and all are as long as was asked. Needs the core, torch and triton only.
+answers are no text, and all are as long as was asked. Needs the core, torch and triton only, but
+for the part `http`, which runs alone and needs what the server needs.
 """
 
 import gc
@@ -28,9 +29,16 @@ PARTS: dict[str, Callable[[Backend], None]] = {
 
 def main(names: Sequence[str] = ()) -> None:
     """Measure and print these parts, or all."""
+    if list(names) == ["http"]:
+        from benchmarks.gpu.http import http
+
+        http()
+        return
     unknown = set(names) - set(PARTS)
     if unknown:
-        raise SystemExit(f"There is no part {', '.join(unknown)}; there are {', '.join(PARTS)}.")
+        raise SystemExit(
+            f"There is no part {', '.join(unknown)}; there are {', '.join(PARTS)} and, alone, http."
+        )
     device = check_gpu()
     started = time.perf_counter()
     backend = make_backend(device)

@@ -72,11 +72,12 @@ class Settings:
     """The model: a GGUF file, a name on the hub such as owner/name:Q8_0, or a folder: one with
     safetensors for PyTorch, or one exported for OpenVINO."""
     backend: BackendName = _model(default="auto")
-    """What runs the model. auto is OpenVINO if it knows the model, else llama.cpp. torch runs on an
-    NVIDIA GPU where there is one (untried yet). fake has no model: its next token is a hash."""
+    """What runs the model. auto is PyTorch on an NVIDIA GPU, else OpenVINO if it knows the model,
+    else llama.cpp. fake has no model: its next token is a hash."""
     dtype: Dtype = _model(default="auto")
-    """The number type that OpenVINO or PyTorch computes with. auto is bfloat16 if the processor has
-    it, else float32. OpenVINO rounds activations then, and wants two threads for bfloat16."""
+    """The number type that OpenVINO or PyTorch computes with. auto is bfloat16 on a GPU, or if the
+    processor has it, else float32. OpenVINO rounds activations then, and wants two threads for
+    bfloat16."""
     kv_cache_dtype: KvCacheDtype = _model(default="auto")
     """The number type of keys and values in OpenVINO and PyTorch; auto is that of dtype."""
     backend_process: bool = _model(

@@ -140,8 +140,18 @@ class Admission:
     def has_memory(self, sequence: Sequence, match: Match) -> bool:
         """Whether there is room for its known tokens, beside the running sequences."""
         memory, running = self.registry.memory, self.registry.running
+        if self._is_ample(memory.blocks_wanted(sequence, match)):
+            return True
         room = memory.blocks_obtainable(running, match)
         return self._is_enough(room, running, sequence, match)
+
+    def _is_ample(self, wanted: int) -> bool:
+        """Whether so many blocks are free beside what running sequences may need for their known
+        tokens. Who does not prefill needs one at most, so nobody looks at each of them."""
+        registry = self.registry
+        promised = registry.memory.blocks_promised(list(registry.prefilling))
+        promised += len(registry.running) - len(registry.prefilling)
+        return registry.memory.ledger.free >= wanted + promised + self._reserve(registry.running)
 
     def _admit_one(self, now: float, held_back: Set[str] | None) -> bool:
         """Admit one sequence, or make room for one; false if there is nothing more to do."""
@@ -248,8 +258,11 @@ class Admission:
         memory = self.registry.memory
         room -= memory.blocks_promised(running) + memory.blocks_wanted(sequence, match)
         assert room <= memory.ledger.capacity, room
-        reserve = int(self._settings.watermark * memory.ledger.capacity) if running else 0
-        return room >= reserve
+        return room >= self._reserve(running)
+
+    def _reserve(self, running: list[Sequence]) -> int:
+        """Blocks that are kept for the running sequences to grow into."""
+        return int(self._settings.watermark * self.registry.memory.ledger.capacity * bool(running))
 
     def _may_run(self, sequence: Sequence) -> bool:
         """Whether it may be tried if it is a suspect: they run one at a time, and a live one before

@@ -216,12 +216,13 @@ class FakeBackend:
     def _decode(self, decodes: Decodes) -> list[int]:
         """Store and choose the tokens of slots that need no logits: `_run` for columns."""
         chosen = []
+        contents_of, checked = self._memory.contents, self._layout.checked_decode
+        append_one, choose = self._cells.append_one, self._chosen
         for slot, start, token in zip(decodes.slots, decodes.starts, decodes.tokens, strict=True):
-            contents = self._memory.contents(slot)
-            token = self._layout.checked_decode(slot, start, token, contents)
-            rolling = self._cells.append_one(slot, token)
+            contents = contents_of(slot)
+            token = checked(slot, start, token, contents)
             contents.tokens.append(token)
-            chosen.append(self._chosen(contents, rolling))
+            chosen.append(choose(contents, append_one(slot, token)))
         return chosen
 
     def _run(self, entries: tuple[Entry, ...], rows: int) -> list[Sample]:
@@ -259,7 +260,7 @@ class FakeBackend:
         sampling = contents.sampling
         assert sampling is not None, "Checked before it was stored"
         if sampling.temperature >= TEMPERATURE_MIN:
-            rolling = oracle.seeded(rolling, sampling.seed, contents.length)
+            rolling = oracle.seeded(rolling, sampling.seed, len(contents.tokens))
         contents.token_last = token = self._oracle.choose(rolling, contents.tokens[-1])
         return token
 

@@ -92,12 +92,15 @@ class BatchLayout:
 
     def checked_decode(self, slot: int, start: int, token: int, contents: SlotContents) -> int:
         """The token of a decode, checked as `checked_tokens` does."""
+        # Of a batch that was sent ahead, no token is given.
+        found = contents.token_last if token < 0 else token
         if (
-            0 <= token < self.vocabulary_count
+            found is not None
+            and 0 <= found < self.vocabulary_count
             and start == len(contents.tokens) < self.slot_tokens_max
             and contents.sampling is not None
         ):
-            return token
+            return found
         (entry,) = Decodes((slot,), (start,), (token,)).entries()
         return self.checked_tokens(entry, contents)[0]
 

@@ -51,6 +51,12 @@ class BlockPool:
         """
         blocks, length = self.blocks[slot], self.lengths[slot]
         copy = None
+        if count == 1 and not length % self._block_tokens and self._free:
+            block = self._free.pop()  # so it is for most tokens
+            self._holders[block] = 1
+            blocks.append(block)
+            self.lengths[slot] = length + 1
+            return None
         if length % self._block_tokens and self._holders[blocks[-1]] > 1:
             copy = BlockCopy(blocks[-1], self._take(1)[0])
             self._drop([copy.source])
@@ -92,10 +98,6 @@ class BlockPool:
                 f"Memory is full: {count * self._block_tokens} tokens more were wanted, with "
                 f"{self.used_tokens} of {self._blocks_max * self._block_tokens} in use."
             )
-        if count == 1:
-            block = self._free.pop()  # so it is for most tokens
-            self._holders[block] = 1
-            return [block]
         taken = self._free[-count:]
         del self._free[-count:]
         for block in taken:

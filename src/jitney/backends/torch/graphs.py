@@ -26,7 +26,7 @@ MIXED_SIZES = (0, 8, 32, 64, 128)
 """Decodes of the smaller graphs with rows of prompts: each has several graphs, so there are
 fewer."""
 
-SPAN_ROWS = (16, 64, 128, 256, 512)
+SPAN_ROWS = (16, 64, 128, 256, 384, 512)
 """Rows of prompts in a graph. With more rows the GPU computes longer than the host enqueues."""
 SPANS_MAX = 4
 """Spans in a graph. Each has one row of logits, and sees at most SPAN_SPLIT positions."""
@@ -56,6 +56,11 @@ class PassSize:
         return -(-self.span_rows // step) + SPANS_MAX if self.span_rows else 0
 
 
+LENGTH_STEP = 4
+"""How much longer the sequences of the next graph are: programs for positions that a sequence does
+not have take next to no time."""
+LENGTH_AHEAD = LENGTH_STEP * SPLIT
+
 Compute = Callable[[Parcel, int, int], tuple[Tensor, Tensor]]
 """Enqueues a pass: a parcel on the device, how many decodes, the longest sequence."""
 
@@ -71,8 +76,12 @@ def pass_size(decodes: int, length: int, spans: Sequence[int] = ()) -> PassSize 
 
 
 def sizes_up_to(decodes: int) -> list[PassSize]:
-    """All sizes of passes of up to so many decodes of short sequences, the largest first."""
-    pure = {pass_size(count, 1) for count in range(1, decodes + 1)}
+    """The sizes of passes of up to so many decodes that are captured ahead, the largest first.
+
+    Those of sequences of more than LENGTH_AHEAD come when they are wanted, and take 40 ms then.
+    """
+    lengths = (1, LENGTH_AHEAD)
+    pure = {pass_size(count, length) for count in range(1, decodes + 1) for length in lengths}
     mixed = {pass_size(count, 1, (rows,)) for count in range(decodes + 1) for rows in SPAN_ROWS}
     found = [size for size in pure | mixed if size is not None]
     return sorted(found, key=lambda size: (size.rows, size.span_rows), reverse=True)
@@ -80,8 +89,10 @@ def sizes_up_to(decodes: int) -> list[PassSize]:
 
 def length_class(length: int) -> int:
     """The length that a graph for sequences up to this one is made for."""
-    splits = -(-length // SPLIT)
-    return SPLIT * (1 << (splits - 1).bit_length())
+    found = SPLIT
+    while found < length:
+        found *= LENGTH_STEP
+    return found
 
 
 def _fitting(count: int, sizes: Sequence[int]) -> int:

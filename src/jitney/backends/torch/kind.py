@@ -12,6 +12,7 @@ from typing import Any
 
 from jitney.backends.kind import SAME_TEXTS, Kind, Library, Values, threads_of, version_of
 from jitney.backends.machine.free_memory import available_bytes, check_weights
+from jitney.backends.machine.gpu import describe_gpu
 from jitney.backends.machine.processor import read_processor, text_of
 from jitney.backends.shared.sizing import TokenMemory, size_paged
 from jitney.backends.torch import checkpoint
@@ -92,7 +93,7 @@ def numbers(settings: Settings) -> str:
     """The types of numbers that it would compute with, in words: what `auto` means here."""
     chosen, threads = chosen_dtypes(settings), threads_of(settings)
     if has_gpu():
-        return f"{chosen['dtype']}, on the GPU"
+        return f"{chosen['dtype']}, with Triton's kernels, on {describe_gpu()}"
     words = f"{chosen['dtype']}, keys and values in {chosen['kv_dtype']}, on the CPU"
     return f"{words}, {threads} threads" if threads > 1 else f"{words}, one thread"
 
@@ -188,12 +189,12 @@ KIND = Kind(
     classes=("TorchSettings", "make_backend"),
     models="folders of the hub with safetensors, and GGUF files, of the architectures "
     f"{', '.join(FAMILIES)}",
-    runs_on="where it is named: an NVIDIA GPU (untried), else the CPU",
+    runs_on="an NVIDIA GPU, where it is preferred; a CPU where it is named",
     memory=f"blocks of {BLOCK_TOKENS} tokens; equal beginnings share theirs",
     block_tokens=BLOCK_TOKENS,
     texts=f"{SAME_TEXTS} (--batch-invariant)",
-    # On a CPU it is the slowest. On a GPU it has not been run yet: until then only by its name.
-    is_automatic=lambda: False,
+    # On a CPU it is the slowest.
+    is_automatic=lambda: has_gpu(),
     extra="torch",
     libraries=LIBRARIES,
     library=installed,

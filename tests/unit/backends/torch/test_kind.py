@@ -49,7 +49,7 @@ def test_memory_that_it_does_not_have_is_refused() -> None:
         ("cuda: Optional[str] = None\nhip = '6.0'\n", True, None, False),
     ],
 )
-def test_a_gpu_is_used_where_there_is_one_and_is_not_chosen_yet(
+def test_a_gpu_is_used_and_chosen_where_there_is_one(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     version: str,
@@ -71,7 +71,7 @@ def test_a_gpu_is_used_where_there_is_one_and_is_not_chosen_yet(
     monkeypatch.setattr(kind, "DRIVER", driver)
     assert kind.cuda_version() == cuda
     assert kind.has_gpu() == is_used
-    assert not KIND.is_automatic(), "on a GPU it was not tried yet"
+    assert KIND.is_automatic() == is_used
 
 
 def test_on_a_gpu_memory_is_what_is_free_unless_a_number_is_given(

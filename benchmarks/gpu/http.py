@@ -1,0 +1,122 @@
+"""The same model as a folder, over `jitney serve`: start, 256 requests together, and a kill.
+
+Needs what a server needs, and room for the weights in FOLDER's place, 16 GB of memory.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from benchmarks.gpu.load import random_tokens
+from benchmarks.gpu.model import SHAPE, RandomTensors
+from benchmarks.http.served import Served, served
+from benchmarks.http.wire import Connection
+from jitney.backends.torch.architecture import Architecture
+from jitney.backends.torch.tensor_names import hub_names
+from jitney.models.token_names import byte_characters
+
+FOLDER = Path("/dev/shm/jitney-gpu-model")
+START_S = 240.0
+FLAGS = (
+    *("--max-num-seqs", "256", "--max-num-batched-tokens", "8192", "--prefill-chunk", "8192"),
+    *("--max-model-len", "4096", "--backend", "torch"),
+)
+
+
+def http(shape: Architecture = SHAPE, flags: tuple[str, ...] = FLAGS, count: int = 256) -> None:
+    """Write the model, and measure a cold and a warm start, a load, and a kill."""
+    started = time.perf_counter()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        _write(FOLDER, shape, device)
+        print(f"model written in {time.perf_counter() - started:.1f} s", flush=True)
+        for name in ("first", "next"):
+            started = time.perf_counter()
+            with served("--model", str(FOLDER), *flags, start_s=START_S, errors=None) as server:
+                asyncio.run(_together(server, 1, streams=True))
+                print(f"{name} start to first answer: {time.perf_counter() - started:.1f} s")
+                sys.stdout.flush()
+                if name == "next":
+                    asyncio.run(_load(server, count))
+    finally:
+        shutil.rmtree(FOLDER, ignore_errors=True)
+
+
+async def _load(server: Served, count: int) -> None:
+    for streams in (False, False, True):
+        seconds, tokens = await _together(server, count, streams=streams)
+        how = "streamed" if streams else "whole"
+        print(f"{count} of 256 in, 256 out over HTTP, {how}: {tokens / seconds:.0f} tokens/s")
+    running = asyncio.create_task(_together(server, 64, streams=True))
+    await asyncio.sleep(1.5)
+    worker = server.worker()
+    assert worker is not None, "It runs"
+    os.kill(worker, signal.SIGKILL)
+    seconds, tokens = await running
+    print(f"backend killed under 64 streams: {tokens} of {64 * 256} tokens came, {seconds:.1f} s")
+    sys.stdout.flush()
+
+
+async def _together(server: Served, count: int, *, streams: bool) -> tuple[float, int]:
+    """Seconds, and tokens that came."""
+    connections = [await Connection.open(server.port) for _ in range(count)]
+    bodies = [
+        {"prompt": random_tokens(number, 256), "max_tokens": 256 if count > 1 else 1,
+         "temperature": 0, "stream": streams,
+         **({"stream_options": {"include_usage": True}} if streams else {})}
+        for number in range(count)
+    ]  # fmt: skip
+    started = time.perf_counter()
+    pairs = zip(connections, bodies, strict=True)
+    found = await asyncio.gather(*(_answer(one, body) for one, body in pairs))
+    seconds = time.perf_counter() - started
+    for connection in connections:
+        connection.close()
+    return seconds, sum(found)
+
+
+async def _answer(connection: Connection, body: dict[str, object]) -> int:
+    head = await connection.begin("/v1/completions", body)
+    if head.status != 200:
+        raise RuntimeError((await connection.rest(head)).decode())
+    if body["stream"]:
+        last = (await connection.events_at_end())[-2]
+    else:
+        last = await connection.rest(head)
+    found: int = json.loads(last)["usage"]["completion_tokens"]
+    return found
+
+
+def _write(folder: Path, shape: Architecture, device: torch.device) -> None:
+    folder.mkdir(parents=True)
+    torch.manual_seed(0)
+    tensors = RandomTensors(shape, device)
+    save_file(
+        {name: tensors.read(key).bfloat16().cpu() for key, name in hub_names(shape).items()},
+        folder / "model.safetensors",
+    )
+    config = {
+        "model_type": "llama", "num_attention_heads": shape.heads, "hidden_size": shape.width,
+        "head_dim": shape.head, "hidden_act": "silu", "num_hidden_layers": shape.layers,
+        "num_key_value_heads": shape.heads_kv, "intermediate_size": shape.inner,
+        "vocab_size": shape.vocabulary, "max_position_embeddings": shape.length_max,
+        "rms_norm_eps": shape.epsilon, "rope_theta": 500_000.0, "tie_word_embeddings": False,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    pieces = ["<end>", *byte_characters()]
+    pieces += [f"w{at}" for at in range(len(pieces), shape.vocabulary)]
+    tokenizer = Tokenizer(models.BPE({piece: at for at, piece in enumerate(pieces)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<end>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<end>"}))

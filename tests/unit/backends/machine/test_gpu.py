@@ -1,0 +1,35 @@
+"""What is said of the GPU."""
+
+from pathlib import Path
+
+import pytest
+
+from jitney.backends.machine.gpu import describe_gpu
+
+
+@pytest.mark.parametrize(
+    ("says", "expected"),
+    [
+        ("echo 'NVIDIA H200, 143771, 9.0'", "NVIDIA H200 (140 GiB, compute capability 9.0)"),
+        ("echo 'NVIDIA GB10, [N/A], 12.1'", "the GPU"),
+        ("exit 9", "the GPU"),
+        ("", "the GPU"),
+    ],
+)
+def test_a_gpu_is_named_where_its_driver_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, expected: str
+) -> None:
+    """Guards a start on machines whose driver is broken or says less: these are words only."""
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{says}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert describe_gpu() == expected
+
+
+def test_without_a_driver_nothing_is_claimed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards containers that have the GPU and not its program."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert describe_gpu() == "the GPU"
