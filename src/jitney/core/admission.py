@@ -13,7 +13,6 @@ from functools import partial
 
 from jitney.core import limits
 from jitney.core.counters import Counters
-from jitney.core.events import PreemptReason
 from jitney.core.preemption import Preemption
 from jitney.core.prefix import NO_MATCH, Match
 from jitney.core.registry import Registry
@@ -277,6 +276,5 @@ class Admission:
     def _begin_trial(self, sequence: Sequence, now: float) -> None:
         """The suspect starts now, and no other one runs beside it."""
         for other in [each for each in self.registry.running if each.is_suspect]:
-            reason = PreemptReason.DISPLACED
-            self._preemption.preempt(other, reason, now, sequence, keeps_memory=True)
+            self._preemption.displace(other, now, sequence)
         self._counters["quarantined"] += 1

@@ -99,13 +99,7 @@ class Memory:
     def blocks_promised(self, running: list[Sequence]) -> int:
         """Blocks that running sequences still need for their known tokens."""
         growth = self.ledger.growth
-        return sum(
-            [
-                growth(sequence.slot, len(sequence.tokens))
-                for sequence in running
-                if sequence.slot is not None
-            ]
-        )
+        return sum([growth(s.slot, len(s.tokens)) for s in running if s.slot is not None])
 
     def blocks_obtainable(self, running: list[Sequence], match: Match) -> int:
         """Free blocks and blocks that only cached prefixes hold, without the matched ones."""
@@ -190,10 +184,8 @@ class Memory:
         assert sequence.slot is not None, "only a sequence with a slot can be saved"
         assert sequence not in self._saved, "what runs has its memory in a slot"
         saved_count = sum(each.token_count for each in self._saved.values()) + sequence.computed
-        saved_bytes = saved_count * self._traits.kv_bytes_per_token
-        if not self._traits.can_save or saved_bytes > self._settings.saved_limit:
-            return False
-        if sequence.computed == 0:
+        has_room = saved_count * self._traits.kv_bytes_per_token <= self._settings.saved_limit
+        if not has_room or not self._traits.can_save or sequence.computed == 0:
             return False
         self._saved[sequence] = SavedMemory(self._ticket_next, sequence.computed)
         self._operations.append(Save(sequence.slot, self._ticket_next))
@@ -346,18 +338,11 @@ class Memory:
 
     def _take_slot(self, blocks: int, pinned: Holding | None = None) -> int | None:
         """A free slot, with room for so many blocks; None if there is too little of either."""
-        has_room = self._make_room(blocks, pinned)
-        if not has_room or not (self._free or self._evict_oldest(pinned)):
-            return None
+        while self.ledger.free < blocks or not self._free:
+            if not self._evict_oldest(pinned):
+                return None
         # The lowest first: some backends are faster when used slots are neighbours.
         return heapq.heappop(self._free)
-
-    def _make_room(self, blocks: int, pinned: Holding | None = None) -> bool:
-        assert 0 <= blocks <= self.ledger.capacity, blocks
-        while self.ledger.free < blocks:
-            if not self._evict_oldest(pinned):
-                return False
-        return True
 
     def _evict_oldest(self, pinned: Holding | None) -> bool:
         for slot, holding in self._cached.items():

@@ -35,7 +35,7 @@ class Preemption:
             return
         for sequence in [each for each in self._registry.running if each in paused]:
             if not sequence.is_in_flight:
-                self.preempt(sequence, PreemptReason.PAUSED, now, sequence, keeps_memory=True)
+                self._preempt(sequence, PreemptReason.PAUSED, now, sequence, keeps_memory=True)
 
     def obtain(self, sequence: Sequence, span: int, now: float) -> bool:
         """Get memory for the sequence's span, if needed from others; false if it has to wait.
@@ -83,12 +83,16 @@ class Preemption:
             needs_memory = True
         for victim, is_displaced, frees_memory in leaving:
             if is_displaced and not frees_memory:
-                self.preempt(victim, PreemptReason.DISPLACED, now, newcomer, keeps_memory=True)
+                self.displace(victim, now, newcomer)
             else:
                 self._free_memory_of(victim, now, newcomer, is_displaced=is_displaced)
         return True
 
-    def preempt(
+    def displace(self, sequence: Sequence, now: float, by: Sequence) -> None:
+        """Take only the slot of a running sequence. Its memory stays as a cached prefix."""
+        self._preempt(sequence, PreemptReason.DISPLACED, now, by, keeps_memory=True)
+
+    def _preempt(
         self,
         sequence: Sequence,
         reason: PreemptReason,
@@ -160,7 +164,7 @@ class Preemption:
         reason = PreemptReason.SAVED if saved else PreemptReason.RECOMPUTED
         if is_displaced:
             reason = PreemptReason.DISPLACED
-        self.preempt(victim, reason, now, by, keeps_memory=False)
+        self._preempt(victim, reason, now, by, keeps_memory=False)
 
 
 def _all_but_first(by_tenant: dict[str, list[Sequence]]) -> list[Sequence]:
