@@ -118,7 +118,10 @@ class Mailbox:
         """Wake the reader if it waits: a track has news. Engine thread."""
         if self.is_awaited:
             with self._lock:
-                self._wake()
+                if self._listener is not None:
+                    self._tell()
+                if self._awaited is not None:
+                    self._wake()
 
     def put(self, delta: Delta, at: float = 0.0) -> None:
         """Add a delta that was made elsewhere. Never waits."""
@@ -236,7 +239,7 @@ class Mailbox:
         not use this mailbox. From now on deltas are for `fetch` only.
         """
         with self._lock:
-            self._has_listener = self.is_awaited = True
+            self._has_listener, self.is_awaited = True, self.streams
             self._listener = listener
             self._call_listener()
 
@@ -308,7 +311,7 @@ class Mailbox:
     def _begin_wait(self, awaited: Awaited, waker: Callable[[], None]) -> bool:
         """Have the reader woken when it is there; false if it is there already."""
         with self._lock:
-            self.is_awaited = True
+            self.is_awaited = self.streams
             if self._is_ready(awaited):
                 self._note_awaited()
                 return False
@@ -343,12 +346,17 @@ class Mailbox:
         return bool(self._unread) or any(track.has_news for track in self._tracks)
 
     def _note_awaited(self) -> None:
-        self.is_awaited = self._listener is not None or self._awaited is Awaited.DELTA
+        is_awaited = self._listener is not None or self._awaited is Awaited.DELTA
+        self.is_awaited = is_awaited and self.streams
 
     def _call_listener(self) -> None:
         if self._listener is not None and (self._ending is not None or self._has_deltas):
-            listener, self._listener = self._listener, None
-            self._note_awaited()
+            self._tell()
+
+    def _tell(self) -> None:
+        listener, self._listener = self._listener, None
+        self._note_awaited()
+        if listener is not None:
             listener()
 
     def _wake(self) -> None:
