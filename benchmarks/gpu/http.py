@@ -65,7 +65,7 @@ async def _load(server: Served, count: int) -> None:
 async def _together(server: Served, count: int, *, streams: bool) -> tuple[float, int]:
     """Seconds, and tokens that came."""
     connections = [await Connection.open(server.port) for _ in range(count)]
-    bodies = [
+    bodies: list[dict[str, object]] = [
         {"prompt": random_tokens(number, 256), "max_tokens": 256 if count > 1 else 1,
          "temperature": 0, "stream": streams,
          **({"stream_options": {"include_usage": True}} if streams else {})}
