@@ -210,21 +210,22 @@ class Scheduler:
         """Whether the next batch can be planned before the last outcome is known.
 
         That is so if nobody waits whom the gate lets in (even without a free slot), and every
-        running one generates and has memory for its next token. Otherwise planning early would be a
-        loss: a sequence in flight cannot be preempted, and a slot that becomes free should go to a
-        waiting sequence at once. A long tick with background work is not planned early: a live
-        request that comes should not wait for it.
+        running one has memory for its next token, or for what is left of its prompt. Otherwise
+        planning early would be a loss: a sequence in flight cannot be preempted, and a slot that
+        becomes free should go to a waiting sequence at once. A long tick with background work is
+        not planned early: a live request that comes should not wait for it.
         """
         running, memory = self._registry.running, self._registry.memory
-        if self._admission.is_slot_wanted or any(
-            each.wanted_count > 1 for each in self._registry.prefilling
-        ):
+        if self._admission.is_slot_wanted:
             return False
-        if self._registry.background_count and self._cost.decodes_s(len(running)) > EARLY_S_MAX:
+        prefilling = [each for each in self._registry.prefilling if each.wanted_count > 1]
+        is_long = bool(prefilling) or self._cost.decodes_s(len(running)) > EARLY_S_MAX
+        if self._registry.background_count and is_long:
             return False
         if self._registry.paused and any(each in self._registry.paused for each in running):
             return False
-        return memory.ledger.free + memory.cached_blocks(running) >= len(running)
+        promised = len(running) + memory.blocks_promised(prefilling)
+        return memory.ledger.free + memory.cached_blocks(running) >= promised
 
     def apply(self, planned: PlannedBatch, outcome: Outcome, now: float) -> list[Event]:
         """Apply an outcome. Only here tokens are appended and become computed.

@@ -127,12 +127,22 @@ def test_planning_ahead_needs_memory_for_everyone() -> None:
     assert not steady[-1]
 
 
-def test_planning_ahead_of_a_prompt_is_not_done() -> None:
-    """Guards chunks: what a prompt still needs is planned when its last chunk is back."""
-    one = scheduler(prefill_chunk=4)
-    one.submit(request("long", tuple(range(10))), 0.0)
-    planned(one)
-    assert not one.is_steady
+@pytest.mark.parametrize(("kv_tokens", "is_steady"), [(20, True), (19, False)])
+def test_planning_ahead_of_a_prompt_needs_memory_for_all_of_it(
+    kv_tokens: int, is_steady: bool
+) -> None:
+    """Guards prompts of many chunks, between which a GPU would wait; and who is displaced."""
+    one = scheduler(traits=replace(TRAITS, kv_tokens=kv_tokens), prefill_chunk=4)
+    one.submit(request("short"), 0.0)
+    applied(one, planned(one))
+    one.submit(request("long", tuple(range(14))), 0.0)
+    first = planned(one)
+    assert one.is_steady is is_steady
+    second = planned(one)
+    spans = [(each.start, each.length) for batch in (first, second) for each in batch.batch.spans]
+    assert spans == [(0, 4), (4, 4)]
+    applied(one, first)
+    applied(one, second)
 
 
 def test_a_full_queue_says_when_to_come_back() -> None:
