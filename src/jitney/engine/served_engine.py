@@ -1,9 +1,12 @@
-"""What a server needs of an engine: `ServedEngine`. One engine is one; so are those of a cluster.
+"""What a server needs of an engine: `ServedEngine`. One engine is one; so are those of a cluster,
+of which each is seen as a `ReplicaView`.
 
-Tests: tests/unit/engine/test_engine.py and tests/unit/cluster/test_fleet.py.
+Tests: tests/unit/engine/test_engine.py, tests/unit/cluster/test_fleet.py and
+tests/unit/cluster/test_overview.py.
 """
 
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Protocol
 
 from jitney.core.backend import TextBackend
@@ -13,10 +16,26 @@ from jitney.core.snapshot import Detail, Snapshot
 from jitney.engine.answer import Answer
 from jitney.engine.engine import EngineState
 from jitney.engine.handle import Handle
-from jitney.engine.replica_view import ReplicaView
 from jitney.engine.stats import Statistics, Stats
 from jitney.errors import EngineError
 from jitney.records import Observer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaView:
+    """Levels, sums since its start, rates of the last seconds, and its detail."""
+
+    name: str
+    snapshot: Snapshot
+    prompt_tokens: int
+    """Of requests that ran there. A request that moved counts on each."""
+    cached_tokens: int
+    """Of those, found in its cache."""
+    completion_tokens: int
+    tokens_per_s: float
+    prefill_tokens_per_s: float
+    detail: Detail | None
+    """None before it was first asked. Its times are those of the one who asked."""
 
 
 class ServedEngine(Protocol):
