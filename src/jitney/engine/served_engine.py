@@ -1,8 +1,7 @@
 """What a server needs of an engine: `ServedEngine`. One engine is one; so are those of a cluster,
 of which each is seen as a `ReplicaView`.
 
-Tests: tests/unit/engine/test_engine.py, tests/unit/cluster/test_fleet.py and
-tests/unit/cluster/test_overview.py.
+Tests: tests/unit/engine/test_engine.py, tests/unit/cluster/test_fleet.py and test_overview.py.
 """
 
 from concurrent.futures import Future
@@ -44,37 +43,30 @@ class ServedEngine(Protocol):
     @property
     def backend(self) -> TextBackend:
         """What makes requests from texts."""
-        ...
 
     @property
     def settings(self) -> SchedulerSettings:
         """Its limits, over all replicas."""
-        ...
 
     @property
     def state(self) -> EngineState:
         """Whether it takes requests, only finishes them, or has stopped."""
-        ...
 
     @property
     def failure(self) -> EngineError | None:
         """Why it stopped; None while it runs."""
-        ...
 
     @property
     def is_backend_ready(self) -> bool:
         """Whether anything can be computed now."""
-        ...
 
     @property
     def stalled_s(self) -> float:
         """How long no forward pass has ended though one is due."""
-        ...
 
     @property
     def observer_failed_count(self) -> int:
         """How often an observer raised."""
-        ...
 
     def send(
         self,
@@ -85,36 +77,27 @@ class ServedEngine(Protocol):
         arrived_at: float | None = None,
     ) -> Handle[Answer]:
         """Submit a request without waiting. A refusal comes through the handle."""
-        ...
 
     def observe(self, observer: Observer) -> None:
         """Give this observer every record."""
-        ...
 
     def stats(self) -> Stats:
         """Counters and averages since the start."""
-        ...
 
     def totals(self) -> Statistics:
         """The sums behind the statistics."""
-        ...
 
     def snapshot(self) -> Snapshot:
         """Slots, memory and queue."""
-        ...
 
     def look(self, characters_max: int = 0) -> Future[Detail]:
         """Ask for the detail. If there are replicas, it is in their views when this is answered."""
-        ...
 
     def replica_views(self) -> tuple[ReplicaView, ...] | None:
         """The replicas that are there; None if this is one engine."""
-        ...
 
     def end_waits(self) -> None:
         """From now on nothing waits to be gathered or resumed."""
-        ...
 
     def close(self, drain_s: float = 0.0) -> None:
         """Finish for so long at most, cancel the rest, stop."""
-        ...

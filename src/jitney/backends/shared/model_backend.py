@@ -37,23 +37,18 @@ class ForwardModel(Protocol[SavedCells]):
     @property
     def cells(self) -> Cells[SavedCells]:
         """Keys and values of every slot."""
-        ...
 
     def forward(self, laid_out: Sequence[EntryRows], memory: SlotMemory[SavedCells]) -> Rows:
         """The rows of logits for these entries. Raises BackendFailed."""
-        ...
 
     def use_shape(self, shape: Mapping[str, Any]) -> None:
         """Use another shape of passes from now on. For trials, with every slot empty."""
-        ...
 
     def encode(self, texts: Sequence[Segment]) -> list[int]:
         """Tokens of texts, one after the other. Raises BackendCrashed when it was closed."""
-        ...
 
     def close(self) -> None:
         """Release everything."""
-        ...
 
 
 class ModelBackend(Generic[SavedCells]):
