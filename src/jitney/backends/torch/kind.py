@@ -156,7 +156,6 @@ def _gpu_values(
 
 def trial_values(model: Path, folder: Path, numbers: Mapping[str, Any]) -> Values:
     """The values to run the tiny model, which needs no conversion."""
-    del folder
     plain = {"dtype": "float32", "kv_dtype": "float32", "threads": 2}
     return {"model": str(model), **plain, **numbers}
 
