@@ -54,14 +54,12 @@ class Dispatch(Protocol):
 
     async def run(self, order: Order) -> None:
         """Have an order run to its end, on the replica that is best for it."""
-        ...
 
     async def call(self, method: str, *arguments: Any, **routing: Any) -> Any:
         """The result of a method of `ReplicaEngine` on a replica. Raises its error.
 
         That replica is the `target`, or one that is not among the `connected`, or any.
         """
-        ...
 
 
 async def call_any(dispatch: Dispatch, method: str, argument: object) -> Any:

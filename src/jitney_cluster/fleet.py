@@ -30,7 +30,7 @@ from jitney.engine.engine import EngineState
 from jitney.engine.handle import Handle
 from jitney.engine.mailbox import Mailbox
 from jitney.engine.observe import Observers
-from jitney.engine.replica_view import ReplicaView
+from jitney.engine.served_engine import ReplicaView
 from jitney.engine.stats import Statistics, Stats
 from jitney.errors import BackendFailed, EngineError, EngineStopped, JitneyError
 from jitney.records import Observer

@@ -17,7 +17,7 @@ from jitney.core.backend import Traits
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.snapshot import Detail, Snapshot
 from jitney.engine.clock import Clock
-from jitney.engine.replica_view import ReplicaView
+from jitney.engine.served_engine import ReplicaView
 from jitney.engine.stats import Statistics, rate
 from jitney_cluster.replica_messages import ReplicaState
 

@@ -186,4 +186,3 @@ class Checker(Protocol):
 
     def see(self, seen: Seen) -> None:
         """Take in what happened."""
-        ...

@@ -66,20 +66,16 @@ class TextBackend(Protocol):
     @property
     def traits(self) -> Traits:
         """Numbers that do not change while this backend lives."""
-        ...
 
     @property
     def vocabulary(self) -> Vocabulary:
         """The tokens of the model."""
-        ...
 
     def encode(self, texts: Sequence[Segment]) -> list[int]:
         """Tokens of all texts in order. Each text is tokenised alone; no token is added."""
-        ...
 
     def prepare(self, constraint: Constraint) -> None:
         """Compile a constraint ahead of use, in bounded time. Raises InvalidRequest."""
-        ...
 
 
 class Backend(TextBackend, Protocol):
@@ -87,19 +83,15 @@ class Backend(TextBackend, Protocol):
 
     def execute(self, batch: Batch) -> Outcome:
         """Carry out a batch. Raises BackendFailed (alive) or BackendCrashed (gone)."""
-        ...
 
     def reset(self) -> None:
         """Empty every slot and ticket; restart what has crashed. Raises BackendCrashed."""
-        ...
 
     def check(self) -> None:
         """Check that the backend still lives, while no batch runs. Cheap. Raises BackendCrashed."""
-        ...
 
     def close(self) -> None:
         """Release everything; idempotent."""
-        ...
 
 
 @runtime_checkable
@@ -109,7 +101,6 @@ class QueueingBackend(Protocol):
 
     def send(self, batch: Batch) -> None:
         """Hand a batch over. Raises BackendCrashed."""
-        ...
 
     def receive(self, limit_s: float | None = None) -> Outcome | None:
         """The outcome of the oldest batch sent; None when it does not come within `limit_s`.
@@ -117,4 +108,3 @@ class QueueingBackend(Protocol):
         Raises BackendFailed or BackendCrashed. Later batches are then lost too, and nothing may be
         sent before a reset.
         """
-        ...

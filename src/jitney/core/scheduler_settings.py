@@ -63,7 +63,6 @@ class SchedulingPolicy(Protocol):
 
     def rank(self, candidate: Candidate) -> float:
         """Its rank: the smallest is next; of equal ones, the older. Must be quick."""
-        ...
 
 
 class Mix(StrEnum):

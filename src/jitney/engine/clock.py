@@ -15,7 +15,6 @@ class Clock(Protocol):
 
     def now(self) -> float:
         """The present moment."""
-        ...
 
 
 class SystemClock:

@@ -26,19 +26,15 @@ class Control(Protocol):
 
     def cancel(self, request_id: RequestId, mailbox: Mailbox) -> None:
         """Cancel a request."""
-        ...
 
     def pause(self, request_id: RequestId, mailbox: Mailbox) -> Future[PauseOutcome]:
         """Pause a request until it is resumed."""
-        ...
 
     def resume(self, request_id: RequestId, mailbox: Mailbox) -> None:
         """Let a paused request go on."""
-        ...
 
     def reprioritise(self, request_id: RequestId, priority: Priority, mailbox: Mailbox) -> None:
         """Change the class of a request."""
-        ...
 
 
 class Handle(Generic[ResultT]):

@@ -36,7 +36,6 @@ class SeparatingBackend(Protocol):
 
     def encode_each(self, texts: Sequence[Segment]) -> Sequence[Sequence[int]]:
         """The tokens of each text."""
-        ...
 
 
 @runtime_checkable
@@ -45,7 +44,6 @@ class RemoteBackend(Protocol):
 
     def while_wanted(self, is_wanted: Wanted) -> TextBackend:
         """The same for one caller. It raises GivenUp while it waits, if that one waits no more."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,11 +58,9 @@ class TokenMatcher(Protocol):
 
     def advance_to(self, completion_tokens: Sequence[int]) -> None:
         """Read the new tokens of the completion. Raises InvalidRequest if it cannot go on."""
-        ...
 
     def mask(self) -> NDArray[np.bool_]:
         """True for each token that may follow. Raises InvalidRequest if it cannot go on."""
-        ...
 
 
 def fault_of(error: RequestError | CapacityError) -> Fault:

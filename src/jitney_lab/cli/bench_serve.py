@@ -27,7 +27,6 @@ bytes each, this is two gigabytes."""
 
 def run_serve(options: ServeLoadOptions, resolved: Resolved) -> None:
     """Run `jitney bench serve`."""
-    del resolved
     check_folder(options.output)
     goodput = read_goodput(options.goodput, METRICS)
     workload, load = workload_of(options)

@@ -121,9 +121,9 @@ class FakeBackend:
         self.vocabulary = byte_tokenizer.byte_vocabulary()
         self._oracle = oracle.TokenOracle(self.vocabulary, settings.eos_period)
         self._compiler = ConstraintCompiler(self.vocabulary, oracle.encode_plain)
-        self._sampler = HostSampler(self._compiler.compile)
         self._cells = HashCells(settings.slots, settings.kv_tokens, settings.block_tokens)
         self._memory = SlotMemory(self._cells, settings.slots)
+        self._sampler = HostSampler(self._compiler, self._memory)
         self._plain_slots: set[int] = set()
         """Slots whose tokens the oracle chooses directly, without logits."""
         self._layout = BatchLayout(
@@ -161,9 +161,8 @@ class FakeBackend:
     def execute(self, batch: Batch) -> Outcome:
         """Carry out a batch. After BackendFailed the caller must reset the memory."""
         settings = self._settings
-        self._compiler.begin_batch()
-        for operation in batch.operations:
-            self._operate(operation)
+        if batch.operations:
+            self._operate(batch.operations)
         token_count = self._layout.check_batch(batch)
         tokens, entries = [], batch.spans
         if not settings.rounds and self._plain_slots.issuperset(batch.decodes.slots):
@@ -203,15 +202,15 @@ class FakeBackend:
         self._compiler.close()
         self._memory.reset()
 
-    def _operate(self, operation: MemoryOperation) -> None:
-        if isinstance(operation, Save) and not self._settings.can_save:
-            raise BackendFailed("This backend was set up not to save slots.")
-        self._memory.operate(operation)
-        if isinstance(operation, Open):
-            self._sampler.open(self._memory.contents(operation.slot), operation.sampling)
-            self._plain_slots.discard(operation.slot)
-            if oracle.is_plain(operation.sampling):
-                self._plain_slots.add(operation.slot)
+    def _operate(self, operations: Sequence[MemoryOperation]) -> None:
+        self._sampler.operate(operations)
+        for operation in operations:
+            if isinstance(operation, Save) and not self._settings.can_save:
+                raise BackendFailed("This backend was set up not to save slots.")
+            if isinstance(operation, Open):
+                self._plain_slots.discard(operation.slot)
+                if oracle.is_plain(operation.sampling):
+                    self._plain_slots.add(operation.slot)
 
     def _decode(self, decodes: Decodes) -> list[int]:
         """Store and choose the tokens of slots that need no logits: `_run` for columns."""

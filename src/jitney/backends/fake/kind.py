@@ -29,7 +29,6 @@ def check(settings: Settings) -> None:
 
 def values(settings: Settings, source: Path | None) -> Values:
     """The values for `FakeSettings`."""
-    del source
     kv_tokens = kv_tokens_of(settings)
     return {
         "slots": pool_slots(settings.max_num_seqs),
@@ -41,7 +40,6 @@ def values(settings: Settings, source: Path | None) -> Values:
 
 def trial_values(model: Path, folder: Path, numbers: Mapping[str, Any]) -> Values:
     """The values for a trial, in which no token is the end token."""
-    del model, folder
     return {"eos_period": 0, "model_len_max": 512, **numbers}
 
 

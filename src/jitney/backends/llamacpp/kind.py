@@ -65,7 +65,6 @@ def failure(settings: Settings) -> str | None:
 
 def refusal(model: Path, model_len_max: int | None) -> str | None:
     """Why it cannot run this model. Only loading finds what is wrong inside a file."""
-    del model_len_max
     return "it reads GGUF files, and the model is a folder" if model.is_dir() else None
 
 
@@ -120,7 +119,6 @@ def values(settings: Settings, source: Path | None) -> Values:
 
 def trial_values(model: Path, folder: Path, numbers: Mapping[str, Any]) -> Values:
     """The values to run the tiny model, which needs no conversion."""
-    del folder
     return {"model": str(model), "threads": 2, "slot_tokens_max": 256, **numbers}
 
 

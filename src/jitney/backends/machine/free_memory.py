@@ -26,6 +26,13 @@ def check_weights(model: Path, weights_bytes: int) -> None:
         )
 
 
+def free_beside(model: Path, weights_bytes: int) -> int | None:
+    """The free memory after the weights are loaded. Raises NoRoom where they do not fit."""
+    check_weights(model, weights_bytes)
+    free = available_bytes()
+    return None if free is None else max(free - weights_bytes, 0)
+
+
 def check_memory(kv_tokens: int, token_bytes: int, work_bytes: int) -> None:
     """Raise NoRoom where keys and values for `kv_tokens`, with the work space, do not fit."""
     available = available_bytes()

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any  # Any: numbers as a trial wrote them down
 
-from jitney.backends.openvino.cells import Bytes, PagedCells
 from jitney.backends.openvino.families import BLOCK_TOKENS
 from jitney.backends.openvino.graph import GraphShape, Inputs, PagedModel
 from jitney.backends.openvino.packing import FILLER, Packing, filled_rows
+from jitney.backends.shared.block_cells import BlockCells
 from jitney.backends.shared.host_sampler import Rows
 from jitney.backends.shared.model_backend import ModelBackend
 from jitney.backends.shared.paging import BlockPool
@@ -24,7 +24,7 @@ from jitney.backends.shared.slots import EntryRows, SlotMemory, is_lone
 from jitney.core.backend import Backend, Segment, Traits
 from jitney.errors import ConfigError, ModelError
 from jitney.sandbox.interrupts import signal_stack_kept
-from jitney.tokenizers.tokenizer import read_tokenizer
+from jitney.tokenizers.tokenizer import encode_all, read_tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class OpenVinoModel:
                 f"tokenizer has {len(self.vocabulary.pieces)}; export or convert it again."
             )
         self._model: PagedModel | None = model
-        self.cells = PagedCells(
+        self.cells = BlockCells(
             model.caches.values(), BlockPool(settings.slots, blocks, BLOCK_TOKENS)
         )
         self.traits = Traits(
@@ -105,17 +105,14 @@ class OpenVinoModel:
 
     def encode(self, texts: Sequence[Segment]) -> list[int]:
         """Tokens of texts, one after the other."""
-        tokens: list[int] = []
-        for text, special in texts:
-            tokens += self._tokenizer.encode(text, special=special)
-        return tokens
+        return encode_all(self._tokenizer, texts)
 
     def close(self) -> None:
         """Release everything."""
         self._model = None
         self.cells.drop()
 
-    def forward(self, laid_out: Sequence[EntryRows], memory: SlotMemory[Bytes]) -> Rows:
+    def forward(self, laid_out: Sequence[EntryRows], memory: SlotMemory[list[Any]]) -> Rows:
         """The rows of logits for these entries."""
         assert self._model is not None, "The caller checked that the backend is open"
         for each in laid_out:

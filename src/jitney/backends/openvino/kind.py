@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any  # Any: plain values for the backend's settings
 
 from jitney.backends.kind import SAME_TEXTS, Kind, Library, Values, threads_of, version_of
-from jitney.backends.machine.free_memory import available_bytes, check_weights
+from jitney.backends.machine.free_memory import free_beside
 from jitney.backends.machine.processor import read_processor
 from jitney.backends.openvino import families
 from jitney.backends.openvino.families import BLOCK_TOKENS, Dtypes, dtypes
 from jitney.backends.shared.sizing import TokenMemory, size_paged
-from jitney.backends.trials.trial import payload_of, try_backend, try_shapes
+from jitney.backends.trials.trial import alike_values, try_backend
 from jitney.config import Settings
 from jitney.models import conversions
 from jitney.models.folder import is_hub_folder
@@ -144,10 +144,11 @@ def values(settings: Settings, source: Path | None) -> Values:
             "OpenVINO computes with float32 and rounded activations on one thread, because its "
             "bfloat16 needs two; answers differ a little from those on more threads"
         )
+    weights_bytes = sum((model / name).stat().st_size for name in families.FILES)
     memory = TokenMemory(
         token_bytes=facts.kv_values_per_token * chosen.kv_bytes,
         unit=BLOCK_TOKENS,
-        free_bytes=_free_beside(model),
+        free_bytes=free_beside(model, weights_bytes),
     )
     sizes = size_paged(settings, facts.model_len_max, memory)
     found: Values = {
@@ -162,7 +163,7 @@ def values(settings: Settings, source: Path | None) -> Values:
         "kv_precision": chosen.kv,
         "activation_group": chosen.activation_group,
     }
-    return found | _shape(found, settings)
+    return found | alike_values(KIND, settings, found, _shapes(found), SHAPE_FACTS)
 
 
 def trial_values(model: Path, folder: Path, numbers: Mapping[str, Any]) -> Values:
@@ -175,32 +176,13 @@ def trial_values(model: Path, folder: Path, numbers: Mapping[str, Any]) -> Value
     return found | {"threads": 2} | dict(numbers)
 
 
-def _shape(found: Values, settings: Settings) -> Values:
-    """The rows of a pass in which all tokens are computed alike; tried once and remembered."""
-    if settings.batch_invariant == "off":
-        return {}
+def _shapes(found: Values) -> list[Values]:
+    """Rows of a pass in which all tokens may be computed alike."""
     threads = max(int(found["threads"]), 2)
-    shapes = [
+    return [
         {"rows_min": rows, "head_rows_min": head, "decodes_differ": True}
         for rows, head in ((threads, 2), (threads, threads), (2 * threads, 2 * threads))
     ]
-    payloads = {KIND.name: payload_of(KIND.name, found, shapes=shapes)}
-    facts = [[name, found[name]] for name in SHAPE_FACTS]
-    notice = "Trying in which batches this model is computed alike here, once"
-    results = try_shapes(payloads, facts, DISTRIBUTIONS, settings.cache_dir, notice)
-    shape = results[KIND.name].found.get("shape")
-    if shape is not None:
-        return {**shape, "batch_invariant": True}
-    KIND.report_differences(settings.batch_invariant)
-    return {}
-
-
-def _free_beside(folder: Path) -> int | None:
-    """The free memory after the weights are loaded. Raises NoRoom where they do not fit."""
-    size = sum((folder / name).stat().st_size for name in families.FILES)
-    check_weights(folder, size)
-    free = available_bytes()
-    return None if free is None else max(free - size, 0)
 
 
 KIND = Kind(

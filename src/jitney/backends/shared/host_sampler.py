@@ -5,20 +5,21 @@ Where logprobs of a prompt are wanted, its slot keeps the last row of each entry
 entry needs it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Generic
 
 import numpy as np
 import numpy.typing as npt
 
 from jitney.backends.machine.cores import usable_cores
-from jitney.backends.shared.slots import EntryRows, LastRow, SlotContents
-from jitney.core.batch import Sample, Sampling, TokenLogprob
-from jitney.core.params import Constraint
+from jitney.backends.shared.slots import EntryRows, LastRow, SavedCells, SlotContents, SlotMemory
+from jitney.core.batch import MemoryOperation, Open, Sample, Sampling, TokenLogprob
 from jitney.errors import InvalidRequest, QueueFull
 from jitney.sampling.argmax import RowArgmax
+from jitney.sampling.constraint import ConstraintCompiler
 from jitney.sampling.logprobs import prompt_logprobs
-from jitney.sampling.sampler import SlotSampler, TokenMatcher, fault_of
+from jitney.sampling.sampler import SlotSampler, fault_of
 
 ARGMAX_THREADS_MAX = 8
 """More are not faster: they wait for the memory."""
@@ -27,24 +28,21 @@ Rows = npt.NDArray[np.float32] | list[npt.NDArray[np.float32]]
 """Rows of logits, in one piece or one by one."""
 
 
-class HostSampler:
+class HostSampler(Generic[SavedCells]):
     """Chooses the tokens of all slots."""
 
-    def __init__(self, compile_constraint: Callable[[Constraint], TokenMatcher]) -> None:
-        self._compile = compile_constraint
+    def __init__(self, compiler: ConstraintCompiler, memory: SlotMemory[SavedCells]) -> None:
+        self._compiler = compiler
+        self._memory = memory
         self._argmax = RowArgmax(min(usable_cores(), ARGMAX_THREADS_MAX))
 
-    def open(self, contents: SlotContents, sampling: Sampling) -> None:
-        """Choose the tokens of a slot in this way from now on."""
-        matcher = None
-        contents.fault = contents.token_last = None
-        if sampling.constraint is not None:
-            try:
-                matcher = self._compile(sampling.constraint)
-            except (InvalidRequest, QueueFull) as error:
-                # It compiled when it was prepared. Other entries of the batch must not fail for it.
-                contents.fault = fault_of(error)
-        contents.sampler = SlotSampler(sampling, matcher)
+    def operate(self, operations: Sequence[MemoryOperation]) -> None:
+        """Carry out a batch's operations. Tokens of opened slots are chosen as these say."""
+        self._compiler.begin_batch()
+        for operation in operations:
+            self._memory.operate(operation)
+            if isinstance(operation, Open):
+                self._open(self._memory.contents(operation.slot), operation.sampling)
 
     def sample(self, laid_out: Sequence[EntryRows], logits: Rows) -> list[Sample]:
         """A sample for each of these, in their order. Their slots hold what was fed."""
@@ -64,6 +62,17 @@ class HostSampler:
                 sample = replace(sample, prompt_logprobs=_score_prompt(each, logits))
             samples.append(sample)
         return samples
+
+    def _open(self, contents: SlotContents, sampling: Sampling) -> None:
+        matcher = None
+        contents.fault = contents.token_last = None
+        if sampling.constraint is not None:
+            try:
+                matcher = self._compiler.compile(sampling.constraint)
+            except (InvalidRequest, QueueFull) as error:
+                # It compiled when it was prepared. Other entries of the batch must not fail for it.
+                contents.fault = fault_of(error)
+        contents.sampler = SlotSampler(sampling, matcher)
 
 
 def _choose(contents: SlotContents, row: npt.NDArray[np.float32], best: int | None) -> Sample:

@@ -15,7 +15,7 @@ from jitney.backends.shared.host_sampler import HostSampler, Rows
 from jitney.backends.shared.layout import BatchLayout
 from jitney.backends.shared.slots import Cells, EntryRows, SavedCells, SlotMemory
 from jitney.core.backend import Segment, Traits, Vocabulary
-from jitney.core.batch import Batch, Open, Outcome, Sample
+from jitney.core.batch import Batch, Outcome, Sample
 from jitney.core.params import Constraint
 from jitney.errors import BackendCrashed
 from jitney.sampling.constraint import ConstraintCompiler
@@ -37,23 +37,18 @@ class ForwardModel(Protocol[SavedCells]):
     @property
     def cells(self) -> Cells[SavedCells]:
         """Keys and values of every slot."""
-        ...
 
     def forward(self, laid_out: Sequence[EntryRows], memory: SlotMemory[SavedCells]) -> Rows:
         """The rows of logits for these entries. Raises BackendFailed."""
-        ...
 
     def use_shape(self, shape: Mapping[str, Any]) -> None:
         """Use another shape of passes from now on. For trials, with every slot empty."""
-        ...
 
     def encode(self, texts: Sequence[Segment]) -> list[int]:
         """Tokens of texts, one after the other. Raises BackendCrashed when it was closed."""
-        ...
 
     def close(self) -> None:
         """Release everything."""
-        ...
 
 
 class ModelBackend(Generic[SavedCells]):
@@ -68,7 +63,7 @@ class ModelBackend(Generic[SavedCells]):
             model.vocabulary, lambda text: model.encode([(text, False)])
         )
         self._memory = SlotMemory(model.cells, model.traits.slots_max)
-        self._sampler = HostSampler(self._compiler.compile)
+        self._sampler = HostSampler(self._compiler, self._memory)
         self._layout = BatchLayout(
             self._memory,
             model.max_num_batched_tokens,
@@ -80,11 +75,7 @@ class ModelBackend(Generic[SavedCells]):
         """Carry out a batch. After BackendFailed the caller must reset the memory."""
         started = perf_counter()
         self.check()
-        self._compiler.begin_batch()
-        for operation in batch.operations:
-            self._memory.operate(operation)
-            if isinstance(operation, Open):
-                self._sampler.open(self._memory.contents(operation.slot), operation.sampling)
+        self._sampler.operate(batch.operations)
         laid_out = self._layout.lay_out(batch, by_slot=self._model.wants_slot_order)
         samples = [Sample()] * len(laid_out)
         if laid_out:

@@ -29,23 +29,18 @@ class Cells(Protocol[SavedCells]):
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Copy the first tokens of one slot to another, empty one."""
-        ...
 
     def truncate(self, slot: int, length: int) -> None:
         """Forget positions from `length` on."""
-        ...
 
     def save(self, slot: int) -> SavedCells:
         """A copy of the slot's memory."""
-        ...
 
     def restore(self, slot: int, saved: SavedCells, length: int) -> None:
         """Write a saved copy of `length` tokens into the empty slot."""
-        ...
 
     def clear(self) -> None:
         """Empty every slot."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

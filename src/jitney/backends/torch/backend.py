@@ -17,13 +17,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
+from jitney.backends.shared.block_cells import BlockCells
 from jitney.backends.shared.host_sampler import Rows
 from jitney.backends.shared.model_backend import ModelBackend
 from jitney.backends.shared.paging import BlockPool
 from jitney.backends.shared.slots import EntryRows, SlotMemory, rows_missing
-from jitney.backends.torch.block_cells import BlockCells
 from jitney.backends.torch.checkpoint import architecture_at
 from jitney.backends.torch.load_model import Placement, load_model, tensors_of
 from jitney.backends.torch.model import Decoder
@@ -31,7 +30,7 @@ from jitney.backends.torch.pass_rows import PassRows, Span, pack
 from jitney.backends.torch.plain_ops import PlainOps
 from jitney.core.backend import Backend, Segment, Traits
 from jitney.errors import ConfigError, ModelError
-from jitney.tokenizers.tokenizer import read_tokenizer
+from jitney.tokenizers.tokenizer import encode_all, read_tokenizer
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -140,17 +139,14 @@ class TorchModel:
 
     def encode(self, texts: Sequence[Segment]) -> list[int]:
         """Tokens of texts, one after the other."""
-        tokens: list[int] = []
-        for text, special in texts:
-            tokens += self._tokenizer.encode(text, special=special)
-        return tokens
+        return encode_all(self._tokenizer, texts)
 
     def close(self) -> None:
         """Release everything."""
         self._model = None
         self.cells.drop()
 
-    def forward(self, laid_out: Sequence[EntryRows], memory: SlotMemory[Tensor]) -> Rows:
+    def forward(self, laid_out: Sequence[EntryRows], memory: SlotMemory[list[Any]]) -> Rows:
         """The rows of logits for these entries."""
         assert self._model is not None, "The caller checked that the backend is open"
         for each in laid_out:

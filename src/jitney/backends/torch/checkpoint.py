@@ -28,7 +28,6 @@ def architecture_at(model: Path, tokens: int) -> Architecture:
 
 def refusal(model: Path, length: int | None) -> str | None:
     """Why the model cannot be run here, as a clause. Raises ModelError for what is no model."""
-    del length
     try:
         _read(model, tokens=1)
     except ValueError as error:

@@ -10,8 +10,8 @@ Tests: tests/unit/backends/torch/kernels/test_gpu_backend.py.
 import torch
 from torch import Tensor
 
+from jitney.backends.shared.block_cells import BlockCells
 from jitney.backends.shared.paging import BlockPool
-from jitney.backends.torch.block_cells import BlockCells
 from jitney.backends.torch.device_rows import NO_CHANGE
 from jitney.backends.torch.model import Decoder
 
@@ -26,7 +26,7 @@ def to_device(values: Tensor, device: torch.device) -> Tensor:
 class DeviceCells(BlockCells):
     """Implements `jitney.backends.shared.slots.Cells`; saved cells leave the GPU."""
 
-    def save(self, slot: int) -> Tensor:
+    def save(self, slot: int) -> list[Tensor]:
         """A copy of the slot's blocks, layer after layer, in memory of the host."""
         blocks = self._places(slot)
         size = (len(self._caches), len(blocks), *self._caches[0].shape[1:])
@@ -34,9 +34,9 @@ class DeviceCells(BlockCells):
         saved = torch.empty(size, dtype=self._caches[0].dtype, pin_memory=is_pinned)
         for cache, into in zip(self._caches, saved, strict=True):
             into.copy_(cache[blocks], non_blocking=True)
-        return saved
+        return list(saved)
 
-    def restore(self, slot: int, state: Tensor, length: int) -> None:
+    def restore(self, slot: int, state: list[Tensor], length: int) -> None:
         """Write a saved copy into blocks of the empty slot."""
         self._pool.grow(slot, length)
         blocks = self._places(slot)

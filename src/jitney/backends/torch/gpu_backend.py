@@ -83,7 +83,7 @@ class GpuBackend:
         )  # fmt: skip
         self._passes = DevicePasses(loaded.model, loaded.ops, self._device_memory, count)
         self._memory = SlotMemory(self._device_memory.cells, traits.slots_max)
-        self._sampler = HostSampler(self._compiler.compile)
+        self._sampler = HostSampler(self._compiler, self._memory)
         self._layout = BatchLayout(
             self._memory, loaded.max_num_batched_tokens, loaded.slot_tokens_max, count
         )
@@ -100,15 +100,10 @@ class GpuBackend:
     def send(self, batch: Batch) -> None:
         """Enqueue a batch. Raises BackendFailed where it does not fit, or BackendCrashed."""
         self.check()
-        self._compiler.begin_batch()
         if self._needs_tokens(batch):
             self._settle_all()
         with torch.inference_mode():
-            for operation in batch.operations:
-                self._memory.operate(operation)
-                if isinstance(operation, Open):
-                    contents = self._memory.contents(operation.slot)
-                    self._sampler.open(contents, operation.sampling)
+            self._sampler.operate(batch.operations)
             laid_out = self._layout.lay_out(batch, by_slot=False)
             self._sent.append(self._launch(batch.number, laid_out))
 

@@ -8,6 +8,7 @@ Tests: tests/unit/backends/torch/kernels/test_gpu_backend.py.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -22,7 +23,7 @@ from jitney.backends.torch.kind import GPU_BLOCK_TOKENS
 from jitney.backends.torch.load_model import Placement, StoredTensors, load_model, tensors_of
 from jitney.core.backend import Segment, Traits, Vocabulary
 from jitney.errors import MissingDependency, ModelError, NoRoom
-from jitney.tokenizers.tokenizer import read_tokenizer
+from jitney.tokenizers.tokenizer import encode_all, read_tokenizer
 
 CAPABILITY_MIN = (8, 0)
 """The first GPUs with bfloat16, and with the copies that the kernels are made of."""
@@ -103,13 +104,7 @@ def load_on_gpu(path: Path, sizes: GpuSizes, device: torch.device) -> GpuModel:
             "fetch it again."
         )
 
-    def encode(texts: Sequence[Segment]) -> list[int]:
-        tokens: list[int] = []
-        for text, special in texts:
-            tokens += tokenizer.encode(text, special=special)
-        return tokens
-
-    text_side = TextSide(tokenizer.vocabulary, encode)
+    text_side = TextSide(tokenizer.vocabulary, partial(encode_all, tokenizer))
     return place_on_gpu(tensors_of(path, shape), shape, text_side, sizes, device)
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from jitney.backends.kind import SAME_TEXTS, Kind, Library, Values, threads_of, version_of
-from jitney.backends.machine.free_memory import available_bytes, check_weights
+from jitney.backends.machine.free_memory import free_beside
 from jitney.backends.machine.gpu import describe_gpu
 from jitney.backends.machine.processor import read_processor, text_of
 from jitney.backends.shared.sizing import TokenMemory, size_paged
 from jitney.backends.torch import checkpoint
 from jitney.backends.torch.architecture import FAMILIES, Architecture
-from jitney.backends.trials.trial import payload_of, try_backend, try_shapes
+from jitney.backends.trials.trial import alike_values, try_backend
 from jitney.config import Settings
 from jitney.errors import ConfigError
 from jitney.models.gguf_vocabulary import read_vocabulary
@@ -106,10 +106,11 @@ def values(settings: Settings, source: Path | None) -> Values:
     dtypes = chosen_dtypes(settings)
     if has_gpu():
         return _gpu_values(settings, source, shape, dtypes)
+    weights_bytes = shape.weight_count * BYTES[dtypes["dtype"]]
     memory = TokenMemory(
         token_bytes=shape.kv_values_per_token * BYTES[dtypes["kv_dtype"]],
         unit=BLOCK_TOKENS,
-        free_bytes=_free_beside(source, shape, BYTES[dtypes["dtype"]]),
+        free_bytes=free_beside(source, weights_bytes),
     )
     sizes = size_paged(settings, shape.length_max, memory)
     found: Values = {
@@ -121,7 +122,7 @@ def values(settings: Settings, source: Path | None) -> Values:
         "block_tokens": BLOCK_TOKENS,
         **dtypes,
     }
-    return found | _shape(found, settings)
+    return found | alike_values(KIND, settings, found, SHAPES, SHAPE_FACTS)
 
 
 def _gpu_values(
@@ -155,32 +156,8 @@ def _gpu_values(
 
 def trial_values(model: Path, folder: Path, numbers: Mapping[str, Any]) -> Values:
     """The values to run the tiny model, which needs no conversion."""
-    del folder
     plain = {"dtype": "float32", "kv_dtype": "float32", "threads": 2}
     return {"model": str(model), **plain, **numbers}
-
-
-def _shape(found: Values, settings: Settings) -> Values:
-    """The tiles with which all tokens are computed alike; tried once and remembered."""
-    if settings.batch_invariant == "off":
-        return {}
-    payloads = {KIND.name: payload_of(KIND.name, found, shapes=SHAPES)}
-    facts = [[name, found[name]] for name in SHAPE_FACTS]
-    notice = "Trying in which batches this model is computed alike here, once"
-    results = try_shapes(payloads, facts, DISTRIBUTIONS, settings.cache_dir, notice)
-    shape = results[KIND.name].found.get("shape")
-    if shape is not None:
-        return {**shape, "batch_invariant": True}
-    KIND.report_differences(settings.batch_invariant)
-    return {}
-
-
-def _free_beside(source: Path, shape: Architecture, weight_bytes: int) -> int | None:
-    """The free memory after the weights are loaded. Raises NoRoom where they do not fit."""
-    size = shape.weight_count * weight_bytes
-    check_weights(source, size)
-    free = available_bytes()
-    return None if free is None else max(free - size, 0)
 
 
 KIND = Kind(

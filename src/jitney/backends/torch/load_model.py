@@ -21,11 +21,9 @@ class StoredTensors(Protocol):
 
     def read(self, key: str) -> Tensor:
         """A tensor, as it is stored."""
-        ...
 
     def factors(self) -> Tensor | None:
         """What the frequencies of the rotary embedding are divided by, if the files say so."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,26 +63,21 @@ class Operations(Protocol):
         self, parts: Tensor | None, residual: Tensor, weight: Tensor, epsilon: float
     ) -> Tensor:
         """Add the parts [p, r, w] to the residual stream [r, w] in place; its RMS norm [r, w]."""
-        ...
 
     def product(self, x: Tensor, weight: Tensor) -> Tensor:
         """x [r, m] times weight [n, m]: parts [p, r, n], to be added in their order."""
-        ...
 
     def rotate_and_store(self, parts: Tensor, layer: Layer, rows: PassRows) -> Tensor:
         """Queries [r, q, d] of the parts [p, r, (q + 2 k) d]; keys and values go to their cells.
 
         Biases are added; queries and keys are normed and rotated, each where the layer has it.
         """
-        ...
 
     def attend(self, queries: Tensor, layer: Layer, rows: PassRows) -> Tensor:
         """What each row sees of its own sequence up to itself, mixed: [r, q d]."""
-        ...
 
     def activate(self, parts: Tensor) -> Tensor:
         """The activation of the gate times the other half: [p, r, 2 i] to [r, i]."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

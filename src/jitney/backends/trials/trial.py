@@ -20,8 +20,10 @@ from typing import Any  # Any: what a file may hold, and settings before a backe
 
 import msgspec
 
+from jitney.backends.kind import Kind, Values
 from jitney.backends.machine.processor import read_processor
 from jitney.backends.trials.trial_process import TrialResult, ask
+from jitney.config import Settings
 from jitney.models.files import bytes_under, locked, locked_if_free, read_small, write_text
 from jitney.models.parts import size_of
 from jitney.version import version
@@ -184,6 +186,27 @@ def try_shapes(
         notice=notice,
     )
     return trial.results(payloads)
+
+
+def alike_values(
+    kind: Kind,
+    settings: Settings,
+    values: Values,
+    shapes: Iterable[Mapping[str, Any]],
+    fact_names: Iterable[str],
+) -> Values:
+    """The shape of passes in which all tokens are computed alike; tried once and remembered."""
+    if settings.batch_invariant == "off":
+        return {}
+    payloads = {kind.name: payload_of(kind.name, values, shapes=shapes)}
+    facts = [[name, values[name]] for name in fact_names]
+    notice = "Trying in which batches this model is computed alike here, once"
+    results = try_shapes(payloads, facts, kind.distributions(), settings.cache_dir, notice)
+    shape = results[kind.name].found.get("shape")
+    if shape is not None:
+        return {**shape, "batch_invariant": True}
+    kind.report_differences(settings.batch_invariant)
+    return {}
 
 
 def have_shapes(results: TrialResults) -> bool:

@@ -25,7 +25,6 @@ class ShapedBackend(Backend, Protocol):
 
     def use_shape(self, shape: ShapeTried) -> None:
         """Use this shape of passes from now on. Every slot is empty."""
-        ...
 
 
 def find(payload: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -46,7 +46,6 @@ class Gate(Protocol):
     @property
     def is_open(self) -> bool:
         """Whether newcomers may join."""
-        ...
 
     @property
     def holds_answers(self) -> bool:
@@ -55,11 +54,9 @@ class Gate(Protocol):
 
     def open(self, now: float, newcomers: Newcomers, *, starts_now: bool) -> None:
         """Decide which newcomers may join in this tick."""
-        ...
 
     def wake_at(self, newcomers: Newcomers) -> float | None:
         """When the gate will open if nothing else arrives."""
-        ...
 
     def may_join(self, sequence: Sequence) -> bool:
         """Whether this sequence may be admitted now."""

@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from jitney.core.counters import NAMES
 from jitney.core.snapshot import SlotState, Snapshot
-from jitney.engine.replica_view import ReplicaView
+from jitney.engine.served_engine import ReplicaView
 from jitney.engine.stats import Statistics, Stats, rate
 from jitney.server.observe.histograms import HISTOGRAMS
 from jitney.server.observe.prometheus_families import Labels, MetricTable, MetricValues, by

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 
 from jitney.core.snapshot import SlotView
-from jitney.engine.replica_view import ReplicaView
+from jitney.engine.served_engine import ReplicaView
 from jitney.records import RequestMoved
 from jitney.server.observe.story import move_fields
 

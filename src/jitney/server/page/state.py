@@ -25,7 +25,7 @@ from jitney.core.limits import PREFIX_STRIDE
 from jitney.core.request import RequestId
 from jitney.core.snapshot import PREFIX_SHOWN_STRIDES, Detail, SlotState, SlotView, Waiting
 from jitney.engine.engine import EngineState
-from jitney.engine.replica_view import ReplicaView
+from jitney.engine.served_engine import ReplicaView
 from jitney.records import TickRecord
 from jitney.server import limits
 from jitney.server.observe.explain import duration_text, explain, phases

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from jitney.backends.fake.backend import HashCells
+from jitney.backends.fake.oracle import encode_plain
 from jitney.backends.shared.host_sampler import HostSampler
 from jitney.backends.shared.slots import EntryRows, SlotMemory
 from jitney.core.batch import (
@@ -22,15 +23,19 @@ from jitney.core.batch import (
 )
 from jitney.core.params import Constraint, ConstraintKind
 from jitney.errors import InvalidRequest
-from jitney.sampling.sampler import TokenMatcher
+from jitney.sampling.constraint import ConstraintCompiler, Matcher
+from jitney.tokenizers.byte_tokenizer import byte_vocabulary
 
 GREEDY = Sampling(seed=1, prompt_count=2)
 SCORED = Sampling(seed=1, prompt_count=4, prompt_logprobs=1)
 LOGITS = np.array([[9, 0, 0], [0, 9, 0], [0, 0, 9]], np.float32)
 
 
-def refuse(constraint: Constraint) -> TokenMatcher:
-    raise InvalidRequest("it is refused.", "structured_outputs")
+class Refusing(ConstraintCompiler):
+    """Compiles nothing."""
+
+    def compile(self, constraint: Constraint) -> Matcher:
+        raise InvalidRequest("it is refused.", "structured_outputs")
 
 
 class Slots:
@@ -39,15 +44,13 @@ class Slots:
     def __init__(self, *samplings: Sampling) -> None:
         self._cells = HashCells(8, 64, 1)
         self.memory = SlotMemory(self._cells, 8)
-        self._sampler = HostSampler(refuse)
+        vocabulary = byte_vocabulary()
+        self._sampler = HostSampler(Refusing(vocabulary, encode_plain), self.memory)
         self.operate(*(Open(slot, each) for slot, each in enumerate(samplings)))
 
     def operate(self, *operations: MemoryOperation) -> None:
         """Carry operations out as a backend does."""
-        for operation in operations:
-            self.memory.operate(operation)
-            if isinstance(operation, Open):
-                self._sampler.open(self.memory.contents(operation.slot), operation.sampling)
+        self._sampler.operate(operations)
 
     def sample(self, *rows: tuple[int, range]) -> list[Sample]:
         """The samples of entries of two tokens: their slots and rows."""

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from jitney.core.events import PreemptReason
 from jitney.core.request import Priority, RequestId
-from jitney.engine.replica_view import ReplicaView
+from jitney.engine.served_engine import ReplicaView
 from jitney.errors import JitneyError
 from jitney.records import (
     Member,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from jitney.core.request import RequestId
 from jitney.core.snapshot import Detail, SlotState, SlotView
-from jitney.engine.replica_view import ReplicaView
+from jitney.engine.served_engine import ReplicaView
 from jitney.records import MoveReason, RequestMoved
 from jitney.server.page.replica_panes import PREFIXES_SHOWN, move_row, prefix_rows, replica_fields
 from tests.unit.server.observe.records_for_tests import VIEW

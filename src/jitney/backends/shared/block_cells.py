@@ -1,15 +1,13 @@
-"""The memory of the torch backend: which blocks each slot has, and what is in them.
+"""`BlockCells`: keys and values in blocks, for every layer, as arrays of numpy or of torch.
 
-Called by `backend` on the thread that runs batches. The pool chooses the blocks. This module
-copies, saves and restores them, for the keys and values of every layer.
+Called by backends that page their memory, on the thread that runs batches. The pool chooses the
+blocks. This module copies, saves and restores them.
 
 Tests: tests/conformance/test_memory.py.
 """
 
 from collections.abc import Iterable
-
-import torch
-from torch import Tensor
+from typing import Any  # Any: an array of numpy or of torch
 
 from jitney.backends.shared.paging import BlockCopy, BlockPool
 
@@ -17,8 +15,8 @@ from jitney.backends.shared.paging import BlockCopy, BlockPool
 class BlockCells:
     """Implements `jitney.backends.shared.slots.Cells` over blocks."""
 
-    def __init__(self, caches: Iterable[Tensor], pool: BlockPool) -> None:
-        self._caches = tuple(caches)  # each [blocks, c, k, d]
+    def __init__(self, caches: Iterable[Any], pool: BlockPool) -> None:
+        self._caches = tuple(caches)  # each with the blocks as its first dimension
         self._pool = pool
 
     def blocks(self, slot: int) -> list[int]:
@@ -37,12 +35,12 @@ class BlockCells:
         """Forget positions from `length` on."""
         self._pool.shrink(slot, length)
 
-    def save(self, slot: int) -> Tensor:
+    def save(self, slot: int) -> list[Any]:
         """A copy of the slot's blocks, layer after layer."""
         blocks = self._pool.blocks[slot]
-        return torch.stack([cache[blocks] for cache in self._caches])
+        return [cache[blocks] for cache in self._caches]
 
-    def restore(self, slot: int, state: Tensor, length: int) -> None:
+    def restore(self, slot: int, state: list[Any], length: int) -> None:
         """Write a saved copy into blocks of the empty slot."""
         self._pool.grow(slot, length)
         blocks = self._pool.blocks[slot]
