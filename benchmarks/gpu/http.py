@@ -1,4 +1,4 @@
-"""The same model as a folder, over `jitney serve`: start, 256 requests together, and a kill.
+"""The same model as a folder, over `jitney serve`: two starts, 256 requests together, and a kill.
 
 Needs what a server needs, and room for the weights in FOLDER's place, 16 GB of memory.
 """
@@ -8,7 +8,10 @@ import json
 import os
 import shutil
 import signal
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -25,6 +28,8 @@ from jitney.models.token_names import byte_characters
 
 FOLDER = Path("/dev/shm/jitney-gpu-model")
 START_S = 240.0
+STREAMS = 64
+"""How many run when the backend is killed."""
 FLAGS = (
     *("--max-num-seqs", "256", "--max-num-batched-tokens", "8192", "--prefill-chunk", "8192"),
     *("--max-model-len", "4096", "--backend", "torch"),
@@ -32,42 +37,68 @@ FLAGS = (
 
 
 def http(shape: Architecture = SHAPE, flags: tuple[str, ...] = FLAGS, count: int = 256) -> None:
-    """Write the model, start a server with it, load it, and kill its backend."""
+    """Write the model, start a server with it twice, load the second, and kill its backend."""
     started = time.perf_counter()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         _write(FOLDER, shape, device)
         _say(f"model written in {time.perf_counter() - started:.1f} s")
-        started = time.perf_counter()
-        with served("--model", str(FOLDER), *flags, start_s=START_S) as server:
-            _say(f"server started in {time.perf_counter() - started:.1f} s")
-            seconds, _ = asyncio.run(_together(server, 1, streams=True))
-            _say(f"first answer after {seconds:.2f} s more")
-            asyncio.run(_load(server, count))
+        with _empty_caches():
+            with _started("cold", flags):
+                pass
+            with _started("warm", flags) as server:
+                asyncio.run(_load(server, count))
     finally:
         shutil.rmtree(FOLDER, ignore_errors=True)
 
 
+@contextmanager
+def _empty_caches() -> Iterator[None]:
+    """What is started in here finds no kernels and no results of trials, and keeps its own."""
+    before = dict(os.environ)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["TRITON_CACHE_DIR"] = f"{folder}/triton"
+        os.environ["JITNEY_CACHE"] = f"{folder}/jitney"
+        try:
+            yield
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+
+
+@contextmanager
+def _started(how: str, flags: tuple[str, ...]) -> Iterator[Served]:
+    """A server that gave its first token."""
+    started = time.perf_counter()
+    with served("--model", str(FOLDER), *flags, start_s=START_S) as server:
+        ready = time.perf_counter()
+        asyncio.run(_together(server, 1, 0, streams=True))
+        first = time.perf_counter()
+        _say(f"{how} start: ready in {ready - started:.1f} s, first token {first - started:.1f} s")
+        yield server
+
+
 async def _load(server: Served, count: int) -> None:
-    for streams in (False, False, True):
-        seconds, tokens = await _together(server, count, streams=streams)
+    for turn, streams in enumerate((False, False, True), 1):
+        seconds, tokens = await _together(server, count, turn, streams=streams)
         how = "streamed" if streams else "whole"
         _say(f"{count} of 256 in, 256 out over HTTP, {how}: {tokens / seconds:.0f} tokens/s")
-    running = asyncio.create_task(_together(server, 64, streams=True))
+    running = asyncio.create_task(_together(server, STREAMS, 4, streams=True))
     await asyncio.sleep(1.5)
     worker = server.worker()
     assert worker is not None, "It runs"
     os.kill(worker, signal.SIGKILL)
     seconds, tokens = await running
-    _say(f"backend killed under 64 streams: {tokens} of {64 * 256} tokens came, {seconds:.1f} s")
+    wanted = STREAMS * 256
+    _say(f"backend killed under {STREAMS} streams: {tokens} of {wanted} tokens, {seconds:.1f} s")
 
 
-async def _together(server: Served, count: int, *, streams: bool) -> tuple[float, int]:
-    """Seconds, and tokens that came."""
+async def _together(server: Served, count: int, turn: int, *, streams: bool) -> tuple[float, int]:
+    """Seconds, and tokens that came. Each turn has prompts of its own: no prefix is found."""
     connections = [await Connection.open(server.port) for _ in range(count)]
     bodies: list[dict[str, object]] = [
-        {"prompt": random_tokens(number, 256), "max_tokens": 256 if count > 1 else 1,
-         "temperature": 0, "stream": streams,
+        {"prompt": random_tokens(turn * 10_000 + number, 256), "temperature": 0, "stream": streams,
+         "max_tokens": 256 if count > 1 else 1,
          **({"stream_options": {"include_usage": True}} if streams else {})}
         for number in range(count)
     ]  # fmt: skip

@@ -18,8 +18,9 @@ CONTEXT = 384
 ANSWER = 128
 STALL_S = 0.035
 """The target for ticks beside the long prompt."""
-SHORT_STALL_S = 0.008
-"""The target where arrivals shall not be felt."""
+SMALL_SEQS = 128
+SMALL_PASS = 160
+"""Where arrivals shall not be felt: beside 32 decodes, prompts get the rows of a small graph."""
 
 
 def decode(backend: Backend) -> None:
@@ -44,21 +45,21 @@ def decode(backend: Backend) -> None:
 
 
 def together(backend: Backend) -> None:
-    """256 requests of 256 in and 256 out that arrive together, twice: nobody streams, so prompts
-    take all that a pass may hold."""
-    with running(backend, mix=Mix.DECODE_FIRST) as bench:
-        for _ in range(2):
+    """256 requests of 256 in and 256 out that arrive together, as by default and with prompts as
+    large as a pass may be."""
+    for mix in (Mix.BOUNDED_STALL, Mix.DECODE_FIRST):
+        with running(backend, mix=mix) as bench:
             requests = [bench.request(256, 256) for _ in range(256)]
             started = time.perf_counter()
             bench.finish(bench.send(requests))
             seconds = time.perf_counter() - started
-            _say(f"256 of 256 in, 256 out, together: {256 * 256 / seconds:.0f} tokens/s")
+        _say(f"256 of 256 in, 256 out, together, {mix}: {256 * 256 / seconds:.0f} tokens/s")
 
 
 def poisson(backend: Backend, rate: float = 16.0, count: int = 240) -> None:
-    """Arrivals by chance and mixed lengths: the time between two tokens of a stream."""
+    """Arrivals by chance and mixed lengths, in small passes: the time between two tokens."""
     draw = random.Random(1)
-    with running(backend, stall_s_target=SHORT_STALL_S) as bench:
+    with running(backend, max_num_seqs=SMALL_SEQS, max_num_batched_tokens=SMALL_PASS) as bench:
         handles = []
         for _ in range(count):
             time.sleep(draw.expovariate(rate))
@@ -69,27 +70,29 @@ def poisson(backend: Backend, rate: float = 16.0, count: int = 240) -> None:
     half, most = statistics.median(gaps), gaps[int(0.95 * len(gaps))]
     live = statistics.fmean(each.decode_tokens for each in ticks)
     _say(
-        f"{rate:g} requests/s, 32 to 1,024 in, 64 to 512 out, {live:.0f} live: between two tokens "
-        f"{half:.2f} ms, p95 {most:.2f} ms ({most / half:.2f} times)"
+        f"{rate:g} requests/s, 32 to 1,024 in, 64 to 512 out, {live:.0f} live, passes of at most "
+        f"{SMALL_PASS}: between two tokens {half:.2f} ms, p95 {most:.2f} ms "
+        f"({most / half:.2f} times)"
     )
 
 
-def prefix(backend: Backend, count: int = 1024) -> None:
-    """Prompts of 2,000 tokens, of which 1,500 are the same, with reuse and without."""
+def prefix(backend: Backend, count: int = 1024, count_without: int = 256) -> None:
+    """Prompts of 2,000 tokens, of which 1,500 are the same; fewer of them without reuse, where a
+    thousand take a minute."""
     shared = random_tokens(7, 1500)
-    for reuse in (True, False):
+    for reuse, wanted in ((True, count), (False, count_without)):
         with running(backend, enable_prefix_caching=reuse) as bench:
             requests = [
                 bench.request(shared + random_tokens(1000 + number, 500), 64)
-                for number in range(count)
+                for number in range(wanted)
             ]
             started = time.perf_counter()
             bench.finish(bench.send(requests))
             seconds = time.perf_counter() - started
             computed = sum(each.prefill_tokens for each in bench.ticks)
         _say(
-            f"{count} of 2,000 in, 1,500 shared, 64 out, {'with' if reuse else 'no'} reuse: "
-            f"{computed} prompt tokens computed, {count * 64 / seconds:.0f} tokens/s"
+            f"{wanted} of 2,000 in, 1,500 shared, 64 out, {'with' if reuse else 'no'} reuse: "
+            f"{computed} prompt tokens computed, {wanted * 64 / seconds:.0f} tokens/s"
         )
 
 

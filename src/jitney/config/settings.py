@@ -98,7 +98,7 @@ class Settings:
     """Fused attention kernels; auto takes the faster choice."""
     batch_invariant: BatchInvariant = _model(default="auto")
     """The same request gives the same text, whatever else is in the batch; auto is on if the
-    backend can do it here."""
+    backend can do it here, but off for PyTorch on a GPU, where it takes time."""
     max_num_seqs: Count = _batch(short="-np", default=16)
     """Sequences that run at the same time: the number of slots."""
     max_num_batched_tokens: BatchTokens = _batch(short="-b", default=2048)
