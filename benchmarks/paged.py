@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from jitney.backends.openvino.cells import PagedCells
 from jitney.backends.openvino.families import BLOCK_TOKENS
 from jitney.backends.openvino.graph import ROWS, GraphShape, Inputs, PagedModel
+from jitney.backends.shared.block_cells import BlockCells
 from jitney.backends.shared.paging import BlockPool
 from jitney.core.batch import Batch, MemoryOperation, Open, Release, Truncate
 
@@ -28,7 +28,7 @@ class PagedLoop:
     def run(self, batches: list[Batch]) -> float:
         """Seconds for all batches, which begin with empty slots."""
         # Only tables are kept here: nothing is shared, so no block is ever copied.
-        cells = PagedCells((), BlockPool(self._slots, self._blocks, BLOCK_TOKENS))
+        cells = BlockCells((), BlockPool(self._slots, self._blocks, BLOCK_TOKENS))
         passes = []
         for batch in batches:
             for operation in batch.operations:
@@ -41,7 +41,7 @@ class PagedLoop:
         return time.perf_counter() - started
 
 
-def _operate(cells: PagedCells, operation: MemoryOperation) -> None:
+def _operate(cells: BlockCells, operation: MemoryOperation) -> None:
     match operation:
         case Open():
             pass
@@ -53,7 +53,7 @@ def _operate(cells: PagedCells, operation: MemoryOperation) -> None:
             raise RuntimeError(f"the load was to share nothing, and has {operation}")
 
 
-def _pack(cells: PagedCells, batch: Batch) -> Inputs:
+def _pack(cells: BlockCells, batch: Batch) -> Inputs:
     entries = batch.entries
     tables = []
     for entry in entries:

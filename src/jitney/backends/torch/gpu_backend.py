@@ -189,8 +189,11 @@ class GpuBackend:
             ):
                 continue
             return True
+        # The next part of a scored prompt needs the last row of the part before it.
+        scored = {each.entry.slot for sent in self._sent for each in sent.laid_out if each.scored}
         return any(
-            entry.continues and self._memory.contents(entry.slot).token_last is None
+            entry.slot in scored
+            or (entry.continues and self._memory.contents(entry.slot).token_last is None)
             for entry in batch.entries
         )
 

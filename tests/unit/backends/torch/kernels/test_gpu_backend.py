@@ -72,6 +72,21 @@ def _text(backend: GpuBackend, sampling: Sampling, count: int, *, ahead: bool) -
     return tokens
 
 
+def test_a_scored_prompt_that_is_sent_ahead_loses_no_logprobs(backend: GpuBackend) -> None:
+    """Guards prompts of several parts: a part needs the last row of the one before it."""
+    scored = replace(GREEDY, prompt_logprobs=1)
+    found = []
+    for ahead in (False, True):
+        backend.send(Batch(1, (Open(0, scored),), (Entry(0, 0, PROMPT[:3], False),)))
+        outcomes = [] if ahead else [backend.receive()]
+        backend.send(Batch(2, (), (Entry(0, 3, PROMPT[3:], True),)))
+        outcomes += [backend.receive() for _ in range(2 - len(outcomes))]
+        found.append([each.samples[0].prompt_logprobs for each in outcomes if each is not None])
+        backend.reset()
+    assert found[0] == found[1]
+    assert [len(each) for each in found[1]] == [2, 2]
+
+
 @pytest.mark.parametrize(
     "sampling",
     [
