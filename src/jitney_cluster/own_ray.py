@@ -39,6 +39,9 @@ def closed_environment(environ: Mapping[str, str]) -> dict[str, str]:
         "RAY_TMPDIR": folder,
         # A port less, which asks for no token.
         "RAY_enable_metrics_collection": environ.get("RAY_enable_metrics_collection", "0"),
+        # Ray's workers stand back by 15. Beside a busy program a replica, and more so the processes
+        # of its templates and schemas, would hardly run.
+        "RAY_worker_niceness": environ.get("RAY_worker_niceness", "0"),
     }
     if not _has(environ, "RAY_AUTH_TOKEN") and not _has(environ, "RAY_AUTH_TOKEN_PATH"):
         values["RAY_AUTH_TOKEN"] = secrets.token_hex(32)

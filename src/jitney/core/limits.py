@@ -75,8 +75,10 @@ SLICE_TEXTS = 256
 turn, and work that nobody waits for ends. One text is never cut: that could change its tokens."""
 
 TEMPLATE_CHARACTERS_MAX = 1_000_000
-TEMPLATE_COMPILE_S_MAX = 10.0
-"""The longest chat templates in use have about 20,000 characters and take a tenth of a second."""
+TEMPLATE_COMPILE_S_MAX = 60.0
+"""The longest chat templates in use have about 20,000 characters and take a tenth of a second. But
+it is wall-clock time, with the start of a process that stands back, and a machine that is eight
+times too busy took 15 s for it."""
 
 TEMPLATE_S_MAX = 2.0
 """For one chat. An ordinary chat takes a thousandth of it, the longest allowed one a fifth. It is

@@ -20,9 +20,14 @@ END_S = 100
 STARTS_MAX = 3
 """Ray gives up a start of its own after 30 s, which a busy machine may need."""
 UNABLE = "Ray does not start here in its own time: the machine is too busy"
-ENVIRONMENT = os.environ | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+ENVIRONMENT = os.environ | {
+    "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN": secrets.token_hex(32),
+    "RAY_worker_niceness": "0",
+}
 """A Ray on this machine has a token; who joins it by its address does not look for one unasked.
-Without one Ray would write it to the home of whoever runs the tests."""
+Without one Ray would write it to the home of whoever runs the tests. As in a Ray that jitney starts
+itself, workers do not stand back: beside busy tests they would hardly run."""
 
 
 @dataclass(frozen=True)

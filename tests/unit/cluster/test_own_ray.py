@@ -42,10 +42,16 @@ def test_a_place_that_is_not_there_is_a_sentence(home: Path) -> None:
 @pytest.mark.parametrize("name", ["RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"])
 def test_a_token_of_the_user_is_kept(name: str, home: Path) -> None:
     """Guards those who use `ray status` and the like with a token of theirs."""
-    given = {"RAY_TMPDIR": str(home), name: "theirs", "RAY_enable_metrics_collection": "1"}
-    made = closed_environment(given)
+    chosen = {"RAY_enable_metrics_collection": "1", "RAY_worker_niceness": "7"}
+    made = closed_environment({"RAY_TMPDIR": str(home), name: "theirs", **chosen})
     assert not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(made)
-    assert made["RAY_enable_metrics_collection"] == "1"
+    assert chosen.items() <= made.items()
+
+
+def test_replicas_do_not_stand_back(home: Path) -> None:
+    """Guards replicas beside a busy program: with Ray's own niceness they hardly run."""
+    made = closed_environment({"RAY_TMPDIR": str(home)})
+    assert made["RAY_worker_niceness"] == "0"
 
 
 @pytest.mark.parametrize(
