@@ -135,7 +135,7 @@ class Stats:
     """The rest: the three add up to 1."""
     fixed_cost_ms: float | None = _read(lambda sums: sums.cost_ms[0])
     """C of T(B) = C + B c, the fitted time of a batch of B decodes. None until there were batches
-    of two sizes."""
+    of two sizes, and where noise makes one of the two negative."""
     cost_per_sequence_ms: float | None = _read(lambda sums: sums.cost_ms[1])
     """c of the same."""
     tokens_per_second_of_one: float | None = _read(lambda sums: sums.rate_limits[0])
@@ -222,9 +222,9 @@ class Statistics:
 
     @property
     def cost_ms(self) -> tuple[float, float] | tuple[None, None]:
-        """C and c of the fitted time of a batch."""
+        """C and c of the fitted time of a batch; None where the line falls, because of noise."""
         fit = self.snapshot.fit
-        if fit is None or fit.sequence_s is None:
+        if fit is None or fit.sequence_s is None or min(fit.fixed_s, fit.sequence_s) < 0.0:
             return None, None
         return fit.fixed_s * 1e3, fit.sequence_s * 1e3
 

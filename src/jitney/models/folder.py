@@ -39,7 +39,10 @@ def read_text(path: Path, bytes_max: int) -> str:
         with path.open("rb") as file:
             content = file.read(bytes_max + 1)
     except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror}.") from None
+        raise ModelError(
+            f"{path} cannot be read: {error.strerror}; a folder of a model has it, so fetch or "
+            "export the model again."
+        ) from None
     if len(content) > bytes_max:
         raise ModelError(f"{path} is larger than {bytes_max} bytes.")
     try:

@@ -208,7 +208,8 @@ def _served(settings: Settings, seed: int) -> dict[str, dict[str, float]]:
 
         one_load(1)
         short, long = one_load(1), one_load(COMPLETION_COUNT)
-    token = {each: (long[each] - short[each]) / (COMPLETION_COUNT - 1) for each in short}
+    # What a token does not do differs by noise alone.
+    token = {each: max(0.0, long[each] - short[each]) / (COMPLETION_COUNT - 1) for each in short}
     return {"request": short, "token": token}
 
 

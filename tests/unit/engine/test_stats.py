@@ -173,7 +173,8 @@ def test_the_cost_of_a_batch_is_told_when_two_sizes_were_seen(statistics: Statis
         (None, (None, None, None, None)),
         (Fit(0.012, None), (None, None, None, None)),
         (Fit(0.023, 0.002), (23.0, 2.0, 40.0, 500.0)),
-        (Fit(0.012, -0.002), (12.0, -2.0, 100.0, None)),
+        (Fit(0.012, -0.002), (None, None, None, None)),
+        (Fit(-0.001, 0.002), (None, None, None, None)),
     ):
         statistics.note(replace(NOTHING, fit=fit), 0.0)
         stats = statistics.stats(1.0)

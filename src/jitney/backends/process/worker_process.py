@@ -119,7 +119,7 @@ class WorkerProcess:
                 f"The backend process ended by itself (status {self.process.status}){why}"
             )
         if number == signal.SIGKILL:
-            why = "; the system does that when memory runs out."
+            why = "; somebody did that, or the system when memory ran out."
         elif number == signal.SIGILL:
             why = (
                 ": an instruction is illegal on this processor; where llama.cpp was compiled here, "

@@ -202,10 +202,12 @@ def alike_values(
     facts = [[name, values[name]] for name in fact_names]
     notice = "Trying in which batches this model is computed alike here, once"
     results = try_shapes(payloads, facts, kind.distributions(), settings.cache_dir, notice)
-    shape = results[kind.name].found.get("shape")
+    result = results[kind.name]
+    shape = result.found.get("shape")
     if shape is not None:
         return {**shape, "batch_invariant": True}
-    kind.report_differences(settings.batch_invariant)
+    failure = (result.failure or "").rstrip(".")
+    kind.report_differences(settings.batch_invariant, failure and f"the trial ended: {failure}")
     return {}
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from jitney.backends.kinds import kind_of
 from jitney.backends.trials import trial
 from jitney.backends.trials.trial import (
     SHAPE_SLOT_TOKENS,
@@ -19,6 +20,7 @@ from jitney.backends.trials.trial import (
     SLOT_TOKENS,
     Trial,
     TrialResults,
+    alike_values,
     have_shapes,
     payload_of,
     try_backend,
@@ -29,6 +31,8 @@ from jitney.backends.trials.trial_process import (
     REASON_CHARACTERS_MAX,
     TrialResult,
 )
+from jitney.config import Settings
+from jitney.errors import ConfigError
 from jitney.models.files import SMALL_BYTES_MAX
 from tests.children_for_tests import WORKS, Children, refuses, stand_in
 
@@ -302,3 +306,20 @@ def test_results_that_make_no_sense_are_none(tmp_path: Path, content: bytes) -> 
 def test_only_shapes_that_were_found_are_remembered(result: TrialResult, has: bool) -> None:
     """Guards a start in a bad moment: the next one tries again."""
     assert have_shapes({"on": result}) == has
+
+
+@pytest.mark.parametrize("asked", ["on", "auto"])
+def test_a_trial_that_ended_early_says_why(
+    asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Guards whoever has a damaged file from being told that texts are not equal with it."""
+    stand_in(tmp_path, monkeypatch, openvino=refuses("a shard is cut short."))
+    settings = Settings(batch_invariant=asked, cache_dir=tmp_path / "cache")
+    values: dict[str, int | bool | str] = {"max_num_batched_tokens": 8}
+    try:
+        assert alike_values(kind_of("openvino"), settings, values, [{}], ()) == {}
+        said = caplog.text
+    except ConfigError as error:
+        said = str(error)
+    assert "the trial ended: a shard is cut short" in said
+    assert "no trial found" not in said
