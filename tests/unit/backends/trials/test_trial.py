@@ -32,6 +32,7 @@ from jitney.backends.trials.trial_process import (
     TrialResult,
 )
 from jitney.config import Settings
+from jitney.config.settings import BatchInvariant
 from jitney.errors import ConfigError
 from jitney.models.files import SMALL_BYTES_MAX
 from tests.children_for_tests import WORKS, Children, refuses, stand_in
@@ -310,7 +311,10 @@ def test_only_shapes_that_were_found_are_remembered(result: TrialResult, has: bo
 
 @pytest.mark.parametrize("asked", ["on", "auto"])
 def test_a_trial_that_ended_early_says_why(
-    asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    asked: BatchInvariant,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Guards whoever has a damaged file from being told that texts are not equal with it."""
     stand_in(tmp_path, monkeypatch, openvino=refuses("a shard is cut short."))
