@@ -4,7 +4,7 @@ The rules of who is chosen are in `core/rules/victim.py`. Nobody is preempted in
 have to leave are chosen, and they are preempted only if that gives room enough. A sequence in
 flight is never preempted: its batch must return first. Called by the parts of the scheduler only.
 
-Tests: tests/simulation and tests/unit/core/test_scheduler.py.
+Tests: tests/simulation and tests/unit/core/test_preemption.py.
 """
 
 from collections.abc import Callable, Iterable, Iterator
