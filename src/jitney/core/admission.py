@@ -20,6 +20,7 @@ from jitney.core.rules.background import awaits_first_token
 from jitney.core.rules.gate import Newcomers
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.sequence import Sequence
+from jitney.core.staying import Staying
 
 LOOKAHEAD = 64
 """Waiting sequences to look at before one is admitted. One that waits for a prefix lets others
@@ -142,16 +143,17 @@ class Admission:
         memory, running = self.registry.memory, self.registry.running
         if self._is_ample(memory.blocks_wanted(sequence, match)):
             return True
-        room = memory.blocks_obtainable(running, match)
-        return self._is_enough(room, running, sequence, match)
+        room = memory.blocks_obtainable(running, match) - memory.blocks_promised(running)
+        return self._is_enough(room, len(running), sequence, match)
 
     def _is_ample(self, wanted: int) -> bool:
         """Whether so many blocks are free beside what running sequences may need for their known
         tokens. Who does not prefill needs one at most, so nobody looks at each of them."""
         registry = self.registry
         promised = registry.memory.blocks_promised(list(registry.prefilling))
-        promised += len(registry.running) - len(registry.prefilling)
-        return registry.memory.ledger.free >= wanted + promised + self._reserve(registry.running)
+        running_count = len(registry.running)
+        promised += running_count - len(registry.prefilling)
+        return registry.memory.ledger.free >= wanted + promised + self._reserve(running_count)
 
     def _admit_one(self, now: float, held_back: Set[str] | None) -> bool:
         """Admit one sequence, or make room for one; false if there is nothing more to do."""
@@ -243,26 +245,25 @@ class Admission:
         self.registry.start(sequence, match, now)
         return True
 
-    def _has_memory_beside(self, sequence: Sequence, match: Match, staying: list[Sequence]) -> bool:
+    def _has_memory_beside(self, sequence: Sequence, match: Match, staying: Staying) -> bool:
         """Whether there is room for it if of the running sequences only these stay."""
         source = match.holding
-        if source and not source.is_cached and all(s.slot != source.slot for s in staying):
+        if source and not source.is_cached and source.slot not in staying.slots:
             match = NO_MATCH  # its prefix may go with the sequence that has computed it
-        room = self.registry.memory.blocks_beside(staying, match)
-        return self._is_enough(room, staying, sequence, match)
+        room = self.registry.memory.blocks_beside(staying, match) - staying.promised
+        return self._is_enough(room, len(staying.slots), sequence, match)
 
-    def _is_enough(
-        self, room: int, running: list[Sequence], sequence: Sequence, match: Match
-    ) -> bool:
-        """Whether so many blocks are enough for its known tokens, beside these sequences."""
+    def _is_enough(self, room: int, running_count: int, sequence: Sequence, match: Match) -> bool:
+        """Whether so many blocks are enough for its known tokens, beside so many sequences."""
         memory = self.registry.memory
-        room -= memory.blocks_promised(running) + memory.blocks_wanted(sequence, match)
+        room -= memory.blocks_wanted(sequence, match)
         assert room <= memory.ledger.capacity, room
-        return room >= self._reserve(running)
+        return room >= self._reserve(running_count)
 
-    def _reserve(self, running: list[Sequence]) -> int:
+    def _reserve(self, running_count: int) -> int:
         """Blocks that are kept for the running sequences to grow into."""
-        return int(self._settings.watermark * self.registry.memory.ledger.capacity * bool(running))
+        capacity = self.registry.memory.ledger.capacity
+        return int(self._settings.watermark * capacity * bool(running_count))
 
     def _may_run(self, sequence: Sequence) -> bool:
         """Whether it may be tried if it is a suspect: they run one at a time, and a live one before

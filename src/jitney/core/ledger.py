@@ -11,7 +11,7 @@ Changed by `Memory` only. Invariant 3: `recount` walks the tree and must find th
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 
 class BlockRun:
@@ -24,6 +24,47 @@ class BlockRun:
         self.end = end
         self.parent = parent
         self.references = references
+
+
+class Held:
+    """Blocks that some slots hold, each counted once; right until the ledger changes.
+
+    To take a slot out costs only a look at its own runs.
+    """
+
+    def __init__(self, tips: dict[int, BlockRun], slots: Iterable[int]) -> None:
+        self._tips = tips
+        self._references: dict[BlockRun, int] = {}
+        self.count = 0
+        for slot in slots:
+            self._add(slot)
+
+    def count_with(self, slot: int) -> int:
+        """The count if this slot were added."""
+        count, run = self.count, self._tips.get(slot)
+        while run is not None and not self._references.get(run):
+            count += run.end - run.start
+            run = run.parent
+        return count
+
+    def remove(self, slot: int) -> None:
+        """Without this slot, which was one of them."""
+        run = self._tips.get(slot)
+        while run is not None:
+            self._references[run] = references = self._references[run] - 1
+            if references:
+                return
+            self.count -= run.end - run.start
+            run = run.parent
+
+    def _add(self, slot: int) -> None:
+        run = self._tips.get(slot)
+        while run is not None:
+            self._references[run] = references = self._references.get(run, 0) + 1
+            if references > 1:
+                return
+            self.count += run.end - run.start
+            run = run.parent
 
 
 class Ledger:
@@ -120,17 +161,13 @@ class Ledger:
         if tip is not None:
             self._drop(tip)
 
+    def held(self, slots: Iterable[int]) -> Held:
+        """Blocks held by any of these slots, to take slots out one by one."""
+        return Held(self._tips, slots)
+
     def held_by(self, slots: list[int]) -> int:
         """Blocks held by any of these slots, each counted once."""
-        seen: set[BlockRun] = set()
-        count = 0
-        for slot in slots:
-            run = self._tips.get(slot)
-            while run is not None and run not in seen:
-                seen.add(run)
-                count += run.end - run.start
-                run = run.parent
-        return count
+        return self.held(slots).count
 
     def runs(self) -> list[tuple[int, int, tuple[int, ...]]]:
         """Every run as (start, end, slots that hold it), in the order of slots."""

@@ -32,6 +32,7 @@ from jitney.core.limits import PREFIX_STRIDE
 from jitney.core.prefix import NO_MATCH, Chain, Holding, Match, PrefixIndex
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.sequence import Sequence
+from jitney.core.staying import Staying
 
 SAMPLE_SLOTS = 4
 """How many slots `check_sample` looks at."""
@@ -103,19 +104,20 @@ class Memory:
 
     def blocks_obtainable(self, running: list[Sequence], match: Match) -> int:
         """Free blocks and blocks that only cached prefixes hold, without the matched ones."""
-        return self._obtainable(self.ledger.used - self.cached_blocks(running), running, match)
+        if match.holding is not None and match.holding.is_cached:
+            return self.blocks_beside(self.staying(running), match)
+        return self.ledger.capacity - self.ledger.used + self.cached_blocks(running)
 
-    def blocks_beside(self, staying: list[Sequence], match: Match) -> int:
-        """The same if of the running sequences only these stay."""
-        return self._obtainable(self.held_by(staying), staying, match)
+    def staying(self, running: list[Sequence]) -> Staying:
+        """These running sequences, to choose some who leave."""
+        return Staying(self.ledger, running)
 
-    def _obtainable(self, held: int, running: list[Sequence], match: Match) -> int:
-        source = match.holding
+    def blocks_beside(self, staying: Staying, match: Match) -> int:
+        """Blocks that would be obtainable if of the running sequences only these stay."""
+        held, source = staying.held, match.holding
         if source is not None and source.is_cached:
             # Running sequences may share its blocks, which count once.
-            slots = [sequence.slot for sequence in running if sequence.slot is not None]
-            together = self.ledger.held_by([*slots, source.slot])
-            held = min(held + match.length // self._block, together)
+            held = min(held + match.length // self._block, staying.held_with(source.slot))
         assert held <= self.ledger.capacity, held
         return self.ledger.capacity - held
 
@@ -144,10 +146,10 @@ class Memory:
                 return False
         return True
 
-    def could_grow(self, sequence: Sequence, length: int, staying: list[Sequence]) -> bool:
+    def could_grow(self, sequence: Sequence, length: int, staying: Staying) -> bool:
         """Whether there is room for that if of the running sequences only these stay."""
         assert sequence.slot is not None, "only a sequence with a slot grows"
-        room = self.ledger.capacity - self.held_by(staying)
+        room = self.ledger.capacity - staying.held
         return self.ledger.growth(sequence.slot, length) <= room
 
     def confirm(self, sequence: Sequence) -> None:

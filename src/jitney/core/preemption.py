@@ -4,18 +4,19 @@ The rules of who is chosen are in `core/rules/victim.py`. Nobody is preempted in
 have to leave are chosen, and they are preempted only if that gives room enough. A sequence in
 flight is never preempted: its batch must return first. Called by the parts of the scheduler only.
 
-Tests: tests/simulation and tests/unit/core/test_scheduler.py.
+Tests: tests/simulation and tests/unit/core/test_preemption.py.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 from jitney.core.counters import Counters
 from jitney.core.events import PreemptEvent, PreemptReason
 from jitney.core.registry import Registry
 from jitney.core.rules.background import background_of
-from jitney.core.rules.victim import choose_for_class, choose_for_memory
+from jitney.core.rules.victim import choose_for_class, order_for_memory
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.sequence import Sequence
+from jitney.core.staying import Staying
 
 
 class Preemption:
@@ -48,12 +49,13 @@ class Preemption:
         if memory.grow(sequence, length):
             return True
         self._counters["kv_full"] += 1
-        staying, leaving = list(self._registry.running), list[Sequence]()
+        staying, leaving = memory.staying(self._registry.running), list[Sequence]()
+        victims = self._victims_for(sequence)
         while not memory.could_grow(sequence, length, staying):
-            victim = self._victim_for(sequence, staying)
+            victim = next(victims, None)
             if victim is None:
                 return False
-            staying.remove(victim)
+            staying.leave(victim)
             leaving.append(victim)
         for victim in leaving:
             self._free_memory_of(victim, now, sequence)
@@ -63,7 +65,7 @@ class Preemption:
         self,
         newcomer: Sequence,
         now: float,
-        has_memory: Callable[[list[Sequence]], bool],
+        has_memory: Callable[[Staying], bool],
         *,
         needs_memory: bool,
     ) -> bool:
@@ -72,13 +74,15 @@ class Preemption:
         `has_memory` tells whether there is memory for it if only these stay. As long as a slot is
         all that is needed, the memory of who leaves stays as a cached prefix.
         """
-        staying, leaving = list(self._registry.running), list[tuple[Sequence, bool, bool]]()
-        assert newcomer not in staying, "it has a place already"
+        registry, leaving = self._registry, list[tuple[Sequence, bool, bool]]()
+        assert newcomer not in registry.running, "it has a place already"
+        staying = registry.memory.staying(registry.running)
+        victims = self._victims_for_newcomer(newcomer, now, needs_memory)
         while not leaving or not has_memory(staying):
-            victim, is_displaced = self._victim_for_newcomer(newcomer, staying, now, needs_memory)
+            victim, is_displaced = next(victims, (None, False))
             if victim is None:
                 return False
-            staying.remove(victim)
+            staying.leave(victim)
             leaving.append((victim, is_displaced, needs_memory))
             needs_memory = True
         for victim, is_displaced, frees_memory in leaving:
@@ -116,44 +120,62 @@ class Preemption:
             PreemptEvent(sequence.request.id, sequence.index, now, reason, by.request.id)
         )
 
-    def _victim_for(self, sequence: Sequence, running: list[Sequence]) -> Sequence | None:
-        """Which of these to preempt when there is no memory for one of them; None if there is none.
+    def _victims_for(self, sequence: Sequence) -> Iterator[Sequence]:
+        """Whom to preempt when there is no memory for a running one, each before the next.
 
-        First a background one, then one of a tenant above its share, otherwise a junior of this
+        First background ones, then those of tenants above their share, otherwise juniors of this
         sequence. If its own tenant is above its share, only juniors of that tenant.
         """
-        by_class = self._registry.by_class
-        juniors = running[running.index(sequence) + 1 :]
-        victim = choose_for_memory(background_of(juniors), by_class=False)
-        if victim is not None or sequence.is_background:
-            return victim
-        over_share = self._registry.memory_shares.over_share(running)
-        tenant = sequence.request.limited_tenant
-        if tenant in over_share:
-            own = [each for each in juniors if each.request.limited_tenant == tenant]
-            return choose_for_memory(own, by_class=by_class)
-        victim = choose_for_memory(_all_but_first(over_share), by_class=by_class)
-        return victim or choose_for_memory(juniors, by_class=by_class)
+        by_class, shares = self._registry.by_class, self._registry.memory_shares
+        running = list(self._registry.running)
+        background = background_of(_after(sequence, running))
+        yield from _taken_from(running, order_for_memory(background, by_class=False))
+        if sequence.is_background:
+            return
+        tenant, over = sequence.request.limited_tenant, shares.over_share(running)
+        if tenant is not None and tenant in over:
+            ordered = order_for_memory(_after(sequence, over[tenant]), by_class=by_class)
+            yield from _taken_from(running, shares.surplus({tenant: over[tenant]}, ordered))
+            over = shares.over_share(running)
+            if tenant in over:
+                return
+        ordered = order_for_memory(_all_but_first(over), by_class=by_class)
+        yield from _taken_from(running, shares.surplus(over, ordered))
+        yield from order_for_memory(_after(sequence, running), by_class=by_class)
 
-    def _victim_for_newcomer(
-        self, newcomer: Sequence, running: list[Sequence], now: float, needs_memory: bool
-    ) -> tuple[Sequence | None, bool]:
-        """Which of these makes room for one that waits, if any, and whether as one displaced.
+    def _victims_for_newcomer(
+        self, newcomer: Sequence, now: float, needs_memory: bool
+    ) -> Iterator[tuple[Sequence, bool]]:
+        """Who makes room for one that waits, each before the next, and whether as one displaced.
 
-        A background one first. Then, if memory is needed, one of a tenant above its share.
+        Background ones first. Then, if memory is needed, those of tenants above their share.
         """
         if newcomer.is_background:
-            return None, False
-        victim = choose_for_memory(background_of(running), by_class=False)
-        if victim is None and needs_memory and newcomer.request.limited_tenant is not None:
-            above = _all_but_first(self._registry.memory_shares.over_share(running))
-            progressed = [each for each in above if each.has_progressed]
-            of_share = choose_for_memory(progressed, by_class=self._registry.by_class)
-            if of_share is not None:
-                return of_share, False
-        if victim is None and self.displaces:
-            victim = choose_for_class(running, newcomer, now, self._overtake_s)
-        return victim, True
+            return
+        running, shares = list(self._registry.running), self._registry.memory_shares
+        background = order_for_memory(background_of(running), by_class=False)
+        for victim in _taken_from(running, background):
+            yield victim, True
+        if not background and not needs_memory:
+            # A slot is all that is needed yet. When one has left, memory may be.
+            first = next(self._lower(running, newcomer, now), None)
+            if first is None:
+                return
+            running.remove(first)
+            yield first, True
+        if newcomer.request.limited_tenant is not None:
+            over = shares.over_share(running)
+            progressed = [each for each in _all_but_first(over) if each.has_progressed]
+            ordered = order_for_memory(progressed, by_class=self._registry.by_class)
+            for victim in _taken_from(running, shares.surplus(over, ordered)):
+                yield victim, False
+        for victim in self._lower(running, newcomer, now):
+            yield victim, True
+
+    def _lower(self, running: list[Sequence], newcomer: Sequence, now: float) -> Iterator[Sequence]:
+        """Those of these that the class of one that waits displaces, if a class does."""
+        if self.displaces:
+            yield from choose_for_class(running, newcomer, now, self._overtake_s)
 
     def _free_memory_of(
         self, victim: Sequence, now: float, by: Sequence, *, is_displaced: bool = False
@@ -170,3 +192,15 @@ class Preemption:
 def _all_but_first(by_tenant: dict[str, list[Sequence]]) -> list[Sequence]:
     """All but the most senior of each tenant. That one goes on, so every tenant makes progress."""
     return [sequence for own in by_tenant.values() for sequence in own[1:]]
+
+
+def _after(sequence: Sequence, running: list[Sequence]) -> list[Sequence]:
+    """The juniors of a sequence among these."""
+    return running[running.index(sequence) + 1 :]
+
+
+def _taken_from(running: list[Sequence], victims: Iterable[Sequence]) -> Iterator[Sequence]:
+    """These victims. Each is taken out of the list before it leaves."""
+    for victim in victims:
+        running.remove(victim)
+        yield victim

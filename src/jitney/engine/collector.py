@@ -1,7 +1,8 @@
 """Turns the events of one request into deltas, stop verdicts and, at the end, its answer.
 
-Called by the tick, on the engine thread. Knows text, not memory. Text is made here only where a
-stop string may end it, or logprobs go out with it; else by who reads it (`jitney.engine.track`).
+Called by the tick, on the engine thread. Knows text, not memory. While a completion runs, its text
+is made here only where a stop string may end it, or logprobs go out with it; else by who reads it
+(`jitney.engine.track`). The whole text of its answer is made here when it ends.
 Keeps invariant 5: the joined deltas of a completion are its text. They have no half characters, no
 part of a stop string (unless the caller wants it), and nothing after the end. When a stop string is
 found, `push_token` returns a verdict, and the tick passes it on to the scheduler.

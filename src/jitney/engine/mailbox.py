@@ -111,8 +111,9 @@ class Mailbox:
 
     def follow(self, tracks: tuple[Track, ...]) -> None:
         """Give these completions to the reader. Engine thread, before there is news of them."""
-        if self.streams:
-            self._tracks = tracks
+        with self._lock:
+            if self.streams and not self._abandoned:
+                self._tracks = tracks
 
     def wake(self) -> None:
         """Wake the reader if it waits: a track has news. Engine thread."""
@@ -254,7 +255,11 @@ class Mailbox:
                 delta = track.take()
                 if delta is not None:
                     return delta
-        return self._take_unread() if self._unread else ending
+        if self._unread:
+            return self._take_unread()
+        if ending is not None:
+            self._tracks = ()  # a stuck engine that comes back may still add to them
+        return ending
 
     def read(self, listener: Callable[[], None]) -> list[Delta | Ending]:
         """Fetch everything, at most one delta of each track; without the ending, `listen`."""
@@ -266,6 +271,7 @@ class Mailbox:
             news.append(self._take_unread())
         if ending is not None and not self._has_deltas:
             news.append(ending)
+            self._tracks = ()
         else:
             self.listen(listener)
         return news

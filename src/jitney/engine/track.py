@@ -3,7 +3,8 @@
 The engine thread appends to `tokens` and sets `end`; one reader calls `take`, on any thread. There
 is no lock: each attribute has one writer, and a list shows its new items whole. So a token costs
 the engine an append, and the text of all tokens that gathered meanwhile is made at once, on the
-thread of who reads it. Stop strings and logprobs need each token's text or rank on the engine
+thread of who reads it. At the end the engine thread makes the whole text once, for the answer: 10
+ms for 32,768 tokens. Stop strings and logprobs need each token's text or rank on the engine
 thread; such completions do without `take`.
 
 Tests: tests/unit/engine/test_track.py.
@@ -17,7 +18,7 @@ from jitney.engine.answer import Completion, Delta
 from jitney.text.detokenizer import Detokenizer
 
 TAKEN_MAX = 4096
-"""Tokens of one delta. The text of so many takes half a millisecond; a reader who was away longer
+"""Tokens of one delta. The text of so many takes about a millisecond; a reader who was away longer
 takes the rest next, and others have their turn in between."""
 
 

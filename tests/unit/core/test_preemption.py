@@ -1,10 +1,21 @@
 """Who makes room: nobody in vain, and no elder for who came later."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+
+from jitney.core.ledger import Ledger
 from jitney.core.request import Priority
 from jitney.core.scheduler_settings import Mix, Policy
-from tests.unit.core.schedulers import TRAITS, live, losses, runs, scheduler, submit, turn
+from jitney.core.sequence import Sequence
+from tests.unit.core.schedulers import TRAITS, applied, live, losses, runs, scheduler, submit, turn
+
+MANY = 60
+"""Sequences that run while one more wants memory."""
+
+LOOKS_MAX = 10
+"""Looks at each of them in a tick."""
 
 
 def test_nobody_is_displaced_for_one_that_has_no_room_all_the_same() -> None:
@@ -41,3 +52,45 @@ def test_an_elder_keeps_its_memory_under_priority() -> None:
         one.submit(live("new", 20, max_tokens=40, priority=Priority.HIGH), 5.0)
         lost = [loss for _ in range(25) for loss in losses(turn(one, now)[1])]
         assert [name for name, _, _ in lost] == [loser]
+
+
+@pytest.mark.parametrize(("prompt", "has_room"), [(600, False), (480, True)])
+def test_who_makes_room_is_found_with_a_few_looks_at_each(
+    monkeypatch: pytest.MonkeyPatch, prompt: int, *, has_room: bool
+) -> None:
+    """Guards all streams: after each victim all others were looked at again, in every tick."""
+    traits = replace(TRAITS, kv_tokens=1000, slots_max=2 * MANY, model_len_max=1000)
+    one = scheduler(2 * MANY, traits, policy=Policy.PRIORITY, watermark=0.0)
+    first = live("a", 500, priority=Priority.CRITICAL)
+    low = [live(f"{n}", (n,), priority=Priority.LOW) for n in range(MANY)]
+    submit(one, first, *low)
+    turn(one)
+    turn(one)
+    assert len(runs(one)) == MANY + 1
+    one.submit(live("n", prompt, priority=Priority.CRITICAL), 0.0)
+    looks = _count_looks(monkeypatch)
+    batch = one.plan(0.0)
+    assert batch is not None
+    assert len(looks) < LOOKS_MAX * MANY, len(looks)
+    monkeypatch.undo()
+    lost_count = len(losses(applied(one, batch)))
+    assert lost_count > MANY // 2 if has_room else lost_count == 0
+
+
+def _count_looks(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """One item for each time that a sequence's state or its need of memory is looked up."""
+    looks: list[None] = []
+    growth = Ledger.growth
+    is_in_flight: Callable[[Sequence], bool] = vars(Sequence)["is_in_flight"].fget
+
+    def count_growth(self: Ledger, slot: int, length: int) -> int:
+        looks.append(None)
+        return growth(self, slot, length)
+
+    def count_state(self: Sequence) -> bool:
+        looks.append(None)
+        return is_in_flight(self)
+
+    monkeypatch.setattr(Ledger, "growth", count_growth)
+    monkeypatch.setattr(Sequence, "is_in_flight", property(count_state))
+    return looks

@@ -11,7 +11,9 @@ from jitney.core.batch import TokenLogprob
 from jitney.core.events import FinishReason
 from jitney.engine.answer import Delta, Ending
 from jitney.engine.mailbox import Awaited, Mailbox
+from jitney.engine.track import Track
 from jitney.errors import EngineStopped
+from jitney.tokenizers.byte_tokenizer import byte_vocabulary
 
 WAIT_S = 100.0
 
@@ -73,6 +75,29 @@ def test_an_abandoned_mailbox_ignores_what_a_stuck_engine_says_later() -> None:
     ending = mailbox.get(0)
     assert isinstance(ending, Ending)
     assert str(ending.error) == "stuck"
+
+
+@pytest.mark.parametrize("reads", [True, False], ids=["read", "fetch"])
+def test_after_the_ending_an_abandoned_track_says_nothing(*, reads: bool) -> None:
+    """Guards the end of a stream: a stuck engine that came back added text after the ending."""
+    track, mailbox = Track(0, (), byte_vocabulary(), skips_special=True), Mailbox()
+    mailbox.follow((track,))
+    track.add(ord("a"), 0.0)
+    mailbox.abandon(EngineStopped("stuck"))
+
+    def news() -> list[Delta | Ending | None]:
+        if reads:
+            return list(mailbox.read(lambda: None))
+        return [mailbox.fetch(), mailbox.fetch()]
+
+    delta, ending = news()
+    assert isinstance(delta, Delta)
+    assert delta.text == "a"
+    assert isinstance(ending, Ending)
+    track.add(ord("b"), 0.0)
+    mailbox.follow((track,))
+    mailbox.wake()
+    assert all(isinstance(each, Ending) for each in news())
 
 
 def test_a_wait_that_is_not_answered_times_out() -> None:

@@ -5,7 +5,7 @@ Only requests with a share are counted. All requests of a tenant have the same s
 parts of the scheduler only.
 """
 
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 
 from jitney.core import limits
@@ -153,6 +153,20 @@ class MemoryShares:
             if sequence.request.limited_tenant is not None:
                 by_tenant.setdefault(sequence.request.limited_tenant, []).append(sequence)
         return {tenant: own for tenant, own in by_tenant.items() if self._is_over(own)}
+
+    def surplus(
+        self, over: dict[str, list[Sequence]], ordered: list[Sequence]
+    ) -> Iterator[Sequence]:
+        """Of these, which are of tenants above their share, those without whom the tenants are
+        within it. Each leaves before the next is asked for."""
+        staying = {tenant: self._memory.staying(own) for tenant, own in over.items()}
+        for sequence in ordered:
+            tenant = sequence.request.limited_tenant
+            assert tenant is not None, "who has no share is not above it"
+            own = staying[tenant]
+            if len(own.slots) > 1 and own.held > self._blocks_max(sequence.request):
+                own.leave(sequence)
+                yield sequence
 
     def _is_over(self, own: list[Sequence]) -> bool:
         blocks_max = self._blocks_max(own[0].request)

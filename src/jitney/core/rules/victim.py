@@ -7,23 +7,22 @@ token since it was admitted, unless none of its class that could be chosen has.
 """
 
 from collections import Counter
+from collections.abc import Iterator
 
 from jitney.core.request import Priority
 from jitney.core.rules.ranking import standing
 from jitney.core.sequence import Sequence
 
 
-def choose_for_memory(candidates: list[Sequence], *, by_class: bool) -> Sequence | None:
-    """The one to preempt when memory runs out: lowest class, has progressed, cheapest to resume.
+def order_for_memory(candidates: list[Sequence], *, by_class: bool) -> list[Sequence]:
+    """Whom to preempt when memory runs out, the next first: lowest class, has progressed, cheapest
+    to resume.
 
     The candidates do not include the most senior of all running sequences, unless it is a
     background one and a live one needs its place.
     """
-    free = [sequence for sequence in candidates if not sequence.is_in_flight]
-    if not free:
-        return None
-    return min(
-        free,
+    return sorted(
+        [sequence for sequence in candidates if not sequence.is_in_flight],
         key=lambda sequence: (
             standing(sequence) if by_class else 0,
             not sequence.has_progressed,
@@ -36,12 +35,12 @@ def choose_for_memory(candidates: list[Sequence], *, by_class: bool) -> Sequence
 
 def choose_for_class(
     running: list[Sequence], newcomer: Sequence, now: float, overtake_s: float
-) -> Sequence | None:
-    """The sequence that a waiting one may displace: of a lower class, not older than `overtake_s`.
+) -> Iterator[Sequence]:
+    """The sequences that a waiting one may displace: of a lower class, not older than `overtake_s`.
 
-    An older sequence was admitted because it had waited long enough, so it stays. Callers choose
-    their class themselves. So a tenant cannot displace another tenant that would then run fewer
-    sequences, unless the victim's class is below normal.
+    Each leaves before the next is asked for. An older sequence was admitted because it had waited
+    long enough, so it stays. Callers choose their class themselves. So a tenant cannot displace
+    another tenant that would then run fewer sequences, unless the victim's class is below normal.
     """
     assert newcomer not in running, "only who waits displaces"
     counts = Counter(sequence.request.limited_tenant for sequence in running)
@@ -53,13 +52,19 @@ def choose_for_class(
         and sequence.has_progressed
         and not sequence.is_in_flight
         and now - sequence.accepted_at <= overtake_s
-        and (
-            (theirs := sequence.request.limited_tenant) == mine
+    ]
+    lower.sort(key=lambda s: (s.priority, s.computed, -s.accepted_at, -s.order))
+
+    def may_leave(sequence: Sequence) -> bool:
+        theirs = sequence.request.limited_tenant
+        return (
+            theirs == mine
             or theirs is None
             or sequence.priority < Priority.NORMAL
             or counts[theirs] - 1 >= counts[mine] + 1
         )
-    ]
-    if not lower:
-        return None
-    return min(lower, key=lambda s: (s.priority, s.computed, -s.accepted_at, -s.order))
+
+    while (victim := next(filter(may_leave, lower), None)) is not None:
+        lower.remove(victim)
+        counts[victim.request.limited_tenant] -= 1
+        yield victim
