@@ -88,6 +88,11 @@ class DeviceMemory:
         self.tables[slot, first : len(blocks)] = new
         return NO_CHANGE
 
+    def forget_tables(self) -> None:
+        """Write every table anew when its slot grows: a pass that failed may have carried a change
+        of one and never ran."""
+        self._known = [[] for _ in self._known]
+
     def drop(self) -> None:
         """Release the memory. Nobody may read or write it after this."""
         self.cells.drop()

@@ -11,7 +11,8 @@ Tests: tests/unit/backends/torch/kernels/test_gpu_backend.py.
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from time import perf_counter
 
@@ -103,7 +104,7 @@ class GpuBackend:
         self._compiler.begin_batch()
         if self._needs_tokens(batch):
             self._settle_all()
-        with torch.inference_mode():
+        with torch.inference_mode(), _crash_where_the_gpu_fails():
             for operation in batch.operations:
                 self._memory.operate(operation)
                 if isinstance(operation, Open):
@@ -117,10 +118,11 @@ class GpuBackend:
         sent = self._sent[0]
         if limit_s is not None and sent.running is not None:
             deadline = perf_counter() + limit_s
-            while not sent.running.has_ended():
-                if perf_counter() >= deadline:
-                    return None
-                self._pause.wait(POLL_S)
+            with _crash_where_the_gpu_fails():
+                while not sent.running.has_ended():
+                    if perf_counter() >= deadline:
+                        return None
+                    self._pause.wait(POLL_S)
         self._settle(sent)
         self._sent.popleft()
         assert sent.samples is not None, "It was settled"
@@ -129,11 +131,13 @@ class GpuBackend:
     def reset(self) -> None:
         """Empty every slot and every ticket."""
         self.check()
-        for sent in self._sent:
-            if sent.running is not None:
-                sent.running.wait()
+        with _crash_where_the_gpu_fails():
+            for sent in self._sent:
+                if sent.running is not None:
+                    sent.running.wait()
         self._sent.clear()
         self._memory.reset()
+        self._device_memory.forget_tables()
 
     def check(self) -> None:
         """Raise BackendCrashed if it was closed."""
@@ -204,10 +208,8 @@ class GpuBackend:
         running = sent.running
         if sent.samples is not None or running is None:
             return
-        try:
+        with _crash_where_the_gpu_fails():
             running.wait()
-        except torch.AcceleratorError as error:
-            raise BackendCrashed(f"The GPU failed in a pass ({str(error)[:300]}).") from error
         sent.seconds, sent.running = running.seconds(), None
         tokens = running.tokens.tolist()
         samples = [Sample()] * len(sent.laid_out)
@@ -226,6 +228,15 @@ class GpuBackend:
         sent.samples = tuple(samples)
 
 
+@contextmanager
+def _crash_where_the_gpu_fails() -> Iterator[None]:
+    """After a kernel failed, every call says so: the process can do nothing more."""
+    try:
+        yield
+    except torch.AcceleratorError as error:
+        raise BackendCrashed(f"The GPU failed in a pass ({str(error)[:300]}).") from error
+
+
 def _sample_of(each: EntryRows, token: int) -> Sample:
     """The sample of an entry whose token the device chose; the slot gets to know it."""
     contents, end = each.contents, each.entry.end
@@ -233,7 +244,7 @@ def _sample_of(each: EntryRows, token: int) -> Sample:
         contents.fault = FAULT_NOT_A_NUMBER if token == NOT_A_NUMBER else FAULT_NOTHING_LEFT
     if contents.length == end:
         contents.token_last = max(token, 0)
-    elif contents.tokens[end] == UNKNOWN:
+    elif contents.length > end and contents.tokens[end] == UNKNOWN:  # not released meanwhile
         contents.tokens[end] = max(token, 0)
     if contents.fault is not None:
         return Sample(fault=contents.fault)

@@ -9,9 +9,12 @@ import pytest
 pytest.importorskip("triton", reason="needs Triton, which has no package everywhere")
 import torch
 
+from jitney.backends.torch.device_passes import RunningPass
 from jitney.backends.torch.gpu_backend import GpuBackend
 from jitney.backends.torch.gpu_loading import GpuSizes, load_on_gpu
-from jitney.core.batch import Batch, Copy, Entry, Open, Outcome, Sampling
+from jitney.backends.torch.kernels import triton_ops
+from jitney.core.batch import Batch, Copy, Entry, Open, Outcome, Release, Sampling
+from jitney.errors import BackendCrashed, BackendFailed
 from jitney.models.tiny import TinyShape, write_tiny_gguf
 
 GREEDY = Sampling(seed=1, prompt_count=5)
@@ -23,10 +26,16 @@ SIZES = GpuSizes(
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model with as few products as can be: the interpreter takes 10 ms for a tile of one."""
+    """A model as small as can be."""
     path = tmp_path_factory.mktemp("tiny") / "tiny.gguf"
     write_tiny_gguf(path, shape=TinyShape(layers=1, width=64, heads=2, heads_kv=1, inner=64))
     return path
+
+
+@pytest.fixture(autouse=True)
+def _products_of_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of Triton have tests of their own, and take most of the time in the interpreter."""
+    monkeypatch.setattr(triton_ops, "tile_of", lambda *_: None)
 
 
 @pytest.fixture
@@ -91,3 +100,57 @@ def test_a_copy_after_a_pass_in_flight_has_its_tokens(backend: GpuBackend) -> No
     second = _token(backend.receive())
     outcome = backend.receive()
     assert _token(outcome, 1) == second
+
+
+def test_a_slot_may_be_released_while_its_pass_runs(backend: GpuBackend) -> None:
+    """Guards against a look for the token after the tokens of a slot that was emptied meanwhile,
+    as when a request is cancelled."""
+    backend.send(Batch(1, (Open(0, GREEDY),), (Entry(0, 0, PROMPT, True),)))
+    backend.send(Batch(2, (Release(0),), ()))
+    assert _token(backend.receive()) >= 0
+    assert backend.receive() is not None
+
+
+def test_after_a_failed_pass_the_device_hears_of_every_block(model: Path) -> None:
+    """Rows carry the first blocks of slots 0 and 1, and the pass fails, because slot 2 has no room.
+    After the reset these slots get the same blocks."""
+    sizes = replace(SIZES, kv_tokens=128, model_len_max=64)
+    found = []
+    for fails in (False, True):
+        backend = GpuBackend(load_on_gpu(model, sizes, torch.device("cpu")))
+        if fails:
+            with pytest.raises(BackendFailed, match="Memory is full"):
+                backend.send(_first_tokens(3))
+            backend.reset()
+        tokens = [each.token for each in backend.execute(_first_tokens(2)).samples]
+        entries = tuple(Entry(slot, 1, (), True, continues=True) for slot in range(2))
+        tokens += [each.token for each in backend.execute(Batch(2, (), entries)).samples]
+        found.append(tokens)
+        backend.close()
+    assert found[0] == found[1]
+
+
+def _first_tokens(slots: int) -> Batch:
+    """A token of a prompt for so many slots."""
+    opened = tuple(Open(slot, replace(GREEDY, prompt_count=1)) for slot in range(slots))
+    return Batch(1, opened, tuple(Entry(slot, 0, (5 + slot,), True) for slot in range(slots)))
+
+
+def test_an_error_of_the_gpu_ends_the_backend(
+    backend: GpuBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever looks first has to say so, or the process would go on without its GPU."""
+
+    def fail(_: RunningPass) -> bool:
+        raise torch.AcceleratorError("a kernel failed")
+
+    backend.send(Batch(1, (Open(0, GREEDY),), (Entry(0, 0, PROMPT, True),)))
+    with monkeypatch.context() as patch:
+        patch.setattr(RunningPass, "has_ended", fail)
+        patch.setattr(RunningPass, "wait", fail)
+        with pytest.raises(BackendCrashed, match="a kernel failed"):
+            backend.receive(1.0)
+        with pytest.raises(BackendCrashed, match="a kernel failed"):
+            backend.receive()
+        with pytest.raises(BackendCrashed, match="a kernel failed"):
+            backend.reset()

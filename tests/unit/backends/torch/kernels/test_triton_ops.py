@@ -20,7 +20,7 @@ SHAPE = Architecture(
     length_max=256, epsilon=1e-5, attention_scale=0.25,
 )  # fmt: skip
 BLOCK, BLOCKS = 64, 8
-SPAN = 20
+START, SPAN = 58, 8
 TABLES = [[3, 0], [5, 6], [1, 7]]
 
 
@@ -56,10 +56,11 @@ def _layer(index: int, *, is_rich: bool) -> Layer:
 
 def _model(*, is_rich: bool) -> Decoder:
     torch.manual_seed(0)
+    layers = SHAPE.layers if is_rich else 1  # only rich ones differ from each other
     return Decoder(
         embedding=torch.randn(SHAPE.vocabulary, SHAPE.width),
         embedding_scale=2.0 if is_rich else 1.0,
-        layers=tuple(_layer(index, is_rich=is_rich) for index in range(SHAPE.layers)),
+        layers=tuple(_layer(index, is_rich=is_rich) for index in range(layers)),
         norm=torch.ones(SHAPE.width),
         head=torch.randn(SHAPE.vocabulary, SHAPE.width),
         epsilon=SHAPE.epsilon,
@@ -67,8 +68,8 @@ def _model(*, is_rich: bool) -> Decoder:
 
 
 def _rows() -> tuple[PassRows, DeviceRows]:
-    """Two sequences with a new token each, and a span of 20 tokens from position 50 on."""
-    spans = [(0, 5, 1), (1, 70, 1), (2, 50, SPAN)]
+    """Two sequences with a new token each, and a span of 8 tokens from position 58 on."""
+    spans = [(0, 5, 1), (1, 70, 1), (2, START, SPAN)]
     positions = [at for _, start, count in spans for at in range(start, start + count)]
     cells = [
         TABLES[slot][at // BLOCK] * BLOCK + at % BLOCK
@@ -86,7 +87,7 @@ def _rows() -> tuple[PassRows, DeviceRows]:
         decodes=2,
     )
     step = tile_queries(SHAPE.heads // SHAPE.heads_kv, SHAPE.head)
-    tiles = [(2, 2 + at, 50 + at, min(step, SPAN - at)) for at in range(0, SPAN, step)]
+    tiles = [(2, 2 + at, START + at, min(step, SPAN - at)) for at in range(0, SPAN, step)]
     fields = {name: getattr(plain, name) for name in PassRows.__dataclass_fields__}
     device = DeviceRows(
         **fields, slots=torch.tensor([0, 1]), tiles=torch.tensor(tiles), length_max=71
