@@ -22,11 +22,14 @@ from jitney.backends.torch.kernels.triton_ops import TritonOps
 from jitney.backends.torch.kind import GPU_BLOCK_TOKENS
 from jitney.backends.torch.load_model import Placement, StoredTensors, load_model, tensors_of
 from jitney.core.backend import Segment, Traits, Vocabulary
-from jitney.errors import MissingDependency, ModelError, NoRoom
+from jitney.errors import ConfigError, MissingDependency, ModelError, NoRoom
 from jitney.tokenizers.tokenizer import encode_all, read_tokenizer
 
 CAPABILITY_MIN = (8, 0)
 """The first GPUs with bfloat16, and with the copies that the kernels are made of."""
+
+FP8_CAPABILITY_MIN = (8, 9)
+"""The first GPUs that multiply in FP8."""
 
 FIXED_BYTES = 1 << 30
 """For the library itself and its graphs."""
@@ -46,6 +49,8 @@ class GpuSizes:
     utilization: float = 0.9
     """The share of the memory of the GPU that is used, weights included."""
     batch_invariant: bool = False
+    is_fp8: bool = False
+    """Whether the weights of layers are in FP8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +71,12 @@ def make_gpu_backend(settings: TorchSettings) -> GpuBackend:
         dtype=settings.dtype,
         utilization=settings.memory_percent / 100,
         batch_invariant=settings.batch_invariant,
+        is_fp8=settings.is_fp8,
     )
-    backend = GpuBackend(load_on_gpu(Path(settings.model), sizes, check_gpu()))
+    device = check_gpu()
+    if sizes.is_fp8:
+        check_fp8(device)
+    backend = GpuBackend(load_on_gpu(Path(settings.model), sizes, device))
     backend.capture_sizes()
     return backend
 
@@ -84,13 +93,22 @@ def check_gpu() -> torch.device:
         )
         raise MissingDependency(f"There is no usable NVIDIA GPU: {why}.")
     device = torch.device("cuda", torch.cuda.current_device())
-    capability = torch.cuda.get_device_capability(device)
-    if capability < CAPABILITY_MIN:
-        raise MissingDependency(
-            f"{torch.cuda.get_device_name(device)} has compute capability "
-            f"{capability[0]}.{capability[1]}, and the torch backend needs 8.0 or newer."
-        )
+    if torch.cuda.get_device_capability(device) < CAPABILITY_MIN:
+        raise MissingDependency(f"{_named(device)}, and the torch backend needs 8.0 or newer.")
     return device
+
+
+def check_fp8(device: torch.device) -> None:
+    """Raise ConfigError where the GPU cannot multiply in FP8."""
+    if torch.cuda.get_device_capability(device) < FP8_CAPABILITY_MIN:
+        raise ConfigError(
+            f"quantization is fp8, and {_named(device)}, and FP8 needs 8.9 or newer; leave it out."
+        )
+
+
+def _named(device: torch.device) -> str:
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"{torch.cuda.get_device_name(device)} has compute capability {major}.{minor}"
 
 
 def load_on_gpu(path: Path, sizes: GpuSizes, device: torch.device) -> GpuModel:
@@ -130,6 +148,7 @@ def place_on_gpu(
         blocks=blocks + 1,
         block_tokens=GPU_BLOCK_TOKENS,
         positions=slot_tokens_max,
+        is_fp8=sizes.is_fp8,
     )
     traits = Traits(
         name="torch",
@@ -157,9 +176,9 @@ def _free_tokens(
 ) -> int:
     """The tokens that fit beside the weights and the largest pass. Raises NoRoom."""
     free, total = torch.cuda.mem_get_info(device)
-    weights = (shape.weight_count + shape.vocabulary * shape.width * shape.is_tied) * (
-        DTYPES[sizes.dtype].itemsize
-    )
+    number_bytes = DTYPES[sizes.dtype].itemsize
+    weights = shape.weight_bytes(number_bytes, 1 if sizes.is_fp8 else number_bytes)
+    weights += shape.vocabulary * shape.width * shape.is_tied * number_bytes
     # The widest numbers of a row, twice; and logits in float32, for every slot, twice.
     row_bytes = 8 * (3 * shape.inner + 4 * shape.width)
     largest = sizes.max_num_batched_tokens * row_bytes + sizes.slots * shape.vocabulary * 8

@@ -11,11 +11,13 @@ from torch.nn import functional
 
 from jitney.backends.torch.architecture import Architecture
 from jitney.backends.torch.device_rows import DeviceRows
+from jitney.backends.torch.fp8 import Fp8Weight, Weight
 from jitney.backends.torch.kernels.activation import activate
 from jitney.backends.torch.kernels.decode_attention import Cache, Sequences, attend_decodes
 from jitney.backends.torch.kernels.heads import Turn, rotate_and_store
 from jitney.backends.torch.kernels.norm import add_and_norm
 from jitney.backends.torch.kernels.product import multiply
+from jitney.backends.torch.kernels.rounding import multiply_rounded
 from jitney.backends.torch.kernels.span_attention import Tiles, attend_spans
 from jitney.backends.torch.kernels.tiles import same_tile, tile_of
 from jitney.backends.torch.model import Layer
@@ -41,14 +43,18 @@ class TritonOps:
         """Add the parts to the residual stream in place; its RMS norm."""
         return add_and_norm(parts, residual, weight, epsilon)
 
-    def product(self, x: Tensor, weight: Tensor) -> Tensor:
+    def product(self, x: Tensor, weight: Weight) -> Tensor:
         """x [r, m] times weight [n, m], in parts [p, r, n]."""
         columns, depth = weight.shape
-        tile = same_tile(columns) if self.is_invariant else tile_of(len(x), columns, depth)
-        if tile is None:
-            return functional.linear(x, weight)[None]
-        dtype = torch.float32 if tile.parts > 1 else self.dtype
-        return multiply(x, weight, tile, dtype)
+        tile = tile_of(len(x), columns, depth, is_fp8=isinstance(weight, Fp8Weight))
+        if self.is_invariant:
+            tile = same_tile(columns)
+        if tile is not None:
+            dtype = torch.float32 if tile.parts > 1 else self.dtype
+            return multiply(x, weight, tile, dtype)
+        if isinstance(weight, Fp8Weight):
+            return multiply_rounded(x, weight)[None]
+        return functional.linear(x, weight)[None]
 
     def rotate_and_store(self, parts: Tensor, layer: Layer, rows: PassRows) -> Tensor:
         """Queries [r, q, d]; keys and values go to their cells."""
