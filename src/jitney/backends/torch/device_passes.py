@@ -150,11 +150,13 @@ class DevicePasses:
     def _fill_spans(self, packing: RowPacking, size: PassSize) -> None:
         """Rows of the spare slot, tiles of no rows, and logits of the first row: nobody reads
         them."""
-        first = packing.count
+        first, spare = packing.count, self._memory.spare_slot
         self._fill_rows(packing, size.rows)
-        self._add_tiles(packing, self._memory.spare_slot, 0, range(first, size.rows))
+        # All begin at position 0: the table of a short slot has no blocks for later ones.
+        for row in range(first, size.rows, self._step):
+            packing.tiles.append((spare, row, 0, min(self._step, size.rows - row)))
         missing = size.tiles(self._step) - len(packing.tiles)
-        packing.tiles += [(self._memory.spare_slot, 0, 0, 0)] * missing
+        packing.tiles += [(spare, 0, 0, 0)] * missing
         self._fill_wanted(packing, [0] * (size.sampled - len(packing.wanted)))
 
     def _fill_rows(self, packing: RowPacking, count: int) -> None:

@@ -12,6 +12,7 @@ import torch
 from jitney.backends.torch.device_passes import RunningPass
 from jitney.backends.torch.gpu_backend import GpuBackend
 from jitney.backends.torch.gpu_loading import GpuSizes, load_on_gpu
+from jitney.backends.torch.graphs import sizes_up_to
 from jitney.backends.torch.kernels import triton_ops
 from jitney.core.batch import Batch, Copy, Entry, Open, Outcome, Release, Sampling
 from jitney.errors import BackendCrashed, BackendFailed
@@ -149,6 +150,21 @@ def _first_tokens(slots: int) -> Batch:
     """A token of a prompt for so many slots."""
     opened = tuple(Open(slot, replace(GREEDY, prompt_count=1)) for slot in range(slots))
     return Batch(1, opened, tuple(Entry(slot, 0, (5 + slot,), True) for slot in range(slots)))
+
+
+def test_what_fills_up_a_pass_reads_only_the_table_of_its_slot(
+    backend: GpuBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards short sequences: what lies behind the tables is no number of a block."""
+    passes, memory = backend._passes, backend._device_memory
+    for step in (16, 128):
+        monkeypatch.setattr(passes, "_step", step)
+        for size in sizes_up_to(SIZES.slots):
+            tiles = passes._filler(size).tiles
+            assert len(tiles) == size.tiles(step)
+            for slot, _, start, count in tiles:
+                assert slot == memory.spare_slot
+                assert start + count <= memory.tables.shape[1] * memory.block_tokens
 
 
 def test_an_error_of_the_gpu_ends_the_backend(

@@ -33,14 +33,16 @@ def test_every_pass_has_a_graph_that_is_large_enough() -> None:
 
 
 def test_a_few_rows_of_prompts_have_a_graph_too() -> None:
-    """Spans may begin anywhere in a tile, so each may need one more."""
+    """Spans may begin anywhere in a tile, so each may need one more, and so may what fills up."""
     for decodes in (0, 1, 9, 300):
         for spans in ((1,), (16,), (17, 40), (32,) * SPANS_MAX):
             size = _size(decodes, spans)
             assert size.decodes >= decodes
             assert size.span_rows >= sum(spans)
             assert size.sampled >= size.decodes + len(spans)
-            assert size.tiles(32) >= sum(-(-rows // 32) for rows in spans)
+            filler = size.span_rows - sum(spans)
+            for step in (16, 32, 128):
+                assert size.tiles(step) >= sum(-(-rows // step) for rows in (*spans, filler))
     assert pass_size(1, 1, (1,) * (SPANS_MAX + 1)) is None
     assert pass_size(1, 1, (SPAN_ROWS[-1] + 1,)) is None
     assert pass_size(1, SPAN_SPLIT + 1, (1,)) is None, "there the attention of a span is split"
