@@ -49,6 +49,8 @@ class TorchSettings:
     kv_dtype: str
     device: str = "cpu"
     """`cpu` or `cuda`. What follows up to `decodes_differ` is for the CPU."""
+    max_num_seqs: int = 0
+    """On a GPU: the most sequences in a pass; 0 for as many as there are slots."""
     memory_percent: int = 90
     """On a GPU: how much of its memory is used, weights included."""
     model_len_max: int = 0

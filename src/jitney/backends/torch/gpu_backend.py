@@ -51,6 +51,7 @@ class GpuModel:
     vocabulary: Vocabulary
     traits: Traits
     max_num_batched_tokens: int
+    sequences_max: int
     slot_tokens_max: int
     encode: Callable[[Sequence[Segment]], list[int]]
 
@@ -82,7 +83,9 @@ class GpuBackend:
             loaded.model, traits.slots_max, traits.kv_tokens // traits.block_tokens,
             loaded.slot_tokens_max,
         )  # fmt: skip
-        self._passes = DevicePasses(loaded.model, loaded.ops, self._device_memory, count)
+        self._passes = DevicePasses(
+            loaded.model, loaded.ops, self._device_memory, count, loaded.sequences_max
+        )
         self._memory = SlotMemory(self._device_memory.cells, traits.slots_max)
         self._sampler = HostSampler(self._compiler, self._memory)
         self._layout = BatchLayout(
@@ -148,10 +151,9 @@ class GpuBackend:
         self._compiler.prepare(constraint)
 
     def capture_sizes(self) -> None:
-        """Make ready for passes of decodes of every size; longer sequences than SPLIT come later,
-        when they are there."""
+        """Make ready for passes of decodes, and of a few rows of prompts, of every size."""
         with torch.inference_mode():
-            self._passes.capture(self.traits.slots_max)
+            self._passes.capture()
 
     def close(self) -> None:
         """Release everything; idempotent."""

@@ -17,6 +17,7 @@ from jitney.backends.torch.architecture import Architecture
 from jitney.backends.torch.backend import DTYPES, TorchSettings
 from jitney.backends.torch.checkpoint import architecture_at
 from jitney.backends.torch.gpu_backend import GpuBackend, GpuModel
+from jitney.backends.torch.graphs import sampled_max
 from jitney.backends.torch.kernels.span_attention import SPAN_SPLIT
 from jitney.backends.torch.kernels.triton_ops import TritonOps
 from jitney.backends.torch.kind import GPU_BLOCK_TOKENS
@@ -43,6 +44,8 @@ class GpuSizes:
     kv_tokens: int
     """0 stands for all that is free."""
     max_num_batched_tokens: int
+    max_num_seqs: int = 0
+    """The most sequences in a pass; 0 stands for as many as there are slots."""
     model_len_max: int = 0
     """0 stands for what the model and the memory allow."""
     dtype: str = "bfloat16"
@@ -51,6 +54,11 @@ class GpuSizes:
     batch_invariant: bool = False
     is_fp8: bool = False
     """Whether the weights of layers are in FP8."""
+
+    @property
+    def sequences_max(self) -> int:
+        """The most sequences in a pass: other slots hold what may be reused."""
+        return self.max_num_seqs or self.slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +75,7 @@ def make_gpu_backend(settings: TorchSettings) -> GpuBackend:
         slots=settings.slots,
         kv_tokens=settings.kv_tokens,
         max_num_batched_tokens=settings.max_num_batched_tokens,
+        max_num_seqs=settings.max_num_seqs,
         model_len_max=settings.model_len_max,
         dtype=settings.dtype,
         utilization=settings.memory_percent / 100,
@@ -166,6 +175,7 @@ def place_on_gpu(
         vocabulary=texts.vocabulary,
         traits=traits,
         max_num_batched_tokens=sizes.max_num_batched_tokens,
+        sequences_max=sizes.sequences_max,
         slot_tokens_max=slot_tokens_max,
         encode=texts.encode,
     )
@@ -179,9 +189,11 @@ def _free_tokens(
     number_bytes = DTYPES[sizes.dtype].itemsize
     weights = shape.weight_bytes(number_bytes, 1 if sizes.is_fp8 else number_bytes)
     weights += shape.vocabulary * shape.width * shape.is_tied * number_bytes
-    # The widest numbers of a row, twice; and logits in float32, for every slot, twice.
-    row_bytes = 8 * (3 * shape.inner + 4 * shape.width)
-    largest = sizes.max_num_batched_tokens * row_bytes + sizes.slots * shape.vocabulary * 8
+    # The widest numbers of a row, twice.
+    largest = sizes.max_num_batched_tokens * 8 * (3 * shape.inner + 4 * shape.width)
+    # Logits in float32, twice, and those of graphs.
+    logits = 8 * sizes.sequences_max + number_bytes * sampled_max(sizes.sequences_max)
+    largest += logits * shape.vocabulary
     splits = -(-(sizes.model_len_max or shape.length_max) // SPAN_SPLIT)
     if splits > 1:
         largest += sizes.max_num_batched_tokens * splits * shape.heads * (shape.head + 1) * 4

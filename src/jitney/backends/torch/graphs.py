@@ -87,6 +87,11 @@ def sizes_up_to(decodes: int) -> list[PassSize]:
     return sorted(found, key=lambda size: (size.rows, size.span_rows), reverse=True)
 
 
+def sampled_max(decodes: int) -> int:
+    """The most rows of logits of a graph of up to so many decodes."""
+    return max(size.sampled for size in sizes_up_to(decodes))
+
+
 def length_class(length: int) -> int:
     """The length that a graph for sequences up to this one is made for."""
     found = SPLIT

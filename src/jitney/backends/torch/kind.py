@@ -150,6 +150,7 @@ def _gpu_values(
         "max_num_batched_tokens": settings.max_num_batched_tokens,
         "threads": threads_of(settings),
         "device": "cuda",
+        "max_num_seqs": settings.max_num_seqs,
         "memory_percent": round(100 * settings.gpu_memory_utilization),
         "model_len_max": settings.max_model_len or 0,
         "batch_invariant": settings.batch_invariant == "on",

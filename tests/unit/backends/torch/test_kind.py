@@ -83,6 +83,7 @@ def test_on_a_gpu_memory_is_what_is_free_unless_a_number_is_given(
     found = kind.values(Settings(backend="torch", batch_invariant="on"), tmp_path / "tiny.gguf")
     assert (found["device"], found["kv_tokens"], found["memory_percent"]) == ("cuda", 0, 90)
     assert (found["dtype"], found["batch_invariant"]) == ("bfloat16", True)
+    assert found["max_num_seqs"] == Settings().max_num_seqs != found["slots"]
     given = Settings(
         backend="torch", kv_tokens=512, gpu_memory_utilization=0.5, batch_invariant="off"
     )

@@ -85,8 +85,14 @@ def _multiply(
     tl.store(at, sums.to(out.dtype.element_ty), mask=stored)
 
 
-def multiply(x: torch.Tensor, weight: Weight, tile: Tile, dtype: torch.dtype) -> torch.Tensor:
-    """The parts [p, r, n] of x [r, m] times weight [n, m]; their sum is it.
+def multiply(
+    x: torch.Tensor,
+    weight: Weight,
+    tile: Tile,
+    dtype: torch.dtype,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The parts [p, r, n] of x [r, m] times weight [n, m], in `out` if given; their sum is it.
 
     Weights in FP8 are widened, which is exact, and sums get their scale.
     """
@@ -96,7 +102,8 @@ def multiply(x: torch.Tensor, weight: Weight, tile: Tile, dtype: torch.dtype) ->
     numbers = weight.numbers if isinstance(weight, Fp8Weight) else weight
     # Without scales, something that is there.
     scales = weight.scales if isinstance(weight, Fp8Weight) else weight
-    out = x.new_empty((tile.parts, rows, columns), dtype=dtype)
+    if out is None:
+        out = x.new_empty((tile.parts, rows, columns), dtype=dtype)
     slice_bytes = -(-depth // (tile.depth * tile.parts)) * tile.depth * numbers.element_size()
     has_whole_slices = depth % (tile.depth * tile.parts) == 0
     prefetch = min(tile.prefetch_bytes, slice_bytes) if has_whole_slices else 0

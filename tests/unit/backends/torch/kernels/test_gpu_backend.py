@@ -36,7 +36,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _products_of_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of Triton have tests of their own, and take most of the time in the interpreter."""
-    monkeypatch.setattr(triton_ops, "tile_of", lambda *_: None)
+    monkeypatch.setattr(triton_ops, "tile_of", lambda *_, **__: None)
 
 
 @pytest.fixture
@@ -165,6 +165,26 @@ def test_what_fills_up_a_pass_reads_only_the_table_of_its_slot(
             for slot, _, start, count in tiles:
                 assert slot == memory.spare_slot
                 assert start + count <= memory.tables.shape[1] * memory.block_tokens
+
+
+def test_all_graphs_write_their_logits_to_one_place(backend: GpuBackend) -> None:
+    """Guards memory: with a place for each graph they took tens of gigabytes."""
+    passes, sizes = backend._passes, sizes_up_to(SIZES.sequences_max)
+    with torch.inference_mode():
+        for size in (sizes[0], sizes[-1]):
+            parcel = passes._filler(size).packed(torch.device("cpu"))
+            logits, _ = passes._graphs.run(parcel, size)
+            assert logits.data_ptr() == passes._logits.data_ptr()
+            assert len(logits) == size.sampled
+    assert len(passes._logits) == max(size.sampled for size in sizes)
+
+
+def test_more_sequences_than_have_a_graph_get_the_same_tokens(backend: GpuBackend) -> None:
+    """Guards the logits of graphs, which have no room for them."""
+    found = backend.execute(_first_tokens(2)).samples
+    backend.reset()
+    backend._passes._logits = backend._passes._logits[:1]
+    assert backend.execute(_first_tokens(2)).samples == found
 
 
 def test_an_error_of_the_gpu_ends_the_backend(
