@@ -186,8 +186,7 @@ class DevicePasses:
         packing.counts += [(0, NOBODY)] * len(rows)
 
     def _enqueue(self, host: Parcel, decodes: int, length_max: int) -> tuple[Tensor, Tensor]:
-        memory = host.memory.to(self._memory.device, non_blocking=True)
-        parcel = Parcel(memory, host.rows, host.sampled, host.tiles)
+        parcel = host.to(self._memory.device)
         logits = self._logits.new_empty((parcel.sampled, self._logits.shape[1]))
         return self._compute(parcel, decodes, length_max, logits)
 

@@ -31,7 +31,7 @@ from jitney.backends.torch.model import Decoder
 from jitney.core.backend import Segment, Traits, Vocabulary
 from jitney.core.batch import Batch, Discard, Open, Outcome, Release, Sample
 from jitney.core.params import Constraint
-from jitney.errors import BackendCrashed
+from jitney.errors import BackendCrashed, NoRoom
 from jitney.sampling.constraint import ConstraintCompiler
 from jitney.sampling.sampler import FAULT_NOT_A_NUMBER, FAULT_NOTHING_LEFT
 
@@ -151,9 +151,16 @@ class GpuBackend:
         self._compiler.prepare(constraint)
 
     def capture_sizes(self) -> None:
-        """Make ready for passes of decodes, and of a few rows of prompts, of every size."""
-        with torch.inference_mode():
-            self._passes.capture()
+        """Make ready for passes of decodes, and of a few rows of prompts, of every size. Raises
+        NoRoom."""
+        try:
+            with torch.inference_mode():
+                self._passes.capture()
+        except torch.OutOfMemoryError as error:
+            raise NoRoom(
+                "The memory of the GPU is full before all passes were tried; take a smaller "
+                "gpu_memory_utilization, kv_tokens or max_num_seqs."
+            ) from error
 
     def close(self) -> None:
         """Release everything; idempotent."""

@@ -9,13 +9,13 @@ import pytest
 pytest.importorskip("triton", reason="needs Triton, which has no package everywhere")
 import torch
 
-from jitney.backends.torch.device_passes import RunningPass
+from jitney.backends.torch.device_passes import DevicePasses, RunningPass
 from jitney.backends.torch.gpu_backend import GpuBackend
 from jitney.backends.torch.gpu_loading import GpuSizes, load_on_gpu
 from jitney.backends.torch.graphs import sizes_up_to
 from jitney.backends.torch.kernels import triton_ops
 from jitney.core.batch import Batch, Copy, Entry, Open, Outcome, Release, Sampling
-from jitney.errors import BackendCrashed, BackendFailed
+from jitney.errors import BackendCrashed, BackendFailed, NoRoom
 from jitney.models.tiny import TinyShape, write_tiny_gguf
 
 GREEDY = Sampling(seed=1, prompt_count=5)
@@ -185,6 +185,19 @@ def test_more_sequences_than_have_a_graph_get_the_same_tokens(backend: GpuBacken
     backend.reset()
     backend._passes._logits = backend._passes._logits[:1]
     assert backend.execute(_first_tokens(2)).samples == found
+
+
+def test_graphs_that_do_not_fit_at_the_start_are_a_refusal(
+    backend: GpuBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever starts it must learn which setting to change."""
+
+    def fail(_: DevicePasses) -> None:
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(DevicePasses, "capture", fail)
+    with pytest.raises(NoRoom, match="gpu_memory_utilization"):
+        backend.capture_sizes()
 
 
 def test_an_error_of_the_gpu_ends_the_backend(
