@@ -3,7 +3,7 @@
 Called while a backend is built. Memory that the user gave no number for is what is free beside the
 weights and the largest pass.
 
-Tests: tests/unit/backends/torch/kernels/test_gpu_backend.py.
+Tests: tests/unit/backends/torch/kernels/test_gpu_loading.py.
 """
 
 from collections.abc import Callable, Sequence
@@ -194,12 +194,17 @@ def _free_tokens(
     # Logits in float32, twice, and those of graphs.
     logits = 8 * sizes.sequences_max + number_bytes * sampled_max(sizes.sequences_max)
     largest += logits * shape.vocabulary
-    splits = -(-(sizes.model_len_max or shape.length_max) // SPAN_SPLIT)
-    if splits > 1:
-        largest += sizes.max_num_batched_tokens * splits * shape.heads * (shape.head + 1) * 4
     usable: int = int(sizes.utilization * total) - (total - free)
     left = usable - weights - largest - FIXED_BYTES
     tokens: int = left // token_bytes
+    longest = min(sizes.model_len_max or shape.length_max, tokens)
+    if longest > SPAN_SPLIT:
+        # Each split of the longest sequence takes memory, and no sequence is longer than `tokens`.
+        split_bytes = sizes.max_num_batched_tokens * shape.heads * (shape.head + 1) * 4
+        longest = min(longest, left // (token_bytes + split_bytes // SPAN_SPLIT))
+        largest += -(-longest // SPAN_SPLIT) * split_bytes
+        left = usable - weights - largest - FIXED_BYTES
+        tokens = max(left // token_bytes, SPAN_SPLIT)
     if tokens < max(sizes.model_len_max, GPU_BLOCK_TOKENS):
         raise NoRoom(
             f"The GPU has {free / 1e9:.1f} GB free, of which {usable / 1e9:.1f} may be used. The "
