@@ -11,11 +11,11 @@ import torch
 
 from jitney.backends.torch.device_passes import DevicePasses, RunningPass
 from jitney.backends.torch.gpu_backend import GpuBackend
-from jitney.backends.torch.gpu_loading import GpuSizes, load_on_gpu
+from jitney.backends.torch.gpu_loading import GpuSizes, check_fp8, load_on_gpu
 from jitney.backends.torch.graphs import sizes_up_to
 from jitney.backends.torch.kernels import triton_ops
 from jitney.core.batch import Batch, Copy, Entry, Open, Outcome, Release, Sampling
-from jitney.errors import BackendCrashed, BackendFailed, NoRoom
+from jitney.errors import BackendCrashed, BackendFailed, ConfigError, NoRoom
 from jitney.models.tiny import TinyShape, write_tiny_gguf
 
 GREEDY = Sampling(seed=1, prompt_count=5)
@@ -218,3 +218,13 @@ def test_an_error_of_the_gpu_ends_the_backend(
             backend.receive()
         with pytest.raises(BackendCrashed, match="a kernel failed"):
             backend.reset()
+
+
+def test_a_gpu_that_cannot_multiply_in_fp8_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards against an error of the library in the first pass."""
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "A100")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 9))
+    check_fp8(torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
+    with pytest.raises(ConfigError, match=r"A100 has compute capability 8\.0, and FP8 needs 8\.9"):
+        check_fp8(torch.device("cuda"))
