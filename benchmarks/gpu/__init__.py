@@ -2,7 +2,7 @@
 
 Everything goes through the engine. The model has the shape of Llama 3 8B and random weights; the
 answers are no text, and all are as long as was asked. Needs the core, torch and triton only, but
-for the part `http`, which runs alone and needs what the server needs.
+for the part `http`, which runs alone and needs what the server needs. `fp8` runs alone too.
 """
 
 import gc
@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from benchmarks.gpu.busy import busy
+from benchmarks.gpu.fp8 import fp8
 from benchmarks.gpu.model import make_backend
 from benchmarks.gpu.parts import decode, poisson, prefix, stall, together
 from jitney.backends.torch.gpu_loading import check_gpu
@@ -34,10 +35,14 @@ def main(names: Sequence[str] = ()) -> None:
 
         http()
         return
+    if list(names) == ["fp8"]:
+        fp8()
+        return
     unknown = set(names) - set(PARTS)
     if unknown:
         raise SystemExit(
-            f"There is no part {', '.join(unknown)}; there are {', '.join(PARTS)} and, alone, http."
+            f"There is no part {', '.join(unknown)}; there are {', '.join(PARTS)} and, alone, fp8 "
+            "and http."
         )
     device = check_gpu()
     started = time.perf_counter()

@@ -61,14 +61,14 @@ class KeptBackend(GpuBackend):
         self.reset()
 
 
-def make_backend(device: torch.device) -> GpuBackend:
+def make_backend(device: torch.device, sizes: GpuSizes = SIZES) -> GpuBackend:
     """A backend with random weights, whose tokens are their numbers."""
     pieces = tuple(f"<{number}>".encode() for number in range(SHAPE.vocabulary))
     texts = TextSide(
         Vocabulary(pieces=pieces, control=frozenset(), eos_tokens=(0,)), lambda segments: []
     )
     torch.manual_seed(0)
-    return KeptBackend(place_on_gpu(RandomTensors(SHAPE, device), SHAPE, texts, SIZES, device))
+    return KeptBackend(place_on_gpu(RandomTensors(SHAPE, device), SHAPE, texts, sizes, device))
 
 
 def bandwidth(device: torch.device) -> float:

@@ -347,8 +347,8 @@ OWN_VERBS = (
         module="jitney.cli.backends",
         options=BackendsOptions,
         settings=(
-            *("model", "backend", "dtype", "kv_cache_dtype", "threads", "gpu_layers"),
-            *("flash_attention", "max_num_seqs", "cache_dir"),
+            *("model", "backend", "dtype", "kv_cache_dtype", "quantization", "threads"),
+            *("gpu_layers", "flash_attention", "max_num_seqs", "cache_dir"),
         ),
     ),
     Verb(

@@ -54,6 +54,8 @@ def exported(tmp_path: Path) -> Path:
         ("fake", "dtype", "float32"),
         ("fake", "kv_cache_dtype", "uint8"),
         ("fake", "flash_attention", "on"),
+        ("llamacpp", "quantization", "fp8"),
+        ("openvino", "quantization", "fp8"),
         ("openvino", "gpu_layers", 3),
         ("openvino", "flash_attention", "off"),
     ],

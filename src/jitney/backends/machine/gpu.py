@@ -16,11 +16,13 @@ LIMIT_S = 10.0
 
 
 def describe_gpu() -> str:
-    """Name, memory and compute capability of the first GPU; less where nobody says."""
+    """Name, memory and compute capability of the GPU; less where nobody says, or where there are
+    several that differ: which one is used, the library says."""
     try:
         said = subprocess.run(QUESTION, capture_output=True, text=True, timeout=LIMIT_S, check=True)
-        name, mebibytes, capability = said.stdout.splitlines()[0].split(", ")
+        (words,) = set(said.stdout.splitlines())
+        name, mebibytes, capability = words.split(", ")
         gibibytes = int(mebibytes) / 1024
-    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+    except (OSError, subprocess.SubprocessError, ValueError):
         return "the GPU"
     return f"{name} ({gibibytes:.0f} GiB, compute capability {capability})"

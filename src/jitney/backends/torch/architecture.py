@@ -191,6 +191,11 @@ class Architecture:
         layer = attention + 3 * self.inner * self.width
         return self.layers * layer + (2 - self.is_tied) * self.vocabulary * self.width
 
+    def weight_bytes(self, number_bytes: int, matrix_bytes: int) -> int:
+        """The least bytes of its weights, if those of layers have another type of number."""
+        outer = (2 - self.is_tied) * self.vocabulary * self.width
+        return outer * number_bytes + (self.weight_count - outer) * matrix_bytes
+
     def window(self, layer: int) -> int:
         """How many tokens a token of this layer sees; 0 means all."""
         return self.windows[layer] if self.windows else 0

@@ -49,10 +49,14 @@ class TorchSettings:
     kv_dtype: str
     device: str = "cpu"
     """`cpu` or `cuda`. What follows up to `decodes_differ` is for the CPU."""
+    max_num_seqs: int = 0
+    """On a GPU: the most sequences in a pass; 0 for as many as there are slots."""
     memory_percent: int = 90
     """On a GPU: how much of its memory is used, weights included."""
     model_len_max: int = 0
     """On a GPU: the longest sequence; 0 for what the model and the memory allow."""
+    is_fp8: bool = False
+    """Whether the weights of layers are in FP8."""
     block_tokens: int = 32
     decode_tile: int = 0
     """Products take so many decodes at a time; 0 means all rows of a pass at once."""
@@ -112,6 +116,7 @@ class TorchModel:
             blocks=blocks + 1,
             block_tokens=settings.block_tokens,
             positions=self.slot_tokens_max,
+            is_fp8=settings.is_fp8,
         )
         model = load_model(tensors_of(path, shape), shape, place)
         self._model: Decoder | None = model

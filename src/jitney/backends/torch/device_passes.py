@@ -16,7 +16,14 @@ from jitney.backends.shared.slots import EntryRows
 from jitney.backends.torch.device_memory import DeviceMemory, to_device
 from jitney.backends.torch.device_rows import NO_CHANGE, DeviceRows, Parcel, RowPacking
 from jitney.backends.torch.device_sampler import GREEDY, draw_of, is_on_device
-from jitney.backends.torch.graphs import SPAN_ROWS, PassGraphs, PassSize, pass_size, sizes_up_to
+from jitney.backends.torch.graphs import (
+    SPAN_ROWS,
+    PassGraphs,
+    PassSize,
+    pass_size,
+    sampled_max,
+    sizes_up_to,
+)
 from jitney.backends.torch.kernels.best import best_tokens
 from jitney.backends.torch.kernels.choice import choose_tokens
 from jitney.backends.torch.kernels.places import place_rows
@@ -62,14 +69,22 @@ class DevicePasses:
     """Enqueues passes of one model."""
 
     def __init__(
-        self, model: Decoder, ops: TritonOps, memory: DeviceMemory, vocabulary: int
+        self,
+        model: Decoder,
+        ops: TritonOps,
+        memory: DeviceMemory,
+        vocabulary: int,
+        decodes_max: int,
     ) -> None:
         self._model = model
         self._ops = ops
         self._memory = memory
         self._vocabulary = vocabulary
+        self._decodes_max = decodes_max
         self._step = tile_queries(ops.shape.heads // ops.shape.heads_kv, ops.shape.head)
-        self._graphs = PassGraphs(self._compute, self._filler, memory.device)
+        # One for all graphs: each would keep its own, of hundreds of megabytes.
+        self._logits = model.head.new_empty((sampled_max(decodes_max), len(model.head)))
+        self._graphs = PassGraphs(self._compute_in_graph, self._filler, memory.device)
 
     def run(self, decodes: Sequence[EntryRows], others: Sequence[EntryRows]) -> RunningPass:
         """Enqueue a pass of these entries. Raises BackendFailed when memory is full."""
@@ -77,6 +92,8 @@ class DevicePasses:
         size = None
         if not any(each.scored for each in others):
             size = pass_size(len(decodes), length_max, [len(each.tokens) for each in others])
+        if size is not None and size.sampled > len(self._logits):
+            size = None
         packing = RowPacking()
         rows = [self._add(packing, each, is_decode=True) for each in decodes]
         if size is not None:
@@ -101,10 +118,10 @@ class DevicePasses:
             copied = self._to_host(logits[to_device(torch.tensor(of_host), logits.device)].float())
         return RunningPass(tuple(rows), self._to_host(tokens), copied, begun, self._event())
 
-    def capture(self, rows_max: int) -> None:
-        """Make ready for passes of up to so many decodes of short sequences."""
+    def capture(self) -> None:
+        """Make ready for passes of any number of decodes, and of a few rows of prompts."""
         if self._memory.device.type == "cuda":
-            for size in sizes_up_to(rows_max):
+            for size in sizes_up_to(self._decodes_max):
                 self._graphs.capture(size)
             # Kernels for the longest prompts are compiled now, and not while others wait.
             host = self._filler(PassSize(0, SPAN_ROWS[0], 0)).packed(self._memory.device)
@@ -150,11 +167,13 @@ class DevicePasses:
     def _fill_spans(self, packing: RowPacking, size: PassSize) -> None:
         """Rows of the spare slot, tiles of no rows, and logits of the first row: nobody reads
         them."""
-        first = packing.count
+        first, spare = packing.count, self._memory.spare_slot
         self._fill_rows(packing, size.rows)
-        self._add_tiles(packing, self._memory.spare_slot, 0, range(first, size.rows))
+        # All begin at position 0: the table of a short slot has no blocks for later ones.
+        for row in range(first, size.rows, self._step):
+            packing.tiles.append((spare, row, 0, min(self._step, size.rows - row)))
         missing = size.tiles(self._step) - len(packing.tiles)
-        packing.tiles += [(self._memory.spare_slot, 0, 0, 0)] * missing
+        packing.tiles += [(spare, 0, 0, 0)] * missing
         self._fill_wanted(packing, [0] * (size.sampled - len(packing.wanted)))
 
     def _fill_rows(self, packing: RowPacking, count: int) -> None:
@@ -167,12 +186,21 @@ class DevicePasses:
         packing.counts += [(0, NOBODY)] * len(rows)
 
     def _enqueue(self, host: Parcel, decodes: int, length_max: int) -> tuple[Tensor, Tensor]:
-        memory = host.memory.to(self._memory.device, non_blocking=True)
-        parcel = Parcel(memory, host.rows, host.sampled, host.tiles)
-        return self._compute(parcel, decodes, length_max)
+        parcel = host.to(self._memory.device)
+        logits = self._logits.new_empty((parcel.sampled, self._logits.shape[1]))
+        return self._compute(parcel, decodes, length_max, logits)
 
-    def _compute(self, parcel: Parcel, decodes: int, length_max: int) -> tuple[Tensor, Tensor]:
-        """Logits [l, v] and tokens [l] of a parcel on the device. Graphs are made of this."""
+    def _compute_in_graph(
+        self, parcel: Parcel, decodes: int, length_max: int
+    ) -> tuple[Tensor, Tensor]:
+        """The same with logits that the next graph writes over, which runs after all that reads
+        them."""
+        return self._compute(parcel, decodes, length_max, self._logits[: parcel.sampled])
+
+    def _compute(
+        self, parcel: Parcel, decodes: int, length_max: int, logits: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Logits and tokens [l] of a parcel on the device. `logits` [l, v] is written."""
         memory, places = self._memory, parcel.places
         tokens = torch.empty(parcel.rows, dtype=torch.int32, device=places.device)
         cells = torch.empty_like(tokens)
@@ -188,9 +216,8 @@ class DevicePasses:
             hidden = hidden[parcel.wanted]
         chosen = torch.empty(parcel.sampled, dtype=torch.int32, device=places.device)
         if not parcel.sampled:
-            return hidden, chosen
-        parts = self._ops.product(hidden, self._model.head)
-        logits = parts[0] if len(parts) == 1 else parts.sum(0)
+            return logits, chosen
+        self._ops.write_logits(hidden, self._model.head, logits)
         logits = logits[:, : self._vocabulary]
         choose_tokens(logits, best_tokens(logits), parcel.draws, memory.sampled, chosen)
         return logits, chosen

@@ -50,6 +50,11 @@ class Parcel:
     """Rows of logits, for each of which there is a draw."""
     tiles: int = 0
 
+    def to(self, device: torch.device) -> "Parcel":
+        """It on the device, where a copy is made in the order of the stream."""
+        memory = self.memory.to(device, non_blocking=True)
+        return Parcel(memory, self.rows, self.sampled, self.tiles)
+
     @property
     def draws(self) -> Draws:
         """How each row of logits is sampled."""

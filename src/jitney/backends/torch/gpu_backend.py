@@ -31,7 +31,7 @@ from jitney.backends.torch.model import Decoder
 from jitney.core.backend import Segment, Traits, Vocabulary
 from jitney.core.batch import Batch, Discard, Open, Outcome, Release, Sample
 from jitney.core.params import Constraint
-from jitney.errors import BackendCrashed
+from jitney.errors import BackendCrashed, NoRoom
 from jitney.sampling.constraint import ConstraintCompiler
 from jitney.sampling.sampler import FAULT_NOT_A_NUMBER, FAULT_NOTHING_LEFT
 
@@ -51,6 +51,7 @@ class GpuModel:
     vocabulary: Vocabulary
     traits: Traits
     max_num_batched_tokens: int
+    sequences_max: int
     slot_tokens_max: int
     encode: Callable[[Sequence[Segment]], list[int]]
 
@@ -82,7 +83,9 @@ class GpuBackend:
             loaded.model, traits.slots_max, traits.kv_tokens // traits.block_tokens,
             loaded.slot_tokens_max,
         )  # fmt: skip
-        self._passes = DevicePasses(loaded.model, loaded.ops, self._device_memory, count)
+        self._passes = DevicePasses(
+            loaded.model, loaded.ops, self._device_memory, count, loaded.sequences_max
+        )
         self._memory = SlotMemory(self._device_memory.cells, traits.slots_max)
         self._sampler = HostSampler(self._compiler, self._memory)
         self._layout = BatchLayout(
@@ -148,10 +151,16 @@ class GpuBackend:
         self._compiler.prepare(constraint)
 
     def capture_sizes(self) -> None:
-        """Make ready for passes of decodes of every size; longer sequences than SPLIT come later,
-        when they are there."""
-        with torch.inference_mode():
-            self._passes.capture(self.traits.slots_max)
+        """Make ready for passes of decodes, and of a few rows of prompts, of every size. Raises
+        NoRoom."""
+        try:
+            with torch.inference_mode():
+                self._passes.capture()
+        except torch.OutOfMemoryError as error:
+            raise NoRoom(
+                "The memory of the GPU is full before all passes were tried; take a smaller "
+                "gpu_memory_utilization, kv_tokens or max_num_seqs."
+            ) from error
 
     def close(self) -> None:
         """Release everything; idempotent."""

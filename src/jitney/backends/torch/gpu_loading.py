@@ -3,7 +3,7 @@
 Called while a backend is built. Memory that the user gave no number for is what is free beside the
 weights and the largest pass.
 
-Tests: tests/unit/backends/torch/kernels/test_gpu_backend.py.
+Tests: tests/unit/backends/torch/kernels/test_gpu_loading.py.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,16 +17,20 @@ from jitney.backends.torch.architecture import Architecture
 from jitney.backends.torch.backend import DTYPES, TorchSettings
 from jitney.backends.torch.checkpoint import architecture_at
 from jitney.backends.torch.gpu_backend import GpuBackend, GpuModel
+from jitney.backends.torch.graphs import sampled_max
 from jitney.backends.torch.kernels.span_attention import SPAN_SPLIT
 from jitney.backends.torch.kernels.triton_ops import TritonOps
 from jitney.backends.torch.kind import GPU_BLOCK_TOKENS
 from jitney.backends.torch.load_model import Placement, StoredTensors, load_model, tensors_of
 from jitney.core.backend import Segment, Traits, Vocabulary
-from jitney.errors import MissingDependency, ModelError, NoRoom
+from jitney.errors import ConfigError, MissingDependency, ModelError, NoRoom
 from jitney.tokenizers.tokenizer import encode_all, read_tokenizer
 
 CAPABILITY_MIN = (8, 0)
 """The first GPUs with bfloat16, and with the copies that the kernels are made of."""
+
+FP8_CAPABILITY_MIN = (8, 9)
+"""The first GPUs that multiply in FP8."""
 
 FIXED_BYTES = 1 << 30
 """For the library itself and its graphs."""
@@ -40,12 +44,21 @@ class GpuSizes:
     kv_tokens: int
     """0 stands for all that is free."""
     max_num_batched_tokens: int
+    max_num_seqs: int = 0
+    """The most sequences in a pass; 0 stands for as many as there are slots."""
     model_len_max: int = 0
     """0 stands for what the model and the memory allow."""
     dtype: str = "bfloat16"
     utilization: float = 0.9
     """The share of the memory of the GPU that is used, weights included."""
     batch_invariant: bool = False
+    is_fp8: bool = False
+    """Whether the weights of layers are in FP8."""
+
+    @property
+    def sequences_max(self) -> int:
+        """The most sequences in a pass: other slots hold what may be reused."""
+        return self.max_num_seqs or self.slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +75,17 @@ def make_gpu_backend(settings: TorchSettings) -> GpuBackend:
         slots=settings.slots,
         kv_tokens=settings.kv_tokens,
         max_num_batched_tokens=settings.max_num_batched_tokens,
+        max_num_seqs=settings.max_num_seqs,
         model_len_max=settings.model_len_max,
         dtype=settings.dtype,
         utilization=settings.memory_percent / 100,
         batch_invariant=settings.batch_invariant,
+        is_fp8=settings.is_fp8,
     )
-    backend = GpuBackend(load_on_gpu(Path(settings.model), sizes, check_gpu()))
+    device = check_gpu()
+    if sizes.is_fp8:
+        check_fp8(device)
+    backend = GpuBackend(load_on_gpu(Path(settings.model), sizes, device))
     backend.capture_sizes()
     return backend
 
@@ -84,13 +102,22 @@ def check_gpu() -> torch.device:
         )
         raise MissingDependency(f"There is no usable NVIDIA GPU: {why}.")
     device = torch.device("cuda", torch.cuda.current_device())
-    capability = torch.cuda.get_device_capability(device)
-    if capability < CAPABILITY_MIN:
-        raise MissingDependency(
-            f"{torch.cuda.get_device_name(device)} has compute capability "
-            f"{capability[0]}.{capability[1]}, and the torch backend needs 8.0 or newer."
-        )
+    if torch.cuda.get_device_capability(device) < CAPABILITY_MIN:
+        raise MissingDependency(f"{_named(device)}, and the torch backend needs 8.0 or newer.")
     return device
+
+
+def check_fp8(device: torch.device) -> None:
+    """Raise ConfigError where the GPU cannot multiply in FP8."""
+    if torch.cuda.get_device_capability(device) < FP8_CAPABILITY_MIN:
+        raise ConfigError(
+            f"quantization is fp8, and {_named(device)}, and FP8 needs 8.9 or newer; leave it out."
+        )
+
+
+def _named(device: torch.device) -> str:
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"{torch.cuda.get_device_name(device)} has compute capability {major}.{minor}"
 
 
 def load_on_gpu(path: Path, sizes: GpuSizes, device: torch.device) -> GpuModel:
@@ -130,6 +157,7 @@ def place_on_gpu(
         blocks=blocks + 1,
         block_tokens=GPU_BLOCK_TOKENS,
         positions=slot_tokens_max,
+        is_fp8=sizes.is_fp8,
     )
     traits = Traits(
         name="torch",
@@ -147,6 +175,7 @@ def place_on_gpu(
         vocabulary=texts.vocabulary,
         traits=traits,
         max_num_batched_tokens=sizes.max_num_batched_tokens,
+        sequences_max=sizes.sequences_max,
         slot_tokens_max=slot_tokens_max,
         encode=texts.encode,
     )
@@ -157,18 +186,25 @@ def _free_tokens(
 ) -> int:
     """The tokens that fit beside the weights and the largest pass. Raises NoRoom."""
     free, total = torch.cuda.mem_get_info(device)
-    weights = (shape.weight_count + shape.vocabulary * shape.width * shape.is_tied) * (
-        DTYPES[sizes.dtype].itemsize
-    )
-    # The widest numbers of a row, twice; and logits in float32, for every slot, twice.
-    row_bytes = 8 * (3 * shape.inner + 4 * shape.width)
-    largest = sizes.max_num_batched_tokens * row_bytes + sizes.slots * shape.vocabulary * 8
-    splits = -(-(sizes.model_len_max or shape.length_max) // SPAN_SPLIT)
-    if splits > 1:
-        largest += sizes.max_num_batched_tokens * splits * shape.heads * (shape.head + 1) * 4
+    number_bytes = DTYPES[sizes.dtype].itemsize
+    weights = shape.weight_bytes(number_bytes, 1 if sizes.is_fp8 else number_bytes)
+    weights += shape.vocabulary * shape.width * shape.is_tied * number_bytes
+    # The widest numbers of a row, twice.
+    largest = sizes.max_num_batched_tokens * 8 * (3 * shape.inner + 4 * shape.width)
+    # Logits in float32, twice, and those of graphs.
+    logits = 8 * sizes.sequences_max + number_bytes * sampled_max(sizes.sequences_max)
+    largest += logits * shape.vocabulary
     usable: int = int(sizes.utilization * total) - (total - free)
     left = usable - weights - largest - FIXED_BYTES
     tokens: int = left // token_bytes
+    longest = min(sizes.model_len_max or shape.length_max, tokens)
+    if longest > SPAN_SPLIT:
+        # Each split of the longest sequence takes memory, and no sequence is longer than `tokens`.
+        split_bytes = sizes.max_num_batched_tokens * shape.heads * (shape.head + 1) * 4
+        longest = min(longest, left // (token_bytes + split_bytes // SPAN_SPLIT))
+        largest += -(-longest // SPAN_SPLIT) * split_bytes
+        left = usable - weights - largest - FIXED_BYTES
+        tokens = max(left // token_bytes, SPAN_SPLIT)
     if tokens < max(sizes.model_len_max, GPU_BLOCK_TOKENS):
         raise NoRoom(
             f"The GPU has {free / 1e9:.1f} GB free, of which {usable / 1e9:.1f} may be used. The "

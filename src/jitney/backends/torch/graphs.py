@@ -87,6 +87,11 @@ def sizes_up_to(decodes: int) -> list[PassSize]:
     return sorted(found, key=lambda size: (size.rows, size.span_rows), reverse=True)
 
 
+def sampled_max(decodes: int) -> int:
+    """The most rows of logits of a graph of up to so many decodes."""
+    return max(size.sampled for size in sizes_up_to(decodes))
+
+
 def length_class(length: int) -> int:
     """The length that a graph for sequences up to this one is made for."""
     found = SPLIT
@@ -119,7 +124,8 @@ class PassGraphs:
         self._compute = compute
         self._filler = filler
         self._device = device
-        self._graphs: dict[PassSize, CapturedPass] = {}
+        self._graphs: dict[PassSize, CapturedPass | None] = {}
+        """None where there was no memory for one."""
         # Graphs never run at the same time, so they share their memory.
         is_gpu = device.type == "cuda"
         self._pool = torch.cuda.graph_pool_handle() if is_gpu else None
@@ -127,21 +133,35 @@ class PassGraphs:
 
     def run(self, host: Parcel, size: PassSize) -> tuple[Tensor, Tensor]:
         """Enqueue a pass of this size; its logits and tokens, until the next run."""
-        if self._device.type != "cuda":
+        if self._stream is None:
             return self._compute(host, size.decodes, size.length)
-        made = self.capture(size)
+        if size not in self._graphs:
+            self._graphs[size] = self._captured_if_fits(size)
+        made = self._graphs[size]
+        if made is None:
+            return self._compute(host.to(self._device), size.decodes, size.length)
         made.parcel.memory.copy_(host.memory, non_blocking=True)
         made.graph.replay()
         return made.logits, made.tokens
 
-    def capture(self, size: PassSize) -> CapturedPass:
-        """The graph of this size. Its kernels are compiled by a run before it is captured."""
+    def capture(self, size: PassSize) -> None:
+        """Make the graph of this size. Raises OutOfMemoryError of the library."""
         if size not in self._graphs:
-            host = self._filler(size).packed(self._device)
-            parcel = Parcel(host.memory.to(self._device), host.rows, host.sampled, host.tiles)
-            self._compute(parcel, size.decodes, size.length)
-            self._graphs[size] = self._captured(parcel, size)
-        return self._graphs[size]
+            self._graphs[size] = self._captured(self._ready(size), size)
+
+    def _captured_if_fits(self, size: PassSize) -> CapturedPass | None:
+        """The graph of this size; None where the pass fits and the memory of its graph does not."""
+        parcel = self._ready(size)
+        try:
+            return self._captured(parcel, size)
+        except torch.OutOfMemoryError:
+            return None
+
+    def _ready(self, size: PassSize) -> Parcel:
+        """A pass of this size on the device, whose kernels are compiled: it was run."""
+        parcel = self._filler(size).packed(self._device).to(self._device)
+        self._compute(parcel, size.decodes, size.length)
+        return parcel
 
     def _captured(self, parcel: Parcel, size: PassSize) -> CapturedPass:
         # Not by `torch.cuda.graph`: it collects garbage and returns all free memory before, and
@@ -151,6 +171,8 @@ class PassGraphs:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(self._stream):
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-            logits, tokens = self._compute(parcel, size.decodes, size.length)
-            graph.capture_end()
+            try:
+                logits, tokens = self._compute(parcel, size.decodes, size.length)
+            finally:
+                graph.capture_end()
         return CapturedPass(graph, parcel, logits, tokens)

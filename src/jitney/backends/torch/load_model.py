@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from jitney.backends.torch.architecture import Architecture, RotaryEmbedding
+from jitney.backends.torch.fp8 import Weight, rounded
 from jitney.backends.torch.model import Decoder, Layer
 
 
@@ -37,6 +38,8 @@ class Placement:
     block_tokens: int
     positions: int
     """No sequence is longer."""
+    is_fp8: bool = False
+    """Whether the weights of layers are in FP8."""
 
 
 def tensors_of(path: Path, shape: Architecture) -> StoredTensors:
@@ -68,10 +71,13 @@ def load_model(tensors: StoredTensors, shape: Architecture, place: Placement) ->
 def _layer(
     at: int, tensors: StoredTensors, shape: Architecture, place: Placement, tables: "_RotaryTables"
 ) -> Layer:
-    def matrix(*kinds: str) -> Tensor:
+    def joined(*kinds: str) -> Tensor:
         """The rows of several tensors, one after the other."""
         read = [tensors.read(f"{at}.{kind}") for kind in kinds]
         return torch.cat(read).to(place.device, place.dtype)
+
+    def matrix(*kinds: str) -> Weight:
+        return rounded(joined(*kinds)) if place.is_fp8 else joined(*kinds)
 
     def norm(kind: str, is_there: bool = True) -> Tensor | None:
         return tensors.read(f"{at}.{kind}").to(place.device, torch.float32) if is_there else None
@@ -88,7 +94,7 @@ def _layer(
     return Layer(
         attention_norm=attention_norm,
         qkv=matrix("query", "key", "value"),
-        qkv_bias=matrix(*biases) if shape.has_biases else None,
+        qkv_bias=joined(*biases) if shape.has_biases else None,
         query_norm=norm("query_norm", shape.has_head_norms),
         key_norm=norm("key_norm", shape.has_head_norms),
         output=matrix("output"),

@@ -26,6 +26,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from jitney.backends.torch.fp8 import Weight
 from jitney.backends.torch.pass_rows import PassRows
 
 
@@ -37,15 +38,15 @@ class Layer:
     """
 
     attention_norm: Tensor  # [w]
-    qkv: Tensor  # [(q + 2 k) d, w]: queries, then keys, then values
+    qkv: Weight  # [(q + 2 k) d, w]: queries, then keys, then values
     qkv_bias: Tensor | None  # [(q + 2 k) d]
     query_norm: Tensor | None  # [d]
     key_norm: Tensor | None  # [d]
-    output: Tensor  # [w, q d]
+    output: Weight  # [w, q d]
     after_attention_norm: Tensor | None  # [w]
     feed_norm: Tensor  # [w]
-    gate_up: Tensor  # [2 i, w]: the gate, then what it lets through
-    down: Tensor  # [w, i]
+    gate_up: Weight  # [2 i, w]: the gate, then what it lets through
+    down: Weight  # [w, i]
     after_feed_norm: Tensor | None  # [w]
 
     keys: Tensor  # [blocks, c, k, d]
@@ -64,7 +65,7 @@ class Operations(Protocol):
     ) -> Tensor:
         """Add the parts [p, r, w] to the residual stream [r, w] in place; its RMS norm [r, w]."""
 
-    def product(self, x: Tensor, weight: Tensor) -> Tensor:
+    def product(self, x: Tensor, weight: Weight) -> Tensor:
         """x [r, m] times weight [n, m]: parts [p, r, n], to be added in their order."""
 
     def rotate_and_store(self, parts: Tensor, layer: Layer, rows: PassRows) -> Tensor:

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from jitney.backends.torch.architecture import Activation, Architecture
+from jitney.backends.torch.fp8 import Fp8Weight, Weight
 from jitney.backends.torch.model import Layer
 from jitney.backends.torch.pass_rows import PassRows
 
@@ -43,8 +44,10 @@ class PlainOps:
             residual += _sum(parts)
         return _rms_norm(residual, weight, epsilon)
 
-    def product(self, x: Tensor, weight: Tensor) -> Tensor:
+    def product(self, x: Tensor, weight: Weight) -> Tensor:
         """x [r, m] times weight [n, m], as one part [1, r, n]."""
+        if isinstance(weight, Fp8Weight):
+            weight = weight.whole(x.dtype)
         out = x.new_empty(len(x), len(weight))
         tile = self.tile or len(x)
         for some, into in zip(x.split(tile), out.split(tile), strict=True):

@@ -12,6 +12,8 @@ from jitney.backends.machine.gpu import describe_gpu
     [
         ("echo 'NVIDIA H200, 143771, 9.0'", "NVIDIA H200 (140 GiB, compute capability 9.0)"),
         ("echo 'NVIDIA GB10, [N/A], 12.1'", "the GPU"),
+        ("echo 'A, 1024, 9.0'; echo 'A, 1024, 9.0'", "A (1 GiB, compute capability 9.0)"),
+        ("echo 'A, 1024, 9.0'; echo 'B, 1024, 8.0'", "the GPU"),
         ("exit 9", "the GPU"),
         ("", "the GPU"),
     ],

@@ -47,6 +47,7 @@ def test_a_plain_llama(tmp_path: Path) -> None:
     assert (found.windows, found.bare_layers) == ((), frozenset())
     assert (found.is_tied, found.has_biases) == (False, False)
     assert found.weight_count == 7 * (16 * 16 * 64 + 3 * 96 * 64) + 2 * 300 * 64
+    assert found.weight_bytes(2, 1) == found.weight_count + 2 * 300 * 64
 
 
 @pytest.mark.parametrize(

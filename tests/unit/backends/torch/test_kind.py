@@ -83,8 +83,22 @@ def test_on_a_gpu_memory_is_what_is_free_unless_a_number_is_given(
     found = kind.values(Settings(backend="torch", batch_invariant="on"), tmp_path / "tiny.gguf")
     assert (found["device"], found["kv_tokens"], found["memory_percent"]) == ("cuda", 0, 90)
     assert (found["dtype"], found["batch_invariant"]) == ("bfloat16", True)
+    assert found["max_num_seqs"] == Settings().max_num_seqs != found["slots"]
     given = Settings(
         backend="torch", kv_tokens=512, gpu_memory_utilization=0.5, batch_invariant="off"
     )
     found = kind.values(given, tmp_path / "tiny.gguf")
     assert (found["kv_tokens"], found["memory_percent"]) == (512, 50)
+    assert not found["is_fp8"]
+
+
+@pytest.mark.parametrize("gpu", [True, False])
+def test_weights_in_fp8_are_for_every_device(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gpu: bool
+) -> None:
+    """Guards perplexity, which is measured on a CPU; the words for people say it too."""
+    monkeypatch.setattr(kind, "has_gpu", lambda: gpu)
+    write_tiny_gguf(tmp_path / "tiny.gguf")
+    settings = Settings(backend="torch", quantization="fp8", kv_tokens=512, batch_invariant="off")
+    assert kind.values(settings, tmp_path / "tiny.gguf")["is_fp8"]
+    assert "weights of layers in FP8" in (KIND.numbers(settings) or "")

@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from jitney.backends.torch.fp8 import Fp8Weight, Weight
 from jitney.backends.torch.kernels.launch import launch_options
 
 ROWS_TILE_MIN = 16
@@ -39,9 +40,9 @@ class Tile:
 
 @triton.jit(do_not_specialize=["R"])
 def _multiply(
-    x, weight, out, R, N: tl.constexpr, K: tl.constexpr,
+    x, weight, scales, out, R, N: tl.constexpr, K: tl.constexpr,
     BR: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PARTS: tl.constexpr,
-    PREFETCH: tl.constexpr, OVERLAPS: tl.constexpr,
+    IS_SCALED: tl.constexpr, PREFETCH: tl.constexpr, OVERLAPS: tl.constexpr,
 ):  # fmt: skip
     steps: tl.constexpr = (K + BK * PARTS - 1) // (BK * PARTS)
     even_k: tl.constexpr = K % (BK * PARTS) == 0
@@ -71,7 +72,12 @@ def _multiply(
             inside = (r[:, None] < R) & (k[None, :] < K)
             a = tl.load(x + r[:, None] * K + k[None, :], mask=inside, other=0.0)
             b = tl.load(columns[None, :] + k[:, None], mask=k[:, None] < K, other=0.0)
+        if IS_SCALED:
+            # Straight to bfloat16 there is an instruction for each number, and it is slow.
+            b = b.to(tl.float16).to(tl.float32).to(a.dtype)
         sums = tl.dot(a, b, sums, input_precision="ieee")
+    if IS_SCALED:
+        sums = sums * tl.load(scales + tl.minimum(n, N - 1))[None, :]
     at = out + (part * R + r[:, None]).to(tl.int64) * N + n[None, :]
     stored = r[:, None] < R
     if not even_n:
@@ -79,18 +85,32 @@ def _multiply(
     tl.store(at, sums.to(out.dtype.element_ty), mask=stored)
 
 
-def multiply(x: torch.Tensor, weight: torch.Tensor, tile: Tile, dtype: torch.dtype) -> torch.Tensor:
-    """The parts [p, r, n] of x [r, m] times weight [n, m]; their sum is it."""
+def multiply(
+    x: torch.Tensor,
+    weight: Weight,
+    tile: Tile,
+    dtype: torch.dtype,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The parts [p, r, n] of x [r, m] times weight [n, m], in `out` if given; their sum is it.
+
+    Weights in FP8 are widened, which is exact, and sums get their scale.
+    """
     rows, depth = x.shape
     columns = weight.shape[0]
     assert weight.shape[1] == depth, f"{weight.shape} does not fit {x.shape}"
-    out = x.new_empty((tile.parts, rows, columns), dtype=dtype)
-    slice_bytes = -(-depth // (tile.depth * tile.parts)) * tile.depth * weight.element_size()
+    numbers = weight.numbers if isinstance(weight, Fp8Weight) else weight
+    # Without scales, something that is there.
+    scales = weight.scales if isinstance(weight, Fp8Weight) else weight
+    if out is None:
+        out = x.new_empty((tile.parts, rows, columns), dtype=dtype)
+    slice_bytes = -(-depth // (tile.depth * tile.parts)) * tile.depth * numbers.element_size()
     has_whole_slices = depth % (tile.depth * tile.parts) == 0
     prefetch = min(tile.prefetch_bytes, slice_bytes) if has_whole_slices else 0
     grid = (triton.cdiv(rows, tile.rows), triton.cdiv(columns, tile.columns), tile.parts)
     _multiply[grid](
-        x, weight, out, rows, columns, depth, tile.rows, tile.columns, tile.depth, tile.parts,
-        prefetch, num_warps=tile.warps, num_stages=tile.stages, **launch_options(x),
+        x, numbers, scales, out, rows, columns, depth, tile.rows, tile.columns, tile.depth,
+        tile.parts, numbers is not scales, prefetch, num_warps=tile.warps, num_stages=tile.stages,
+        **launch_options(x),
     )  # fmt: skip
     return out

@@ -2,10 +2,12 @@
 
 Few rows read all weights once, so what matters is that enough reads are under way: narrow tiles,
 and parts of the depth where there are few columns. With many rows the library's products are
-faster, and `tile_of` gives None.
+faster, and `tile_of` gives None. Those for FP8 follow from those for bfloat16: none was tried.
 
 Tests: tests/unit/backends/torch/kernels/test_tiles.py.
 """
+
+from dataclasses import replace
 
 from jitney.backends.torch.kernels.product import Tile
 
@@ -18,10 +20,16 @@ WIDE = 16_384
 SAME_PARTS = 4
 
 
-def tile_of(rows: int, columns: int, depth: int) -> Tile | None:
+def tile_of(rows: int, columns: int, depth: int, *, is_fp8: bool = False) -> Tile | None:
     """The fastest tile for a product of this shape; None for the library's product."""
     if rows > ROWS_MAX:
         return None
+    tile = _tile_of_bfloat16(rows, columns, depth)
+    # The same bytes of each row of weights, where there is room for as many more of x.
+    return replace(tile, depth=2 * tile.depth) if is_fp8 and rows <= 16 else tile
+
+
+def _tile_of_bfloat16(rows: int, columns: int, depth: int) -> Tile:
     if rows <= 16:
         if columns >= WIDE:
             step = 128 if columns < 4 * WIDE else 64

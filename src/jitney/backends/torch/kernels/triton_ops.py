@@ -3,7 +3,7 @@
 Tests: tests/unit/backends/torch/kernels/test_triton_ops.py.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -11,11 +11,13 @@ from torch.nn import functional
 
 from jitney.backends.torch.architecture import Architecture
 from jitney.backends.torch.device_rows import DeviceRows
+from jitney.backends.torch.fp8 import Fp8Weight, Weight
 from jitney.backends.torch.kernels.activation import activate
 from jitney.backends.torch.kernels.decode_attention import Cache, Sequences, attend_decodes
 from jitney.backends.torch.kernels.heads import Turn, rotate_and_store
 from jitney.backends.torch.kernels.norm import add_and_norm
-from jitney.backends.torch.kernels.product import multiply
+from jitney.backends.torch.kernels.product import Tile, multiply
+from jitney.backends.torch.kernels.rounding import multiply_rounded
 from jitney.backends.torch.kernels.span_attention import Tiles, attend_spans
 from jitney.backends.torch.kernels.tiles import same_tile, tile_of
 from jitney.backends.torch.model import Layer
@@ -41,14 +43,29 @@ class TritonOps:
         """Add the parts to the residual stream in place; its RMS norm."""
         return add_and_norm(parts, residual, weight, epsilon)
 
-    def product(self, x: Tensor, weight: Tensor) -> Tensor:
+    def product(self, x: Tensor, weight: Weight) -> Tensor:
         """x [r, m] times weight [n, m], in parts [p, r, n]."""
-        columns, depth = weight.shape
-        tile = same_tile(columns) if self.is_invariant else tile_of(len(x), columns, depth)
+        tile = self._tile(x, weight)
+        if tile is not None:
+            dtype = torch.float32 if tile.parts > 1 else self.dtype
+            return multiply(x, weight, tile, dtype)
+        if isinstance(weight, Fp8Weight):
+            return multiply_rounded(x, weight)[None]
+        return functional.linear(x, weight)[None]
+
+    def write_logits(self, hidden: Tensor, head: Tensor, out: Tensor) -> None:
+        """Write hidden states [l, w] times the head [v, w] to `out` [l, v]."""
+        tile = self._tile(hidden, head)
         if tile is None:
-            return functional.linear(x, weight)[None]
-        dtype = torch.float32 if tile.parts > 1 else self.dtype
-        return multiply(x, weight, tile, dtype)
+            torch.mm(hidden, head.T, out=out)
+        else:
+            multiply(hidden, head, replace(tile, parts=1), self.dtype, out[None])
+
+    def _tile(self, x: Tensor, weight: Weight) -> Tile | None:
+        columns, depth = weight.shape
+        if self.is_invariant:
+            return same_tile(columns)
+        return tile_of(len(x), columns, depth, is_fp8=isinstance(weight, Fp8Weight))
 
     def rotate_and_store(self, parts: Tensor, layer: Layer, rows: PassRows) -> Tensor:
         """Queries [r, q, d]; keys and values go to their cells."""

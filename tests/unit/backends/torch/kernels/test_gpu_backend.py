@@ -9,12 +9,13 @@ import pytest
 pytest.importorskip("triton", reason="needs Triton, which has no package everywhere")
 import torch
 
-from jitney.backends.torch.device_passes import RunningPass
+from jitney.backends.torch.device_passes import DevicePasses, RunningPass
 from jitney.backends.torch.gpu_backend import GpuBackend
-from jitney.backends.torch.gpu_loading import GpuSizes, load_on_gpu
+from jitney.backends.torch.gpu_loading import GpuSizes, check_fp8, load_on_gpu
+from jitney.backends.torch.graphs import sizes_up_to
 from jitney.backends.torch.kernels import triton_ops
 from jitney.core.batch import Batch, Copy, Entry, Open, Outcome, Release, Sampling
-from jitney.errors import BackendCrashed, BackendFailed
+from jitney.errors import BackendCrashed, BackendFailed, ConfigError, NoRoom
 from jitney.models.tiny import TinyShape, write_tiny_gguf
 
 GREEDY = Sampling(seed=1, prompt_count=5)
@@ -35,7 +36,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _products_of_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of Triton have tests of their own, and take most of the time in the interpreter."""
-    monkeypatch.setattr(triton_ops, "tile_of", lambda *_: None)
+    monkeypatch.setattr(triton_ops, "tile_of", lambda *_, **__: None)
 
 
 @pytest.fixture
@@ -151,6 +152,54 @@ def _first_tokens(slots: int) -> Batch:
     return Batch(1, opened, tuple(Entry(slot, 0, (5 + slot,), True) for slot in range(slots)))
 
 
+def test_what_fills_up_a_pass_reads_only_the_table_of_its_slot(
+    backend: GpuBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards short sequences: what lies behind the tables is no number of a block."""
+    passes, memory = backend._passes, backend._device_memory
+    for step in (16, 128):
+        monkeypatch.setattr(passes, "_step", step)
+        for size in sizes_up_to(SIZES.slots):
+            tiles = passes._filler(size).tiles
+            assert len(tiles) == size.tiles(step)
+            for slot, _, start, count in tiles:
+                assert slot == memory.spare_slot
+                assert start + count <= memory.tables.shape[1] * memory.block_tokens
+
+
+def test_all_graphs_write_their_logits_to_one_place(backend: GpuBackend) -> None:
+    """Guards memory: with a place for each graph they took tens of gigabytes."""
+    passes, sizes = backend._passes, sizes_up_to(SIZES.sequences_max)
+    with torch.inference_mode():
+        for size in (sizes[0], sizes[-1]):
+            parcel = passes._filler(size).packed(torch.device("cpu"))
+            logits, _ = passes._graphs.run(parcel, size)
+            assert logits.data_ptr() == passes._logits.data_ptr()
+            assert len(logits) == size.sampled
+    assert len(passes._logits) == max(size.sampled for size in sizes)
+
+
+def test_more_sequences_than_have_a_graph_get_the_same_tokens(backend: GpuBackend) -> None:
+    """Guards the logits of graphs, which have no room for them."""
+    found = backend.execute(_first_tokens(2)).samples
+    backend.reset()
+    backend._passes._logits = backend._passes._logits[:1]
+    assert backend.execute(_first_tokens(2)).samples == found
+
+
+def test_graphs_that_do_not_fit_at_the_start_are_a_refusal(
+    backend: GpuBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever starts it must learn which setting to change."""
+
+    def fail(_: DevicePasses) -> None:
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(DevicePasses, "capture", fail)
+    with pytest.raises(NoRoom, match="gpu_memory_utilization"):
+        backend.capture_sizes()
+
+
 def test_an_error_of_the_gpu_ends_the_backend(
     backend: GpuBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,3 +218,13 @@ def test_an_error_of_the_gpu_ends_the_backend(
             backend.receive()
         with pytest.raises(BackendCrashed, match="a kernel failed"):
             backend.reset()
+
+
+def test_a_gpu_that_cannot_multiply_in_fp8_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards against an error of the library in the first pass."""
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "A100")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 9))
+    check_fp8(torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
+    with pytest.raises(ConfigError, match=r"A100 has compute capability 8\.0, and FP8 needs 8\.9"):
+        check_fp8(torch.device("cuda"))

@@ -5,6 +5,7 @@ import pytest
 pytest.importorskip("triton", reason="needs Triton, which has no package everywhere")
 import torch
 
+from jitney.backends.torch.fp8 import Fp8Weight, rounded
 from jitney.backends.torch.kernels.product import Tile, multiply
 
 
@@ -27,3 +28,13 @@ def test_a_row_is_computed_alike_beside_any_others() -> None:
     alone = multiply(x[7:8].contiguous(), weight, tile, torch.float32)
     beside = multiply(x, weight, tile, torch.float32)
     assert torch.equal(alone[:, 0], beside[:, 7])
+
+
+def test_weights_in_fp8_give_the_sums_of_the_same_weights_in_a_wider_type() -> None:
+    """Only the rounding of the weights may change an answer: to the last bit, nothing else does."""
+    torch.manual_seed(2)
+    x, weight = torch.randn(5, 144), rounded(torch.randn(48, 144) * 0.02)
+    assert isinstance(weight, Fp8Weight)
+    tile = Tile(columns=32, depth=32, parts=2)
+    wanted = multiply(x, weight.whole(torch.float32), tile, torch.float32)
+    assert torch.equal(multiply(x, weight, tile, torch.float32), wanted)
