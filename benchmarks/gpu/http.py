@@ -32,7 +32,7 @@ STREAMS = 64
 """How many run when the backend is killed."""
 FLAGS = (
     *("--max-num-seqs", "256", "--max-num-batched-tokens", "8192", "--prefill-chunk", "8192"),
-    *("--max-model-len", "4096", "--backend", "torch"),
+    *("--max-model-len", "4096", "--backend", "torch", "--mix", "decode-first"),
 )
 
 
