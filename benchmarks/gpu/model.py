@@ -17,7 +17,13 @@ SHAPE = Architecture(
     family="llama", layers=32, width=4096, heads=32, heads_kv=8, head=128, inner=14_336,
     vocabulary=128_256, length_max=40_000, epsilon=1e-5, attention_scale=128**-0.5,
 )  # fmt: skip
-SIZES = GpuSizes(slots=272, kv_tokens=560_000, max_num_batched_tokens=8192, model_len_max=40_000)
+SIZES = GpuSizes(
+    slots=272,
+    kv_tokens=560_000,
+    max_num_batched_tokens=8192,
+    max_num_seqs=256,
+    model_len_max=40_000,
+)
 COPY_BYTES = 4 << 30
 
 
