@@ -63,6 +63,7 @@ class Memory:
         self._index = PrefixIndex()
         self._operations: list[MemoryOperation] = []
         self._saved: dict[Sequence, SavedMemory] = {}
+        self._saved_tokens = 0
         self._ticket_next = 0
         self._sampled_slot = 0
         self._cached_blocks: int | None = None
@@ -185,11 +186,12 @@ class Memory:
         """Save the sequence's memory under a ticket, if the backend can and there is room."""
         assert sequence.slot is not None, "only a sequence with a slot can be saved"
         assert sequence not in self._saved, "what runs has its memory in a slot"
-        saved_count = sum(each.token_count for each in self._saved.values()) + sequence.computed
-        has_room = saved_count * self._traits.kv_bytes_per_token <= self._settings.saved_limit
+        saved_tokens = self._saved_tokens + sequence.computed
+        has_room = saved_tokens * self._traits.kv_bytes_per_token <= self._settings.saved_limit
         if not has_room or not self._traits.can_save or sequence.computed == 0:
             return False
         self._saved[sequence] = SavedMemory(self._ticket_next, sequence.computed)
+        self._saved_tokens = saved_tokens
         self._operations.append(Save(sequence.slot, self._ticket_next))
         self._ticket_next += 1
         return True
@@ -198,6 +200,7 @@ class Memory:
         """Forget the saved memory of the sequence, if there is any."""
         saved = self._saved.pop(sequence, None)
         if saved is not None:
+            self._saved_tokens -= saved.token_count
             self._operations.append(Discard(saved.ticket))
 
     def clear(self) -> None:
@@ -210,6 +213,7 @@ class Memory:
         self._index = PrefixIndex()
         self._operations.clear()
         self._saved.clear()
+        self._saved_tokens = 0
 
     def heads(self, strides: int) -> frozenset[int]:
         """Keys of the computed prefixes, each `strides` strides long or a multiple of it.
@@ -238,6 +242,7 @@ class Memory:
         ledger = self.ledger
         assert ledger.used == ledger.recount(), (ledger.used, ledger.recount())
         assert 0 <= ledger.used <= ledger.capacity, ledger.used
+        assert self._saved_tokens == sum(s.token_count for s in self._saved.values()), "saved"
         assert self.cached_blocks(running) == ledger.used - self.held_by(running), "cached blocks"
         owned = {sequence.slot for sequence in running}
         assert len(owned) == len(running), "two sequences in one slot"
@@ -289,6 +294,7 @@ class Memory:
 
     def _give_restored(self, sequence: Sequence) -> None:
         saved = self._saved.pop(sequence)
+        self._saved_tokens -= saved.token_count
         assert saved.token_count < sequence.known_count, saved
         slot = self._take_slot(self.ledger.blocks(saved.token_count))
         assert slot is not None, "there is room for what was saved"
