@@ -69,7 +69,9 @@ def tools() -> None:
     # Whichever tools this model calls: the agent itself has one for its answer.
     agent = ToolCallingAgent([KeepCity()], model(), max_steps=2, verbosity_level=LogLevel.OFF)
     assert agent.run(CITY_QUESTION)
-    assert agent.memory.steps[1].tool_calls
+    first = agent.memory.steps[1]
+    # On some processors this model answers and calls another tool at once, which the agent refuses.
+    assert first.tool_calls or "any other tool calls" in str(first.error)
 
 
 def json_schema() -> None:
