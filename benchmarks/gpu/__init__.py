@@ -5,7 +5,6 @@ answers are no text, and all are as long as was asked. Needs the core, torch and
 for the part `http`, which runs alone and needs what the server needs. `fp8` runs alone too.
 """
 
-import gc
 import time
 from collections.abc import Callable, Sequence
 
@@ -13,6 +12,7 @@ import torch
 
 from benchmarks.gpu.busy import busy
 from benchmarks.gpu.fp8 import fp8
+from benchmarks.gpu.load import freeze_garbage
 from benchmarks.gpu.model import make_backend
 from benchmarks.gpu.parts import decode, poisson, prefix, stall, together
 from jitney.backends.torch.gpu_loading import check_gpu
@@ -54,9 +54,6 @@ def main(names: Sequence[str] = ()) -> None:
         f"{time.perf_counter() - made:.1f} s",
         flush=True,
     )
-    # As the server does: a collection of everything would take as long as a hundred passes.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(5000, *gc.get_threshold()[1:])
+    freeze_garbage()
     for name in names or PARTS:
         PARTS[name](backend)

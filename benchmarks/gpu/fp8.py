@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import torch
 
-from benchmarks.gpu.load import running
+from benchmarks.gpu.load import freeze_garbage, running
 from benchmarks.gpu.model import SHAPE, SIZES, make_backend
 from benchmarks.gpu.parts import steady_ticks
 from jitney.backends.torch.fp8 import Fp8Weight, rounded
@@ -52,6 +52,7 @@ def measure(device: torch.device, *, is_fp8: bool) -> dict[str, float]:
     """
     sizes = replace(SIZES, kv_tokens=min(SIZES.kv_tokens, 140_000), is_fp8=is_fp8)
     backend, found = make_backend(device, sizes), {}
+    freeze_garbage()
     with running(backend, mix=Mix.DECODE_FIRST) as bench:
         for batch in BATCHES:
             steady = steady_ticks(bench, batch)

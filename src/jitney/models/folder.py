@@ -39,9 +39,10 @@ def read_text(path: Path, bytes_max: int) -> str:
         with path.open("rb") as file:
             content = file.read(bytes_max + 1)
     except OSError as error:
+        is_missing = isinstance(error, FileNotFoundError)
+        advice = "; a folder of a model has it, so fetch or export the model again"
         raise ModelError(
-            f"{path} cannot be read: {error.strerror}; a folder of a model has it, so fetch or "
-            "export the model again."
+            f"{path} cannot be read: {error.strerror}{advice if is_missing else ''}."
         ) from None
     if len(content) > bytes_max:
         raise ModelError(f"{path} is larger than {bytes_max} bytes.")

@@ -262,6 +262,9 @@ def test_a_missing_file_is_named(folder: Path, name: str) -> None:
     """Guards against a traceback from a folder that was copied in part."""
     (folder / name).unlink()
     assert f"{folder / name} cannot be read" in refusal(folder)
+    assert "fetch or export" in refusal(folder)
+    (folder / name).mkdir()
+    assert refusal(folder).endswith("cannot be read: Is a directory.")
 
 
 @pytest.mark.parametrize(
