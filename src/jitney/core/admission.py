@@ -127,13 +127,14 @@ class Admission:
         return self._fill_tick(self.registry.running)
 
     @property
-    def is_slot_wanted(self) -> bool:
-        """Whether a waiting sequence wants the next free slot at once.
+    def is_room_wanted(self) -> bool:
+        """Whether a waiting sequence may want what a running one gives back, at once.
 
         While a live one runs, background ones do not: a tick later is soon enough for them.
         """
         queue, running = self.registry.queue, self.registry.running
-        if queue.live_count(frozenset(), newcomers=self.registry.gate.is_open):
+        waiting_count = queue.live_count(frozenset(), newcomers=self.registry.gate.is_open)
+        if waiting_count and not self._has_room_for_all():
             return True
         is_live_running = running and not running[0].is_background
         return not is_live_running and queue.background.count > 0
@@ -154,6 +155,18 @@ class Admission:
         running_count = len(registry.running)
         promised += running_count - len(registry.prefilling)
         return registry.memory.ledger.free >= wanted + promised + self._reserve(running_count)
+
+    def _has_room_for_all(self) -> bool:
+        """Whether each waiting sequence finds a slot and memory beside the running ones, whoever
+        ends, and no share holds it back."""
+        queue, registry = self.registry.queue, self.registry
+        if queue.shares.waiting_count(queue.shares.full | self._memory_full):
+            return False
+        if len(registry.running) + queue.count > self._settings.max_num_seqs:
+            return False
+        # Each may begin a block that it does not fill.
+        blocks = queue.token_count // registry.memory.ledger.block_tokens + queue.count
+        return self._is_ample(blocks)
 
     def _admit_one(self, now: float, held_back: Set[str] | None) -> bool:
         """Admit one sequence, or make room for one; false if there is nothing more to do."""

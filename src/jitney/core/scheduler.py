@@ -209,14 +209,14 @@ class Scheduler:
     def is_steady(self) -> bool:
         """Whether the next batch can be planned before the last outcome is known.
 
-        That is so if nobody waits whom the gate lets in (even without a free slot), and every
-        running one has memory for its next token, or for what is left of its prompt. Otherwise
-        planning early would be a loss: a sequence in flight cannot be preempted, and a slot that
-        becomes free should go to a waiting sequence at once. A long tick with background work is
-        not planned early: a live request that comes should not wait for it.
+        That is so if everybody who waits, and whom the gate lets in, finds room without the end of
+        a running one, and every running one has memory for its next token, or for what is left of
+        its prompt. Otherwise planning early would be a loss: a sequence in flight cannot be
+        preempted, and a slot that becomes free should go to a waiting sequence at once. A long tick
+        with background work is not planned early: a live request that comes should not wait for it.
         """
         running, memory = self._registry.running, self._registry.memory
-        if self._admission.is_slot_wanted:
+        if self._admission.is_room_wanted:
             return False
         prefilling = [each for each in self._registry.prefilling if each.wanted_count > 1]
         is_long = bool(prefilling) or self._cost.decodes_s(len(running)) > EARLY_S_MAX

@@ -32,7 +32,7 @@ PLANNING_FADE = 0.9
 """Planning and sending may take this many times as long as they took lately. With hundreds of
 sequences that is more than the share above; the longest time fades with every batch."""
 
-LIKE_PART = 0.125
+LIKE_PART = 0.25
 """How much the size of a batch may differ from the last one, to estimate its time from that."""
 
 PAUSE_S = 0.5

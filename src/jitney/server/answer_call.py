@@ -13,10 +13,11 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from jitney.core.events import FinishReason
-from jitney.engine.answer import Answer, Ending, Usage
+from jitney.core.request import Request
+from jitney.engine.answer import Answer, Delta, Ending, Usage
 from jitney.errors import DeadlineExceeded, Draining
 from jitney.server import limits
 from jitney.server.admission.calls import Call, Handles, LiveRequest, deadline_passed
@@ -24,7 +25,7 @@ from jitney.server.admission.worker_threads import NotShared
 from jitney.server.error_object import Refusal, refusal_of
 from jitney.server.openai.bodies import CompletionBody
 from jitney.server.openai.chat_body import ChatBody
-from jitney.server.openai.replies import Reply, dump_json, dump_slices
+from jitney.server.openai.replies import Json, Reply, dump_json, dump_slices
 from jitney.server.openai.translate import reply_steps
 from jitney.server.service import Service
 
@@ -34,19 +35,58 @@ _CONSTRAINTS = {"response_format", "tools", "structured_outputs"}
 _OPENAI_REASONS = (None, FinishReason.STOP, FinishReason.LENGTH)
 
 
+class ReplyForm(Protocol):
+    """How the answers to the requests of a call are written in one protocol. `Reply` is OpenAI's;
+    others are made from it."""
+
+    @property
+    def id(self) -> str:
+        """The name of the reply."""
+
+    @property
+    def requests(self) -> tuple[Request, ...]:
+        """One for each prompt."""
+
+    @property
+    def streams(self) -> bool:
+        """Whether the caller reads events."""
+
+    def whole(self, answers: list[Answer]) -> Json:
+        """The reply, all at once."""
+
+    def events(self, place: int, delta: Delta, completion_count: int) -> bytes:
+        """What a delta of the request at this place adds to a stream."""
+
+    def closing(self, usages: list[Usage]) -> bytes:
+        """What ends a stream."""
+
+    def failed(self, body: Json) -> bytes:
+        """What ends a stream that failed, with OpenAI's error object."""
+
+
 async def answer(service: Service, body: ChatBody | CompletionBody, call: Call) -> bytes:
     """The whole reply to a body, as JSON. Raises Refusal and JitneyError."""
     return await (await prepare(service, body, call)).whole()
 
 
-async def prepare(service: Service, body: ChatBody | CompletionBody, call: Call) -> "Generation":
-    """The requests of a body, made in a worker thread and not sent yet. Raises as `run_work`."""
+def _as_it_is(reply: Reply) -> ReplyForm:
+    return reply
+
+
+async def prepare(
+    service: Service,
+    body: ChatBody | CompletionBody,
+    call: Call,
+    form: Callable[[Reply], ReplyForm] = _as_it_is,
+) -> "Generation":
+    """The requests of a body, made in a worker thread and not sent yet, and their reply in this
+    form. Raises as `run_work`."""
     call.user = body.user
     if body.deadline_ms is not None:
         call.due_at = call.arrived_at + body.deadline_ms / 1e3
     # A constraint may take seconds to compile, however short it is.
     call.is_large |= bool(body.model_fields_set & _CONSTRAINTS)
-    reply = await _prepare(service, body, call)
+    reply = form(await _prepare(service, body, call))
     generation = Generation(service, reply, call)
     call.reply_id, call.usages = reply.id, generation.usages
     return generation
@@ -90,7 +130,7 @@ async def _in_time(service: Service, call: Call, begin: Callable[[], "asyncio.Fu
 class Generation:
     """The requests of one call, from their sending to their end. Used once."""
 
-    def __init__(self, service: Service, reply: Reply, call: Call) -> None:
+    def __init__(self, service: Service, reply: ReplyForm, call: Call) -> None:
         self.service = service
         self.reply = reply
         self.call = call

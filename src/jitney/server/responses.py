@@ -20,9 +20,7 @@ from jitney.server import limits
 from jitney.server.answer_call import Generation
 from jitney.server.error_object import ClientLeft, refusal_for
 from jitney.server.http.body_reader import when_left
-from jitney.server.openai.replies import event
 
-_DONE = b"data: [DONE]\n\n"
 _PING = b": ping\n\n"
 _EVENT_HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
@@ -195,13 +193,11 @@ class EventStream(Response):
                 await send_body(events)
                 self._turn = asyncio.get_running_loop().create_future()
                 self._write_news()
-            if not generation.reply.wants_usage:
-                return _DONE
-            return event(generation.reply.usage_chunk(generation.usages())) + _DONE
+            return generation.reply.closing(generation.usages())
         except ClientLeft:
             return b""
         except Exception as error:
-            return event(refusal_for(error, generation.call.id).body)
+            return generation.reply.failed(refusal_for(error, generation.call.id).body)
 
     def _ping_later(self) -> None:
         self._ping_timer = asyncio.get_running_loop().call_later(limits.PING_S, self._ping)

@@ -9,7 +9,7 @@ from jitney.core.admission import LOOKAHEAD
 from jitney.core.events import Event, FinishEvent, FinishReason, StartEvent
 from jitney.core.limits import FAILURES_MAX
 from jitney.core.registry import ENDED_KEPT
-from jitney.core.request import Priority, Request, RequestId
+from jitney.core.request import Priority, Request, RequestId, Share
 from jitney.core.scheduler import PlannedBatch, Scheduler
 from jitney.core.scheduler_settings import Policy, Strategy
 from jitney.errors import QueueFull
@@ -105,12 +105,30 @@ def running(one: Scheduler, count: int) -> PlannedBatch:
     return planned(one)
 
 
-def test_nothing_is_planned_ahead_while_anyone_waits() -> None:
-    """Guards those who wait: a slot may become free with the outcome that is under way."""
-    one = scheduler()
+@pytest.mark.parametrize(
+    ("max_num_seqs", "kv_tokens", "is_steady"), [(2, 64, False), (3, 12, False), (3, 64, True)]
+)
+def test_nothing_is_planned_ahead_while_anyone_wants_room(
+    max_num_seqs: int, kv_tokens: int, is_steady: bool
+) -> None:
+    """Guards those who wait: a slot or memory may become free with the outcome under way."""
+    traits = replace(TRAITS, kv_tokens=kv_tokens)
+    one = scheduler(traits=traits, max_num_seqs=max_num_seqs)
     running(one, 2)
     assert one.is_steady
     one.submit(request("late"), 0.0)
+    assert one.is_steady is is_steady
+
+
+def test_nothing_is_planned_ahead_while_a_share_holds_anyone_back() -> None:
+    """Guards a tenant at its share: its next one starts when one of its own ends."""
+    one = scheduler(max_num_seqs=3)
+    share = Share(running_max=1, waiting_max=8, waiting_tokens_max=100)
+    one.submit(request("a", tenant="t", share=share), 0.0)
+    applied(one, planned(one))
+    planned(one)
+    assert one.is_steady
+    one.submit(request("b", tenant="t", share=share), 0.0)
     assert not one.is_steady
 
 

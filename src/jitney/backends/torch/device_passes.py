@@ -211,9 +211,7 @@ class DevicePasses:
             slots=places[0], tiles=parcel.spans if parcel.tiles else None,
             length_max=length_max,
         )  # fmt: skip
-        hidden = self._model.hidden(rows, self._ops)
-        if parcel.tiles:
-            hidden = hidden[parcel.wanted]
+        hidden = self._model.hidden(rows, self._ops, wanted_only=parcel.tiles > 0)
         chosen = torch.empty(parcel.sampled, dtype=torch.int32, device=places.device)
         if not parcel.sampled:
             return logits, chosen

@@ -92,8 +92,11 @@ class Decoder:
     head: Tensor  # [v, w]; often the embedding itself
     epsilon: float
 
-    def hidden(self, rows: PassRows, ops: Operations) -> Tensor:
-        """The last hidden state of every row: [r, w]. Keys and values are stored on the way."""
+    def hidden(self, rows: PassRows, ops: Operations, *, wanted_only: bool = False) -> Tensor:
+        """The last hidden state of every row [r, w], or of those whose logits are wanted [l, w].
+
+        Keys and values are stored on the way.
+        """
         residual = self.embedding[rows.tokens]  # [r, w]
         if self.embedding_scale != 1.0:
             residual = residual * residual.new_tensor(self.embedding_scale)
@@ -102,6 +105,9 @@ class Decoder:
             x = ops.norm(parts, residual, layer.attention_norm, self.epsilon)  # [r, w]
             queries = ops.rotate_and_store(ops.product(x, layer.qkv), layer, rows)  # [r, q, d]
             mixed = ops.attend(queries, layer, rows)  # [r, q d]
+            if wanted_only and layer is self.layers[-1]:
+                # From here on, no row needs another one.
+                mixed, residual = mixed[rows.wanted], residual[rows.wanted]
             parts = ops.product(mixed, layer.output)  # [p, r, w]
             parts = self._normed(parts, layer.after_attention_norm, ops)
             x = ops.norm(parts, residual, layer.feed_norm, self.epsilon)  # [r, w]

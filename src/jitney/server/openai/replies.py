@@ -24,6 +24,7 @@ Json = dict[str, Any]  # Any: a JSON value
 VERSION = version()
 
 SLICE_ITEMS = 32
+_DONE = b"data: [DONE]\n\n"
 
 _MARK = "\N{OBJECT REPLACEMENT CHARACTER}\0text"
 """Stands for the text in an event. No name of a model or a call has a control character."""
@@ -336,9 +337,16 @@ class Reply:
             self._around[index] = around
         return around[0] + dump_json(delta.text).encode() + around[1]
 
-    def usage_chunk(self, usages: list[Usage]) -> Json:
-        """The last chunk, if usage was asked for."""
-        return {**self._object(self.choices.chunk_object, []), "usage": usage_of(usages)}
+    def closing(self, usages: list[Usage]) -> bytes:
+        """What ends a stream, after the events of all requests."""
+        if not self.wants_usage:
+            return _DONE
+        chunk = {**self._object(self.choices.chunk_object, []), "usage": usage_of(usages)}
+        return event(chunk) + _DONE
+
+    def failed(self, body: Json) -> bytes:
+        """What ends a stream that failed, with OpenAI's error object."""
+        return event(body)
 
     def _object(self, kind: str, choices: list[Json]) -> Json:
         return {
