@@ -50,6 +50,7 @@ VALUES: dict[str, Any] = {
     "continue_final_message": True,
     "chat_template_kwargs": {"enable_thinking": False},
     "reasoning_effort": "low",
+    "reasoning_format": "none",
     "metadata": {"k": "v"},
 }
 """A value of each field that is taken."""
