@@ -175,6 +175,10 @@ the marks and the space around them are in neither field. `reasoning`, vLLM's ot
 sent, so that no text is sent twice; a message of the assistant may come back with either name, and
 the template gets it. `usage.completion_tokens_details.reasoning_tokens` counts its tokens, with the
 mark that ends it, where that mark is one token.
+
+A constraint (`response_format`, `structured_outputs`, an enforced `tool_choice`) holds after the
+reasoning: a model thinks freely, and then obeys. With `enable_thinking: false` it holds from the
+first token. `thinking_token_budget` ends the reasoning after so many tokens.
 """
 
 

@@ -51,6 +51,7 @@ VALUES: dict[str, Any] = {
     "chat_template_kwargs": {"enable_thinking": False},
     "reasoning_effort": "low",
     "reasoning_format": "none",
+    "thinking_token_budget": 8,
     "metadata": {"k": "v"},
 }
 """A value of each field that is taken."""

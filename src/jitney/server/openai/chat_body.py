@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
+from jitney.core.limits import TOKENS_MAX
 from jitney.server import limits
 from jitney.server.openai.bodies import (
     MODEL_NOTE,
@@ -227,6 +228,10 @@ class ChatBody(SamplingFields):
     )
     include_reasoning: bool | None = note(
         "vLLM's: false leaves reasoning out of the reply; it is computed and counted all the same."
+    )
+    thinking_token_budget: Annotated[int, Field(ge=0, le=TOKENS_MAX)] | None = note(
+        "vLLM's: after so many tokens of reasoning it is ended, and the answer begins; 0 leaves it "
+        "out. A model that does not reason is within every budget."
     )
     metadata: Metadata | None = note(
         f"Up to {limits.METADATA_ENTRIES_MAX} strings of {limits.METADATA_VALUE_CHARACTERS_MAX} "

@@ -174,8 +174,7 @@ def answer_form(
     body: ChatBody, model: ModelFormat, calling: Calling | None, prompt: tuple[Segment, ...]
 ) -> AnswerForm:
     """How the answer to this prompt is read."""
-    is_split = body.reasoning_format != "none"
-    reasoning = model.reasoning if is_split else None
+    reasoning = model.reasoning
     if reasoning is None:
         return AnswerForm(calling=calling)
     has_channels = model.family.has_channels

@@ -20,7 +20,9 @@ from jitney.server import limits
 from jitney.server.admission.calls import Call
 from jitney.server.admission.text_steps import Steps
 from jitney.server.error_object import Refusal
-from jitney.server.formats.answer_forms import Calling
+from jitney.server.formats.answer_families import ModelFormat
+from jitney.server.formats.answer_forms import AnswerForm, Calling
+from jitney.server.formats.thinking import after_reasoning
 from jitney.server.openai.bodies import (
     NO_LIMIT,
     PASSED_ON,
@@ -126,6 +128,10 @@ def _prepare_chat(service: Service, body: ChatBody, call: Call) -> Steps[Reply]:
         offered = body.tools if body.tool_choice != "none" else None
         segments = yield chat_of(service, body, offered, switches_of(body))
         form = answer_form(body, model, calling, segments)
+        params = _with_reasoning(service, body, model, form, params)
+        is_enforced = calling is not None and calling.is_enforced
+        if body.reasoning_format == "none" and not is_enforced:
+            form = AnswerForm(calling=calling)
         if model.shows_control(form.marks):
             params = replace(params, skip_special_tokens=False)
         tokens = yield segments
@@ -135,6 +141,18 @@ def _prepare_chat(service: Service, body: ChatBody, call: Call) -> Steps[Reply]:
         # The same error, with the field's name in this interface.
         error.parameter = renamed.get(error.parameter, error.parameter)
         raise
+
+
+def _with_reasoning(
+    service: Service, body: ChatBody, model: ModelFormat, form: AnswerForm, params: SamplingParams
+) -> SamplingParams:
+    """A constraint holds after the reasoning, and that keeps to its budget. A model that does not
+    reason keeps to every one."""
+    budget = body.thinking_token_budget
+    if switches_of(body).get("enable_thinking") is False:
+        return params
+    answer = after_reasoning(params.structured_outputs, model, form, service.vocabulary, budget)
+    return replace(params, structured_outputs=answer)
 
 
 def _prepare(
@@ -275,7 +293,8 @@ def _form_field(body: ChatBody, calling: Calling | None) -> str:
         raise InvalidRequest(
             f"{' and '.join(names)} each decide the form of the answer; give one of them.", names[0]
         )
-    return names[0] if names else "structured_outputs"
+    is_budget = body.thinking_token_budget is not None
+    return names[0] if names else "thinking_token_budget" if is_budget else "structured_outputs"
 
 
 def _chat_structured(body: ChatBody, calling: Calling | None) -> StructuredOutputsParams | None:
