@@ -23,6 +23,9 @@ from jitney.config.machine import is_local, jobs_folder
 from jitney.errors import ConfigError, JitneyError
 from jitney.server import steering
 from jitney.server.admission.calls import Call
+from jitney.server.anthropic.message_errors import PATH as MESSAGES_PATH
+from jitney.server.anthropic.message_routes import BODIES as MESSAGES_BODIES
+from jitney.server.anthropic.message_routes import make_router as make_messages_router
 from jitney.server.batches.allowances import Allowances
 from jitney.server.batches.answer_line import LineAnswerer
 from jitney.server.batches.batch_routes import make_batch_router, make_file_router
@@ -70,8 +73,8 @@ _INSTEAD = {
     "/api/chat": _CHAT,
     "/responses": _CHAT,
     "/v1/responses": _CHAT,
-    "/messages": _CHAT,
-    "/v1/messages": _CHAT,
+    "/messages": f"use {MESSAGES_PATH}",
+    "/api/hello": f"use {MESSAGES_PATH}",
     "/api/tags": _MODELS,
     "/api/version": "use /version",
     "/ping": "use /health",
@@ -186,7 +189,7 @@ class _App(FastAPI):
     """FastAPI's application. We read the bodies ourselves, so we also describe them here.
 
     For a short answer the framework's layers take as long as everything else in this process. So
-    the two endpoints that make tokens, `answers`, are called without them.
+    the endpoints that make tokens, `answers`, are called without them.
     """
 
     answers: ASGIApp
@@ -200,7 +203,8 @@ class _App(FastAPI):
         """The OpenAPI document."""
         if self.openapi_schema is None:
             _, schemas = models_json_schema(
-                [(kind, "validation") for kind in BODIES], ref_template=REFERENCE
+                [(kind, "validation") for kind in (*BODIES, *MESSAGES_BODIES)],
+                ref_template=REFERENCE,
             )
             super().openapi()["components"]["schemas"].update(schemas["$defs"])
         assert self.openapi_schema is not None
@@ -223,10 +227,10 @@ def create_app(service: Service, monitor: Monitor, batches: Batches | None) -> F
         },
     )
     state = PageState(service, monitor)
-    answers = make_router(service)
+    answers = (make_router(service), make_messages_router(service))
     routers = [
         make_state_router(service),
-        answers,
+        *answers,
         steering.make_router(service),
         page.make_monitoring_router(service, monitor, state),
         page.make_page_router(service, monitor, state),
@@ -239,7 +243,7 @@ def create_app(service: Service, monitor: Monitor, batches: Batches | None) -> F
         app.include_router(router)
     layers = partial(around, service=service, open_paths=STATE_PATHS | page.OPEN_PATHS)
     app.add_middleware(layers)
-    app.answers = layers(AnswerRoutes(answers.routes))
+    app.answers = layers(AnswerRoutes([route for each in answers for route in each.routes]))
     return app
 
 
