@@ -32,7 +32,10 @@ from jitney.server.batches.stages import BatchBounds
 from jitney.server.error_object import Refusal, refusal_for
 from jitney.server.middleware import ANSWER_PATHS, AnswerRoutes, ErrorResponse, around
 from jitney.server.observe.monitor import Monitor
+from jitney.server.openai.bodies import Strict
 from jitney.server.openai.replies import VERSION
+from jitney.server.openai_responses.response_body import ResponseBody
+from jitney.server.openai_responses.response_routes import make_response_router
 from jitney.server.page import page_routes as page
 from jitney.server.page.state import PageState
 from jitney.server.routes import (
@@ -68,8 +71,7 @@ _INSTEAD = {
     "/generate_stream": _TEXT,
     "/api/generate": _TEXT,
     "/api/chat": _CHAT,
-    "/responses": _CHAT,
-    "/v1/responses": _CHAT,
+    "/responses": "use /v1/responses",
     "/messages": _CHAT,
     "/v1/messages": _CHAT,
     "/api/tags": _MODELS,
@@ -186,7 +188,7 @@ class _App(FastAPI):
     """FastAPI's application. We read the bodies ourselves, so we also describe them here.
 
     For a short answer the framework's layers take as long as everything else in this process. So
-    the two endpoints that make tokens, `answers`, are called without them.
+    the endpoints that make tokens, `answers`, are called without them.
     """
 
     answers: ASGIApp
@@ -199,8 +201,9 @@ class _App(FastAPI):
     def openapi(self) -> dict[str, Any]:
         """The OpenAPI document."""
         if self.openapi_schema is None:
+            kinds: tuple[type[Strict], ...] = (*BODIES, ResponseBody)
             _, schemas = models_json_schema(
-                [(kind, "validation") for kind in BODIES], ref_template=REFERENCE
+                [(kind, "validation") for kind in kinds], ref_template=REFERENCE
             )
             super().openapi()["components"]["schemas"].update(schemas["$defs"])
         assert self.openapi_schema is not None
@@ -224,9 +227,11 @@ def create_app(service: Service, monitor: Monitor, batches: Batches | None) -> F
     )
     state = PageState(service, monitor)
     answers = make_router(service)
+    responses = make_response_router(service)
     routers = [
         make_state_router(service),
         answers,
+        responses,
         steering.make_router(service),
         page.make_monitoring_router(service, monitor, state),
         page.make_page_router(service, monitor, state),
@@ -239,7 +244,7 @@ def create_app(service: Service, monitor: Monitor, batches: Batches | None) -> F
         app.include_router(router)
     layers = partial(around, service=service, open_paths=STATE_PATHS | page.OPEN_PATHS)
     app.add_middleware(layers)
-    app.answers = layers(AnswerRoutes(answers.routes))
+    app.answers = layers(AnswerRoutes([*answers.routes, *responses.routes]))
     return app
 
 

@@ -32,7 +32,7 @@ from jitney.server.service import Service
 
 _log = logging.getLogger("jitney.server")
 
-ANSWER_PATHS = frozenset({"/v1/completions", "/v1/chat/completions"})
+ANSWER_PATHS = frozenset({"/v1/completions", "/v1/chat/completions", "/v1/responses"})
 
 WORK_PATHS = ANSWER_PATHS | {"/tokenize", "/detokenize"}
 """Paths that bring work: counted, limited by a key's rate, and refused during a drain."""
@@ -171,15 +171,15 @@ class AccessCheck:
 
 
 class AnswerRoutes:
-    """Calls the two endpoints that make tokens."""
+    """Calls the endpoints that make tokens."""
 
     def __init__(self, routes: Sequence[BaseRoute]) -> None:
         self._routes = {
             each.path: each
             for each in routes
-            if isinstance(each, APIRoute) and each.path in ANSWER_PATHS
+            if isinstance(each, APIRoute) and each.path in ANSWER_PATHS and "POST" in each.methods
         }
-        assert self._routes.keys() == ANSWER_PATHS, "both endpoints exist"
+        assert self._routes.keys() == ANSWER_PATHS, "all of them exist"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""

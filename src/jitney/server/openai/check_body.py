@@ -228,6 +228,8 @@ def _message(found: ErrorDetails) -> str:
 
 def _without_tag(places: list[int | str]) -> list[int | str]:
     """The place without the tag that pydantic adds to a field with several forms."""
+    if places[:1] == ["input"]:
+        return [*places[:2], *places[3:]]
     return [*places[:1], *places[2:]] if places[:1] == ["response_format"] else places
 
 
