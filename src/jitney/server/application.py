@@ -36,6 +36,7 @@ from jitney.server.openai.bodies import Strict
 from jitney.server.openai.replies import VERSION
 from jitney.server.openai_responses.response_body import ResponseBody
 from jitney.server.openai_responses.response_routes import make_response_router
+from jitney.server.openai_responses.stored_responses import StoredResponses
 from jitney.server.page import page_routes as page
 from jitney.server.page.state import PageState
 from jitney.server.routes import (
@@ -227,7 +228,7 @@ def create_app(service: Service, monitor: Monitor, batches: Batches | None) -> F
     )
     state = PageState(service, monitor)
     answers = make_router(service)
-    responses = make_response_router(service)
+    responses = make_response_router(service, StoredResponses(service, batches))
     routers = [
         make_state_router(service),
         answers,

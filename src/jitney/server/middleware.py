@@ -177,7 +177,7 @@ class AnswerRoutes:
         self._routes = {
             each.path: each
             for each in routes
-            if isinstance(each, APIRoute) and each.path in ANSWER_PATHS and "POST" in each.methods
+            if isinstance(each, APIRoute) and each.path in ANSWER_PATHS
         }
         assert self._routes.keys() == ANSWER_PATHS, "all of them exist"
 

@@ -61,3 +61,15 @@ def timeless(response: dict[str, Any]) -> dict[str, Any]:
     """A response without what differs between two that are equal."""
     differs = ("id", "created_at", "completed_at", "output", "usage", "store", "background")
     return {name: each for name, each in response.items() if name not in differs}
+
+
+def deltas_of(events: list[dict[str, Any]]) -> str:
+    """All text of a stream."""
+    return "".join(each["delta"] for each in events if each["type"].endswith("text.delta"))
+
+
+def replayed(server: Running, response_id: str, after: int = -1) -> list[dict[str, Any]]:
+    """The events of a stored response behind a number."""
+    reply = server.get(f"{PATH}/{response_id}?stream=true&starting_after={after}")
+    assert reply.status_code == 200, reply.text
+    return events_of(reply.text)

@@ -13,7 +13,7 @@ from tests.e2e.openai_responses.response_client import (
     text_of,
     timeless,
 )
-from tests.e2e.server.harness import MODEL, Running, check_error
+from tests.e2e.server.harness import Running, check_error
 
 CALL = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": '{"at": 1}'}
 OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "a tree"}
@@ -56,14 +56,14 @@ def test_the_text_is_that_of_the_chat(server: Running) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_call_is_an_item(server: Running, stream: bool) -> None:
     """Guards agents: a call has its name, arguments that are valid, and an id to answer to."""
-    reply = ask(
-        server, tools=[TOOL], tool_choice="required", stream=stream, max_output_tokens=200
-    )
+    reply = ask(server, tools=[TOOL], tool_choice="required", stream=stream, max_output_tokens=200)
     response = events_of(reply.text)[-1]["response"] if stream else reply.json()
     call = response["output"][0]
     assert (call["type"], call["name"], call["status"]) == ("function_call", "look", "completed")
     assert isinstance(json.loads(call["arguments"])["at"], int)
-    again = ask(server, [{"role": "user", "content": "hi"}, call, {**OUTPUT, "call_id": call["call_id"]}])
+    again = ask(
+        server, [{"role": "user", "content": "hi"}, call, {**OUTPUT, "call_id": call["call_id"]}]
+    )
     assert again.status_code == 200
     if stream:
         written = [each for each in events_of(reply.text) if each.get("item_id") == call["id"]]
@@ -86,7 +86,9 @@ def test_logprobs_are_given_where_they_are_asked_for(server: Running) -> None:
     whole = ask(server, **asked).json()["output"][0]["content"][0]["logprobs"]
     assert [len(each["top_logprobs"]) for each in whole] == [2] * 8
     events = events_of(ask(server, stream=True, **asked).text)
-    rows = [row for each in events if each["type"].endswith("text.delta") for row in each["logprobs"]]
+    rows = [
+        row for each in events if each["type"].endswith("text.delta") for row in each["logprobs"]
+    ]
     assert rows == whole
 
 
@@ -106,7 +108,11 @@ def test_what_is_left_out_is_named_in_a_header(server: Running) -> None:
         ({"input": [{"type": "nonsense"}]}, 400, "input[0]"),
         ({"input": [CALL | {"arguments": "{"}]}, 400, "input"),
         ({"input": "x" * 200_000}, 400, "input"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, 400, "input[0].content"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+            400,
+            "input[0].content",
+        ),
         ({"tools": [{"type": "function", "name": "a b"}]}, 400, "tools[0].name"),
         ({"tools": [TOOL] * 129}, 400, "tools"),
         ({"tool_choice": "required"}, 400, "tool_choice"),

@@ -43,11 +43,12 @@ class _Text:
 class ItemWriter:
     """The items of one response so far, and the events that led there.
 
-    Methods give events as server-sent ones. The caller says which are sent: all of them are made.
+    Methods give events as server-sent ones: those behind the number `after`.
     """
 
-    def __init__(self, response_id: str) -> None:
+    def __init__(self, response_id: str, after: int = -1) -> None:
         self._base = response_id.removeprefix("resp_")
+        self._after = after
         self.items: list[Json] = []
         """The output. The last may be open."""
         self.event_count = 0
@@ -172,8 +173,10 @@ class ItemWriter:
         return self._event(f"response.output_item.{word}", fields)
 
     def _event(self, kind: str, fields: Json) -> bytes:
-        data = dump_json({"type": kind, "sequence_number": self.event_count, **fields})
-        self.event_count += 1
+        number, self.event_count = self.event_count, self.event_count + 1
+        if number <= self._after:
+            return b""
+        data = dump_json({"type": kind, "sequence_number": number, **fields})
         return b"event: %b\ndata: %b\n\n" % (kind.encode(), data.encode())
 
 
@@ -182,7 +185,8 @@ def output_of(response_id: str, deltas: Sequence[Json], status: str) -> list[Jso
     writer = ItemWriter(response_id)
     for each in deltas:
         push(writer, each)
-    writer.close("completed" if status == "completed" else "incomplete")
+    # What is open stays so while more comes.
+    writer.close(status if status in ("completed", "in_progress") else "incomplete")
     return writer.items
 
 

@@ -3,8 +3,6 @@
 Whole and streamed come from the same deltas: a whole answer is one delta of the engine.
 """
 
-from dataclasses import replace
-
 from jitney.core.request import Request
 from jitney.engine.answer import Answer, Completion, Delta, Usage
 from jitney.server.openai.replies import Json, Reply
@@ -69,7 +67,8 @@ class ResponseForm:
         (completion,) = answer.completions
         for stored in self._take(_delta_of(completion)):
             push(self._writer, stored)
-        self._end([answer.usage])
+        self.settle([answer.usage])
+        self._close()
         return self.state.object()
 
     def opening(self) -> bytes:
@@ -89,7 +88,14 @@ class ResponseForm:
     def closing(self, usages: list[Usage]) -> bytes:
         """The end of the items, and the last event."""
         begun = self.opening()
-        return begun + self._end(usages) + self._writer.end(self.state.object()) + DONE
+        self.settle(usages)
+        return begun + self._close() + self._writer.end(self.state.object()) + DONE
+
+    def settle(self, usages: list[Usage]) -> None:
+        """All deltas are there: how the response ends. Once or twice, with the same values."""
+        state = self.state
+        state.status, state.usage = state_of(self._finish_reason), usage_object(usages)
+        state.completed_at = state.completed_at or now_s()
 
     def failed(self, body: Json) -> bytes:
         """The last event of a stream that failed."""
@@ -109,11 +115,9 @@ class ResponseForm:
         self.deltas += found
         return found
 
-    def _end(self, usages: list[Usage]) -> bytes:
-        state = self.state
-        state.status, state.completed_at = state_of(self._finish_reason), now_s()
-        closed = self._writer.close(state.status)
-        state.output, state.usage = self._writer.items, usage_object(usages)
+    def _close(self) -> bytes:
+        closed = self._writer.close(self.state.status)
+        self.state.output = self._writer.items
         return closed
 
 
@@ -127,11 +131,3 @@ def _delta_of(completion: Completion) -> Delta:
         completion.finish_reason,
         completion.stop_reason,
     )
-
-
-def resumed(reply: Reply, tokens: tuple[int, ...]) -> Reply:
-    """The same reply behind these tokens, which are not made again."""
-    if not tokens:
-        return reply
-    (request,) = reply.requests
-    return replace(reply, requests=(replace(request, resumed=(tokens,)),))

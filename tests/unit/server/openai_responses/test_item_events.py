@@ -1,4 +1,4 @@
-"""Tests of `ItemWriter`: events are numbered, and what they say is what the items are in the end."""
+"""Tests of `ItemWriter`: events are numbered, and say what the items are in the end."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tests of bodies of responses: what is read, what is left out by name, and the chat they become."""
+"""Tests of bodies of responses: what is read, what is left out by name, and what becomes a chat."""
 
 import json
 from typing import Any
@@ -123,7 +123,11 @@ def test_sampling_and_form_are_those_of_a_chat() -> None:
 def test_allowed_tools_are_the_only_ones() -> None:
     """Guards `allowed_tools`: the others are not told, and one that is not there is refused."""
     other = {**TOOL, "name": "go"}
-    choice = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "go"}]}
+    choice = {
+        "type": "allowed_tools",
+        "mode": "required",
+        "tools": [{"type": "function", "name": "go"}],
+    }
     body = chat_body(checked(input="hi", tools=[TOOL, other], tool_choice=choice))
     assert [each.function.name for each in body.tools or ()] == ["go"]
     assert body.tool_choice == "required"
