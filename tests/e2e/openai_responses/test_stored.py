@@ -94,7 +94,9 @@ def test_a_deleted_response_is_gone(server: Running) -> None:
     behind = ask(server, previous_response_id=response_id).json()["id"]
     with server.client() as client:
         assert client.delete(f"{PATH}/{response_id}").json() == {
-            "id": response_id, "object": "response", "deleted": True
+            "id": response_id,
+            "object": "response",
+            "deleted": True,
         }
         check_error(client.delete(f"{PATH}/{response_id}"), 404)
     check_error(find(server, response_id), 404)
