@@ -23,6 +23,9 @@ from jitney.config.machine import is_local, jobs_folder
 from jitney.errors import ConfigError, JitneyError
 from jitney.server import steering
 from jitney.server.admission.calls import Call
+from jitney.server.anthropic.message_errors import PATH as MESSAGES_PATH
+from jitney.server.anthropic.message_routes import BODIES as MESSAGES_BODIES
+from jitney.server.anthropic.message_routes import make_router as make_messages_router
 from jitney.server.batches.allowances import Allowances
 from jitney.server.batches.answer_line import LineAnswerer
 from jitney.server.batches.batch_routes import make_batch_router, make_file_router
@@ -73,8 +76,8 @@ _INSTEAD = {
     "/api/generate": _TEXT,
     "/api/chat": _CHAT,
     "/responses": "use /v1/responses",
-    "/messages": _CHAT,
-    "/v1/messages": _CHAT,
+    "/messages": f"use {MESSAGES_PATH}",
+    "/api/hello": f"use {MESSAGES_PATH}",
     "/api/tags": _MODELS,
     "/api/version": "use /version",
     "/ping": "use /health",
@@ -202,7 +205,7 @@ class _App(FastAPI):
     def openapi(self) -> dict[str, Any]:
         """The OpenAPI document."""
         if self.openapi_schema is None:
-            kinds: tuple[type[Strict], ...] = (*BODIES, ResponseBody)
+            kinds: tuple[type[Strict], ...] = (*BODIES, *MESSAGES_BODIES, ResponseBody)
             _, schemas = models_json_schema(
                 [(kind, "validation") for kind in kinds], ref_template=REFERENCE
             )
@@ -227,12 +230,14 @@ def create_app(service: Service, monitor: Monitor, batches: Batches | None) -> F
         },
     )
     state = PageState(service, monitor)
-    answers = make_router(service)
-    responses = make_response_router(service, StoredResponses(service, batches))
+    answers = (
+        make_router(service),
+        make_messages_router(service),
+        make_response_router(service, StoredResponses(service, batches)),
+    )
     routers = [
         make_state_router(service),
-        answers,
-        responses,
+        *answers,
         steering.make_router(service),
         page.make_monitoring_router(service, monitor, state),
         page.make_page_router(service, monitor, state),
@@ -245,7 +250,7 @@ def create_app(service: Service, monitor: Monitor, batches: Batches | None) -> F
         app.include_router(router)
     layers = partial(around, service=service, open_paths=STATE_PATHS | page.OPEN_PATHS)
     app.add_middleware(layers)
-    app.answers = layers(AnswerRoutes([*answers.routes, *responses.routes]))
+    app.answers = layers(AnswerRoutes([route for each in answers for route in each.routes]))
     return app
 
 

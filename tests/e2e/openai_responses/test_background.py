@@ -150,7 +150,7 @@ def test_one_that_is_deleted_makes_no_more(start: Start, tmp_path: Path) -> None
 def test_more_than_may_live_are_refused(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Row 57: a key has so many that have not ended; the others run, and those after it can come
+    """Row 58: a key has so many that have not ended; the others run, and those after it can come
     again."""
     monkeypatch.setattr(limits, "LIVE_MAX", 3)
     server = start(World(jobs_dir=tmp_path / "jobs", backend=SLOW, sequences=2))
@@ -172,7 +172,7 @@ def test_what_is_wrong_is_refused_before_it_is_stored(server: Running) -> None:
 
 
 def test_a_row_that_cannot_be_read_fails_alone(tmp_path: Path) -> None:
-    """Row 56: at a start, one damaged task fails, and the others are answered."""
+    """Row 57: at a start, one damaged task fails, and the others are answered."""
     folder = tmp_path / "jobs"
     with server_process(folder, *SLOWLY) as server:
         ids = [begun(server, number) for number in range(2)]
