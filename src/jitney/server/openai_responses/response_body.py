@@ -28,7 +28,7 @@ from jitney.server.openai.refused_fields import OF_BOTH, RefusedField
 from jitney.server.openai_responses import limits
 from jitney.server.openai_responses.skipped_kinds import LOGPROBS, leave_out
 
-Status = Literal["in_progress", "completed", "incomplete"]
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 _MEDIA = {
     "input_image": "image input is not supported",
@@ -66,7 +66,7 @@ class MessageItem(Strict):
     role: Literal["system", "developer", "user", "assistant"]
     content: Texts
     id: Name | None = None
-    status: Status | None = None
+    status: ItemStatus | None = None
     phase: Name | None = None
 
 
@@ -78,7 +78,7 @@ class CallItem(Strict):
     name: FunctionName
     arguments: str
     id: Name | None = None
-    status: Status | None = None
+    status: ItemStatus | None = None
 
 
 class CallOutputItem(Strict):
@@ -89,7 +89,7 @@ class CallOutputItem(Strict):
     output: Texts
     name: Name | None = None
     id: Name | None = None
-    status: Status | None = None
+    status: ItemStatus | None = None
 
 
 class ReasoningItem(Strict):
@@ -100,7 +100,7 @@ class ReasoningItem(Strict):
     summary: Thoughts | None = None
     content: Thoughts | None = None
     encrypted_content: str | None = None
-    status: Status | None = None
+    status: ItemStatus | None = None
 
 
 Item = Annotated[
