@@ -74,18 +74,7 @@ def make_message_batch_router(service: Service, batches: Batches) -> APIRouter:
     @router.post(PATH, openapi_extra={"requestBody": {"required": True, **schema}})
     async def create(request: Request) -> Response:
         """Answer messages behind live calls, on what these leave."""
-        owner = enter(service, request)
-        call = Call.of(request.scope)
-        with service.admission.place(call.caller) as call.place:
-            check = partial(_lines_of, values_max=service.values_max)
-            asked: _Lines = await service.bodies.read(request, check)
-            key = idempotency_key(request)
-            with disk_refusals():
-                await open_store(batches)
-                file = await uploads.store(owner, FILENAME, asked.content)
-                new = _new_batch(service, owner, file.id, key, batches.now())
-                begin = partial(_begin, new, asked)
-                created = await batches.thread.call(begin)
+        created = await _create(service, batches, uploads, request)
         batches.stages.wake()
         return JSONResponse(message_batch_object(created))
 
@@ -134,6 +123,23 @@ def make_message_batch_router(service: Service, batches: Batches) -> APIRouter:
         return StreamingResponse(_contents(files), media_type="application/x-jsonl")
 
     return router
+
+
+async def _create(
+    service: Service, batches: Batches, uploads: Uploads, request: Request
+) -> StoredBatch:
+    """A batch of the requests in the body of a call. Raises Refusal."""
+    owner = enter(service, request)
+    call = Call.of(request.scope)
+    with service.admission.place(call.caller) as call.place:
+        check = partial(_lines_of, values_max=service.values_max)
+        asked: _Lines = await service.bodies.read(request, check)
+        key = idempotency_key(request)
+        with disk_refusals():
+            await open_store(batches)
+            file = await uploads.store(owner, FILENAME, asked.content)
+            new = _new_batch(service, owner, file.id, key, batches.now())
+            return await batches.thread.call(partial(_begin, new, asked))
 
 
 def message_batch_object(batch: StoredBatch) -> Json:
