@@ -75,6 +75,8 @@ class Settings:
     backend: BackendName = _model(default="auto")
     """What runs the model. auto is PyTorch on an NVIDIA GPU, else OpenVINO if it knows the model,
     else llama.cpp. fake has no model: its next token is a hash."""
+    script: Path | None = _model(default_text="none: the tokens of fake are hashes")
+    """For the backend fake: the file of its answers, one line of JSON for each; docs/agents.md."""
     dtype: Dtype = _model(default="auto")
     """The number type that OpenVINO or PyTorch computes with. auto is bfloat16 on a GPU, or if the
     processor has it, else float32. OpenVINO rounds activations then, and wants two threads for

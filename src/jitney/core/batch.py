@@ -200,6 +200,8 @@ class FaultKind(StrEnum):
     """The model or the backend failed."""
     REQUEST = "request"
     """The caller's constraint cannot be followed. Some constraints show this only while in use."""
+    PROMPT = "prompt"
+    """The caller's prompt has no answer: a script may lack a line for it."""
     CAPACITY = "capacity"
     """Nobody: the compiled constraint was dropped to make room. It may work later."""
 
@@ -238,20 +240,24 @@ class Outcome:
 
     `tokens` has one for each entry, in order: NO_TOKEN where none was wanted, or none could be
     chosen. `more` has the samples that say more than their token, by the place of their entry.
+    `idle_s` is how long a device had nothing to compute before this batch, where that is known.
     """
 
     number: int
     tokens: tuple[int, ...]
     seconds: float
     more: Mapping[int, Sample] = field(default_factory=dict)
+    idle_s: float = 0.0
 
     @classmethod
-    def of(cls, number: int, samples: Iterable[Sample], seconds: float) -> "Outcome":
+    def of(
+        cls, number: int, samples: Iterable[Sample], seconds: float, idle_s: float = 0.0
+    ) -> "Outcome":
         """The outcome with these samples, one for each entry."""
         samples = tuple(samples)
         tokens = [NO_TOKEN if each.token is None else each.token for each in samples]
         more = {place: each for place, each in enumerate(samples) if not each.is_plain}
-        return cls(number, tuple(tokens), seconds, more)
+        return cls(number, tuple(tokens), seconds, more, idle_s)
 
     @property
     def samples(self) -> tuple[Sample, ...]:

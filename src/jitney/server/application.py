@@ -36,7 +36,11 @@ from jitney.server.batches.stages import BatchBounds
 from jitney.server.error_object import Refusal, refusal_for
 from jitney.server.middleware import ANSWER_PATHS, AnswerRoutes, ErrorResponse, around
 from jitney.server.observe.monitor import Monitor
+from jitney.server.openai.bodies import Strict
 from jitney.server.openai.replies import VERSION
+from jitney.server.openai_responses.response_body import ResponseBody
+from jitney.server.openai_responses.response_routes import make_response_router
+from jitney.server.openai_responses.stored_responses import StoredResponses
 from jitney.server.page import page_routes as page
 from jitney.server.page.state import PageState
 from jitney.server.routes import (
@@ -72,8 +76,7 @@ _INSTEAD = {
     "/generate_stream": _TEXT,
     "/api/generate": _TEXT,
     "/api/chat": _CHAT,
-    "/responses": _CHAT,
-    "/v1/responses": _CHAT,
+    "/responses": "use /v1/responses",
     "/messages": f"use {MESSAGES_PATH}",
     "/api/hello": f"use {MESSAGES_PATH}",
     "/api/tags": _MODELS,
@@ -203,9 +206,9 @@ class _App(FastAPI):
     def openapi(self) -> dict[str, Any]:
         """The OpenAPI document."""
         if self.openapi_schema is None:
+            kinds: tuple[type[Strict], ...] = (*BODIES, *MESSAGES_BODIES, ResponseBody)
             _, schemas = models_json_schema(
-                [(kind, "validation") for kind in (*BODIES, *MESSAGES_BODIES)],
-                ref_template=REFERENCE,
+                [(kind, "validation") for kind in kinds], ref_template=REFERENCE
             )
             super().openapi()["components"]["schemas"].update(schemas["$defs"])
         assert self.openapi_schema is not None
@@ -228,7 +231,11 @@ def create_app(service: Service, monitor: Monitor, batches: Batches | None) -> F
         },
     )
     state = PageState(service, monitor)
-    answers = (make_router(service), make_messages_router(service))
+    answers = (
+        make_router(service),
+        make_messages_router(service),
+        make_response_router(service, StoredResponses(service, batches)),
+    )
     routers = [
         make_state_router(service),
         *answers,

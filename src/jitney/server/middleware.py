@@ -33,7 +33,9 @@ from jitney.server.service import Service
 
 _log = logging.getLogger("jitney.server")
 
-ANSWER_PATHS = frozenset({"/v1/completions", "/v1/chat/completions", anthropic.PATH})
+ANSWER_PATHS = frozenset(
+    {"/v1/completions", "/v1/chat/completions", "/v1/responses", anthropic.PATH}
+)
 
 WORK_PATHS = ANSWER_PATHS | {"/tokenize", "/detokenize", f"{anthropic.PATH}/count_tokens"}
 """Paths that bring work: counted, limited by a key's rate, and refused during a drain."""

@@ -25,7 +25,7 @@ from jitney.server.http.body_reader import unless_left, when_left
 PING = b": ping\n\n"
 """A comment, for a stream that has nothing to say."""
 
-_EVENT_HEADERS = {
+EVENT_HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache",
     "x-accel-buffering": "no",
@@ -94,7 +94,7 @@ class EventStream(Response):
     media_type = "text/event-stream"
 
     def __init__(self, generation: Generation, ping: bytes = PING) -> None:
-        super().__init__(headers=_EVENT_HEADERS)
+        super().__init__(headers=EVENT_HEADERS)
         # The framework set it for an empty body.
         del self.headers["content-length"]
         self._generation = generation
@@ -209,11 +209,14 @@ class EventStream(Response):
                 await send_body(events)
                 self._turn = asyncio.get_running_loop().create_future()
                 self._write_news()
-            return generation.reply.closing(generation.usages())
+            return await self._closing()
         except ClientLeft:
             return b""
         except Exception as error:
             return generation.reply.failed(refusal_for(error, generation.call.id).body)
+
+    async def _closing(self) -> bytes:
+        return self._generation.reply.closing(self._generation.usages())
 
     def _ping_later(self) -> None:
         self._ping_timer = asyncio.get_running_loop().call_later(limits.PING_S, self._ping)

@@ -150,7 +150,7 @@ def test_the_same_call_again_is_the_same_batch(server: Running) -> None:
     assert len(server.get("/v1/files?purpose=batch").json()["data"]) == 1
 
 
-def test_row_54_bad_bodies_of_batches_store_nothing(server: Running) -> None:
+def test_row_59_bad_bodies_of_batches_store_nothing(server: Running) -> None:
     """Guards the disk: what is refused leaves no file and no batch."""
     for requests in ([], [asked("a"), asked("a")], [{"custom_id": "a"}], "x", [asked("")]):
         assert "requests" in error_of(server.post(PATH, {"requests": requests}), 400)

@@ -108,6 +108,6 @@ def pool_slots(max_num_seqs: int) -> int:
     return max_num_seqs + max(POOL_SPARE_MIN, max_num_seqs)
 
 
-def kv_tokens_of(settings: Settings) -> int:
+def kv_tokens_of(settings: Settings, default: int = KV_TOKENS_DEFAULT) -> int:
     """The budget of the user, or the default."""
-    return settings.kv_tokens or max(KV_TOKENS_DEFAULT, settings.max_model_len or 0)
+    return settings.kv_tokens or max(default, settings.max_model_len or 0)

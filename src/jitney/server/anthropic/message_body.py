@@ -133,7 +133,7 @@ class NewTool(Strict):
     definition: MessageTool
 
 
-class NamedTool(Strict):
+class KnownTool(Strict):
     """A tool by its name."""
 
     type: Literal["tool_reference"]
@@ -144,14 +144,14 @@ class ToolAddition(Strict):
     """From here on there is one tool more."""
 
     type: Literal["tool_addition"]
-    tool: Annotated[NewTool | NamedTool, Field(discriminator="type")]
+    tool: Annotated[NewTool | KnownTool, Field(discriminator="type")]
 
 
 class ToolRemoval(Strict):
     """From here on there is one tool less."""
 
     type: Literal["tool_removal"]
-    tool: NamedTool
+    tool: KnownTool
 
 
 Block = Annotated[
@@ -189,7 +189,7 @@ class ThinkingConfig(Strict):
     display: Literal["summarized", "omitted"] | None = None
 
 
-class AnswerFormat(Strict):
+class OutputFormat(Strict):
     """JSON that a schema allows."""
 
     type: Literal["json_schema"]
@@ -200,7 +200,7 @@ class OutputConfig(Strict):
     """How hard to try, and the form of the answer."""
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
-    format: AnswerFormat | None = None
+    format: OutputFormat | None = None
 
 
 class MessageMetadata(Strict):

@@ -229,6 +229,8 @@ def _message(found: ErrorDetails) -> str:
 
 def _without_tags(places: list[int | str], tags: frozenset[str]) -> list[int | str]:
     """The place without the tags that pydantic adds to what has several forms."""
+    if places[:1] == ["input"]:
+        return [*places[:2], *places[3:]]
     if places[:1] == ["response_format"]:
         return [*places[:1], *places[2:]]
     return [
