@@ -186,7 +186,7 @@ class ThinkingConfig(Strict):
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: Count | None = None
-    display: Literal["summarized", "omitted"] | None = None
+    display: Name | None = None
 
 
 class OutputFormat(Strict):
@@ -244,7 +244,8 @@ class CountBody(Strict):
     thinking: ThinkingConfig | None = note(
         "`enabled` with `budget_tokens`, `adaptive`, or `disabled`, which is the default: the "
         "switch `enable_thinking` of the chat template. With `display` as `omitted` the text of a "
-        "thinking block is empty, and its `signature` carries it to the next call."
+        "thinking block is empty, and its `signature` carries it to the next call; with any other "
+        "word it is there."
     )
     output_config: OutputConfig | None = note(
         "`effort`, handed to the chat template as `reasoning_effort`, and `format`: a "
