@@ -39,6 +39,7 @@ CLIENTS: tuple[Client, ...] = (
     PythonClient("openai-3", ("openai==3.49.0",), "with_openai.py"),
     PythonClient("openai-2", ("openai==2.54.0",), "with_openai.py"),
     PythonClient("openai-1", ("openai==1.109.1",), "with_openai.py"),
+    PythonClient("anthropic", ("anthropic==2.9.0",), "with_anthropic.py"),
     PythonClient("litellm", ("litellm[mcp]==1.106.0",), "with_litellm.py"),
     PythonClient("langchain-openai", ("langchain-openai==1.7.3",), "with_langchain.py"),
     PythonClient("pydantic-ai", ("pydantic-ai-slim[openai]==2.66.0",), "with_pydantic_ai.py"),

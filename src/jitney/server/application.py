@@ -31,6 +31,7 @@ from jitney.server.batches.answer_line import LineAnswerer
 from jitney.server.batches.batch_routes import make_batch_router, make_file_router
 from jitney.server.batches.batches import Batches
 from jitney.server.batches.database import DiskError, StoreTaken
+from jitney.server.batches.message_batch_routes import make_message_batch_router
 from jitney.server.batches.stages import BatchBounds
 from jitney.server.error_object import Refusal, refusal_for
 from jitney.server.middleware import ANSWER_PATHS, AnswerRoutes, ErrorResponse, around
@@ -245,6 +246,7 @@ def create_app(service: Service, monitor: Monitor, batches: Batches | None) -> F
     monitor.metrics.attach(service)
     if batches is not None:
         routers += [make_file_router(service, batches), make_batch_router(service, batches)]
+        routers.append(make_message_batch_router(service, batches))
         monitor.metrics.attach_other(batches.collect)
     for router in routers:
         app.include_router(router)

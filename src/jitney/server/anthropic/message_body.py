@@ -133,7 +133,7 @@ class NewTool(Strict):
     definition: MessageTool
 
 
-class NamedTool(Strict):
+class KnownTool(Strict):
     """A tool by its name."""
 
     type: Literal["tool_reference"]
@@ -144,14 +144,14 @@ class ToolAddition(Strict):
     """From here on there is one tool more."""
 
     type: Literal["tool_addition"]
-    tool: Annotated[NewTool | NamedTool, Field(discriminator="type")]
+    tool: Annotated[NewTool | KnownTool, Field(discriminator="type")]
 
 
 class ToolRemoval(Strict):
     """From here on there is one tool less."""
 
     type: Literal["tool_removal"]
-    tool: NamedTool
+    tool: KnownTool
 
 
 Block = Annotated[
@@ -186,10 +186,10 @@ class ThinkingConfig(Strict):
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: Count | None = None
-    display: Literal["summarized", "omitted"] | None = None
+    display: Name | None = None
 
 
-class AnswerFormat(Strict):
+class OutputFormat(Strict):
     """JSON that a schema allows."""
 
     type: Literal["json_schema"]
@@ -200,7 +200,7 @@ class OutputConfig(Strict):
     """How hard to try, and the form of the answer."""
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
-    format: AnswerFormat | None = None
+    format: OutputFormat | None = None
 
 
 class MessageMetadata(Strict):
@@ -244,7 +244,8 @@ class CountBody(Strict):
     thinking: ThinkingConfig | None = note(
         "`enabled` with `budget_tokens`, `adaptive`, or `disabled`, which is the default: the "
         "switch `enable_thinking` of the chat template. With `display` as `omitted` the text of a "
-        "thinking block is empty, and its `signature` carries it to the next call."
+        "thinking block is empty, and its `signature` carries it to the next call; with any other "
+        "word it is there."
     )
     output_config: OutputConfig | None = note(
         "`effort`, handed to the chat template as `reasoning_effort`, and `format`: a "

@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import TypeVar
 
 from jitney.server.admission.calls import Call
-from jitney.server.batches.batch_routes import disk_refusals, open_store, query_store
 from jitney.server.batches.batches import Batches
 from jitney.server.batches.database import DiskError
+from jitney.server.batches.store_calls import disk_refusals, open_store, query_store
 from jitney.server.error_object import NO_RETRY, Refusal
 from jitney.server.openai.chat_body import ChatBody
 from jitney.server.openai.replies import Json
