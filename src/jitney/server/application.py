@@ -230,10 +230,11 @@ def create_app(service: Service, monitor: Monitor, batches: Batches | None) -> F
         },
     )
     state = PageState(service, monitor)
+    stored = StoredResponses(service, batches)
     answers = (
         make_router(service),
         make_messages_router(service),
-        make_response_router(service, StoredResponses(service, batches)),
+        make_response_router(service, stored),
     )
     routers = [
         make_state_router(service),
@@ -246,6 +247,7 @@ def create_app(service: Service, monitor: Monitor, batches: Batches | None) -> F
     if batches is not None:
         routers += [make_file_router(service, batches), make_batch_router(service, batches)]
         monitor.metrics.attach_other(batches.collect)
+        monitor.metrics.attach_other(stored.collect)
     for router in routers:
         app.include_router(router)
     layers = partial(around, service=service, open_paths=STATE_PATHS | page.OPEN_PATHS)

@@ -159,6 +159,9 @@ def test_more_than_may_live_are_refused(
     assert error["code"] == "too_many_responses"
     wait_until(lambda: server.stats.active_slots == 2, "they do not run")
     assert server.get(f"{PATH}/{ids[2]}").json()["status"] == "queued"
+    told = server.get("/metrics").text
+    still = ("responses_running 2.0", "responses_waiting 1.0", 'responses_limit{limit="live_max"}')
+    assert [each for each in still if f"jitney:{each}" not in told] == []
     for each in ids:
         server.post(f"{PATH}/{each}/cancel", {})
     assert ask(server, background=True).status_code == 200

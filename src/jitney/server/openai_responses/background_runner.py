@@ -82,6 +82,11 @@ class BackgroundRunner:
         """Responses that are being answered."""
         return len(self._tasks)
 
+    @property
+    def waiting_count(self) -> int:
+        """Responses that wait to be answered."""
+        return len(self._waiting)
+
     def wake(self) -> None:
         """A response was added."""
         self._may_fill.set()
