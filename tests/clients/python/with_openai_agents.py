@@ -1,7 +1,7 @@
 """OpenAI's Agents SDK, which speaks Responses: an agent that calls a tool, streamed and not."""
 
 import asyncio
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import checks
 import openai
@@ -15,6 +15,7 @@ from agents import (
     set_tracing_disabled,
 )
 from checks import CITY_QUESTION, MODEL, QUESTION, City
+from pydantic import Field
 
 set_tracing_disabled(True)
 
@@ -30,23 +31,28 @@ def model(name: str = MODEL) -> OpenAIResponsesModel:
     return OpenAIResponsesModel(model=name, openai_client=client)
 
 
-def agent(**fields: object) -> Agent:
-    # Its loop takes an answer that was cut for a failure, so there is no limit on it.
+FIRST_SENTENCE = {"extra_body": {"stop": ["."]}}
+"""Its loop takes an answer that was cut for a failure, so there is no limit on the tokens."""
+
+
+def agent(**fields: Any) -> Agent:
     settings = ModelSettings(temperature=0, **fields)
     return Agent(name="guide", instructions="Be short.", model=model(), model_settings=settings)
 
 
 def chat() -> None:
-    answer = Runner.run_sync(agent(), QUESTION)
+    answer = Runner.run_sync(agent(**FIRST_SENTENCE), QUESTION)
     assert answer.final_output
-    again = Runner.run_sync(agent(), "And why?", previous_response_id=answer.last_response_id)
+    again = Runner.run_sync(
+        agent(**FIRST_SENTENCE), "And why?", previous_response_id=answer.last_response_id
+    )
     assert again.final_output
     first, second = answer.raw_responses[0].usage, again.raw_responses[0].usage
     assert second.input_tokens > first.total_tokens
 
 
 async def streamed() -> list[str]:
-    events = Runner.run_streamed(agent(), QUESTION)
+    events = Runner.run_streamed(agent(**FIRST_SENTENCE), QUESTION)
     kinds = [each.data.type async for each in events.stream_events() if hasattr(each, "data")]
     assert events.final_output
     return kinds
@@ -60,15 +66,19 @@ def tools() -> None:
     kept: list[City] = []
 
     @function_tool(failure_error_function=None)
-    def keep_city(name: str, size: Literal["small", "large"], rivers: int) -> str:
+    def keep_city(
+        name: Annotated[str, Field(max_length=20)],
+        size: Literal["small", "large"],
+        rivers: Annotated[int, Field(ge=0, le=9)],
+    ) -> str:
         """Keep a city for later."""
-        kept.append(City(name=name[:20], size=size, rivers=min(max(rivers, 0), 9)))
+        kept.append(City(name=name, size=size, rivers=rivers))
         raise KeptCity
 
     guide = agent(tool_choice="required", parallel_tool_calls=False, max_tokens=400)
     guide.tools.append(keep_city)
     with checks.raises(Exception, "KeptCity"):
-        Runner.run_sync(guide, CITY_QUESTION + " Its name is Ulm.", max_turns=2)
+        Runner.run_sync(guide, CITY_QUESTION, max_turns=2)
     assert kept
 
 
