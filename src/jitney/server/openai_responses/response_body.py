@@ -118,7 +118,7 @@ class ResponseTool(Strict):
     strict: bool | None = None
 
 
-class NamedTool(Strict):
+class ChosenTool(Strict):
     """One function by name."""
 
     type: Literal["function"]
@@ -130,10 +130,10 @@ class AllowedTools(Strict):
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedTool], most(TOOLS_MAX, least=1)]
+    tools: Annotated[list[ChosenTool], most(TOOLS_MAX, least=1)]
 
 
-class AnswerFormat(Strict):
+class FormatOfText(Strict):
     """The form of the text; a schema is always enforced."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -146,7 +146,7 @@ class AnswerFormat(Strict):
 class TextOptions(Strict):
     """What the text is like."""
 
-    format: AnswerFormat | None = None
+    format: FormatOfText | None = None
     verbosity: Literal["medium"] | None = None
 
 
@@ -226,7 +226,7 @@ class ResponseBody(SamplingFields):
     )
     tool_choice: (
         Literal["none", "auto", "required"]
-        | Annotated[NamedTool | AllowedTools, Field(discriminator="type")]
+        | Annotated[ChosenTool | AllowedTools, Field(discriminator="type")]
         | None
     ) = note(
         "`none`, `auto`, `required`, one function by name, or `allowed_tools`: only those are told "
