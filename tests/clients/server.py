@@ -6,6 +6,7 @@ import secrets
 import select
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -36,7 +37,9 @@ def serving(threads: int, log: Path) -> Iterator[Server]:
     command += ["--jobs-dir", str(log.parent / "jobs")]
     command += ["--threads", str(threads), "--api-key", key, "--shutdown-timeout", "5"]
     command += ["--served-model-name", MODEL_NAME, "--max-model-len", str(MODEL_LEN)]
-    with log.open("w", encoding="utf-8") as errors:
+    jobs = tempfile.TemporaryDirectory(prefix="jitney-clients-")
+    command += ["--jobs-dir", jobs.name]
+    with jobs, log.open("w", encoding="utf-8") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors)
         try:
             yield Server(_address(process), MODEL_NAME, key)
