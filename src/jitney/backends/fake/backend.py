@@ -127,7 +127,7 @@ class FakeBackend:
         self.vocabulary = script.vocabulary if script else byte_tokenizer.byte_vocabulary()
         self._tokenizer = script.tokenizer if script else byte_tokenizer.TOKENIZER
         self._oracle = oracle.TokenOracle(self.vocabulary, settings.eos_period)
-        self._answers = ScriptedAnswers(script) if script else None
+        self._scripted = ScriptedAnswers(script) if script else None
         self._compiler = ConstraintCompiler(self.vocabulary, oracle.encode_plain)
         self._cells = HashCells(settings.slots, settings.kv_tokens, settings.block_tokens)
         self._memory = SlotMemory(self._cells, settings.slots)
@@ -217,8 +217,8 @@ class FakeBackend:
                 raise BackendFailed("This backend was set up not to save slots.")
             if isinstance(operation, Open):
                 self._plain_slots.discard(operation.slot)
-                if self._answers is not None:
-                    self._answers.forget(operation.slot)
+                if self._scripted is not None:
+                    self._scripted.forget(operation.slot)
                 elif oracle.is_plain(operation.sampling):
                     self._plain_slots.add(operation.slot)
 
@@ -288,6 +288,6 @@ class FakeBackend:
             end = each.entry.end
             for length in range(end - len(each.rows) + 1, end + 1):
                 rows.append(self._oracle.logits(hashes[length], tokens[length - 1]))
-            if self._answers is not None and each.entry.wants_token:
-                self._answers.prefer(each, rows[-1])
+            if self._scripted is not None and each.entry.wants_token:
+                self._scripted.prefer(each, rows[-1])
         return rows
