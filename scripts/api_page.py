@@ -5,6 +5,9 @@ from collections.abc import Mapping
 from jitney.config import ServeSettings
 from jitney.core.limits import PAUSE_S_MAX, QUEUE_SHARE, RETRY_AFTER_S_MAX, RUNNING_SHARE
 from jitney.server import limits
+from jitney.server.anthropic.message_body import MessagesBody
+from jitney.server.anthropic.message_fields import IGNORED_PARTS as PARTS_OF_MESSAGES
+from jitney.server.anthropic.message_fields import UNKNOWN
 from jitney.server.batches.batch_routes import BatchBody
 from jitney.server.error_object import CODES
 from jitney.server.openai.bodies import CompletionBody, SamplingFields, Strict
@@ -31,6 +34,9 @@ This page is made from the source by `make docs`.
 | --- | --- |
 | `POST /v1/chat/completions` | answers a conversation |
 | `POST /v1/completions` | completes a prompt, or up to {limits.PROMPTS_MAX} of them |
+| `POST /v1/messages` | answers a conversation in Anthropic's form; see \
+[Anthropic's interface](#anthropics-interface) |
+| `POST /v1/messages/count_tokens` | how many tokens such a conversation has as a prompt |
 | `POST /tokenize` | tokens of a `prompt`, or of `messages` with their `tools` |
 | `POST /detokenize` | the text of `tokens` |
 | `POST /v1/requests/ID/pause`, `POST /v1/requests/ID/resume` | a call of one's own that is being \
@@ -52,7 +58,8 @@ has not ended reads it |
 | `GET /v1/batches`, `GET /v1/batches/ID` | the batches of the caller's key, newest first \
 (`limit`, `after`); one of them |
 | `POST /v1/batches/ID/cancel` | runs no more of its lines; what is done stays |
-| `GET /v1/models`, `GET /v1/models/NAME` | what is served, under all its names |
+| `GET /v1/models`, `GET /v1/models/NAME` | what is served, under all its names; with the header \
+`anthropic-version` in Anthropic's form |
 | `GET /tokenizer_info` | the chat template, and the tokens that begin and end a text |
 | `GET /health` | 200 while work gets done; 503 with the reason when the engine stopped, the \
 backend is being started again, no replica is connected, or no forward pass ends; needs no key |
@@ -86,7 +93,7 @@ it is stuck.
 
 With `--api-key-file`, `JITNEY_API_KEY` or `--api-key` (which others on the machine can read in
 `ps`), every path but `/health`, `/ready` and the files of the page wants `Authorization: Bearer
-KEY`; [config.md](config.md#key-file) shows a file of keys. A key's
+KEY`, or without it `x-api-key: KEY`; [config.md](config.md#key-file) shows a file of keys. A key's
 name is its tenant under the policy `fair`, and the boundary of prefix reuse unless it was given a
 `cache_scope` to share.
 
@@ -161,6 +168,24 @@ first form; calls and answers of tools in the history are written out in the sam
 `tool_choice` `required`, or a function by name, is enforced: arguments always match the schema.
 Under `auto` the model decides, and what it writes is passed on as it is, `strict` or not; yet a
 schema that could not be enforced is refused there too.
+
+## Anthropic's interface
+
+`/v1/messages` is the chat above in another form: its clients, Claude Code among them, need only the
+address (`ANTHROPIC_BASE_URL`) and a key. Messages that follow one another in one role are one. Any
+`anthropic-beta` is accepted; with it, fields that nobody knows are ignored, and the header
+`x-jitney-ignored` has `{UNKNOWN}`. A result of a tool that `is_error` begins with `Error: `.
+
+Events are named as Anthropic names them; a silent stream says `ping`. The usage at the beginning of
+a stream has the whole prompt as `input_tokens`; the one at its end tells what came from the cache
+(`cache_read_input_tokens`), and so does that of a whole reply. `cache_creation_input_tokens` is 0:
+what is kept costs nothing. `stop_reason` is `end_turn`, `stop_sequence`, `tool_use`, `max_tokens`,
+or `model_context_window_exceeded` where the context was full before `max_tokens`.
+
+Errors are `{{"type": "error", "error": {{"type", "message"}}, "request_id"}}`, in a stream as the
+event `error`. Their status is that of the table below, but for 503, which is 529
+(`overloaded_error`), and for a deadline, which is 504 (`timeout_error`). A prompt that does not fit
+begins with `prompt is too long: `. What is no HTTP is refused in OpenAI's form.
 """
 
 
@@ -174,6 +199,8 @@ def api_reference() -> str:
             _table("Fields of /v1/completions", _rows(CompletionBody, SamplingFields)),
             _table("Names of other servers and of clients, on both", _refusals(OF_BOTH)),
             _table("Fields of messages and tools that are ignored", _refusals(IGNORED_PARTS)),
+            _table("Fields of /v1/messages", _rows(MessagesBody)),
+            _table("Fields inside others that /v1/messages ignores", _refusals(PARTS_OF_MESSAGES)),
             _table("Fields of /tokenize", _rows(TokenizeBody)),
             _table("Fields of /v1/batches", _rows(BatchBody)),
             _errors(),

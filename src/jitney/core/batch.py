@@ -240,20 +240,24 @@ class Outcome:
 
     `tokens` has one for each entry, in order: NO_TOKEN where none was wanted, or none could be
     chosen. `more` has the samples that say more than their token, by the place of their entry.
+    `idle_s` is how long a device had nothing to compute before this batch, where that is known.
     """
 
     number: int
     tokens: tuple[int, ...]
     seconds: float
     more: Mapping[int, Sample] = field(default_factory=dict)
+    idle_s: float = 0.0
 
     @classmethod
-    def of(cls, number: int, samples: Iterable[Sample], seconds: float) -> "Outcome":
+    def of(
+        cls, number: int, samples: Iterable[Sample], seconds: float, idle_s: float = 0.0
+    ) -> "Outcome":
         """The outcome with these samples, one for each entry."""
         samples = tuple(samples)
         tokens = [NO_TOKEN if each.token is None else each.token for each in samples]
         more = {place: each for place, each in enumerate(samples) if not each.is_plain}
-        return cls(number, tuple(tokens), seconds, more)
+        return cls(number, tuple(tokens), seconds, more, idle_s)
 
     @property
     def samples(self) -> tuple[Sample, ...]:

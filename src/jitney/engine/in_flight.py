@@ -30,7 +30,8 @@ and a minimum. A pass may be faster than the last one, and planning and sending 
 PLANNING_FACTOR = 1.5
 PLANNING_FADE = 0.9
 """Planning and sending may take this many times as long as they took lately. With hundreds of
-sequences that is more than the share above; the longest time fades with every batch."""
+sequences that is more than the share above; the longest time fades with every batch. Where a device
+says how long it waited for a batch that was sent ahead, what happens on the way counts too."""
 
 LIKE_PART = 0.25
 """How much the size of a batch may differ from the last one, to estimate its time from that."""
@@ -118,6 +119,7 @@ class InFlight:
             return LostBatch(error, () if is_unseen else planned.sequences)
         if outcome is not None:
             self._last_tokens, self._last_s = planned.token_count, outcome.seconds
+            self._note_idle(self._sent[0].sent_at, outcome)
         return outcome
 
     def pop_oldest(self, now: float) -> PlannedBatch:
@@ -129,6 +131,13 @@ class InFlight:
         """Forget all batches: the backend is lost, and will be reset before it is used."""
         self._sent.clear()
         self._last_tokens = 0
+
+    def _note_idle(self, sent_at: float, outcome: Outcome) -> None:
+        """Plan earlier if the device had to wait for a batch that was planned ahead."""
+        ahead_s = self._returned_at - sent_at
+        if outcome.idle_s > 0 and ahead_s > 0:
+            late_s = min(ahead_s + outcome.idle_s, outcome.seconds)
+            self._planning_s = max(self._planning_s, late_s)
 
     def _outcome(self, sent: SentBatch, limit_s: float | None) -> Outcome | None:
         if sent.error is not None:

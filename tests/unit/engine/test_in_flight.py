@@ -31,8 +31,9 @@ def received(in_flight: InFlight, now: float = 0.0) -> Outcome:
 class Elsewhere:
     """Answers in order, once it is told that it is done."""
 
-    def __init__(self) -> None:
+    def __init__(self, idle_s: float = 0.0) -> None:
         self.sent: deque[Batch] = deque()
+        self.idle_s = idle_s
         self.is_late = False
         self.fault: Exception | None = None
 
@@ -45,7 +46,7 @@ class Elsewhere:
         if self.is_late and limit_s is not None:
             return None
         batch = self.sent.popleft()
-        return Outcome(batch.number, (1,) * batch.entry_count, SECONDS)
+        return Outcome(batch.number, (1,) * batch.entry_count, SECONDS, idle_s=self.idle_s)
 
 
 class Here:
@@ -68,6 +69,19 @@ def test_a_backend_of_this_process_has_one_batch_at_a_time() -> None:
         assert in_flight.spare_s(0.0) is None
         received(in_flight)
     assert backend.executed == [1, 2]
+
+
+@pytest.mark.parametrize(("sent_at", "late_s"), [(0.99, 0.04), (1.0, 0.0), (0.0, SECONDS)])
+def test_a_device_that_waited_gets_the_next_batch_earlier(sent_at: float, late_s: float) -> None:
+    """Guards GPUs in another process: what happens on the way to them is not seen here."""
+    in_flight = InFlight(Elsewhere(idle_s=0.03), HandClock())  # type: ignore[arg-type]
+    in_flight.send(planned(1), 0.0)
+    in_flight.send(planned(2), sent_at)
+    received(in_flight, 1.0)
+    received(in_flight, 2.0)
+    in_flight.send(planned(3), 2.0)
+    lead_s = max(PLANNING_FACTOR * late_s, LEAD_PART * SECONDS)
+    assert in_flight.spare_s(2.0) == pytest.approx(max(SECONDS - lead_s, 0.0))
 
 
 def test_a_second_batch_waits_until_the_first_is_nearly_done() -> None:

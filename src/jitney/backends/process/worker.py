@@ -9,6 +9,7 @@ parent is told in which thread (`WorkerProcess`).
 """
 
 import faulthandler
+import gc
 import os
 import socket
 import sys
@@ -29,6 +30,9 @@ EXIT_DONE = 0
 EXIT_NOT_STARTED = 3
 EXIT_MALFORMED = 4
 EXIT_LOST = 5
+
+GARBAGE_COUNT = 5000
+"""So many new objects between two looks for cycles."""
 
 POLL_S = 2e-4
 """How long a backend that has a batch is waited for before the channel is looked at again."""
@@ -71,6 +75,7 @@ def _serve(batches: Channel, texts: Channel, constraints: Channel) -> int:
     except Exception as error:  # The parent gets any error, and this process ends.
         batches.send(Failure.of(error, "backend"))
         return EXIT_NOT_STARTED
+    _freeze_garbage()
     batches.send(messages.Ready(backend.traits, backend.vocabulary))
 
     def answer_or_exit(channel: Channel) -> NoReturn:
@@ -81,6 +86,14 @@ def _serve(batches: Channel, texts: Channel, constraints: Channel) -> int:
         threading.Thread(target=answer_or_exit, args=(channel,), name=name, daemon=True).start()
     server = QueueServer if isinstance(backend, QueueingBackend) else BackendServer
     server(batches, backend).serve()
+
+
+def _freeze_garbage() -> None:
+    """Look for cycles less often, and never among the objects of libraries: with a large one that
+    would take as long as ten passes."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GARBAGE_COUNT, *gc.get_threshold()[1:])
 
 
 class BackendServer:

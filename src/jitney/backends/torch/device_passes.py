@@ -59,10 +59,11 @@ class RunningPass:
 
     def seconds(self) -> float:
         """How long the GPU computed."""
-        if self.begun is None or self.ended is None:
-            return 0.0
-        milliseconds: float = self.begun.elapsed_time(self.ended)
-        return milliseconds / 1e3
+        return _seconds_between(self.begun, self.ended)
+
+    def idle_s(self, before: torch.cuda.Event | None) -> float:
+        """How long the GPU waited for it, since the end of the pass before it."""
+        return _seconds_between(before, self.begun)
 
 
 class DevicePasses:
@@ -232,3 +233,10 @@ class DevicePasses:
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
+
+
+def _seconds_between(first: torch.cuda.Event | None, second: torch.cuda.Event | None) -> float:
+    if first is None or second is None:
+        return 0.0
+    milliseconds: float = first.elapsed_time(second)
+    return max(milliseconds / 1e3, 0.0)

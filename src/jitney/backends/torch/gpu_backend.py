@@ -66,6 +66,7 @@ class _Sent:
     samples: tuple[Sample, ...] | None = None
     """In the order of the batch, once the pass was settled."""
     seconds: float = 0.0
+    idle_s: float = 0.0
 
 
 class GpuBackend:
@@ -92,6 +93,8 @@ class GpuBackend:
             self._memory, loaded.max_num_batched_tokens, loaded.slot_tokens_max, count
         )
         self._sent: deque[_Sent] = deque()
+        self._ended: torch.cuda.Event | None = None
+        """The end of the pass that was settled last."""
         self._pause = threading.Event()  # never set
 
     def execute(self, batch: Batch) -> Outcome:
@@ -124,7 +127,7 @@ class GpuBackend:
         self._settle(sent)
         self._sent.popleft()
         assert sent.samples is not None, "It was settled"
-        return Outcome.of(sent.number, sent.samples, sent.seconds)
+        return Outcome.of(sent.number, sent.samples, sent.seconds, sent.idle_s)
 
     def reset(self) -> None:
         """Empty every slot and every ticket."""
@@ -218,6 +221,7 @@ class GpuBackend:
         with _crash_where_the_gpu_fails():
             running.wait()
         sent.seconds, sent.running = running.seconds(), None
+        sent.idle_s, self._ended = running.idle_s(self._ended), running.ended
         tokens = running.tokens.tolist()
         samples = [Sample()] * len(sent.laid_out)
         host, first = [], 0

@@ -96,9 +96,9 @@ def make_file_router(service: Service, batches: Batches) -> APIRouter:
     @router.post("/v1/files", openapi_extra=_described("multipart/form-data", _FORM))
     async def upload(request: Request) -> Response:
         """Store a file of lines for a batch."""
-        owner = _enter(service, request)
-        with _disk_refusals():
-            await _open(batches)
+        owner = enter(service, request)
+        with disk_refusals():
+            await open_store(batches)
             return JSONResponse(file_object(await uploads.receive(request, owner)))
 
     @router.get("/v1/files")
@@ -114,7 +114,7 @@ def make_file_router(service: Service, batches: Batches) -> APIRouter:
         def query(store: BatchStore) -> Sequence[StoredFile] | None:
             return store.list_files(owner, purpose, after, limit + 1, order)
 
-        found: Sequence[StoredFile] = await _query(batches, query, _NO_FILE, ())
+        found: Sequence[StoredFile] = await query_store(batches, query, _NO_FILE, ())
         return JSONResponse(listed(found, limit, file_object))
 
     @router.get("/v1/files/{file_id}")
@@ -125,7 +125,7 @@ def make_file_router(service: Service, batches: Batches) -> APIRouter:
     @router.delete("/v1/files/{file_id}")
     async def delete(owner: Owner, file_id: str) -> Response:
         """Delete one of the caller's files, unless a batch still reads it."""
-        await _query(batches, lambda store: store.remove_file(owner, file_id), _NO_FILE)
+        await query_store(batches, lambda store: store.remove_file(owner, file_id), _NO_FILE)
         return JSONResponse({"id": file_id, "object": "file", "deleted": True})
 
     @router.get("/v1/files/{file_id}/content")
@@ -145,8 +145,8 @@ def make_batch_router(service: Service, batches: Batches) -> APIRouter:
     async def create(request: Request) -> Response:
         """Run the lines of a file behind live calls, on what these leave."""
         new = await _new_batch(service, request, batches.now)
-        with _disk_refusals():
-            await _open(batches)
+        with disk_refusals():
+            await open_store(batches)
             created = await batches.thread.call(lambda store: store.batches.create(new))
         batches.stages.wake()
         return JSONResponse(batch_object(created))
@@ -158,20 +158,22 @@ def make_batch_router(service: Service, batches: Batches) -> APIRouter:
         def query(store: BatchStore) -> Sequence[StoredBatch] | None:
             return store.batches.listed(owner, after, limit + 1)
 
-        found: Sequence[StoredBatch] = await _query(batches, query, _NO_BATCH, ())
+        found: Sequence[StoredBatch] = await query_store(batches, query, _NO_BATCH, ())
         return JSONResponse(listed(found, limit, batch_object))
 
     @router.get("/v1/batches/{batch_id}")
     async def batch(owner: Owner, batch_id: str) -> Response:
         """One of the caller's batches."""
-        found = await _query(batches, lambda store: store.batches.find(owner, batch_id), _NO_BATCH)
+        found = await query_store(
+            batches, lambda store: store.batches.find(owner, batch_id), _NO_BATCH
+        )
         return JSONResponse(batch_object(found))
 
     @router.post("/v1/batches/{batch_id}/cancel")
     async def cancel(owner: Owner, batch_id: str) -> Response:
         """Run no more lines of a batch. What is done stays."""
         now = batches.now()
-        found, is_cancelled = await _query(
+        found, is_cancelled = await query_store(
             batches, lambda store: store.batches.cancel(owner, batch_id, now), _NO_BATCH
         )
         if not is_cancelled:
@@ -185,7 +187,7 @@ def make_batch_router(service: Service, batches: Batches) -> APIRouter:
 
 async def _new_batch(service: Service, request: Request, now: Callable[[], int]) -> NewBatch:
     """What the body of a request and its headers say. Raises Refusal."""
-    owner = _enter(service, request)
+    owner = enter(service, request)
     call = Call.of(request.scope)
     with service.admission.place(call.caller) as call.place:
         body = await service.bodies.read(request, partial(check_body, kind=BatchBody))
@@ -203,7 +205,7 @@ async def _new_batch(service: Service, request: Request, now: Callable[[], int])
     )
 
 
-async def _query(
+async def query_store(
     batches: Batches,
     query: Callable[[BatchStore], T | None],
     missing: tuple[str, str],
@@ -212,7 +214,7 @@ async def _query(
     """What the store says. Raises Refusal if it cannot be reached, and with the code and message of
     `missing` if it says nothing."""
     if batches.thread.is_open:
-        with _disk_refusals():
+        with disk_refusals():
             found = await batches.thread.call(query)
     elif await batches.is_there():
         raise _unavailable(batches)
@@ -224,7 +226,7 @@ async def _query(
 
 
 async def _file(batches: Batches, owner: str, file_id: str) -> StoredFile:
-    return await _query(batches, lambda store: store.find_file(owner, file_id), _NO_FILE)
+    return await query_store(batches, lambda store: store.find_file(owner, file_id), _NO_FILE)
 
 
 async def _content(batches: Batches, file: StoredFile) -> Response:
@@ -242,7 +244,7 @@ async def _content(batches: Batches, file: StoredFile) -> Response:
     )
 
 
-async def _open(batches: Batches) -> None:
+async def open_store(batches: Batches) -> None:
     try:
         await batches.open()
     except (ConfigError, OSError) as error:
@@ -251,7 +253,7 @@ async def _open(batches: Batches) -> None:
 
 
 @contextmanager
-def _disk_refusals() -> Iterator[None]:
+def disk_refusals() -> Iterator[None]:
     """Turn a failure of the disk into a refusal."""
     try:
         yield
@@ -270,7 +272,7 @@ async def _pieces(file: BinaryIO) -> AsyncIterator[bytes]:
             yield piece
 
 
-def _enter(service: Service, request: Request) -> str:
+def enter(service: Service, request: Request) -> str:
     """Count a call that brings work; the name of its key."""
     if service.admission.is_draining:
         raise Draining("The server is shutting down.")

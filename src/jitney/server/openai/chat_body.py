@@ -22,7 +22,7 @@ from jitney.server.openai.bodies import (
 )
 from jitney.server.openai.refused_fields import IGNORED_PARTS, OF_CHAT, OF_TOKENIZE
 
-FunctionName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.\-]{1,64}$")]
+FunctionName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.\-]{1,128}$")]
 JsonObject = dict[str, Any]  # Any: a JSON schema, or arguments of a tool
 
 _MEDIA = {
