@@ -13,6 +13,13 @@ from jitney.server.error_object import CODES
 from jitney.server.openai.bodies import CompletionBody, SamplingFields, Strict
 from jitney.server.openai.chat_body import ChatBody, TokenizeBody
 from jitney.server.openai.refused_fields import IGNORED_PARTS, OF_BOTH, RefusedField
+from jitney.server.openai_responses import limits as responses
+from jitney.server.openai_responses.response_body import IN_RESPONSES, ResponseBody
+from jitney.server.openai_responses.skipped_kinds import (
+    SKIPPED_INCLUDES,
+    SKIPPED_ITEMS,
+    SKIPPED_TOOLS,
+)
 
 _HEAD = f"""\
 # HTTP interface
@@ -34,6 +41,13 @@ This page is made from the source by `make docs`.
 | --- | --- |
 | `POST /v1/chat/completions` | answers a conversation |
 | `POST /v1/completions` | completes a prompt, or up to {limits.PROMPTS_MAX} of them |
+| `POST /v1/responses` | answers a conversation in the form of OpenAI's Responses; stored, unless \
+`store` is false ([Responses](#responses)) |
+| `GET /v1/responses/ID` | a stored response; with `stream=true` its events, and with \
+`starting_after=N` those behind a number, also while it runs |
+| `GET /v1/responses/ID/input_items` | what it was asked with (`after`, `limit`, `order`) |
+| `POST /v1/responses/ID/cancel`, `DELETE /v1/responses/ID` | ends a background response; forgets \
+a stored one |
 | `POST /v1/messages` | answers a conversation in Anthropic's form; see \
 [Anthropic's interface](#anthropics-interface) |
 | `POST /v1/messages/count_tokens` | how many tokens such a conversation has as a prompt |
@@ -149,6 +163,30 @@ nothing for {ServeSettings().read_timeout:g} s (`--read-timeout`), is cut.
 
 A client that leaves, streaming or not, waiting or running, frees its place within two ticks.
 
+## Responses
+
+A response is a translation: its items become the messages of a chat, and what the chat answers
+becomes items of kind `message`, `function_call` and `reasoning`. Events are numbered from 0 by
+`sequence_number`; a stream ends with `response.completed`, `response.incomplete` (also for a
+cancelled one, whose `status` says so) or `response.failed`, and then `data: [DONE]`.
+
+Where there is a folder of jobs (`--jobs-dir`), a response is stored for its key unless `store` is
+false, as OpenAI does it: it, its input and its events can be read again for \
+{responses.EXPIRY_S // 86_400} days, and
+`previous_response_id` goes on behind it. One that has a caller is stored at its end, before its
+last event; if that fails, its `store` says false. A key keeps {responses.KEPT_MAX:,} responses \
+and \
+{responses.KEPT_BYTES_MAX >> 30} GiB; beyond
+that the oldest that has ended is forgotten. Without a folder nothing is stored: `store` is ignored
+by name, and `background` and `previous_response_id` are refused.
+
+With `background` the call returns at once, with status `queued`, and the answer goes on without a
+caller, as a call of its key: {responses.LIVE_MAX:,} of a key may wait and run. An event is on the \
+disk before anybody
+sees it. So a stream is resumed by `starting_after` with no event twice and none lost, and an answer
+that was under way goes on after `kill -9` of the server or the backend, from its stored tokens and
+with its seed.
+
 ## JSON
 
 An object of a schema takes the keys in its `properties` and no others, as though it said
@@ -194,10 +232,12 @@ def api_reference() -> str:
     return "\n".join(
         (
             _HEAD,
-            _table("Fields of both", _rows(SamplingFields)),
+            _table("Fields of all", _rows(SamplingFields)),
             _table("Fields of /v1/chat/completions", _rows(ChatBody, SamplingFields)),
             _table("Fields of /v1/completions", _rows(CompletionBody, SamplingFields)),
-            _table("Names of other servers and of clients, on both", _refusals(OF_BOTH)),
+            _table("Fields of /v1/responses", _rows(ResponseBody, SamplingFields)),
+            _table("Fields inside those of /v1/responses that are ignored", _inside()),
+            _table("Names of other servers and of clients, on all", _refusals(OF_BOTH)),
             _table("Fields of messages and tools that are ignored", _refusals(IGNORED_PARTS)),
             _table("Fields of /v1/messages", _rows(MessagesBody)),
             _table("Fields inside others that /v1/messages ignores", _refusals(PARTS_OF_MESSAGES)),
@@ -234,6 +274,16 @@ def _refusals(refused: Mapping[str, RefusedField]) -> list[str]:
         word = "ignored" if field.is_harmless else "refused"
         rows.append(f"| `{name}` | {word} | {reason} |")
     return rows
+
+
+def _inside() -> list[str]:
+    """What is ignored inside other fields, and kinds that are left out."""
+    kinds = {"tools": SKIPPED_TOOLS, "input": SKIPPED_ITEMS, "include": SKIPPED_INCLUDES}
+    rows = [
+        f"| `{name}.KIND` | ignored | Has no meaning here: {', '.join(sorted(kinds[name]))}. |"
+        for name in kinds
+    ]
+    return rows + _refusals(IN_RESPONSES)
 
 
 def _json(value: object) -> str:

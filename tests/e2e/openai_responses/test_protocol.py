@@ -128,7 +128,7 @@ def test_what_is_left_out_is_named_in_a_header(server: Running) -> None:
 def test_what_is_wrong_is_refused(
     server: Running, fields: dict[str, Any], status: int, param: str
 ) -> None:
-    """Row 53: a refusal comes before the first event, in OpenAI's form."""
+    """Row 54: a refusal comes before the first event, in OpenAI's form."""
     for stream in (False, True):
         check_error(ask(server, **{"input": "hi", **fields}, stream=stream), status, param)
     server.check_idle()

@@ -94,7 +94,9 @@ def test_a_deleted_response_is_gone(server: Running) -> None:
     behind = ask(server, previous_response_id=response_id).json()["id"]
     with server.client() as client:
         assert client.delete(f"{PATH}/{response_id}").json() == {
-            "id": response_id, "object": "response", "deleted": True
+            "id": response_id,
+            "object": "response",
+            "deleted": True,
         }
         check_error(client.delete(f"{PATH}/{response_id}"), 404)
     check_error(find(server, response_id), 404)
@@ -115,7 +117,7 @@ def test_a_response_that_is_not_stored_is_not_there(server: Running) -> None:
 
 
 def test_a_response_belongs_to_its_key(start: Start, tmp_path: Path) -> None:
-    """Row 54: for another key it is not there, whatever is asked of it."""
+    """Row 55: for another key it is not there, whatever is asked of it."""
     server = start(World(jobs_dir=tmp_path / "jobs", keys=KEYS))
     mine, others = ({"authorization": f"Bearer {key}"} for key in (FIRST, OTHER))
     body = {"model": MODEL, "input": "hi", "max_output_tokens": 4}
@@ -148,7 +150,7 @@ def test_without_a_folder_nothing_is_kept(start: Start) -> None:
 def test_the_oldest_are_forgotten_where_there_are_too_many(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Row 55: a key keeps so many, and so many bytes; the oldest make room."""
+    """Row 56: a key keeps so many, and so many bytes; the oldest make room."""
     server = start(World(jobs_dir=tmp_path / "jobs"))
     monkeypatch.setattr(limits, "KEPT_MAX", 3)
     kept = [ask(server).json()["id"] for _ in range(5)]
@@ -192,7 +194,7 @@ def test_a_response_expires(start: Start, tmp_path: Path, monkeypatch: pytest.Mo
     ],
 )
 def test_a_damaged_row_harms_no_other(server: Running, query: str) -> None:
-    """Row 56: what cannot be read is told, nobody goes on behind it, and it can be deleted."""
+    """Row 57: what cannot be read is told, nobody goes on behind it, and it can be deleted."""
     broken, whole = (ask(server).json()["id"] for _ in range(2))
     changed(server, query, broken)
     assert check_error(find(server, broken), 500)["code"] == "response_damaged"

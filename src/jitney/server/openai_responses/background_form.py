@@ -14,7 +14,7 @@ from jitney.core.request import Request
 from jitney.engine.answer import Answer, Delta, Usage
 from jitney.server.openai.replies import Json, Reply
 from jitney.server.openai_responses.item_events import kept_delta
-from jitney.server.openai_responses.response_table import Piece
+from jitney.server.openai_responses.response_table import AnswerPiece
 
 _SOMETHING = b"+"
 """Tells `Generation` that there was something: an error comes after it."""
@@ -23,7 +23,7 @@ _SOMETHING = b"+"
 class BackgroundForm:
     """The deltas, text and tokens of one answer, piece by piece."""
 
-    def __init__(self, reply: Reply, response_id: str, pieces: Sequence[Piece]) -> None:
+    def __init__(self, reply: Reply, response_id: str, pieces: Sequence[AnswerPiece]) -> None:
         self._choices = reply.choices
         self.id = response_id
         tokens = tuple(token for piece in pieces for token in piece.tokens)
@@ -49,12 +49,12 @@ class BackgroundForm:
         self._tokens += delta.tokens
         return _SOMETHING
 
-    def take(self) -> Piece | None:
+    def take(self) -> AnswerPiece | None:
         """What came since the last time; None if nothing did."""
         if not (self._deltas or self._tokens):
             return None
         self._number += 1
-        piece = Piece(self._number, self._deltas, "".join(self._texts), tuple(self._tokens))
+        piece = AnswerPiece(self._number, self._deltas, "".join(self._texts), tuple(self._tokens))
         self._deltas, self._texts, self._tokens = [], [], []
         return piece
 

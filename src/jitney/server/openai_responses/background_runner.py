@@ -34,9 +34,9 @@ from jitney.server.openai_responses.event_feed import Watchers
 from jitney.server.openai_responses.item_events import state_of
 from jitney.server.openai_responses.response_object import error_object, usage_object
 from jitney.server.openai_responses.response_table import (
+    AnswerPiece,
     Damaged,
     Ended,
-    Piece,
     ResponseTable,
     StoredResponse,
     on_table,
@@ -54,7 +54,7 @@ _UNREADABLE: Json = {
     "message": "What was stored of this response cannot be read any more.",
 }
 
-Kept = tuple[int, Piece | None, Ended | None, "asyncio.Future[None]"]
+Kept = tuple[int, AnswerPiece | None, Ended | None, "asyncio.Future[None]"]
 
 
 class BackgroundRunner:
@@ -181,7 +181,9 @@ class BackgroundRunner:
             told = error_object(refusal.body)
             return Ended(serial=serial, status="failed", now=now_s(), error=told)
 
-    async def _answer(self, owner: str, found: StoredResponse, pieces: Sequence[Piece]) -> Ended:
+    async def _answer(
+        self, owner: str, found: StoredResponse, pieces: Sequence[AnswerPiece]
+    ) -> Ended:
         service = self._service
         if not isinstance(found.task, dict):
             raise Damaged
@@ -229,7 +231,7 @@ class BackgroundRunner:
             raise errors.QueueFull(message, limits.LATER_S_MAX) from error
 
     async def _keep(
-        self, serial: int, piece: Piece | None = None, end: Ended | None = None
+        self, serial: int, piece: AnswerPiece | None = None, end: Ended | None = None
     ) -> None:
         """Write this, together with what others write, and wait until it is on the disk."""
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -262,7 +264,7 @@ class BackgroundRunner:
 
 
 def _form(
-    found: StoredResponse, pieces: Sequence[Piece], forms: list[BackgroundForm], reply: Reply
+    found: StoredResponse, pieces: Sequence[AnswerPiece], forms: list[BackgroundForm], reply: Reply
 ) -> BackgroundForm:
     form = BackgroundForm(reply, found.state.id, pieces)
     forms.append(form)

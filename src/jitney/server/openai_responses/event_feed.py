@@ -1,7 +1,7 @@
-"""Events of a stored response, from any number on: `Replay`, and `feed`, which waits for more.
+"""Events of a stored response, from any number on: `EventReplay`, and `feed`, which waits for more.
 
-`Replay` makes events again from the row and its pieces, on the store's thread. `feed` is on the
-event loop. It holds nothing of the answer: what a slow client has not taken is in the store.
+`EventReplay` makes events again from the row and its pieces, on the store's thread. `feed` is on
+the event loop. It holds nothing of the answer: what a slow client has not taken is in the store.
 
 Tests: tests/e2e/openai_responses/test_stored.py and test_background.py.
 """
@@ -61,7 +61,7 @@ class Watchers:
             del self._counts[owner]
 
 
-class Replay:
+class EventReplay:
     """The events of one stored response behind a number, as far as they are. The store's thread."""
 
     def __init__(self, found: StoredResponse, after: int) -> None:
@@ -120,7 +120,7 @@ async def feed(
     service: Service, thread: StoreThread, watchers: Watchers, found: StoredResponse, after: int
 ) -> AsyncIterator[bytes]:
     """Events behind this number, until the response has ended or the server stops."""
-    replay = Replay(found, after)
+    replay = EventReplay(found, after)
     idle_s = 0.0
     with watchers.watching(found.owner, found.serial) as news:
         while not service.is_stopping:

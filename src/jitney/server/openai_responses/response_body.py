@@ -28,7 +28,7 @@ from jitney.server.openai.refused_fields import OF_BOTH, RefusedField
 from jitney.server.openai_responses import limits
 from jitney.server.openai_responses.skipped_kinds import LOGPROBS, leave_out
 
-Status = Literal["in_progress", "completed", "incomplete"]
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 _MEDIA = {
     "input_image": "image input is not supported",
@@ -66,7 +66,7 @@ class MessageItem(Strict):
     role: Literal["system", "developer", "user", "assistant"]
     content: Texts
     id: Name | None = None
-    status: Status | None = None
+    status: ItemStatus | None = None
     phase: Name | None = None
 
 
@@ -78,7 +78,7 @@ class CallItem(Strict):
     name: FunctionName
     arguments: str
     id: Name | None = None
-    status: Status | None = None
+    status: ItemStatus | None = None
 
 
 class CallOutputItem(Strict):
@@ -89,7 +89,7 @@ class CallOutputItem(Strict):
     output: Texts
     name: Name | None = None
     id: Name | None = None
-    status: Status | None = None
+    status: ItemStatus | None = None
 
 
 class ReasoningItem(Strict):
@@ -100,7 +100,7 @@ class ReasoningItem(Strict):
     summary: Thoughts | None = None
     content: Thoughts | None = None
     encrypted_content: str | None = None
-    status: Status | None = None
+    status: ItemStatus | None = None
 
 
 Item = Annotated[
@@ -118,7 +118,7 @@ class ResponseTool(Strict):
     strict: bool | None = None
 
 
-class NamedTool(Strict):
+class ChosenTool(Strict):
     """One function by name."""
 
     type: Literal["function"]
@@ -130,10 +130,10 @@ class AllowedTools(Strict):
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedTool], most(TOOLS_MAX, least=1)]
+    tools: Annotated[list[ChosenTool], most(TOOLS_MAX, least=1)]
 
 
-class AnswerFormat(Strict):
+class FormatOfText(Strict):
     """The form of the text; a schema is always enforced."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -146,7 +146,7 @@ class AnswerFormat(Strict):
 class TextOptions(Strict):
     """What the text is like."""
 
-    format: AnswerFormat | None = None
+    format: FormatOfText | None = None
     verbosity: Literal["medium"] | None = None
 
 
@@ -226,7 +226,7 @@ class ResponseBody(SamplingFields):
     )
     tool_choice: (
         Literal["none", "auto", "required"]
-        | Annotated[NamedTool | AllowedTools, Field(discriminator="type")]
+        | Annotated[ChosenTool | AllowedTools, Field(discriminator="type")]
         | None
     ) = note(
         "`none`, `auto`, `required`, one function by name, or `allowed_tools`: only those are told "

@@ -1,6 +1,8 @@
 """How the answer to a response's chat is written: `ResponseForm`, a `ReplyForm`. One thread.
 
 Whole and streamed come from the same deltas: a whole answer is one delta of the engine.
+
+Tests: tests/e2e/openai_responses/test_protocol.py.
 """
 
 from jitney.core.request import Request

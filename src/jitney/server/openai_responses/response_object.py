@@ -2,6 +2,8 @@
 
 `asked_of` has the fields that repeat the request. They are made once, and stored.
 Pure; any thread.
+
+Tests: tests/e2e/openai_responses/test_protocol.py.
 """
 
 from collections.abc import Mapping

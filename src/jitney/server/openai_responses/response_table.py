@@ -8,6 +8,8 @@ piece: so its events have one order, whatever was killed when.
 
 Every change names the states it starts from. A cancel and an end that cross do no harm: the first
 one counts. What cannot be read any more is damaged, and says so; the others are not touched.
+
+Tests: tests/e2e/openai_responses/test_stored.py and test_background.py.
 """
 
 import json
@@ -42,7 +44,7 @@ class NewResponse:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class AnswerPiece:
     """A part of an answer: deltas of a chat and, while it runs, what the engine made."""
 
     number: int
@@ -66,7 +68,7 @@ class StoredResponse:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ResponseProgress:
     """What changes of a response, without its answer."""
 
     status: str
@@ -85,7 +87,7 @@ class Ended:
     now: int
     usage: Json | None = None
     error: Json | None = None
-    piece: Piece | None = None
+    piece: AnswerPiece | None = None
 
 
 class Damaged(Exception):
@@ -123,7 +125,7 @@ class ResponseTable:
             self._check_live(new)
             serial = self._database.insert("responses", values)
             if deltas:
-                self._add_piece(serial, Piece(1, list(deltas)))
+                self._add_piece(serial, AnswerPiece(1, list(deltas)))
             self._forget_oldest(new.owner, serial)
 
     def _check_live(self, new: NewResponse) -> None:
@@ -173,7 +175,7 @@ class ResponseTable:
         except (LookupError, TypeError, AttributeError):
             raise Damaged from None
 
-    def progress(self, serial: int) -> Progress | None:
+    def progress(self, serial: int) -> ResponseProgress | None:
         """How far a response is; None if it was removed. Raises Damaged."""
         query = (
             "SELECT status, is_started, usage, error, completed_at FROM responses WHERE serial = ?"
@@ -182,20 +184,20 @@ class ResponseTable:
         if row is None:
             return None
         told = _read(row["usage"]), _read(row["error"])
-        return Progress(row["status"], bool(row["is_started"]), *told, row["completed_at"])
+        return ResponseProgress(row["status"], bool(row["is_started"]), *told, row["completed_at"])
 
-    def pieces(self, serial: int, after: int = 0, count: int = -1) -> list[Piece]:
+    def pieces(self, serial: int, after: int = 0, count: int = -1) -> list[AnswerPiece]:
         """Pieces behind this number, at most so many. Raises Damaged."""
         query = (
             "SELECT * FROM response_pieces WHERE response = ? AND number > ? "
             "ORDER BY number LIMIT ?"
         )
-        found: list[Piece] = []
+        found: list[AnswerPiece] = []
         for row in self._database.each(query, serial, after, count):
             if row["number"] != after + len(found) + 1:
                 raise Damaged
             tokens = tuple(_read(row["tokens"]) or ())
-            found.append(Piece(row["number"], _read(row["deltas"]), row["text"], tokens))
+            found.append(AnswerPiece(row["number"], _read(row["deltas"]), row["text"], tokens))
         return found
 
     def conversation(self, owner: str, response_id: str, bytes_max: int) -> list[Json]:
@@ -230,7 +232,7 @@ class ResponseTable:
         )
         return [tuple(row) for row in self._database.rows(query, after, count)]
 
-    def begin(self, serial: int) -> tuple[StoredResponse, list[Piece]] | None:
+    def begin(self, serial: int) -> tuple[StoredResponse, list[AnswerPiece]] | None:
         """It runs now: the response and what it has; None if it has ended. Raises Damaged."""
         with self._database.transaction():
             changed = self._database.execute(
@@ -244,7 +246,7 @@ class ResponseTable:
             assert row is not None, serial
         return _response_of(row), self.pieces(serial)
 
-    def keep(self, pieces: Iterable[tuple[int, Piece]], ends: Iterable[Ended] = ()) -> None:
+    def keep(self, pieces: Iterable[tuple[int, AnswerPiece]], ends: Iterable[Ended] = ()) -> None:
         """Add pieces to responses that have not ended, and end others. All in one transaction."""
         with self._database.transaction():
             for serial, piece in pieces:
@@ -292,7 +294,7 @@ class ResponseTable:
         query = f"SELECT 1 FROM responses WHERE serial = ? AND status {_LIVE}"
         return self._database.row(query, serial) is not None
 
-    def _add_piece(self, serial: int, piece: Piece) -> None:
+    def _add_piece(self, serial: int, piece: AnswerPiece) -> None:
         tokens = dump_json(piece.tokens) if piece.tokens else None
         deltas = dump_json(piece.deltas)
         values = {"deltas": deltas, "text": piece.text, "tokens": tokens}

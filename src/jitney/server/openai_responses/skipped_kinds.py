@@ -3,6 +3,8 @@
 Tools that run at OpenAI, and the calls of them in a history, are left out, and a header of the
 response names them; a strict server refuses them. Kinds that nobody knows are refused. The names in
 the header are those of this table, never text of a caller. Pure; any thread.
+
+Tests: tests/unit/server/openai_responses/test_to_chat.py.
 """
 
 from collections.abc import Callable, Collection

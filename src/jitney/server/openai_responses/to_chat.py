@@ -14,8 +14,8 @@ from jitney.server.openai.chat_body import ChatBody
 from jitney.server.openai.check_body import check_fields
 from jitney.server.openai_responses.response_body import (
     AllowedTools,
-    AnswerFormat,
-    NamedTool,
+    FormatOfText,
+    ChosenTool,
     ResponseBody,
 )
 from jitney.server.openai_responses.skipped_kinds import LOGPROBS
@@ -120,7 +120,7 @@ def _tools(body: ResponseBody) -> Json:
     found: Json = {}
     if tools:
         found["tools"] = [_function(each.model_dump(exclude_none=True)) for each in tools]
-    if isinstance(choice, NamedTool):
+    if isinstance(choice, ChosenTool):
         found["tool_choice"] = {"type": "function", "function": {"name": choice.name}}
     elif choice is not None:
         found["tool_choice"] = choice.mode if isinstance(choice, AllowedTools) else choice
@@ -132,7 +132,7 @@ def _function(tool: Json) -> Json:
     return {"type": "function", "function": function}
 
 
-def _form(wanted: AnswerFormat | None) -> Json:
+def _form(wanted: FormatOfText | None) -> Json:
     if wanted is None or wanted.type == "text":
         return {}
     if wanted.type == "json_object":

@@ -113,7 +113,8 @@ def test_sampling_and_form_are_those_of_a_chat() -> None:
             include=["message.output_text.logprobs"],
         )
     )
-    assert (body.temperature, body.top_p, body.seed, body.max_tokens) == (0.5, 0.9, 7, 11)
+    sampling = body.model_dump(include={"temperature", "top_p", "seed", "max_tokens"})
+    assert sampling == {"temperature": 0.5, "top_p": 0.9, "seed": 7, "max_tokens": 11}
     assert body.reasoning_effort == "low"
     assert body.response_format is not None
     assert body.response_format.model_dump(by_alias=True)["json_schema"]["schema"] == schema
@@ -137,6 +138,6 @@ def test_allowed_tools_are_the_only_ones() -> None:
 
 def test_thoughts_of_earlier_turns_are_read_and_not_repeated() -> None:
     """Guards clients that send back all they got."""
-    thought = {"type": "reasoning", "id": "rs", "summary": [], "content": None}
+    thought: dict[str, Any] = {"type": "reasoning", "id": "rs", "summary": [], "content": None}
     said = messages({"role": "user", "content": "hi"}, thought, CALL, OUTPUT)
     assert [each["role"] for each in said] == ["user", "assistant", "tool"]
