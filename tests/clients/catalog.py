@@ -33,6 +33,17 @@ class NodeClient:
         return HERE / "node" / self.script
 
 
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """A program that calls tools, of a node package of its own; `tests.clients.agents` runs it."""
+
+    name: str
+    package: str
+    version: str
+    program: str
+    """Its path from the folder of the packages."""
+
+
 Client = PythonClient | NodeClient
 
 CLIENTS: tuple[Client, ...] = (
@@ -53,4 +64,18 @@ CLIENTS: tuple[Client, ...] = (
     PythonClient("guidellm", ("guidellm==0.8.1", "torch==2.13.0"), "with_guidellm.py"),
     NodeClient("openai-npm", "openai.mjs"),
     NodeClient("vercel-ai", "ai.mjs"),
+)
+
+AGENT_CHECKS = ("edit", "turns", "cached", "answer")
+"""Of an agent: it edits a file, in three turns, the second of which is nearly all in the cache; and
+it gets a plain answer from the embedded model."""
+
+AGENTS = (
+    Agent(
+        "claude-code",
+        "@anthropic-ai/claude-code",
+        "2.1.326",
+        "@anthropic-ai/claude-code/bin/claude.exe",
+    ),
+    Agent("codex", "@openai/codex", "0.169.0", "@openai/codex/bin/codex.js"),
 )
