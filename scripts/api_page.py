@@ -207,13 +207,31 @@ tabs; `x-guidance` in a schema can say otherwise (`whitespace_pattern`).
 
 ## Tools
 
-Calls are read in the form that the model's chat template shows: `<tool_call>` (Hermes, Qwen),
-`[TOOL_CALLS]` (Mistral), or JSON with `name` and `parameters`, perhaps after `<|python_tag|>`
-(Llama 3). A template that does not know tools gets them as text in the system message, in the
-first form; calls and answers of tools in the history are written out in the same way.
+The form of calls follows from the model's chat template (`src/jitney/server/formats`): JSON after
+`<tool_call>` (Hermes, Qwen, Granite 4), tags in it (Qwen3-Coder, Qwen3.5, GLM), `[TOOL_CALLS]` with
+a list or with names (Mistral), JSON with `name` and `parameters` (Llama 3), lists of Python (Llama
+4, LFM2), the channels of gpt-oss, and the forms of Gemma 4, FunctionGemma, DeepSeek, Kimi K2 and
+Granite 3. Values that are written as text become JSON by the tool's schema. A template that does
+not know tools gets them as text in the system message, in the first form; calls and answers of
+tools in the history are written out in the same way. What looks like a call and is none is content.
+
 `tool_choice` `required`, or a function by name, is enforced: arguments always match the schema.
 Under `auto` the model decides, and what it writes is passed on as it is, `strict` or not; yet a
-schema that could not be enforced is refused there too.
+schema that could not be enforced is refused there too. A call that is enforced is written as JSON,
+whatever form the model would have chosen.
+
+## Reasoning
+
+Where the chat template names marks of reasoning (`<think>`, `[THINK]`, the channels of gpt-oss and
+Gemma 4), what stands between them is `reasoning_content` of the message, and of deltas of a stream;
+the marks and the space around them are in neither field. `reasoning`, vLLM's other name, is not
+sent, so that no text is sent twice; a message of the assistant may come back with either name, and
+the template gets it. `usage.completion_tokens_details.reasoning_tokens` counts its tokens, with the
+mark that ends it, where that mark is one token.
+
+A constraint (`response_format`, `structured_outputs`, an enforced `tool_choice`) holds after the
+reasoning: a model thinks freely, and then obeys. With `enable_thinking: false` it holds from the
+first token. `thinking_token_budget` ends the reasoning after so many tokens.
 
 ## Anthropic's interface
 

@@ -15,8 +15,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from jitney.config.machine import cache_folder, environment
-from tests.clients.catalog import CHECKS, CLIENTS, Client, PythonClient
-from tests.clients.installs import InstallFailed, node_project, python_of
+from tests.clients.agents import run_agent
+from tests.clients.catalog import (
+    AGENT_CHECKS,
+    AGENTS,
+    CHECKS,
+    CLIENTS,
+    Agent,
+    Client,
+    PythonClient,
+)
+from tests.clients.installs import InstallFailed, node_project, program_of, python_of
 from tests.clients.server import MODEL_LEN, Server, serving
 
 CLIENT_S_MAX = 300
@@ -40,11 +49,12 @@ class Row:
     name: str
     version: str = "?"
     results: dict[str, str] = field(default_factory=dict)
+    checks: tuple[str, ...] = CHECKS
     troubles: list[str] = field(default_factory=list)
 
     @property
     def has_failed(self) -> bool:
-        return bool(self.troubles) or any(self.result(name) == "FAIL" for name in CHECKS)
+        return bool(self.troubles) or any(self.result(name) == "FAIL" for name in self.checks)
 
     def result(self, name: str) -> str:
         """A dash is what the client has no way to do, and silence is a failure."""
@@ -53,7 +63,7 @@ class Row:
 
 def main() -> int:
     """Exit code 1 when a check failed, or a client could not be installed."""
-    names = [client.name for client in CLIENTS]
+    names = [each.name for each in (*CLIENTS, *AGENTS)]
     parser = argparse.ArgumentParser(
         prog="python -m tests.clients",
         description="Runs real clients against a running server with the embedded model.",
@@ -75,17 +85,38 @@ def main() -> int:
             rows[client.name].troubles.append(f"cannot be installed: {error}")
     if not asked.install:
         log = folder / "server.log"
-        with serving(asked.threads, log) as server:
-            for name, command in commands.items():
-                write(f"running {name}\n")
-                fill(rows[name], command, server)
-        write(table(list(rows.values())))
-    for row in rows.values():
+        if commands:
+            with serving(asked.threads, log, "--max-model-len", str(MODEL_LEN)) as server:
+                for name, command in commands.items():
+                    write(f"running {name}\n")
+                    fill(rows[name], command, server)
+            write(table(list(rows.values()), CHECKS))
+    agents = [agent for agent in AGENTS if agent.name in asked.only]
+    agent_rows = [agent_row(agent, folder, asked.threads, asked.install) for agent in agents]
+    if agent_rows and not asked.install:
+        write(table(agent_rows, AGENT_CHECKS))
+    for row in (*rows.values(), *agent_rows):
         for trouble in row.troubles:
             write(f"\n{row.name}: {trouble}\n")
     if asked.install:
-        return 1 if len(commands) < len(chosen) else 0
-    return 1 if any(row.has_failed for row in rows.values()) else 0
+        return 1 if any(row.troubles for row in (*rows.values(), *agent_rows)) else 0
+    return 1 if any(row.has_failed for row in (*rows.values(), *agent_rows)) else 0
+
+
+def agent_row(agent: Agent, folder: Path, threads: int, is_install: bool) -> Row:
+    """What an agent could do, once it is installed."""
+    write(f"{'installing' if is_install else 'running'} {agent.name}\n")
+    row = Row(agent.name, agent.version, checks=AGENT_CHECKS)
+    try:
+        program = program_of(folder, agent)
+    except InstallFailed as error:
+        row.troubles.append(f"cannot be installed: {error}")
+        return row
+    if not is_install:
+        for name, trouble in run_agent(agent, program, folder, threads).items():
+            row.results[name] = "FAIL" if trouble else "ok"
+            row.troubles += [f"{name}: {trouble}"] if trouble else []
+    return row
 
 
 def command_of(client: Client, folder: Path) -> list[str]:
@@ -149,10 +180,10 @@ def take(row: Row, told: dict[str, str]) -> None:
         row.troubles.append(f"{told['check']}: {told['why']}")
 
 
-def table(rows: list[Row]) -> str:
+def table(rows: list[Row], checks: tuple[str, ...]) -> str:
     """For people to read, and for documents."""
-    lines = [["client", "version", *CHECKS]]
-    lines += [[row.name, row.version, *(row.result(name) for name in CHECKS)] for row in rows]
+    lines = [["client", "version", *checks]]
+    lines += [[row.name, row.version, *(row.result(name) for name in checks)] for row in rows]
     widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
     shown = [
         "| "

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
-CHECKS = ("chat", "stream", "tools", "json_schema", "logprobs", "error", "cancel")
+CHECKS = ("chat", "stream", "tools", "json_schema", "logprobs", "error", "cancel", "responses")
 """What each client does, in the order of the table."""
 
 
@@ -33,6 +33,17 @@ class NodeClient:
         return HERE / "node" / self.script
 
 
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """A program that calls tools, of a node package of its own; `tests.clients.agents` runs it."""
+
+    name: str
+    package: str
+    version: str
+    program: str
+    """Its path from the folder of the packages."""
+
+
 Client = PythonClient | NodeClient
 
 CLIENTS: tuple[Client, ...] = (
@@ -46,10 +57,25 @@ CLIENTS: tuple[Client, ...] = (
     PythonClient("instructor", ("instructor==1.17.0",), "with_instructor.py"),
     PythonClient("llama-index", ("llama-index-llms-openai-like==0.8.1",), "with_llama_index.py"),
     PythonClient("smolagents", ("smolagents[openai]==1.26.0",), "with_smolagents.py"),
+    PythonClient("openai-agents", ("openai-agents==0.24.0",), "with_openai_agents.py"),
     PythonClient("llm", ("llm==0.36",), "with_llm.py"),
     PythonClient("lm-eval", ("lm-eval[api]==0.4.13", "pydantic==2.14.3"), "with_lm_eval.py"),
     # The version of torch keeps out the one for GPUs, where there are both.
     PythonClient("guidellm", ("guidellm==0.8.1", "torch==2.13.0"), "with_guidellm.py"),
     NodeClient("openai-npm", "openai.mjs"),
     NodeClient("vercel-ai", "ai.mjs"),
+)
+
+AGENT_CHECKS = ("edit", "turns", "cached", "answer")
+"""Of an agent: it edits a file, in three turns, the second of which is nearly all in the cache; and
+it gets a plain answer from the embedded model."""
+
+AGENTS = (
+    Agent(
+        "claude-code",
+        "@anthropic-ai/claude-code",
+        "2.1.326",
+        "@anthropic-ai/claude-code/bin/claude.exe",
+    ),
+    Agent("codex", "@openai/codex", "0.169.0", "@openai/codex/bin/codex.js"),
 )

@@ -115,12 +115,13 @@ class Settings:
     )
     """The most prompt tokens of one sequence that one forward pass computes."""
     max_model_len: TokenCount | None = _batch(
-        default_text="what the model was made for, at most 4096 and kv_tokens"
+        default_text="what the model was made for, at most what kv_tokens hold"
     )
     """The longest sequence, prompt and completion together, in tokens."""
     kv_tokens: TokenCount | None = _memory(
-        default_text="enough for max_num_seqs of the longest sequences, within a quarter of the "
-        f"free memory; {KV_TOKENS_DEFAULT} or max_model_len if that is not known",
+        default_text="enough for max_num_seqs sequences of max_model_len, or without that of 4096 "
+        "tokens and for one as long as the model can, within a quarter of the free memory; "
+        f"{KV_TOKENS_DEFAULT} or max_model_len if that is not known",
         short="-c",
     )
     """The memory budget: tokens whose keys and values are kept, over all sequences."""

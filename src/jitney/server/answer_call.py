@@ -31,7 +31,7 @@ from jitney.server.service import Service
 
 T = TypeVar("T")
 
-_CONSTRAINTS = {"response_format", "tools", "structured_outputs"}
+_CONSTRAINTS = {"response_format", "tools", "structured_outputs", "thinking_token_budget"}
 _OPENAI_REASONS = (None, FinishReason.STOP, FinishReason.LENGTH)
 
 

@@ -234,10 +234,11 @@ def create_app(service: Service, monitor: Monitor, batches: Batches | None) -> F
         },
     )
     state = PageState(service, monitor)
+    stored = StoredResponses(service, batches)
     answers = (
         make_router(service),
         make_messages_router(service),
-        make_response_router(service, StoredResponses(service, batches)),
+        make_response_router(service, stored),
     )
     routers = [
         make_state_router(service),
@@ -251,6 +252,7 @@ def create_app(service: Service, monitor: Monitor, batches: Batches | None) -> F
         routers += [make_file_router(service, batches), make_batch_router(service, batches)]
         routers.append(make_message_batch_router(service, batches))
         monitor.metrics.attach_other(batches.collect)
+        monitor.metrics.attach_other(stored.collect)
     for router in routers:
         app.include_router(router)
     layers = partial(around, service=service, open_paths=STATE_PATHS | page.OPEN_PATHS)
