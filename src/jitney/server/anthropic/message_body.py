@@ -175,15 +175,17 @@ TAGS = frozenset(
 )
 
 
-_Blocks = Annotated[list[Block], most(limits.PARTS_MAX)]
-Blocks = Annotated[_Blocks, BeforeValidator(_as_blocks, json_schema_input_type=str | _Blocks)]
+_ListedBlocks = Annotated[list[Block], most(limits.PARTS_MAX)]
+MessageBlocks = Annotated[
+    _ListedBlocks, BeforeValidator(_as_blocks, json_schema_input_type=str | _ListedBlocks)
+]
 
 
 class AnthropicMessage(Strict):
     """One message. Agents send messages of the system in between, and some without content."""
 
     role: Literal["user", "assistant", "system"]
-    content: Blocks
+    content: MessageBlocks
 
 
 class ToolChoice(Strict):
