@@ -206,7 +206,7 @@ class BackgroundRunner:
             serial=found.serial,
             status=state_of(forms[0].finish_reason),
             now=now_s(),
-            usage=usage_object(generation.usages()),
+            usage=usage_object(generation.usages(), forms[0].reasoning_count),
             piece=forms[0].take(),
         )
 
