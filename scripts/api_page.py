@@ -9,6 +9,7 @@ from jitney.server.anthropic.message_body import MessagesBody
 from jitney.server.anthropic.message_fields import IGNORED_PARTS as PARTS_OF_MESSAGES
 from jitney.server.anthropic.message_fields import UNKNOWN
 from jitney.server.batches.batch_routes import BatchBody
+from jitney.server.batches.message_batch_routes import MessageBatchBody
 from jitney.server.error_object import CODES
 from jitney.server.openai.bodies import CompletionBody, SamplingFields, Strict
 from jitney.server.openai.chat_body import ChatBody, TokenizeBody
@@ -51,6 +52,13 @@ a stored one |
 | `POST /v1/messages` | answers a conversation in Anthropic's form; see \
 [Anthropic's interface](#anthropics-interface) |
 | `POST /v1/messages/count_tokens` | how many tokens such a conversation has as a prompt |
+| `POST /v1/messages/batches` | answers many of them behind live calls, each once \
+([batches](../batches.md#anthropics-batches)) |
+| `GET /v1/messages/batches`, `GET /v1/messages/batches/ID` | the batches of messages of the \
+caller's key, newest first (`limit`, `after_id`, `before_id`); one of them |
+| `GET /v1/messages/batches/ID/results` | a line for each request, once it has ended |
+| `POST /v1/messages/batches/ID/cancel`, `DELETE /v1/messages/batches/ID` | asks no more of its \
+requests; deletes one that has ended, with its files |
 | `POST /tokenize` | tokens of a `prompt`, or of `messages` with their `tools` |
 | `POST /detokenize` | the text of `tokens` |
 | `POST /v1/requests/ID/pause`, `POST /v1/requests/ID/resume` | a call of one's own that is being \
@@ -199,13 +207,31 @@ tabs; `x-guidance` in a schema can say otherwise (`whitespace_pattern`).
 
 ## Tools
 
-Calls are read in the form that the model's chat template shows: `<tool_call>` (Hermes, Qwen),
-`[TOOL_CALLS]` (Mistral), or JSON with `name` and `parameters`, perhaps after `<|python_tag|>`
-(Llama 3). A template that does not know tools gets them as text in the system message, in the
-first form; calls and answers of tools in the history are written out in the same way.
+The form of calls follows from the model's chat template (`src/jitney/server/formats`): JSON after
+`<tool_call>` (Hermes, Qwen, Granite 4), tags in it (Qwen3-Coder, Qwen3.5, GLM), `[TOOL_CALLS]` with
+a list or with names (Mistral), JSON with `name` and `parameters` (Llama 3), lists of Python (Llama
+4, LFM2), the channels of gpt-oss, and the forms of Gemma 4, FunctionGemma, DeepSeek, Kimi K2 and
+Granite 3. Values that are written as text become JSON by the tool's schema. A template that does
+not know tools gets them as text in the system message, in the first form; calls and answers of
+tools in the history are written out in the same way. What looks like a call and is none is content.
+
 `tool_choice` `required`, or a function by name, is enforced: arguments always match the schema.
 Under `auto` the model decides, and what it writes is passed on as it is, `strict` or not; yet a
-schema that could not be enforced is refused there too.
+schema that could not be enforced is refused there too. A call that is enforced is written as JSON,
+whatever form the model would have chosen.
+
+## Reasoning
+
+Where the chat template names marks of reasoning (`<think>`, `[THINK]`, the channels of gpt-oss and
+Gemma 4), what stands between them is `reasoning_content` of the message, and of deltas of a stream;
+the marks and the space around them are in neither field. `reasoning`, vLLM's other name, is not
+sent, so that no text is sent twice; a message of the assistant may come back with either name, and
+the template gets it. `usage.completion_tokens_details.reasoning_tokens` counts its tokens, with the
+mark that ends it, where that mark is one token.
+
+A constraint (`response_format`, `structured_outputs`, an enforced `tool_choice`) holds after the
+reasoning: a model thinks freely, and then obeys. With `enable_thinking: false` it holds from the
+first token. `thinking_token_budget` ends the reasoning after so many tokens.
 
 ## Anthropic's interface
 
@@ -243,6 +269,7 @@ def api_reference() -> str:
             _table("Fields inside others that /v1/messages ignores", _refusals(PARTS_OF_MESSAGES)),
             _table("Fields of /tokenize", _rows(TokenizeBody)),
             _table("Fields of /v1/batches", _rows(BatchBody)),
+            _table("Fields of /v1/messages/batches", _rows(MessageBatchBody)),
             _errors(),
         )
     )

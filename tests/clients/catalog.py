@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
-CHECKS = ("chat", "stream", "tools", "json_schema", "logprobs", "error", "cancel")
+CHECKS = ("chat", "stream", "tools", "json_schema", "logprobs", "error", "cancel", "responses")
 """What each client does, in the order of the table."""
 
 
@@ -51,12 +51,14 @@ CLIENTS: tuple[Client, ...] = (
     PythonClient("openai-3", ("openai==3.49.0",), "with_openai.py"),
     PythonClient("openai-2", ("openai==2.54.0",), "with_openai.py"),
     PythonClient("openai-1", ("openai==1.109.1",), "with_openai.py"),
+    PythonClient("anthropic", ("anthropic==2.9.0",), "with_anthropic.py"),
     PythonClient("litellm", ("litellm[mcp]==1.106.0",), "with_litellm.py"),
     PythonClient("langchain-openai", ("langchain-openai==1.7.3",), "with_langchain.py"),
     PythonClient("pydantic-ai", ("pydantic-ai-slim[openai]==2.66.0",), "with_pydantic_ai.py"),
     PythonClient("instructor", ("instructor==1.17.0",), "with_instructor.py"),
     PythonClient("llama-index", ("llama-index-llms-openai-like==0.8.1",), "with_llama_index.py"),
     PythonClient("smolagents", ("smolagents[openai]==1.26.0",), "with_smolagents.py"),
+    PythonClient("openai-agents", ("openai-agents==0.24.0",), "with_openai_agents.py"),
     PythonClient("llm", ("llm==0.36",), "with_llm.py"),
     PythonClient("lm-eval", ("lm-eval[api]==0.4.13", "pydantic==2.14.3"), "with_lm_eval.py"),
     # The version of torch keeps out the one for GPUs, where there are both.

@@ -50,6 +50,8 @@ VALUES: dict[str, Any] = {
     "continue_final_message": True,
     "chat_template_kwargs": {"enable_thinking": False},
     "reasoning_effort": "low",
+    "reasoning_format": "none",
+    "thinking_token_budget": 8,
     "metadata": {"k": "v"},
 }
 """A value of each field that is taken."""

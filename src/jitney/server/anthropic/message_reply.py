@@ -76,15 +76,6 @@ class _Blocks:
         self.kind, self._thought = None, []
         return [*found, {"type": "content_block_stop", "index": self.index}]
 
-    def text_event(self, text: str) -> bytes | None:
-        """The event of more text in an open block of text, without a detour; None elsewhere."""
-        if self.kind != _TEXT:
-            return None
-        return (
-            f'event: content_block_delta\ndata: {{"type":"content_block_delta","index":{self.index}'
-            f',"delta":{{"type":"text_delta","text":{dump_json(text)}}}}}\n\n'
-        ).encode()
-
     def _called(self, part: Json) -> list[Json]:
         """What a part of a call adds; its first part has a head."""
         found: list[Json] = []
@@ -193,10 +184,6 @@ class MessageReply:
 
     def events(self, place: int, delta: Delta, completion_count: int) -> bytes:
         """What a delta adds to a stream."""
-        if self._reply.choices.plain_index(place, delta) is not None:
-            quick = self._blocks.text_event(delta.text)
-            if quick is not None:
-                return quick
         found = self._begun() + self._taken(delta)
         return b"".join(map(message_event, found))
 

@@ -155,8 +155,6 @@ OF_CHAT: Mapping[str, RefusedField] = {
     "echo": RefusedField("the messages are not repeated; leave it out", (False,)),
     "documents": RefusedField("put their text into messages", ([],)),
     "add_special_tokens": RefusedField("the chat template writes them; leave it out", (False,)),
-    "include_reasoning": RefusedField("the text of the model is returned as it is", (True,)),
-    "reasoning_format": RefusedField("the text of the model is returned as it is", ("none",)),
 }
 
 OF_TOKENIZE: Mapping[str, RefusedField] = {

@@ -14,8 +14,8 @@ from jitney.server.openai.chat_body import ChatBody
 from jitney.server.openai.check_body import check_fields
 from jitney.server.openai_responses.response_body import (
     AllowedTools,
-    FormatOfText,
     ChosenTool,
+    FormatOfText,
     ResponseBody,
 )
 from jitney.server.openai_responses.skipped_kinds import LOGPROBS

@@ -10,20 +10,16 @@ from jitney.core.limits import CONSTRAINT_CHARACTERS_MAX
 from jitney.errors import InvalidRequest
 from jitney.sampling.closed_schema import closed_schema
 from jitney.sampling.constraint import ConstraintCompiler
+from jitney.server.formats.answer_families import ModelFormat, model_format
+from jitney.server.formats.answer_forms import AnswerForm, Calling
 from jitney.server.openai.chat_body import ChatBody, ChatMessage, Tool
 from jitney.server.openai.conversation import (
-    HERMES,
-    LLAMA,
-    MISTRAL,
     as_text,
     enforced,
-    format_of,
     message_values,
     offered_values,
     read_calling,
 )
-from jitney.server.openai.tool_calls import Calling
-from jitney.text.chat_template import ChatTemplate
 from jitney.tokenizers.byte_tokenizer import byte_vocabulary, encode
 
 VOCABULARY = byte_vocabulary()
@@ -34,8 +30,8 @@ TOOLS = [
 ]
 
 
-def template(source: str = "{{ messages[0].content }}") -> ChatTemplate:
-    return ChatTemplate(source, VOCABULARY)
+def model(source: str = "", vocabulary: Vocabulary = VOCABULARY) -> ModelFormat:
+    return model_format(source, vocabulary, knows_tools="tools" in source)
 
 
 def body(**fields: Any) -> ChatBody:
@@ -44,25 +40,9 @@ def body(**fields: Any) -> ChatBody:
 
 
 def calling(vocabulary: Vocabulary = VOCABULARY, source: str = "", **fields: Any) -> Calling:
-    made = read_calling(body(**fields), template(source), vocabulary)
+    made = read_calling(body(**fields), model(source, vocabulary))
     assert made is not None
     return made
-
-
-@pytest.mark.parametrize(
-    ("source", "form"),
-    [
-        ("{% if tools %}<tool_call>{% endif %}", HERMES),
-        ("[TOOL_CALLS]{{ tools }}", MISTRAL),
-        ("<|python_tag|>{{ tools }}", LLAMA),
-        ('{{ tools }}{"name": x, "parameters": y}', LLAMA),
-        ("{{ messages }}", HERMES),
-    ],
-)
-def test_the_format_follows_from_the_template(source: str, form: object) -> None:
-    """Guards the choice of parser."""
-    plain = source if "{" in source and '"name"' not in source else "{# " + source + " #}"
-    assert format_of(template(plain)) is form
 
 
 def test_what_a_choice_means() -> None:
@@ -71,8 +51,8 @@ def test_what_a_choice_means() -> None:
     assert calling(tool_choice="required").is_enforced is True
     named = calling(tool_choice={"type": "function", "function": {"name": "g"}})
     assert (named.is_enforced, named.names, named.parallel) == (True, ("g",), False)
-    assert read_calling(body(tool_choice="none"), template(), VOCABULARY) is None
-    assert read_calling(body(tools=None), template(), VOCABULARY) is None
+    assert read_calling(body(tool_choice="none"), model()) is None
+    assert read_calling(body(tools=None), model()) is None
 
 
 @pytest.mark.parametrize(
@@ -86,7 +66,7 @@ def test_what_a_choice_means() -> None:
 def test_choices_that_cannot_be(fields: dict[str, Any]) -> None:
     """Guards against constraints that nothing satisfies."""
     with pytest.raises(InvalidRequest):
-        read_calling(body(**fields), template(), VOCABULARY)
+        read_calling(body(**fields), model())
 
 
 def accepts(text: str, made: Calling) -> bool:
@@ -153,9 +133,7 @@ def test_closing_does_not_make_tools_too_long() -> None:
     items: list[Any] = [{"properties": {}}] * (CONSTRAINT_CHARACTERS_MAX // 24)
     parameters = {"type": "array", "prefixItems": items}
     given = body(tools=[{"type": "function", "function": {"name": "f", "parameters": parameters}}])
-    made = read_calling(
-        given.model_copy(update={"tool_choice": "required"}), template(), VOCABULARY
-    )
+    made = read_calling(given.model_copy(update={"tool_choice": "required"}), model())
     assert made is not None
     text = enforced(made, given.tools or []).constraint().text
     assert len(text) <= CONSTRAINT_CHARACTERS_MAX < len(closed_schema(json.dumps(parameters)))
@@ -168,10 +146,14 @@ def test_a_mark_that_is_a_control_token() -> None:
         control=VOCABULARY.control | {len(VOCABULARY.pieces)},
         eos_tokens=VOCABULARY.eos_tokens,
     )
-    free = calling(marked, "{# [TOOL_CALLS] #}")
-    assert (free.shows_control, free.starts_inside) == (True, False)
-    forced = calling(marked, "{# [TOOL_CALLS] #}", tool_choice="required")
-    assert (forced.shows_control, forced.starts_inside) == (False, True)
+    source = "{# [TOOL_CALLS] #}"
+    free, forced = calling(marked, source), calling(marked, source, tool_choice="required")
+    shown = [
+        model(source, marked).shows_control(AnswerForm(calling=each).marks)
+        for each in (free, forced)
+    ]
+    assert shown == [True, False]
+    assert [free.starts_inside, forced.starts_inside] == [False, True]
     assert len(free.new_id()) == 9
     assert calling().new_id().startswith("call_")
 
