@@ -15,7 +15,6 @@ from jitney.server.anthropic.message_body import MessagesBody
 from jitney.server.anthropic.message_chat import carried
 from jitney.server.anthropic.message_errors import error_body
 from jitney.server.error_object import Refusal
-from jitney.server.formats.text_reader import CONTENT
 from jitney.server.openai.replies import Json, Reply, dump_json
 
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
