@@ -9,6 +9,7 @@ from jitney.server.anthropic.message_body import MessagesBody
 from jitney.server.anthropic.message_fields import IGNORED_PARTS as PARTS_OF_MESSAGES
 from jitney.server.anthropic.message_fields import UNKNOWN
 from jitney.server.batches.batch_routes import BatchBody
+from jitney.server.batches.message_batch_routes import MessageBatchBody
 from jitney.server.error_object import CODES
 from jitney.server.openai.bodies import CompletionBody, SamplingFields, Strict
 from jitney.server.openai.chat_body import ChatBody, TokenizeBody
@@ -51,6 +52,13 @@ a stored one |
 | `POST /v1/messages` | answers a conversation in Anthropic's form; see \
 [Anthropic's interface](#anthropics-interface) |
 | `POST /v1/messages/count_tokens` | how many tokens such a conversation has as a prompt |
+| `POST /v1/messages/batches` | answers many of them behind live calls, each once \
+([batches](../batches.md#anthropics-batches)) |
+| `GET /v1/messages/batches`, `GET /v1/messages/batches/ID` | the batches of messages of the \
+caller's key, newest first (`limit`, `after_id`, `before_id`); one of them |
+| `GET /v1/messages/batches/ID/results` | a line for each request, once it has ended |
+| `POST /v1/messages/batches/ID/cancel`, `DELETE /v1/messages/batches/ID` | asks no more of its \
+requests; deletes one that has ended, with its files |
 | `POST /tokenize` | tokens of a `prompt`, or of `messages` with their `tools` |
 | `POST /detokenize` | the text of `tokens` |
 | `POST /v1/requests/ID/pause`, `POST /v1/requests/ID/resume` | a call of one's own that is being \
@@ -261,6 +269,7 @@ def api_reference() -> str:
             _table("Fields inside others that /v1/messages ignores", _refusals(PARTS_OF_MESSAGES)),
             _table("Fields of /tokenize", _rows(TokenizeBody)),
             _table("Fields of /v1/batches", _rows(BatchBody)),
+            _table("Fields of /v1/messages/batches", _rows(MessageBatchBody)),
             _errors(),
         )
     )

@@ -48,7 +48,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "llamacpp": POOL,
     "llamacpp-process": POOL,
     "llamacpp-cells": OWN_CELLS,
-    "torch-tiles": {**TILES, "is_fp8": True},
+    "torch-tiles": {**TILES, "quantization": "int8"},
     "torch-cuda": {"device": "cuda"},
     "torch-cuda-process": {"device": "cuda", "batch_invariant": True},
     "example": {},

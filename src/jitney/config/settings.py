@@ -31,7 +31,7 @@ from jitney.core.scheduler_settings import GroupAnswers, Mix, Policy, Scheduling
 BackendName = Literal["auto", "torch", "openvino", "llamacpp", "fake"]
 Dtype = Literal["auto", "float32", "bfloat16"]
 KvCacheDtype = Literal["auto", "uint8", "bfloat16", "float16", "float32"]
-Quantization = Literal["fp8"]
+Quantization = Literal["fp8", "int8"]
 FlashAttention = Literal["auto", "on", "off"]
 BatchInvariant = Literal["auto", "on", "off"]
 PerSequence = Literal["overcommit", "even"]
@@ -84,9 +84,9 @@ class Settings:
     kv_cache_dtype: KvCacheDtype = _model(default="auto")
     """The number type of keys and values in OpenVINO and PyTorch; auto is that of dtype."""
     quantization: Quantization | None = _model(default_text="none: the type is that of dtype")
-    """The number type of the weights of layers in PyTorch. fp8 takes half the memory of bfloat16
-    and changes texts slightly. A GPU needs compute capability 8.9 for it; a CPU is slower with
-    it."""
+    """The number type of the weights of layers in PyTorch. fp8 and int8 take half the memory of
+    bfloat16 and change texts slightly. A GPU needs compute capability 8.9 for fp8; a CPU is slower
+    with them."""
     backend_process: bool = _model(
         default_text="true for jitney serve, jitney plan and jitney batch run, else false",
         default=False,
@@ -115,12 +115,13 @@ class Settings:
     )
     """The most prompt tokens of one sequence that one forward pass computes."""
     max_model_len: TokenCount | None = _batch(
-        default_text="what the model was made for, at most 4096 and kv_tokens"
+        default_text="what the model was made for, at most what kv_tokens hold"
     )
     """The longest sequence, prompt and completion together, in tokens."""
     kv_tokens: TokenCount | None = _memory(
-        default_text="enough for max_num_seqs of the longest sequences, within a quarter of the "
-        f"free memory; {KV_TOKENS_DEFAULT} or max_model_len if that is not known",
+        default_text="enough for max_num_seqs sequences of max_model_len, or without that of 4096 "
+        "tokens and for one as long as the model can, within a quarter of the free memory; "
+        f"{KV_TOKENS_DEFAULT} or max_model_len if that is not known",
         short="-c",
     )
     """The memory budget: tokens whose keys and values are kept, over all sequences."""

@@ -31,6 +31,10 @@ from jitney.server.batches.answer_line import LineAnswerer
 from jitney.server.batches.batch_routes import make_batch_router, make_file_router
 from jitney.server.batches.batches import Batches
 from jitney.server.batches.database import DiskError, StoreTaken
+from jitney.server.batches.message_batch_routes import (
+    MessageBatchBody,
+    make_message_batch_router,
+)
 from jitney.server.batches.stages import BatchBounds
 from jitney.server.error_object import Refusal, refusal_for
 from jitney.server.middleware import ANSWER_PATHS, AnswerRoutes, ErrorResponse, around
@@ -205,7 +209,7 @@ class _App(FastAPI):
     def openapi(self) -> dict[str, Any]:
         """The OpenAPI document."""
         if self.openapi_schema is None:
-            kinds: tuple[type[Strict], ...] = (*BODIES, *MESSAGES_BODIES, ResponseBody)
+            kinds: list[type[Strict]] = [*BODIES, *MESSAGES_BODIES, MessageBatchBody, ResponseBody]
             _, schemas = models_json_schema(
                 [(kind, "validation") for kind in kinds], ref_template=REFERENCE
             )
@@ -230,10 +234,11 @@ def create_app(service: Service, monitor: Monitor, batches: Batches | None) -> F
         },
     )
     state = PageState(service, monitor)
+    stored = StoredResponses(service, batches)
     answers = (
         make_router(service),
         make_messages_router(service),
-        make_response_router(service, StoredResponses(service, batches)),
+        make_response_router(service, stored),
     )
     routers = [
         make_state_router(service),
@@ -245,7 +250,9 @@ def create_app(service: Service, monitor: Monitor, batches: Batches | None) -> F
     monitor.metrics.attach(service)
     if batches is not None:
         routers += [make_file_router(service, batches), make_batch_router(service, batches)]
+        routers.append(make_message_batch_router(service, batches))
         monitor.metrics.attach_other(batches.collect)
+        monitor.metrics.attach_other(stored.collect)
     for router in routers:
         app.include_router(router)
     layers = partial(around, service=service, open_paths=STATE_PATHS | page.OPEN_PATHS)

@@ -28,8 +28,9 @@ SERVER = "server_error"
 
 _CODES: Mapping[tuple[int, str], str] = {
     (400, INVALID): (
-        "batch_ended context_length_exceeded file_in_use http_error idempotency_key_reused "
-        "invalid_http invalid_json invalid_type invalid_value missing_required_parameter "
+        "batch_ended batch_not_ended context_length_exceeded file_in_use http_error "
+        "idempotency_key_reused invalid_http invalid_json invalid_type invalid_value "
+        "missing_required_parameter "
         "too_many_chunks unknown_parameter unsupported_by_model unsupported_parameter"
     ),
     (401, AUTHENTICATION): "invalid_api_key missing_api_key",

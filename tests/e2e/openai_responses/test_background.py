@@ -35,7 +35,7 @@ from tests.e2e.server.processes import backend_of
 
 ENDED = ("completed", "incomplete", "failed", "cancelled")
 ANSWERS = 4
-TOKENS = 600
+TOKENS = 1000
 KILLS = 3
 LONG = {"max_output_tokens": 3000, "ignore_eos": True}
 
@@ -159,6 +159,9 @@ def test_more_than_may_live_are_refused(
     assert error["code"] == "too_many_responses"
     wait_until(lambda: server.stats.active_slots == 2, "they do not run")
     assert server.get(f"{PATH}/{ids[2]}").json()["status"] == "queued"
+    told = server.get("/metrics").text
+    still = ("responses_running 2.0", "responses_waiting 1.0", 'responses_limit{limit="live_max"}')
+    assert [each for each in still if f"jitney:{each}" not in told] == []
     for each in ids:
         server.post(f"{PATH}/{each}/cancel", {})
     assert ask(server, background=True).status_code == 200
@@ -176,10 +179,10 @@ def test_a_row_that_cannot_be_read_fails_alone(tmp_path: Path) -> None:
     folder = tmp_path / "jobs"
     with server_process(folder, *SLOWLY) as server:
         ids = [begun(server, number) for number in range(2)]
-        wait_until(lambda: all(text_of(found(server, each)) for each in ids), "nothing was made")
         server.kill()
     with sqlite3.connect(folder / "jobs.sqlite") as database:
-        database.execute("UPDATE responses SET task = '{' WHERE id = ?", (ids[0],))
+        query = "UPDATE responses SET task = '{', status = 'queued' WHERE id = ?"
+        database.execute(query, (ids[0],))
     with server_process(folder) as server:
         wait_until(lambda: found(server, ids[1])["status"] == "incomplete", "it was not answered")
         broken = found(server, ids[0])
@@ -230,11 +233,37 @@ class Reader(threading.Thread):
 
 
 def wait_progress(readers: list[Reader]) -> None:
-    """Wait until some of them have read more."""
+    """Wait until some of them have read more, or all have read all."""
     before = sum(len(each.seen) for each in readers)
     wait_until(
-        lambda: sum(len(each.seen) for each in readers) > before + 20, "no events came", START_S
+        lambda: (
+            sum(len(each.seen) for each in readers) > before + 2
+            or not any(each.is_alive() for each in readers)
+        ),
+        "no events came",
+        START_S,
     )
+
+
+def cut_count(folder: Path, readers: list[Reader]) -> int:
+    """How many answers were under way when servers and backends were killed."""
+    count = 0
+    for kill in range(KILLS):
+        with server_process(folder, *SLOWLY) as server:
+            if not readers:
+                readers += [Reader(begun(server, number)) for number in range(ANSWERS)]
+            for each in readers:
+                each.address = server.address
+                if kill == 0:
+                    each.start()
+            wait_progress(readers)
+            if kill == 1:
+                os.kill(backend_of(server.pid), signal.SIGKILL)
+                wait_progress(readers)
+            states = [found(server, each.response_id)["status"] for each in readers]
+            count += sum(each not in ENDED for each in states)
+            server.kill()
+    return count
 
 
 def test_answers_outlive_servers_and_backends_that_are_killed(tmp_path: Path) -> None:
@@ -243,20 +272,7 @@ def test_answers_outlive_servers_and_backends_that_are_killed(tmp_path: Path) ->
     run."""
     folder = tmp_path / "jobs"
     readers: list[Reader] = []
-    for kill in range(KILLS):
-        with server_process(folder, *SLOWLY) as server:
-            if not readers:
-                readers = [Reader(begun(server, number)) for number in range(ANSWERS)]
-            for each in readers:
-                each.address = server.address
-                if not each.is_alive() and not each.seen:
-                    each.start()
-            wait_progress(readers)
-            if kill == 1:
-                os.kill(backend_of(server.pid), signal.SIGKILL)
-                wait_progress(readers)
-            assert any(found(server, each.response_id)["status"] not in ENDED for each in readers)
-            server.kill()
+    assert cut_count(folder, readers) > 0, "all had ended before the first kill"
     with server_process(folder) as server:
         for each in readers:
             each.address = server.address

@@ -52,8 +52,8 @@ class GpuSizes:
     utilization: float = 0.9
     """The share of the memory of the GPU that is used, weights included."""
     batch_invariant: bool = False
-    is_fp8: bool = False
-    """Whether the weights of layers are in FP8."""
+    quantization: str = ""
+    """`fp8` or `int8` for the weights of layers, or empty."""
 
     @property
     def sequences_max(self) -> int:
@@ -80,10 +80,10 @@ def make_gpu_backend(settings: TorchSettings) -> GpuBackend:
         dtype=settings.dtype,
         utilization=settings.memory_percent / 100,
         batch_invariant=settings.batch_invariant,
-        is_fp8=settings.is_fp8,
+        quantization=settings.quantization,
     )
     device = check_gpu()
-    if sizes.is_fp8:
+    if sizes.quantization == "fp8":
         check_fp8(device)
     backend = GpuBackend(load_on_gpu(Path(settings.model), sizes, device))
     backend.capture_sizes()
@@ -157,7 +157,7 @@ def place_on_gpu(
         blocks=blocks + 1,
         block_tokens=GPU_BLOCK_TOKENS,
         positions=slot_tokens_max,
-        is_fp8=sizes.is_fp8,
+        quantization=sizes.quantization,
     )
     traits = Traits(
         name="torch",
@@ -187,10 +187,13 @@ def _free_tokens(
     """The tokens that fit beside the weights and the largest pass. Raises NoRoom."""
     free, total = torch.cuda.mem_get_info(device)
     number_bytes = DTYPES[sizes.dtype].itemsize
-    weights = shape.weight_bytes(number_bytes, 1 if sizes.is_fp8 else number_bytes)
+    weights = shape.weight_bytes(number_bytes, 1 if sizes.quantization else number_bytes)
     weights += shape.vocabulary * shape.width * shape.is_tied * number_bytes
     # The widest numbers of a row, twice.
     largest = sizes.max_num_batched_tokens * 8 * (3 * shape.inner + 4 * shape.width)
+    if sizes.quantization == "int8":
+        # The largest matrix as the library multiplies it, in graphs and beside them.
+        largest += 2 * number_bytes * 2 * shape.inner * shape.width
     # Logits in float32, twice, and those of graphs.
     logits = 8 * sizes.sequences_max + number_bytes * sampled_max(sizes.sequences_max)
     largest += logits * shape.vocabulary

@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from jitney.backends.torch.architecture import Activation, Architecture
-from jitney.backends.torch.fp8 import Fp8Weight, Weight
 from jitney.backends.torch.model import Layer
 from jitney.backends.torch.pass_rows import PassRows
+from jitney.backends.torch.scaled_weight import ScaledWeight, Weight
 
 QUERY_TILE = 64
 """Queries of a span that are computed together."""
@@ -46,8 +46,8 @@ class PlainOps:
 
     def product(self, x: Tensor, weight: Weight) -> Tensor:
         """x [r, m] times weight [n, m], as one part [1, r, n]."""
-        if isinstance(weight, Fp8Weight):
-            weight = weight.whole(x.dtype)
+        if isinstance(weight, ScaledWeight):
+            return self.product(x, weight.numbers.to(x.dtype)).mul_(weight.scales)
         out = x.new_empty(len(x), len(weight))
         tile = self.tile or len(x)
         for some, into in zip(x.split(tile), out.split(tile), strict=True):

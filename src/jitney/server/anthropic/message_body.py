@@ -82,8 +82,15 @@ def _as_blocks(content: Any) -> Any:  # Any: not yet checked
     return content
 
 
-TextBlocks = Annotated[list[TextBlock], most(limits.PARTS_MAX), BeforeValidator(_as_blocks)]
+_Texts = Annotated[list[TextBlock], most(limits.PARTS_MAX)]
+TextBlocks = Annotated[_Texts, BeforeValidator(_as_blocks, json_schema_input_type=str | _Texts)]
 ResultBlock = Annotated[TextBlock | ToolReference, Field(discriminator="type")]
+
+
+_Results = Annotated[list[ResultBlock], most(limits.PARTS_MAX)]
+ResultBlocks = Annotated[
+    _Results, BeforeValidator(_as_blocks, json_schema_input_type=str | _Results)
+]
 
 
 class ToolResult(Strict):
@@ -91,9 +98,7 @@ class ToolResult(Strict):
 
     type: Literal["tool_result"]
     tool_use_id: Name
-    content: Annotated[
-        Annotated[list[ResultBlock], most(limits.PARTS_MAX)] | None, BeforeValidator(_as_blocks)
-    ] = None
+    content: ResultBlocks | None = None
     is_error: bool | None = None
 
 
@@ -110,7 +115,11 @@ class MessageTool(Strict):
 class ServerTool(Strict):
     """A tool of Anthropic's own, with any fields."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(
+        extra="allow",
+        # The forms of a tool exclude each other, also in the document.
+        json_schema_extra={"properties": {"type": {"type": "string", "not": {"const": "custom"}}}},
+    )
 
     type: Annotated[str, StringConstraints(max_length=limits.NAME_CHARACTERS_MAX)]
 
@@ -133,7 +142,7 @@ class NewTool(Strict):
     definition: MessageTool
 
 
-class NamedTool(Strict):
+class KnownTool(Strict):
     """A tool by its name."""
 
     type: Literal["tool_reference"]
@@ -144,14 +153,14 @@ class ToolAddition(Strict):
     """From here on there is one tool more."""
 
     type: Literal["tool_addition"]
-    tool: Annotated[NewTool | NamedTool, Field(discriminator="type")]
+    tool: Annotated[NewTool | KnownTool, Field(discriminator="type")]
 
 
 class ToolRemoval(Strict):
     """From here on there is one tool less."""
 
     type: Literal["tool_removal"]
-    tool: NamedTool
+    tool: KnownTool
 
 
 Block = Annotated[
@@ -166,11 +175,17 @@ TAGS = frozenset(
 )
 
 
+_ListedBlocks = Annotated[list[Block], most(limits.PARTS_MAX)]
+MessageBlocks = Annotated[
+    _ListedBlocks, BeforeValidator(_as_blocks, json_schema_input_type=str | _ListedBlocks)
+]
+
+
 class AnthropicMessage(Strict):
     """One message. Agents send messages of the system in between, and some without content."""
 
     role: Literal["user", "assistant", "system"]
-    content: Annotated[list[Block], most(limits.PARTS_MAX), BeforeValidator(_as_blocks)]
+    content: MessageBlocks
 
 
 class ToolChoice(Strict):
@@ -186,10 +201,10 @@ class ThinkingConfig(Strict):
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: Count | None = None
-    display: Literal["summarized", "omitted"] | None = None
+    display: Name | None = None
 
 
-class AnswerFormat(Strict):
+class OutputFormat(Strict):
     """JSON that a schema allows."""
 
     type: Literal["json_schema"]
@@ -200,7 +215,7 @@ class OutputConfig(Strict):
     """How hard to try, and the form of the answer."""
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
-    format: AnswerFormat | None = None
+    format: OutputFormat | None = None
 
 
 class MessageMetadata(Strict):
@@ -244,7 +259,8 @@ class CountBody(Strict):
     thinking: ThinkingConfig | None = note(
         "`enabled` with `budget_tokens`, `adaptive`, or `disabled`, which is the default: the "
         "switch `enable_thinking` of the chat template. With `display` as `omitted` the text of a "
-        "thinking block is empty, and its `signature` carries it to the next call."
+        "thinking block is empty, and its `signature` carries it to the next call; with any other "
+        "word it is there."
     )
     output_config: OutputConfig | None = note(
         "`effort`, handed to the chat template as `reasoning_effort`, and `format`: a "

@@ -15,7 +15,6 @@ from jitney.server.anthropic.message_body import MessagesBody
 from jitney.server.anthropic.message_chat import carried
 from jitney.server.anthropic.message_errors import error_body
 from jitney.server.error_object import Refusal
-from jitney.server.formats.text_reader import CONTENT
 from jitney.server.openai.replies import Json, Reply, dump_json
 
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
@@ -76,15 +75,6 @@ class _Blocks:
             found = [{"type": "content_block_delta", "index": self.index, "delta": signed}]
         self.kind, self._thought = None, []
         return [*found, {"type": "content_block_stop", "index": self.index}]
-
-    def text_event(self, text: str) -> bytes | None:
-        """The event of more text in an open block of text, without a detour; None elsewhere."""
-        if self.kind != _TEXT:
-            return None
-        return (
-            f'event: content_block_delta\ndata: {{"type":"content_block_delta","index":{self.index}'
-            f',"delta":{{"type":"text_delta","text":{dump_json(text)}}}}}\n\n'
-        ).encode()
 
     def _called(self, part: Json) -> list[Json]:
         """What a part of a call adds; its first part has a head."""
@@ -194,11 +184,6 @@ class MessageReply:
 
     def events(self, place: int, delta: Delta, completion_count: int) -> bytes:
         """What a delta adds to a stream."""
-        plain = self._reply.choices.plain(place, delta)
-        if plain is not None and plain[1] == CONTENT:
-            quick = self._blocks.text_event(delta.text)
-            if quick is not None:
-                return quick
         found = self._begun() + self._taken(delta)
         return b"".join(map(message_event, found))
 

@@ -31,13 +31,18 @@ class BackgroundForm:
         if tokens:
             self.requests = tuple(replace(each, resumed=(tokens,)) for each in reply.requests)
         for piece in pieces:
-            self._choices.parts(0, Delta(0, piece.text or ""))
+            self._choices.parts(0, Delta(0, piece.text or "", piece.tokens))
         self.streams = True
         self.finish_reason: str | None = None
         self._number = len(pieces)
         self._deltas: list[Json] = []
         self._texts: list[str] = []
         self._tokens: list[int] = []
+
+    @property
+    def reasoning_count(self) -> int | None:
+        """Tokens of reasoning so far; None if it is not known."""
+        return self._choices.reasoning_count
 
     def events(self, place: int, delta: Delta, completion_count: int) -> bytes:
         """Take a delta."""

@@ -23,7 +23,7 @@ from jitney import errors
 from jitney.engine.engine import EngineState
 from jitney.server.admission.calls import Call
 from jitney.server.answer_call import Generation, prepare
-from jitney.server.batches.store import StoreThread, until_disk_works
+from jitney.server.batches.store import BatchStore, StoreThread, until_disk_works
 from jitney.server.error_object import Refusal, refusal_for
 from jitney.server.openai.chat_body import ChatBody
 from jitney.server.openai.check_body import check_fields
@@ -81,6 +81,11 @@ class BackgroundRunner:
     def running_count(self) -> int:
         """Responses that are being answered."""
         return len(self._tasks)
+
+    @property
+    def waiting_count(self) -> int:
+        """Responses that wait to be answered."""
+        return len(self._waiting)
 
     def wake(self) -> None:
         """A response was added."""
@@ -201,7 +206,7 @@ class BackgroundRunner:
             serial=found.serial,
             status=state_of(forms[0].finish_reason),
             now=now_s(),
-            usage=usage_object(generation.usages()),
+            usage=usage_object(generation.usages(), forms[0].reasoning_count),
             piece=forms[0].take(),
         )
 
@@ -256,8 +261,13 @@ class BackgroundRunner:
     async def _sweep_always(self) -> None:
         while True:
             sweep = partial(self._use, lambda table: table.sweep(now_s()))
-            if await until_disk_works(sweep, _WAITS) < limits.SWEEP_RESPONSES:
-                await asyncio.sleep(limits.SWEEP_S)
+            swept = await until_disk_works(sweep, _WAITS)
+            if swept == limits.SWEEP_RESPONSES:
+                continue
+            if swept:
+                shrink = partial(self._thread.call, BatchStore.shrink)
+                await until_disk_works(shrink, _WAITS)
+            await asyncio.sleep(limits.SWEEP_S)
 
     async def _use(self, use: Callable[[ResponseTable], T]) -> T:
         return await self._thread.call(on_table(use))

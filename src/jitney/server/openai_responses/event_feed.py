@@ -30,6 +30,11 @@ class Watchers:
         self._waiting: dict[int, set[asyncio.Event]] = {}
         self._counts: dict[str, int] = {}
 
+    @property
+    def count(self) -> int:
+        """How many streams there are. Any thread."""
+        return sum(list(self._counts.values()))
+
     def check(self, owner: str) -> None:
         """Raise Refusal if the owner has as many as may be."""
         if self._counts.get(owner, 0) >= limits.FEEDS_KEY_MAX:

@@ -216,8 +216,8 @@ class ResponseBody(SamplingFields):
     input: Annotated[list[Item], most(limits.ITEMS_MAX)] = Field(
         description="A text, or items: `message`, `function_call`, `function_call_output` and "
         "`reasoning`. Items of tools that run at OpenAI are left out, and the header "
-        "`x-jitney-ignored` names them. Thoughts of earlier turns are read and not repeated to "
-        "the model."
+        "`x-jitney-ignored` names them. Thoughts of earlier turns are handed to the chat template, "
+        "unless they are encrypted."
     )
     instructions: str | None = note("The first system message; not carried on to later turns.")
     tools: Annotated[list[ResponseTool], most(TOOLS_MAX)] | None = note(

@@ -96,7 +96,8 @@ class ResponseForm:
     def settle(self, usages: list[Usage]) -> None:
         """All deltas are there: how the response ends. Once or twice, with the same values."""
         state = self.state
-        state.status, state.usage = state_of(self._finish_reason), usage_object(usages)
+        state.status = state_of(self._finish_reason)
+        state.usage = usage_object(usages, self._reply.choices.reasoning_count)
         state.completed_at = state.completed_at or now_s()
 
     def failed(self, body: Json) -> bytes:

@@ -90,8 +90,8 @@ def _tool(tool: Json) -> Json:
     return {**empty, **tool}
 
 
-def usage_object(usages: list[Usage]) -> Json:
-    """What was counted."""
+def usage_object(usages: list[Usage], reasoning_count: int | None = None) -> Json:
+    """What was counted; with the tokens of reasoning, if it is known how many there were."""
     prompt_count = sum(each.prompt_count for each in usages)
     output_count = sum(each.completion_count for each in usages)
     cached_count = sum(each.cached_count for each in usages)
@@ -99,7 +99,7 @@ def usage_object(usages: list[Usage]) -> Json:
         "input_tokens": prompt_count,
         "input_tokens_details": {"cached_tokens": cached_count, "cache_write_tokens": 0},
         "output_tokens": output_count,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": reasoning_count or 0},
         "total_tokens": prompt_count + output_count,
     }
 

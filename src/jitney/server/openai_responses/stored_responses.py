@@ -7,17 +7,21 @@ Tests: tests/e2e/openai_responses/test_stored.py and test_background.py.
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from prometheus_client.core import Metric
+
 from jitney.server.admission.calls import Call
-from jitney.server.batches.batch_routes import disk_refusals, open_store, query_store
 from jitney.server.batches.batches import Batches
 from jitney.server.batches.database import DiskError
+from jitney.server.batches.store_calls import disk_refusals, open_store, query_store
 from jitney.server.error_object import NO_RETRY, Refusal
+from jitney.server.observe.prometheus_families import MetricTable, by, constants, families
 from jitney.server.openai.chat_body import ChatBody
 from jitney.server.openai.replies import Json
+from jitney.server.openai_responses import limits
 from jitney.server.openai_responses.background_runner import BackgroundRunner
 from jitney.server.openai_responses.event_feed import Watchers, feed
 from jitney.server.openai_responses.response_body import ResponseBody
@@ -49,6 +53,21 @@ class StoredResponses:
         if batches is not None:
             self.runner = BackgroundRunner(service, batches.thread, self._watchers)
             batches.beside.append(self.runner.run)
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics of stored responses. Any thread; numbers only."""
+        if self.runner is None:
+            return
+        gauges: MetricTable = {
+            "responses_running": (
+                "Responses without a caller that run.",
+                self.runner.running_count,
+            ),
+            "responses_waiting": ("Those that wait to run.", self.runner.waiting_count),
+            "responses_streams": ("Streams of stored responses.", self._watchers.count),
+            "responses_limit": ("Every bound of responses.", by("limit", constants(limits))),
+        }
+        yield from families("gauge", gauges)
 
     async def check_kept(self, body: ResponseBody, call: Call) -> bool:
         """Whether the response to this body is kept. Raises Refusal where it has to be, and cannot

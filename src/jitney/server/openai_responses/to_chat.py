@@ -83,15 +83,21 @@ def _add_output(messages: list[Json], item: Json) -> None:
     messages.append({"role": "tool", **said})
 
 
-def _add_nothing(messages: list[Json], item: Json) -> None:
-    """Thoughts of earlier turns are not repeated to the model."""
+def _add_thought(messages: list[Json], item: Json) -> None:
+    """What was thought before a message or a call; one that is encrypted cannot be read."""
+    thought = text_of(item.get("content") or item.get("summary") or [])
+    if thought:
+        if not messages or messages[-1]["role"] != "assistant":
+            messages.append({"role": "assistant"})
+        before = messages[-1].get("reasoning_content")
+        messages[-1]["reasoning_content"] = "\n\n".join(filter(None, (before, thought)))
 
 
 _ADD: Mapping[str, Callable[[list[Json], Json], None]] = {
     "message": _add_message,
     "function_call": _add_call,
     "function_call_output": _add_output,
-    "reasoning": _add_nothing,
+    "reasoning": _add_thought,
 }
 
 

@@ -123,6 +123,7 @@ def test_a_tool_by_name_and_a_schema_of_the_answer() -> None:
         (None, False),
         ({"type": "disabled"}, False),
         ({"type": "adaptive"}, True),
+        ({"type": "adaptive", "display": "updates"}, True),
         ({"type": "enabled", "budget_tokens": 2048}, True),
     ],
 )

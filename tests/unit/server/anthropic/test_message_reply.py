@@ -62,12 +62,11 @@ def test_thoughts_that_are_not_shown_travel_in_the_signature() -> None:
 
 
 @pytest.mark.parametrize("text", ["a", "\n\n", 'x"\\', "ü\u2028", "event: x\ndata: y"])
-def test_the_quick_event_is_the_usual_one(text: str) -> None:
-    """Guards the event that is written without a detour."""
+def test_a_text_is_one_event(text: str) -> None:
+    """Guards streams: no text can end an event, or begin another one."""
     blocks = _Blocks()
-    assert blocks.text_event(text) is None
     blocks.events({"content": "a"})
-    quick = blocks.text_event(text)
     (usual,) = blocks.events({"content": text})
-    assert quick == message_event(usual)
-    assert json.loads(quick.decode().split("data: ", 1)[1]) == usual
+    name, data, *rest = message_event(usual).decode().split("\n")
+    assert (name, rest) == ("event: content_block_delta", ["", ""])
+    assert json.loads(data.removeprefix("data: ")) == usual

@@ -136,8 +136,13 @@ def test_allowed_tools_are_the_only_ones() -> None:
         chat_body(checked(input="hi", tools=[TOOL], tool_choice=choice))
 
 
-def test_thoughts_of_earlier_turns_are_read_and_not_repeated() -> None:
-    """Guards clients that send back all they got."""
-    thought: dict[str, Any] = {"type": "reasoning", "id": "rs", "summary": [], "content": None}
+def test_thoughts_belong_to_the_turn_that_follows_them() -> None:
+    """Guards models that read them, and clients that send back all they got."""
+    text = [{"type": "reasoning_text", "text": "First I look."}]
+    thought: dict[str, Any] = {"type": "reasoning", "id": "rs", "summary": [], "content": text}
     said = messages({"role": "user", "content": "hi"}, thought, CALL, OUTPUT)
     assert [each["role"] for each in said] == ["user", "assistant", "tool"]
+    assert said[1]["reasoning_content"] == "First I look."
+    assert said[1]["tool_calls"][0]["id"] == "c1"
+    encrypted = {**thought, "content": None, "encrypted_content": "x"}
+    assert len(messages({"role": "user", "content": "hi"}, encrypted)) == 1
