@@ -77,7 +77,9 @@ async def events_of(reply: httpx.Response) -> AsyncIterator[dict[str, Any]]:
                     yield event
 
 
-async def read(place: Place, response_id: str, counted: Counted) -> list[dict[str, Any]]:
+async def read(
+    client: httpx.AsyncClient, place: Place, response_id: str, counted: Counted
+) -> list[dict[str, Any]]:
     """All events of a response, over all servers."""
     seen: list[dict[str, Any]] = []
     while not (seen and seen[-1]["type"] == "response.incomplete"):
@@ -85,10 +87,7 @@ async def read(place: Place, response_id: str, counted: Counted) -> list[dict[st
         counted.resumed += bool(seen)
         path = f"{PATH}/{response_id}?stream=true&starting_after={after}"
         with contextlib.suppress(httpx.TransportError):
-            async with (
-                httpx.AsyncClient(timeout=READ_S) as client,
-                client.stream("GET", f"{place.address}{path}") as reply,
-            ):
+            async with client.stream("GET", f"{place.address}{path}") as reply:
                 async for event in events_of(reply):
                     seen.append(event)
         await asyncio.sleep(TROUBLE_S)
@@ -98,7 +97,8 @@ async def read(place: Place, response_id: str, counted: Counted) -> list[dict[st
 async def kill_always(folder: Path, place: Place, every_s: float, counted: Counted) -> None:
     """Serve, and kill the server and its backend in turn, until this task is cancelled."""
     while True:
-        with contextlib.ExitStack() as stack:
+        stack = contextlib.ExitStack()
+        try:
             server = await asyncio.to_thread(stack.enter_context, server_process(folder))
             place.address = server.address
             await asyncio.sleep(every_s)
@@ -107,6 +107,8 @@ async def kill_always(folder: Path, place: Place, every_s: float, counted: Count
             await asyncio.sleep(every_s)
             await asyncio.to_thread(server.kill)
             counted.kills_of_server += 1
+        finally:
+            await asyncio.to_thread(stack.close)
 
 
 async def begin(server: ServerProcess, count: int, tokens: int) -> list[str]:
@@ -155,7 +157,9 @@ async def main() -> int:
         killing = asyncio.create_task(kill_always(folder, place, asked.every, counted))
         while not place.address:  # noqa: ASYNC110, it is another task
             await asyncio.sleep(TROUBLE_S)
-        seen = await asyncio.gather(*(read(place, each, counted) for each in ids))
+        # One client for all: each makes a context for TLS, which takes long.
+        async with httpx.AsyncClient(timeout=READ_S, limits=httpx.Limits()) as client:
+            seen = await asyncio.gather(*(read(client, place, each, counted) for each in ids))
         killing.cancel()
         await asyncio.gather(killing, return_exceptions=True)
         counted.seconds = round(time.monotonic() - started_at, 1)

@@ -148,7 +148,7 @@ class BackgroundRunner:
         owner, _ = self._waiting.pop(serial)
 
         def end(task: asyncio.Task[None]) -> None:
-            del self._tasks[serial]
+            self._tasks.pop(serial, None)
             self._may_fill.set()
 
         task = tasks.create_task(self._run_one(serial, owner))
