@@ -22,13 +22,14 @@ ROWS = (1, 16, 32, 64, 65, 1024)
 KINDS: dict[str, dict[str, Any]] = {
     "weights in FP8": {"quantization": "fp8"},
     "weights in int8": {"quantization": "int8"},
+    "keys and values in FP8": {"kv_dtype": "fp8"},
 }
 
 
 def small_types() -> None:
     """All kinds, one after the other, in one process."""
     device = check_gpu()
-    check_fp8(device)
+    check_fp8(device, "quantization")
     for quantization in NUMBERS:
         print(f"largest error of a product in {quantization}: {agreement(device, quantization)}")
     plain = measure(device)

@@ -28,11 +28,17 @@ from jitney.backends.torch.load_model import Placement, load_model, tensors_of
 from jitney.backends.torch.model import Decoder
 from jitney.backends.torch.pass_rows import PassRows, Span, pack
 from jitney.backends.torch.plain_ops import PlainOps
+from jitney.backends.torch.scaled_weight import FP8
 from jitney.core.backend import Backend, Segment, Traits
 from jitney.errors import ConfigError, ModelError
 from jitney.tokenizers.tokenizer import encode_all, read_tokenizer
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "fp8": FP8,  # of keys and values only
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ DRIVER = Path("/dev/nvidiactl")
 """The driver of NVIDIA makes this file on Linux."""
 BLOCK_TOKENS = 32
 GPU_BLOCK_TOKENS = 64
-BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1}
 SHAPE_FACTS = ("model", "threads", "dtype", "kv_dtype", "quantization")
 """The values that decide in which shapes all tokens are computed alike."""
 SHAPES = tuple(
@@ -93,10 +93,10 @@ def numbers(settings: Settings) -> str:
     """The types of numbers that it would compute with, in words: what `auto` means here."""
     chosen, threads = chosen_dtypes(settings), threads_of(settings)
     weights = f", weights of layers in {settings.quantization}" if settings.quantization else ""
-    dtype = f"{chosen['dtype']}{weights}"
+    dtype, kept = f"{chosen['dtype']}{weights}", f"keys and values in {chosen['kv_dtype']}"
     if has_gpu():
-        return f"{dtype}, with Triton's kernels, on {describe_gpu()}"
-    words = f"{dtype}, keys and values in {chosen['kv_dtype']}, on the CPU"
+        return f"{dtype}, {kept}, with Triton's kernels, on {describe_gpu()}"
+    words = f"{dtype}, {kept}, on the CPU"
     return f"{words}, {threads} threads" if threads > 1 else f"{words}, one thread"
 
 
@@ -133,10 +133,10 @@ def _gpu_values(
     settings: Settings, source: Path, shape: Architecture, dtypes: dict[str, str]
 ) -> Values:
     """The values on a GPU, whose free memory only the backend sees. Raises a SetupError."""
-    if dtypes["kv_dtype"] != dtypes["dtype"]:
+    if dtypes["kv_dtype"] not in (dtypes["dtype"], "fp8"):
         raise ConfigError(
             f"kv_cache_dtype is {dtypes['kv_dtype']} and dtype is {dtypes['dtype']}: on a GPU they "
-            "are the same; leave kv_cache_dtype out."
+            "are the same, or kv_cache_dtype is fp8; leave it out."
         )
     token_bytes = shape.kv_values_per_token * BYTES[dtypes["kv_dtype"]]
     memory = TokenMemory(token_bytes=token_bytes, unit=GPU_BLOCK_TOKENS, free_bytes=None)

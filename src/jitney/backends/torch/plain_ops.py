@@ -70,8 +70,10 @@ class PlainOps:
             queries, keys = _rotate(queries, cosines, sines), _rotate(keys, cosines, sines)
         for cells, heads in ((layer.keys, keys), (layer.values, values)):
             # Another sequence will have these cells, and what it does not see yet counts 0 times:
-            # of infinity that would be no number.
-            cells.flatten(0, 1)[rows.cells] = heads.to(cells.dtype).nan_to_num()
+            # of infinity that would be no number. FP8 has none, and ends at 448.
+            most = torch.finfo(cells.dtype).max
+            finite = heads.float().nan_to_num().clamp(-most, most)
+            cells.flatten(0, 1)[rows.cells] = finite.to(cells.dtype)
         return queries
 
     def attend(self, queries: Tensor, layer: Layer, rows: PassRows) -> Tensor:
