@@ -77,9 +77,9 @@ def test_no_text_is_too_strange(name: str, is_thinking: bool, text: str) -> None
 def test_long_answers_are_looked_at_once(name: str) -> None:
     """Guards the event loop: neither space nor a long value makes the work grow with its square."""
     form = form_of(FAMILY[name], is_thinking=True)
-    assert len(read([" "] * 100_000, form).content) in (0, 100_000)
+    assert len(read([" "] * 30_000, form).content) in (0, 30_000)
     long = "<tool_call>\n<function=weather>\n<parameter=near>\n"
-    read([long, *["[1, 2]</"] * 50_000], form_of(FAMILY[name]))
+    read([long, *["[1, 2]</"] * 15_000], form_of(FAMILY[name]))
 
 
 TEMPLATES = {
