@@ -2,7 +2,8 @@
 
 Everything goes through the engine. The model has the shape of Llama 3 8B and random weights; the
 answers are no text, and all are as long as was asked. Needs the core, torch and triton only, but
-for the part `http`, which runs alone and needs what the server needs. `fp8` runs alone too.
+for the part `http`, which runs alone and needs what the server needs. `small_types` runs
+alone too.
 """
 
 import time
@@ -11,10 +12,10 @@ from collections.abc import Callable, Sequence
 import torch
 
 from benchmarks.gpu.busy import busy
-from benchmarks.gpu.fp8 import fp8
 from benchmarks.gpu.load import freeze_garbage
 from benchmarks.gpu.model import make_backend
 from benchmarks.gpu.parts import decode, poisson, prefix, stall, together
+from benchmarks.gpu.small_types import small_types
 from jitney.backends.torch.gpu_loading import check_gpu
 from jitney.core.backend import Backend
 
@@ -35,14 +36,14 @@ def main(names: Sequence[str] = ()) -> None:
 
         http()
         return
-    if list(names) == ["fp8"]:
-        fp8()
+    if list(names) == ["small_types"]:
+        small_types()
         return
     unknown = set(names) - set(PARTS)
     if unknown:
         raise SystemExit(
-            f"There is no part {', '.join(unknown)}; there are {', '.join(PARTS)} and, alone, fp8 "
-            "and http."
+            f"There is no part {', '.join(unknown)}; there are {', '.join(PARTS)} and, alone, "
+            "small_types and http."
         )
     device = check_gpu()
     started = time.perf_counter()

@@ -117,9 +117,9 @@ def stall(backend: Backend) -> None:
     )
 
 
-def steady_ticks(bench: Bench, batch: int) -> list[TickRecord]:
-    """Passes of so many decodes around the context, the second time."""
-    for _ in range(2):
+def steady_ticks(bench: Bench, batch: int, rounds: int = 2) -> list[TickRecord]:
+    """Passes of so many decodes around the context, the last time."""
+    for _ in range(rounds):
         bench.ticks.clear()
         bench.finish([bench.ask(CONTEXT - ANSWER // 2, ANSWER) for _ in range(batch)])
     steady = [

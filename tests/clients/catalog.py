@@ -15,10 +15,11 @@ class PythonClient:
     name: str
     packages: tuple[str, ...]
     script: str
+    folder: str = "python"
 
     @property
     def path(self) -> Path:
-        return HERE / "python" / self.script
+        return HERE / self.folder / self.script
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +80,20 @@ AGENTS = (
     ),
     Agent("codex", "@openai/codex", "0.169.0", "@openai/codex/bin/codex.js"),
 )
+
+LOOPS = tuple(
+    PythonClient(f"{name}-loop", packages, f"with_{name.replace('-', '_')}.py", "loops")
+    for name, packages in {
+        "openai": ("openai==3.49.0",),
+        "anthropic": ("anthropic==2.10.0",),
+        "openai-agents": ("openai-agents==0.24.0", "openai==3.49.0"),
+        "pydantic-ai": ("pydantic-ai-slim[anthropic,openai]==2.68.0",),
+        "langchain-anthropic": ("langchain-anthropic==1.7.7",),
+        "mcp": ("mcp==2.3.0", "anthropic==2.10.0"),
+        "smolagents": ("smolagents[openai]==1.26.0",),
+    }.items()
+)
+"""Loops of SDKs and frameworks: each calls a tool and streams the answer, through a script."""
+
+LOOP_CHECKS = ("loop",)
+LOOP_SCRIPT = HERE / "loops" / "script.jsonl"

@@ -48,9 +48,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "llamacpp": POOL,
     "llamacpp-process": POOL,
     "llamacpp-cells": OWN_CELLS,
-    "torch-tiles": {**TILES, "is_fp8": True},
+    "torch-tiles": {**TILES, "quantization": "int8", "kv_dtype": "fp8"},
     "torch-cuda": {"device": "cuda"},
-    "torch-cuda-process": {"device": "cuda", "batch_invariant": True},
+    "torch-cuda-process": {"device": "cuda", "batch_invariant": True, "kv_dtype": "fp8"},
     "example": {},
 }
 """Every backend here and in a process of its own, some in other layouts too, and the example."""

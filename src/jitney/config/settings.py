@@ -30,8 +30,8 @@ from jitney.core.scheduler_settings import GroupAnswers, Mix, Policy, Scheduling
 
 BackendName = Literal["auto", "torch", "openvino", "llamacpp", "fake"]
 Dtype = Literal["auto", "float32", "bfloat16"]
-KvCacheDtype = Literal["auto", "uint8", "bfloat16", "float16", "float32"]
-Quantization = Literal["fp8"]
+KvCacheDtype = Literal["auto", "fp8", "uint8", "bfloat16", "float16", "float32"]
+Quantization = Literal["fp8", "int8"]
 FlashAttention = Literal["auto", "on", "off"]
 BatchInvariant = Literal["auto", "on", "off"]
 PerSequence = Literal["overcommit", "even"]
@@ -82,11 +82,12 @@ class Settings:
     processor has it, else float32. OpenVINO rounds activations then, and wants two threads for
     bfloat16."""
     kv_cache_dtype: KvCacheDtype = _model(default="auto")
-    """The number type of keys and values in OpenVINO and PyTorch; auto is that of dtype."""
+    """The number type of keys and values in OpenVINO and PyTorch; auto is that of dtype. fp8 is for
+    PyTorch, and uint8 for OpenVINO: they take half the memory of bfloat16."""
     quantization: Quantization | None = _model(default_text="none: the type is that of dtype")
-    """The number type of the weights of layers in PyTorch. fp8 takes half the memory of bfloat16
-    and changes texts slightly. A GPU needs compute capability 8.9 for it; a CPU is slower with
-    it."""
+    """The number type of the weights of layers in PyTorch. fp8 and int8 take half the memory of
+    bfloat16 and change texts slightly. A GPU needs compute capability 8.9 for fp8; a CPU is slower
+    with them."""
     backend_process: bool = _model(
         default_text="true for jitney serve, jitney plan and jitney batch run, else false",
         default=False,

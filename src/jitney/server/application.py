@@ -31,7 +31,10 @@ from jitney.server.batches.answer_line import LineAnswerer
 from jitney.server.batches.batch_routes import make_batch_router, make_file_router
 from jitney.server.batches.batches import Batches
 from jitney.server.batches.database import DiskError, StoreTaken
-from jitney.server.batches.message_batch_routes import make_message_batch_router
+from jitney.server.batches.message_batch_routes import (
+    MessageBatchBody,
+    make_message_batch_router,
+)
 from jitney.server.batches.stages import BatchBounds
 from jitney.server.error_object import Refusal, refusal_for
 from jitney.server.middleware import ANSWER_PATHS, AnswerRoutes, ErrorResponse, around
@@ -206,7 +209,7 @@ class _App(FastAPI):
     def openapi(self) -> dict[str, Any]:
         """The OpenAPI document."""
         if self.openapi_schema is None:
-            kinds: tuple[type[Strict], ...] = (*BODIES, *MESSAGES_BODIES, ResponseBody)
+            kinds: list[type[Strict]] = [*BODIES, *MESSAGES_BODIES, MessageBatchBody, ResponseBody]
             _, schemas = models_json_schema(
                 [(kind, "validation") for kind in kinds], ref_template=REFERENCE
             )

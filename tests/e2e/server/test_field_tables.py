@@ -95,7 +95,14 @@ FULL: dict[str, Any] = {
         },
         {
             "role": "assistant",
-            "tool_calls": [{"id": "1", "index": 0, "function": {"name": "f", "arguments": "{}"}}],
+            "tool_calls": [
+                {
+                    "id": "1",
+                    "index": 0,
+                    "function": {"name": "f", "arguments": "{}", "parsed_arguments": STRANGE},
+                }
+            ],
+            "parsed": STRANGE,
             "provider_specific_fields": STRANGE,
         },
         {"role": "tool", "tool_call_id": "1", "content": "done"},

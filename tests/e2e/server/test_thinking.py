@@ -143,8 +143,8 @@ def test_what_a_caller_wants_of_the_reasoning(thinker: Running) -> None:
     assert "</think>" in raw["content"]
     counts = []
     for name in ("reasoning_content", "reasoning", None):
-        extra = {} if name is None else {name: "Because."}
-        history = [
+        extra: dict[str, Any] = {} if name is None else {name: "Because."}
+        history: list[dict[str, Any]] = [
             {"role": "user", "content": "hi"},
             {"role": "assistant", "content": "yes", **extra},
             {"role": "user", "content": "why"},

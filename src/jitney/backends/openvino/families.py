@@ -209,7 +209,9 @@ def dtypes(dtype: str, kv_cache_dtype: str, threads: int, *, is_half: bool | Non
     # Rounding activations doubles the speed of float32, and costs as much quality as in llama.cpp.
     # A user who gives float32 gets no rounding; with other types it has no effect.
     activation_group = ACTIVATION_GROUP if dtype == "auto" and inference == "f32" else 0
-    kv = SHORT_NAMES.get(kv_cache_dtype, inference)
+    kv = inference
+    if kv_cache_dtype != "auto":
+        kv = SHORT_NAMES.get(kv_cache_dtype, kv_cache_dtype)
     if inference == "bf16" and threads == 1:
         raise ConfigError(
             "dtype bfloat16 on one thread makes OpenVINO crash on some models; "
@@ -218,7 +220,7 @@ def dtypes(dtype: str, kv_cache_dtype: str, threads: int, *, is_half: bool | Non
     if kv not in KV_KINDS[inference]:
         allowed = " or ".join(LONG_NAMES[each] for each in KV_KINDS[inference])
         raise ConfigError(
-            f"kv_cache_dtype {LONG_NAMES[kv]} does not go with dtype {LONG_NAMES[inference]}, "
-            f"which takes {allowed}; change one of them."
+            f"kv_cache_dtype {LONG_NAMES.get(kv, kv)} does not go with dtype "
+            f"{LONG_NAMES[inference]}, which takes {allowed}; change one of them."
         )
     return Dtypes(inference, kv, sizes[kv], activation_group)

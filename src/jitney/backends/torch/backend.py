@@ -28,11 +28,17 @@ from jitney.backends.torch.load_model import Placement, load_model, tensors_of
 from jitney.backends.torch.model import Decoder
 from jitney.backends.torch.pass_rows import PassRows, Span, pack
 from jitney.backends.torch.plain_ops import PlainOps
+from jitney.backends.torch.scaled_weight import FP8
 from jitney.core.backend import Backend, Segment, Traits
 from jitney.errors import ConfigError, ModelError
 from jitney.tokenizers.tokenizer import encode_all, read_tokenizer
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "fp8": FP8,  # of keys and values only
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +61,8 @@ class TorchSettings:
     """On a GPU: how much of its memory is used, weights included."""
     model_len_max: int = 0
     """On a GPU: the longest sequence; 0 for what the model and the memory allow."""
-    is_fp8: bool = False
-    """Whether the weights of layers are in FP8."""
+    quantization: str = ""
+    """`fp8` or `int8` for the weights of layers, or empty."""
     block_tokens: int = 32
     decode_tile: int = 0
     """Products take so many decodes at a time; 0 means all rows of a pass at once."""
@@ -116,7 +122,7 @@ class TorchModel:
             blocks=blocks + 1,
             block_tokens=settings.block_tokens,
             positions=self.slot_tokens_max,
-            is_fp8=settings.is_fp8,
+            quantization=settings.quantization,
         )
         model = load_model(tensors_of(path, shape), shape, place)
         self._model: Decoder | None = model

@@ -30,7 +30,7 @@ CAPABILITY_MIN = (8, 0)
 """The first GPUs with bfloat16, and with the copies that the kernels are made of."""
 
 FP8_CAPABILITY_MIN = (8, 9)
-"""The first GPUs that multiply in FP8."""
+"""The first GPUs with instructions for FP8."""
 
 FIXED_BYTES = 1 << 30
 """For the library itself and its graphs."""
@@ -49,11 +49,13 @@ class GpuSizes:
     model_len_max: int = 0
     """0 stands for what the model and the memory allow."""
     dtype: str = "bfloat16"
+    kv_dtype: str = ""
+    """`fp8`, or the same as `dtype`, which empty stands for."""
     utilization: float = 0.9
     """The share of the memory of the GPU that is used, weights included."""
     batch_invariant: bool = False
-    is_fp8: bool = False
-    """Whether the weights of layers are in FP8."""
+    quantization: str = ""
+    """`fp8` or `int8` for the weights of layers, or empty."""
 
     @property
     def sequences_max(self) -> int:
@@ -78,13 +80,15 @@ def make_gpu_backend(settings: TorchSettings) -> GpuBackend:
         max_num_seqs=settings.max_num_seqs,
         model_len_max=settings.model_len_max,
         dtype=settings.dtype,
+        kv_dtype=settings.kv_dtype,
         utilization=settings.memory_percent / 100,
         batch_invariant=settings.batch_invariant,
-        is_fp8=settings.is_fp8,
+        quantization=settings.quantization,
     )
     device = check_gpu()
-    if sizes.is_fp8:
-        check_fp8(device)
+    for name, value in (("quantization", sizes.quantization), ("kv_cache_dtype", sizes.kv_dtype)):
+        if value == "fp8":
+            check_fp8(device, name)
     backend = GpuBackend(load_on_gpu(Path(settings.model), sizes, device))
     backend.capture_sizes()
     return backend
@@ -107,11 +111,11 @@ def check_gpu() -> torch.device:
     return device
 
 
-def check_fp8(device: torch.device) -> None:
-    """Raise ConfigError where the GPU cannot multiply in FP8."""
+def check_fp8(device: torch.device, name: str) -> None:
+    """Raise ConfigError where the GPU does not know FP8, which this setting asks for."""
     if torch.cuda.get_device_capability(device) < FP8_CAPABILITY_MIN:
         raise ConfigError(
-            f"quantization is fp8, and {_named(device)}, and FP8 needs 8.9 or newer; leave it out."
+            f"{name} is fp8, and {_named(device)}, and FP8 needs 8.9 or newer; leave it out."
         )
 
 
@@ -144,7 +148,8 @@ def place_on_gpu(
 ) -> GpuModel:
     """A model of these weights, and memory for it. Raises NoRoom where it does not fit."""
     dtype = DTYPES[sizes.dtype]
-    token_bytes = shape.kv_values_per_token * dtype.itemsize
+    kv_dtype = DTYPES[sizes.kv_dtype or sizes.dtype]
+    token_bytes = shape.kv_values_per_token * kv_dtype.itemsize
     kv_tokens = sizes.kv_tokens or _free_tokens(shape, sizes, token_bytes, device)
     blocks = kv_tokens // GPU_BLOCK_TOKENS
     length_max = min(shape.length_max, sizes.model_len_max or shape.length_max)
@@ -152,12 +157,12 @@ def place_on_gpu(
     place = Placement(
         device=device,
         dtype=dtype,
-        kv_dtype=dtype,
+        kv_dtype=kv_dtype,
         # One more, for the rows that fill up a pass.
         blocks=blocks + 1,
         block_tokens=GPU_BLOCK_TOKENS,
         positions=slot_tokens_max,
-        is_fp8=sizes.is_fp8,
+        quantization=sizes.quantization,
     )
     traits = Traits(
         name="torch",
@@ -187,10 +192,13 @@ def _free_tokens(
     """The tokens that fit beside the weights and the largest pass. Raises NoRoom."""
     free, total = torch.cuda.mem_get_info(device)
     number_bytes = DTYPES[sizes.dtype].itemsize
-    weights = shape.weight_bytes(number_bytes, 1 if sizes.is_fp8 else number_bytes)
+    weights = shape.weight_bytes(number_bytes, 1 if sizes.quantization else number_bytes)
     weights += shape.vocabulary * shape.width * shape.is_tied * number_bytes
     # The widest numbers of a row, twice.
     largest = sizes.max_num_batched_tokens * 8 * (3 * shape.inner + 4 * shape.width)
+    if sizes.quantization == "int8":
+        # The largest matrix as the library multiplies it, in graphs and beside them.
+        largest += 2 * number_bytes * 2 * shape.inner * shape.width
     # Logits in float32, twice, and those of graphs.
     logits = 8 * sizes.sequences_max + number_bytes * sampled_max(sizes.sequences_max)
     largest += logits * shape.vocabulary

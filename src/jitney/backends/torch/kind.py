@@ -28,8 +28,8 @@ DRIVER = Path("/dev/nvidiactl")
 """The driver of NVIDIA makes this file on Linux."""
 BLOCK_TOKENS = 32
 GPU_BLOCK_TOKENS = 64
-BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-SHAPE_FACTS = ("model", "threads", "dtype", "kv_dtype", "is_fp8")
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1}
+SHAPE_FACTS = ("model", "threads", "dtype", "kv_dtype", "quantization")
 """The values that decide in which shapes all tokens are computed alike."""
 SHAPES = tuple(
     {"decode_tile": decodes, "span_tile": spans, "decodes_differ": True}
@@ -92,10 +92,11 @@ def failure(settings: Settings) -> str | None:
 def numbers(settings: Settings) -> str:
     """The types of numbers that it would compute with, in words: what `auto` means here."""
     chosen, threads = chosen_dtypes(settings), threads_of(settings)
-    dtype = f"{chosen['dtype']}{', weights of layers in FP8' if _is_fp8(settings) else ''}"
+    weights = f", weights of layers in {settings.quantization}" if settings.quantization else ""
+    dtype, kept = f"{chosen['dtype']}{weights}", f"keys and values in {chosen['kv_dtype']}"
     if has_gpu():
-        return f"{dtype}, with Triton's kernels, on {describe_gpu()}"
-    words = f"{dtype}, keys and values in {chosen['kv_dtype']}, on the CPU"
+        return f"{dtype}, {kept}, with Triton's kernels, on {describe_gpu()}"
+    words = f"{dtype}, {kept}, on the CPU"
     return f"{words}, {threads} threads" if threads > 1 else f"{words}, one thread"
 
 
@@ -108,7 +109,7 @@ def values(settings: Settings, source: Path | None) -> Values:
     if has_gpu():
         return _gpu_values(settings, source, shape, dtypes)
     number_bytes = BYTES[dtypes["dtype"]]
-    weights_bytes = shape.weight_bytes(number_bytes, 1 if _is_fp8(settings) else number_bytes)
+    weights_bytes = shape.weight_bytes(number_bytes, 1 if settings.quantization else number_bytes)
     memory = TokenMemory(
         token_bytes=shape.kv_values_per_token * BYTES[dtypes["kv_dtype"]],
         unit=BLOCK_TOKENS,
@@ -122,7 +123,7 @@ def values(settings: Settings, source: Path | None) -> Values:
         "max_num_batched_tokens": settings.max_num_batched_tokens,
         "threads": threads_of(settings),
         "block_tokens": BLOCK_TOKENS,
-        "is_fp8": _is_fp8(settings),
+        "quantization": settings.quantization or "",
         **dtypes,
     }
     return found | alike_values(KIND, settings, found, SHAPES, SHAPE_FACTS)
@@ -132,10 +133,10 @@ def _gpu_values(
     settings: Settings, source: Path, shape: Architecture, dtypes: dict[str, str]
 ) -> Values:
     """The values on a GPU, whose free memory only the backend sees. Raises a SetupError."""
-    if dtypes["kv_dtype"] != dtypes["dtype"]:
+    if dtypes["kv_dtype"] not in (dtypes["dtype"], "fp8"):
         raise ConfigError(
             f"kv_cache_dtype is {dtypes['kv_dtype']} and dtype is {dtypes['dtype']}: on a GPU they "
-            "are the same; leave kv_cache_dtype out."
+            "are the same, or kv_cache_dtype is fp8; leave it out."
         )
     token_bytes = shape.kv_values_per_token * BYTES[dtypes["kv_dtype"]]
     memory = TokenMemory(token_bytes=token_bytes, unit=GPU_BLOCK_TOKENS, free_bytes=None)
@@ -154,7 +155,7 @@ def _gpu_values(
         "memory_percent": round(100 * settings.gpu_memory_utilization),
         "model_len_max": settings.max_model_len or 0,
         "batch_invariant": settings.batch_invariant == "on",
-        "is_fp8": _is_fp8(settings),
+        "quantization": settings.quantization or "",
         **dtypes,
     }
 
@@ -163,10 +164,6 @@ def trial_values(model: Path, folder: Path, numbers: Mapping[str, Any]) -> Value
     """The values to run the tiny model, which needs no conversion."""
     plain = {"dtype": "float32", "kv_dtype": "float32", "threads": 2}
     return {"model": str(model), **plain, **numbers}
-
-
-def _is_fp8(settings: Settings) -> bool:
-    return bool(settings.quantization == "fp8")
 
 
 KIND = Kind(

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from jitney.backends.torch.architecture import Architecture, RotaryEmbedding
-from jitney.backends.torch.fp8 import Weight, rounded
 from jitney.backends.torch.model import Decoder, Layer
+from jitney.backends.torch.scaled_weight import NUMBERS, Weight, scaled
 
 
 class StoredTensors(Protocol):
@@ -38,8 +38,8 @@ class Placement:
     block_tokens: int
     positions: int
     """No sequence is longer."""
-    is_fp8: bool = False
-    """Whether the weights of layers are in FP8."""
+    quantization: str = ""
+    """Of the weights of layers, a key of `NUMBERS`; empty where they are in `dtype`."""
 
 
 def tensors_of(path: Path, shape: Architecture) -> StoredTensors:
@@ -77,7 +77,8 @@ def _layer(
         return torch.cat(read).to(place.device, place.dtype)
 
     def matrix(*kinds: str) -> Weight:
-        return rounded(joined(*kinds)) if place.is_fp8 else joined(*kinds)
+        read = joined(*kinds)
+        return scaled(read, NUMBERS[place.quantization]) if place.quantization else read
 
     def norm(kind: str, is_there: bool = True) -> Tensor | None:
         return tensors.read(f"{at}.{kind}").to(place.device, torch.float32) if is_there else None

@@ -26,8 +26,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from jitney.backends.torch.fp8 import Weight
 from jitney.backends.torch.pass_rows import PassRows
+from jitney.backends.torch.scaled_weight import Weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

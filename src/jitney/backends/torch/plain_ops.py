@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from jitney.backends.torch.architecture import Activation, Architecture
-from jitney.backends.torch.fp8 import Fp8Weight, Weight
 from jitney.backends.torch.model import Layer
 from jitney.backends.torch.pass_rows import PassRows
+from jitney.backends.torch.scaled_weight import ScaledWeight, Weight
 
 QUERY_TILE = 64
 """Queries of a span that are computed together."""
@@ -46,8 +46,8 @@ class PlainOps:
 
     def product(self, x: Tensor, weight: Weight) -> Tensor:
         """x [r, m] times weight [n, m], as one part [1, r, n]."""
-        if isinstance(weight, Fp8Weight):
-            weight = weight.whole(x.dtype)
+        if isinstance(weight, ScaledWeight):
+            return self.product(x, weight.numbers.to(x.dtype)).mul_(weight.scales)
         out = x.new_empty(len(x), len(weight))
         tile = self.tile or len(x)
         for some, into in zip(x.split(tile), out.split(tile), strict=True):
@@ -70,8 +70,10 @@ class PlainOps:
             queries, keys = _rotate(queries, cosines, sines), _rotate(keys, cosines, sines)
         for cells, heads in ((layer.keys, keys), (layer.values, values)):
             # Another sequence will have these cells, and what it does not see yet counts 0 times:
-            # of infinity that would be no number.
-            cells.flatten(0, 1)[rows.cells] = heads.to(cells.dtype).nan_to_num()
+            # of infinity that would be no number. FP8 has none, and ends at 448.
+            most = torch.finfo(cells.dtype).max
+            finite = heads.float().nan_to_num().clamp(-most, most)
+            cells.flatten(0, 1)[rows.cells] = finite.to(cells.dtype)
         return queries
 
     def attend(self, queries: Tensor, layer: Layer, rows: PassRows) -> Tensor:

@@ -82,8 +82,15 @@ def _as_blocks(content: Any) -> Any:  # Any: not yet checked
     return content
 
 
-TextBlocks = Annotated[list[TextBlock], most(limits.PARTS_MAX), BeforeValidator(_as_blocks)]
+_Texts = Annotated[list[TextBlock], most(limits.PARTS_MAX)]
+TextBlocks = Annotated[_Texts, BeforeValidator(_as_blocks, json_schema_input_type=str | _Texts)]
 ResultBlock = Annotated[TextBlock | ToolReference, Field(discriminator="type")]
+
+
+_Results = Annotated[list[ResultBlock], most(limits.PARTS_MAX)]
+ResultBlocks = Annotated[
+    _Results, BeforeValidator(_as_blocks, json_schema_input_type=str | _Results)
+]
 
 
 class ToolResult(Strict):
@@ -91,9 +98,7 @@ class ToolResult(Strict):
 
     type: Literal["tool_result"]
     tool_use_id: Name
-    content: Annotated[
-        Annotated[list[ResultBlock], most(limits.PARTS_MAX)] | None, BeforeValidator(_as_blocks)
-    ] = None
+    content: ResultBlocks | None = None
     is_error: bool | None = None
 
 
@@ -110,7 +115,11 @@ class MessageTool(Strict):
 class ServerTool(Strict):
     """A tool of Anthropic's own, with any fields."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(
+        extra="allow",
+        # The forms of a tool exclude each other, also in the document.
+        json_schema_extra={"properties": {"type": {"type": "string", "not": {"const": "custom"}}}},
+    )
 
     type: Annotated[str, StringConstraints(max_length=limits.NAME_CHARACTERS_MAX)]
 
@@ -166,11 +175,17 @@ TAGS = frozenset(
 )
 
 
+_ListedBlocks = Annotated[list[Block], most(limits.PARTS_MAX)]
+MessageBlocks = Annotated[
+    _ListedBlocks, BeforeValidator(_as_blocks, json_schema_input_type=str | _ListedBlocks)
+]
+
+
 class AnthropicMessage(Strict):
     """One message. Agents send messages of the system in between, and some without content."""
 
     role: Literal["user", "assistant", "system"]
-    content: Annotated[list[Block], most(limits.PARTS_MAX), BeforeValidator(_as_blocks)]
+    content: MessageBlocks
 
 
 class ToolChoice(Strict):

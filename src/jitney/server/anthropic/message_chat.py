@@ -32,7 +32,7 @@ from jitney.server.anthropic.message_body import (
 )
 from jitney.server.anthropic.message_fields import MODEL, REDACTED, SERVER_TOOLS
 from jitney.server.error_object import Refusal
-from jitney.server.openai.chat_body import ChatBody, ChatMessage
+from jitney.server.openai.chat_body import ChatBody
 from jitney.server.openai.replies import Json
 from jitney.server.openai.translate import check_model
 from jitney.server.service import Service
@@ -172,10 +172,7 @@ class _Conversation:
         elif isinstance(block, Thinking):
             if thought := block.thinking or _carried(block.signature):
                 last = self._last("assistant")
-                # A field of chats since formats are read per family.
-                if "reasoning_content" in ChatMessage.model_fields:
-                    before = last.get("reasoning_content", "")
-                    last["reasoning_content"] = before + thought
+                last["reasoning_content"] = last.get("reasoning_content", "") + thought
         elif isinstance(block, RedactedThinking):
             self._last("assistant")
             self._leave_out(REDACTED, "only Anthropic's servers can read it; leave it out")
@@ -243,7 +240,7 @@ def _thinking(config: ThinkingConfig | None) -> Json:
         return fields
     if (config.type == "enabled") != (config.budget_tokens is not None):
         raise InvalidRequest("thinking: enabled, and only enabled, has budget_tokens.", "thinking")
-    if config.budget_tokens is not None and "thinking_token_budget" in ChatBody.model_fields:
+    if config.budget_tokens is not None:
         fields["thinking_token_budget"] = config.budget_tokens
     return fields
 

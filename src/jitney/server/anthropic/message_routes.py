@@ -40,7 +40,7 @@ def make_router(service: Service) -> APIRouter:
     """The endpoints that make or count tokens."""
     router = APIRouter()
 
-    @router.post(PATH, openapi_extra=_described(MessagesBody))
+    @router.post(PATH, openapi_extra=described(MessagesBody))
     async def messages(request: Request) -> Response:
         """Answer a conversation, in Anthropic's form."""
         call = Call.of(request.scope)
@@ -48,7 +48,7 @@ def make_router(service: Service) -> APIRouter:
         preparing = prepare(service, chat, call, message_form(body, call.id))
         return await respond(preparing, request, PING)
 
-    @router.post(f"{PATH}/count_tokens", openapi_extra=_described(CountBody))
+    @router.post(f"{PATH}/count_tokens", openapi_extra=described(CountBody))
     async def count_tokens(request: Request) -> Response:
         """How many tokens a conversation has as a prompt."""
         call = Call.of(request.scope)
@@ -59,7 +59,7 @@ def make_router(service: Service) -> APIRouter:
     return router
 
 
-def _described(kind: type[CountBody]) -> Json:
+def described(kind: type[Strict]) -> Json:
     """How the OpenAPI document describes a body."""
     schema = {"$ref": f"#/components/schemas/{kind.__name__}"}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

@@ -18,6 +18,7 @@ from pydantic import Field
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from jitney.server.admission.calls import Call
+from jitney.server.anthropic.message_routes import described
 from jitney.server.batches import limits
 from jitney.server.batches.batch_routes import NO_BATCH, After
 from jitney.server.batches.batch_table import ERRORED
@@ -69,9 +70,8 @@ def make_message_batch_router(service: Service, batches: Batches) -> APIRouter:
     """The endpoints of batches of messages."""
     router = APIRouter()
     uploads = Uploads(service, batches.thread, batches.now, batches.bounds.bytes_max)
-    schema = {"content": {"application/json": {"schema": MessageBatchBody.model_json_schema()}}}
 
-    @router.post(PATH, openapi_extra={"requestBody": {"required": True, **schema}})
+    @router.post(PATH, openapi_extra=described(MessageBatchBody))
     async def create(request: Request) -> Response:
         """Answer messages behind live calls, on what these leave."""
         created = await _create(service, batches, uploads, request)

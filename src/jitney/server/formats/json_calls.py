@@ -11,7 +11,7 @@ from jitney.server.formats.text_reader import SPACE, DeltaWriter, Reading, TextR
 
 _DEPTH_STEPS = {"{": 1, "[": 1, "}": -1, "]": -1}
 _FENCE = "```json"
-_NAME_CHARACTERS_MAX = 128
+_NAME_CHARACTERS_MAX = 160
 
 
 class JsonCall:

@@ -24,7 +24,7 @@ Reading = Generator[None, None, ResultT]
 ChatDelta = dict[str, Any]  # Any: a JSON value
 """What text adds to a message, in OpenAI's form: reasoning, content, or a part of a call."""
 
-_ID_CHARACTERS_MAX = 128
+_ID_CHARACTERS_MAX = 160
 
 
 class TextReader:

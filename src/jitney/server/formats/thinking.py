@@ -2,20 +2,23 @@
 
 A lead is a grammar of Lark in which `@answer` stands for the constraint. Reasoning is matched
 token by token where one token ends it: that costs almost nothing at a token, and counts tokens.
-Pure; any thread. Raises InvalidRequest.
+Pure; any thread.
 """
 
 import json
+import re
 from dataclasses import replace
 
 from jitney.core.backend import Vocabulary
 from jitney.core.params import StructuredOutputsParams
-from jitney.errors import InvalidRequest
 from jitney.server.formats.answer_families import ModelFormat
 from jitney.server.formats.answer_forms import AnswerForm, Reasoning, marks_in
 
 _SPACE = "SPACE: /[ \\n]{1,4}/\n"
-_TEXT = "thought[suffix=%s]: /(.|\\n)*/\n"
+_TOKEN_CHARACTERS = 4
+"""What a token of reasoning counts as, where the mark that ends it is not one token."""
+_TEXT_MAX = 50_000
+"""Characters that such reasoning is counted up to: each takes a state of the lexer."""
 
 
 def after_reasoning(
@@ -36,7 +39,9 @@ def after_reasoning(
     else:
         lead = writer.marked(budget, is_open=form.is_thinking)
     if answer is None:
-        answer = StructuredOutputsParams(grammar=writer.free_answer(has_channels=form.has_channels))
+        answer = StructuredOutputsParams(
+            grammar=writer.free_answer(has_channels=form.has_channels, is_open=form.is_thinking)
+        )
     return replace(answer, lead=lead)
 
 
@@ -47,6 +52,7 @@ class _LeadWriter:
         self._tokens = model.tokens
         self._reasoning = reasoning
         self._ends = list(vocabulary.eos_tokens)
+        self._control = vocabulary.control
 
     def marked(self, budget: int | None, *, is_open: bool) -> str:
         """Reasoning between two marks; the first may be in the prompt."""
@@ -66,13 +72,24 @@ class _LeadWriter:
         final = "" if is_free else self._mark("<|channel|>final<|message|>")
         return f"start: {'' if budget == 0 else thought} {final} @answer\n{rule}"
 
-    def free_answer(self, *, has_channels: bool) -> str:
+    def free_answer(self, *, has_channels: bool, is_open: bool) -> str:
         """Any answer in which no other reasoning begins."""
         opening = marks_in(self._reasoning.opening)[0]
         if has_channels:
             return f"start: {self._mark(opening)} /final|commentary/ {_without(self._ends)}*\n"
         token = self._tokens.get(opening)
+        if token is None and not is_open:
+            return self._free_text(opening)
         return f"start: {_without(self._ends if token is None else [*self._ends, token])}*\n"
+
+    def _free_text(self, opening: str) -> str:
+        """Any answer that does not begin with a mark of several tokens."""
+        others = sorted(self._control.difference(self._ends))
+        marks = f" (<[{','.join(map(str, others))}]> REST)*" if others else ""
+        return (
+            f"start: FIRST{marks}\n"
+            f"FIRST: /(?s:.*)/ & ~/[ \\n]*{re.escape(opening)}(?s:.*)/\nREST: /(?s:.*)/\n"
+        )
 
     def _thought(self, closing: str, budget: int | None) -> tuple[str, str]:
         """What stands up to the closing mark, that mark included, and the rule for it."""
@@ -82,13 +99,9 @@ class _LeadWriter:
         if token is not None:
             count = "*" if budget is None else f"{{0,{budget}}}"
             return f"thought <[{token}]>", f"thought: {_without([token, *self._ends])}{count}\n"
-        if budget is not None:
-            raise InvalidRequest(
-                f"thinking_token_budget: {closing} is not one token of this model, so its "
-                "reasoning can only be left out (0) or left as it is.",
-                "thinking_token_budget",
-            )
-        return "thought", _TEXT % json.dumps(closing)
+        # The library can end a text early, but not with a mark behind it.
+        count = "*" if budget is None else f"{{0,{min(budget * _TOKEN_CHARACTERS, _TEXT_MAX)}}}"
+        return "thought", f"thought[suffix={json.dumps(closing)}]: /(.|\\n){count}/\n"
 
     def _mark(self, text: str) -> str:
         """Marks and words, each mark by its token if it has one."""

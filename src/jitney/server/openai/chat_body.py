@@ -231,7 +231,8 @@ class ChatBody(SamplingFields):
     )
     thinking_token_budget: Annotated[int, Field(ge=0, le=TOKENS_MAX)] | None = note(
         "vLLM's: after so many tokens of reasoning it is ended, and the answer begins; 0 leaves it "
-        "out. A model that does not reason is within every budget."
+        "out. Where the mark that ends it is not one token, four characters count as one. A model "
+        "that does not reason is within every budget."
     )
     metadata: Metadata | None = note(
         f"Up to {limits.METADATA_ENTRIES_MAX} strings of {limits.METADATA_VALUE_CHARACTERS_MAX} "

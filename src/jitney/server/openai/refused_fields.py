@@ -69,11 +69,15 @@ _OF_OPENAI_CHAT: Mapping[str, RefusedField] = {
 }
 """Fields of chats that some clients send with completions too."""
 
+_PARSED = harmless("it is what a client read from the text, or from arguments, which count")
+
 IGNORED_PARTS: Mapping[str, RefusedField] = {
     "messages.cache_control": _PREFIXES,
     "messages.content.cache_control": _PREFIXES,
     "messages.copilot_cache_control": _PREFIXES,
+    "messages.parsed": _PARSED,
     "messages.provider_specific_fields": harmless("they are notes of another server"),
+    "messages.tool_calls.function.parsed_arguments": _PARSED,
     "messages.tool_calls.index": harmless("calls are read in the order of the list"),
     "tools.cache_control": _PREFIXES,
     "tools.copilot_mcp_server_name": harmless("where a tool comes from is not told to the model"),

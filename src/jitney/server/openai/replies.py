@@ -158,6 +158,9 @@ class CompletionChoices:
         is_plain = self._params.logprobs is None and delta.finish_reason is None
         return (index, "text") if is_plain and index in self._begun else None
 
+    def count_plain(self, delta: Delta) -> None:
+        """Nothing is counted."""
+
     def _choice(
         self,
         place: int,
@@ -208,23 +211,21 @@ class _ChatText:
 
     def plain_field(self, delta: Delta) -> str | None:
         """The field that the text of a delta only adds to, if so."""
-        field = CONTENT if self._parser is None else self._parser.plain_field(delta.text)
-        if field is not None:
-            self._count(delta.tokens)
-        return field
+        return CONTENT if self._parser is None else self._parser.plain_field(delta.text)
 
     def deltas(self, part: Delta | Completion, *, is_last: bool) -> list[Json]:
         """What new text adds: reasoning, content and parts of calls."""
         text = part.text
         if self._parser is None:
             return [{CONTENT: text}] if text else []
-        self._count(part.tokens)
+        self.count(part.tokens)
         deltas = self._parser.push(text)
         if is_last:
             deltas += self._parser.finish()
         return deltas
 
-    def _count(self, tokens: tuple[int, ...]) -> None:
+    def count(self, tokens: tuple[int, ...]) -> None:
+        """Count the tokens up to the end of the reasoning."""
         if self._closing_token is None or self._has_closed:
             return
         self._has_closed = self._closing_token in tokens
@@ -302,12 +303,16 @@ class ChatChoices:
         }
 
     def plain(self, place: int, delta: Delta) -> PlainText | None:
-        """What the delta adds, if that is only text. Then it is not asked for its parts."""
+        """What the delta adds, if that is only text. Its parts need not be asked for then."""
         if self._wants_logprobs or delta.finish_reason is not None or not delta.text:
             return None
         text = self._texts.get(delta.index)
         field = None if text is None else text.plain_field(delta)
         return None if field is None else (delta.index, field)
+
+    def count_plain(self, delta: Delta) -> None:
+        """Count the tokens of a delta that is not asked for its parts."""
+        self._texts[delta.index].count(delta.tokens)
 
     def parts(self, place: int, delta: Delta) -> list[Json]:
         """What a delta adds: the role first, then content and calls, then why it ended."""
@@ -382,6 +387,7 @@ class Reply:
         plain = None if self.counts_along else self.choices.plain(place, delta)
         if plain is None:
             return b"".join(map(event, self.chunks(place, delta, completion_count)))
+        self.choices.count_plain(delta)
         around = self._around.get(plain)
         if around is None:
             # Its tokens were counted already.

@@ -251,7 +251,9 @@ def test_what_was_asked_for_is_taken(dtype: str, kv: str, expected: Dtypes) -> N
     assert families.dtypes(dtype, kv, 2) == expected
 
 
-@pytest.mark.parametrize(("dtype", "kv"), [("bfloat16", "float32"), ("float32", "bfloat16")])
+@pytest.mark.parametrize(
+    ("dtype", "kv"), [("bfloat16", "float32"), ("float32", "bfloat16"), ("float32", "fp8")]
+)
 def test_memory_that_no_kernel_reads_is_refused(dtype: str, kv: str) -> None:
     """Guards against a compilation that fails without saying which setting is wrong."""
     with pytest.raises(ConfigError, match=f"kv_cache_dtype {kv} does not go with dtype {dtype}"):

@@ -10,6 +10,7 @@ from jitney.backends.machine.processor import Processor
 from jitney.backends.torch import kind
 from jitney.backends.torch.kind import KIND, chosen_dtypes
 from jitney.config import Settings
+from jitney.config.settings import KvCacheDtype, Quantization
 from jitney.errors import ConfigError
 from jitney.models.tiny import write_tiny_gguf
 
@@ -89,16 +90,37 @@ def test_on_a_gpu_memory_is_what_is_free_unless_a_number_is_given(
     )
     found = kind.values(given, tmp_path / "tiny.gguf")
     assert (found["kv_tokens"], found["memory_percent"]) == (512, 50)
-    assert not found["is_fp8"]
+    assert not found["quantization"]
 
 
-@pytest.mark.parametrize("gpu", [True, False])
-def test_weights_in_fp8_are_for_every_device(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gpu: bool
+@pytest.mark.parametrize(("gpu", "quantization"), [(True, "fp8"), (False, "fp8"), (True, "int8")])
+def test_weights_of_one_byte_are_for_every_device(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gpu: bool, quantization: Quantization
 ) -> None:
     """Guards perplexity, which is measured on a CPU; the words for people say it too."""
     monkeypatch.setattr(kind, "has_gpu", lambda: gpu)
     write_tiny_gguf(tmp_path / "tiny.gguf")
-    settings = Settings(backend="torch", quantization="fp8", kv_tokens=512, batch_invariant="off")
-    assert kind.values(settings, tmp_path / "tiny.gguf")["is_fp8"]
-    assert "weights of layers in FP8" in (KIND.numbers(settings) or "")
+    settings = Settings(
+        backend="torch", quantization=quantization, kv_tokens=512, batch_invariant="off"
+    )
+    assert kind.values(settings, tmp_path / "tiny.gguf")["quantization"] == quantization
+    assert f"weights of layers in {quantization}" in (KIND.numbers(settings) or "")
+
+
+def test_keys_and_values_in_fp8_take_a_byte_on_every_device(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Guards the size of memory, and other types, which a GPU has no kernel for."""
+    monkeypatch.setattr(kind, "has_gpu", lambda: True)
+    model = tmp_path / "tiny.gguf"
+    write_tiny_gguf(model)
+
+    def tokens(kv_cache_dtype: KvCacheDtype) -> int:
+        settings = Settings(
+            backend="torch", kv_cache_dtype=kv_cache_dtype, memory_limit=2**20, max_num_seqs=1
+        )
+        return int(kind.values(settings, model)["kv_tokens"])
+
+    assert tokens("fp8") == 2 * tokens("bfloat16")
+    with pytest.raises(ConfigError, match="or kv_cache_dtype is fp8"):
+        tokens("float16")

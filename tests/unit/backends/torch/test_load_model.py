@@ -18,12 +18,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from jitney.backends.torch.checkpoint import architecture_at
-from jitney.backends.torch.fp8 import Fp8Weight
 from jitney.backends.torch.gguf_tensors import GgufTensors
 from jitney.backends.torch.hub_tensors import HubTensors
 from jitney.backends.torch.load_model import Placement, load_model, tensors_of
 from jitney.backends.torch.pass_rows import Span, pack
 from jitney.backends.torch.plain_ops import PlainOps
+from jitney.backends.torch.scaled_weight import ScaledWeight
 from jitney.errors import ModelError
 from jitney.models.tiny import TinyShape, write_tiny_gguf
 from tests import hub_models_for_tests as models
@@ -85,20 +85,23 @@ def test_parts_are_one_model(published: Path, tmp_path: Path) -> None:
     assert torch.equal(whole.head, parts.embedding)
 
 
-def test_weights_in_fp8_change_logits_by_little(published: Path) -> None:
-    """Guards scales: of random weights, logits changed by a tenth."""
+@pytest.mark.parametrize(("quantization", "most"), [("fp8", 0.15), ("int8", 0.08)])
+def test_weights_of_one_byte_change_logits_by_little(
+    published: Path, quantization: str, most: float
+) -> None:
+    """Guards scales: of random weights in FP8, logits changed by a tenth."""
     shape = architecture_at(published, 1)
     tokens = pack(
         [Span(list(range(4, 36)), 0, [0], 32)],
         decodes=0, row_count=32, block_tokens=32, spare_block=1, device=PLACE.device,
     )  # fmt: skip
     found = []
-    for place in (PLACE, replace(PLACE, is_fp8=True)):
+    for place in (PLACE, replace(PLACE, quantization=quantization)):
         model, ops = load_model(tensors_of(published, shape), shape, place), PlainOps(shape)
         found.append(model.logits(model.hidden(tokens, ops), ops))
-    assert isinstance(model.layers[0].down, Fp8Weight)
+    assert isinstance(model.layers[0].down, ScaledWeight)
     change = float((found[0] - found[1]).norm() / found[0].norm())
-    assert 0.0 < change < 0.15
+    assert 0.0 < change < most
 
 
 def test_a_file_that_is_cut_short_is_a_sentence(folder: Path) -> None:

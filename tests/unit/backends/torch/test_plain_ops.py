@@ -16,6 +16,7 @@ from jitney.backends.torch.architecture import Activation, Architecture
 from jitney.backends.torch.model import Layer
 from jitney.backends.torch.pass_rows import PassRows, Span, pack
 from jitney.backends.torch.plain_ops import QUERY_TILE, PlainOps
+from jitney.backends.torch.scaled_weight import FP8
 
 SHAPE = Architecture(
     family="llama",
@@ -152,15 +153,16 @@ def test_a_product_in_tiles_is_the_product_of_each_tile() -> None:
     torch.testing.assert_close(found, PlainOps(SHAPE).product(x, weight)[0])
 
 
-def test_what_is_stored_is_finite() -> None:
+@pytest.mark.parametrize("dtype", [torch.float16, FP8])
+def test_what_is_stored_is_finite(dtype: torch.dtype) -> None:
     """Guards the next owner of a block: what it does not see yet counts nothing, times infinity."""
     own, ops = layer(), PlainOps(SHAPE)
-    own = replace(own, cosines=None, sines=None, values=own.values.half())
+    own = replace(own, cosines=None, sines=None, values=own.values.to(dtype))
     rows = rows_of((0, 2, [0]))
     parts = torch.full((1, 2, (SHAPE.heads + 2 * SHAPE.heads_kv) * SHAPE.head), 1e6)
+    parts[:, 1] = torch.inf
     ops.rotate_and_store(parts, own, rows)
-    assert own.values[0, :2].max() == torch.finfo(torch.float16).max
-    assert bool(own.values.isfinite().all())
+    assert bool((own.values[0, :2].float() == torch.finfo(dtype).max).all())
 
 
 def test_norms_and_biases_are_applied_before_the_rotation() -> None:

@@ -8,7 +8,7 @@ from jitney.errors import InvalidRequest
 from jitney.server.anthropic.message_body import MessagesBody
 from jitney.server.anthropic.message_chat import BILLING, carried, chat_of
 from jitney.server.error_object import Refusal
-from jitney.server.openai.chat_body import ChatBody, ChatMessage
+from jitney.server.openai.chat_body import ChatBody
 
 USER = {"role": "user", "content": "hi"}
 TOOL = {"name": "f", "description": "d", "input_schema": {"type": "object"}}
@@ -139,11 +139,15 @@ def test_thoughts_come_back_also_where_they_were_not_shown() -> None:
     shown = {"type": "thinking", "thinking": "hm", "signature": "jitney"}
     hidden = {"type": "thinking", "thinking": "", "signature": carried("hm")}
     strange = {"type": "thinking", "thinking": "", "signature": "EqQBCkYIBxgCKkBd"}
-    if "reasoning_content" in ChatMessage.model_fields:
-        for block, thought in ((shown, "hm"), (hidden, "hm"), (strange, None)):
-            said = {"role": "assistant", "content": [block, text("a")]}
-            last = messages_of(messages=[USER, said, USER])[1]
-            assert last.get("reasoning_content") == thought
+    for block, thought in ((shown, "hm"), (hidden, "hm"), (strange, None)):
+        said = {"role": "assistant", "content": [block, text("a")]}
+        last = messages_of(messages=[USER, said, USER])[1]
+        assert last.get("reasoning_content") == thought
+
+
+def test_a_budget_for_thinking_is_the_chats() -> None:
+    """Guards agents that bound it."""
+    assert chat([], thinking={"type": "enabled", "budget_tokens": 9}).thinking_token_budget == 9
 
 
 def test_tools_come_and_go_within_a_conversation() -> None:

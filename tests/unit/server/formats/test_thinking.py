@@ -7,7 +7,6 @@ import pytest
 
 from jitney.core.backend import Vocabulary
 from jitney.core.params import StructuredOutputsParams
-from jitney.errors import InvalidRequest
 from jitney.sampling.constraint import ConstraintCompiler, Matcher
 from jitney.server.formats.answer_families import ModelFormat, model_format
 from jitney.server.formats.answer_forms import AnswerForm
@@ -126,8 +125,19 @@ def test_marks_of_several_tokens() -> None:
     made = matcher("hermes", vocabulary=BYTES, is_thinking=True)
     text = f"a </thin b</think>\n\n{GOOD}"
     assert taken(text, made, BYTES) == text + "."
-    with pytest.raises(InvalidRequest, match="not one token"):
-        matcher("hermes", budget=5, vocabulary=BYTES)
+    made = matcher("hermes", budget=3, vocabulary=BYTES, is_thinking=True)
+    whole = f"{'x' * 12}</think>{GOOD}"
+    assert taken(whole, made, BYTES) == whole + "."
+    made = matcher("hermes", budget=3, vocabulary=BYTES, is_thinking=True)
+    assert taken("x" * 13, made, BYTES) == "x" * 12
+    begun = f"<think>{'x' * 12}"
+    assert taken(begun + "x", matcher("hermes", None, 3, BYTES), BYTES) == begun
+    text = f"{begun}</think>Hello. <think>"
+    assert taken(text, matcher("hermes", None, 3, BYTES), BYTES) == text + "."
+    assert taken("Hi. <think>", matcher("hermes", None, 3, BYTES), BYTES) == "Hi. <think>."
+    assert taken("<think>", matcher("hermes", None, 0, BYTES), BYTES) == "<think"
+    long = matcher("hermes", None, 20_000, BYTES, is_thinking=True)
+    assert taken("x" * 3000, long, BYTES) == "x" * 3000
 
 
 @pytest.mark.parametrize("budget", [0, 1, 5, 1000])

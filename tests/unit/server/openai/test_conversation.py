@@ -14,6 +14,7 @@ from jitney.server.formats.answer_families import ModelFormat, model_format
 from jitney.server.formats.answer_forms import AnswerForm, Calling
 from jitney.server.openai.chat_body import ChatBody, ChatMessage, Tool
 from jitney.server.openai.conversation import (
+    answer_form,
     as_text,
     enforced,
     message_values,
@@ -191,3 +192,46 @@ def test_arguments_in_the_history_are_objects() -> None:
     message = ChatMessage.model_validate({"role": "assistant", "tool_calls": [call]})
     with pytest.raises(InvalidRequest, match=r"messages\[3\]"):
         message_values(message, 3)
+
+
+def test_reasoning_that_comes_back_reaches_the_template() -> None:
+    """Guards both names of the field, and templates that know reasoning and no tools."""
+    for name in ("reasoning_content", "reasoning"):
+        message = ChatMessage.model_validate({"role": "assistant", "content": "a", name: "Hm."})
+        values = message_values(message, 0)
+        assert values["reasoning_content"] == "Hm."
+        assert as_text([values], None) == [values]
+    with pytest.raises(ValueError, match="messages of the assistant"):
+        ChatMessage.model_validate({"role": "user", "content": "a", "reasoning": "Hm."})
+
+
+@pytest.mark.parametrize(
+    ("fields", "end", "is_thinking"),
+    [
+        ({}, "<|im_start|>assistant\n<think>\n", True),
+        ({}, "<|im_start|>assistant\n<think>\n\n</think>\n\n", False),
+        ({}, "<|im_start|>assistant\n", False),
+        ({"continue_final_message": True}, "<think>Hm", True),
+        ({"continue_final_message": True}, "<think>Hm</think>So", False),
+    ],
+)
+def test_whether_an_answer_begins_within_the_reasoning(
+    fields: dict[str, Any], end: str, is_thinking: bool
+) -> None:
+    """Guards templates that open the reasoning, and answers that are continued."""
+    asked = body(messages=[{"role": "assistant", "content": end}], **fields)
+    form = answer_form(asked, model("<think></think>"), None, (("<|user|>x", True), (end, True)))
+    assert form.is_thinking is is_thinking
+
+
+def test_calls_are_enforced_as_json_whatever_the_family() -> None:
+    """Guards forms that no schema describes: what is enforced is read again."""
+    for source in (
+        "<|tool_calls_section_begin|>",
+        "<|channel|>",
+        "<|tool_call>",
+        "<|python_start|>",
+    ):
+        made = calling(source=source, tool_choice="required")
+        assert made.starts_inside
+        assert accepts('{"name": "f", "arguments": {"a": 1}}', made)

@@ -15,6 +15,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from jitney.backends.torch.kernels.launch import launch_options
+from jitney.backends.torch.kernels.widening import widened
 
 SPLIT = 512
 """Positions that one program reads."""
@@ -95,7 +96,7 @@ def _attend_split(
                 values + at[:, None] + d[None, :],
                 mask=(p[:, None] < end) & (d[None, :] < D), other=0.0,
             )  # fmt: skip
-            score = tl.dot(query, key, input_precision="ieee") * scale
+            score = tl.dot(query, widened(key, query.dtype), input_precision="ieee") * scale
             score = tl.where(((p < end) & (p >= seen))[None, :], score, float("-inf"))
             better = tl.maximum(best, tl.max(score, 1))
             # A chunk may have no position of the window.
@@ -104,6 +105,7 @@ def _attend_split(
             fade = tl.exp2(best - base)
             total = total * fade + tl.sum(weight, 1)
             mixed = mixed * fade[:, None]
+            value = widened(value, query.dtype)
             mixed = tl.dot(weight.to(value.dtype), value, mixed, input_precision="ieee")
             best = better
         mixed = mixed / total[:, None]

@@ -15,8 +15,9 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from jitney.backends.torch.fp8 import Fp8Weight, Weight
 from jitney.backends.torch.kernels.launch import launch_options
+from jitney.backends.torch.kernels.widening import widened
+from jitney.backends.torch.scaled_weight import ScaledWeight, Weight
 
 ROWS_TILE_MIN = 16
 """The fewest rows of a tile: those of a matrix instruction."""
@@ -72,10 +73,7 @@ def _multiply(
             inside = (r[:, None] < R) & (k[None, :] < K)
             a = tl.load(x + r[:, None] * K + k[None, :], mask=inside, other=0.0)
             b = tl.load(columns[None, :] + k[:, None], mask=k[:, None] < K, other=0.0)
-        if IS_SCALED:
-            # Straight to bfloat16 there is an instruction for each number, and it is slow.
-            b = b.to(tl.float16).to(tl.float32).to(a.dtype)
-        sums = tl.dot(a, b, sums, input_precision="ieee")
+        sums = tl.dot(a, widened(b, a.dtype), sums, input_precision="ieee")
     if IS_SCALED:
         sums = sums * tl.load(scales + tl.minimum(n, N - 1))[None, :]
     at = out + (part * R + r[:, None]).to(tl.int64) * N + n[None, :]
@@ -94,14 +92,14 @@ def multiply(
 ) -> torch.Tensor:
     """The parts [p, r, n] of x [r, m] times weight [n, m], in `out` if given; their sum is it.
 
-    Weights in FP8 are widened, which is exact, and sums get their scale.
+    Weights of one byte are widened, which is exact, and sums get their scale.
     """
     rows, depth = x.shape
     columns = weight.shape[0]
     assert weight.shape[1] == depth, f"{weight.shape} does not fit {x.shape}"
-    numbers = weight.numbers if isinstance(weight, Fp8Weight) else weight
+    numbers = weight.numbers if isinstance(weight, ScaledWeight) else weight
     # Without scales, something that is there.
-    scales = weight.scales if isinstance(weight, Fp8Weight) else weight
+    scales = weight.scales if isinstance(weight, ScaledWeight) else weight
     if out is None:
         out = x.new_empty((tile.parts, rows, columns), dtype=dtype)
     slice_bytes = -(-depth // (tile.depth * tile.parts)) * tile.depth * numbers.element_size()

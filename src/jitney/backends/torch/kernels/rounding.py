@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from jitney.backends.torch.fp8 import EXPONENT, EXPONENT_MIN, NUMBERS, Fp8Weight
 from jitney.backends.torch.kernels.launch import launch_options
+from jitney.backends.torch.scaled_weight import EXPONENT, EXPONENT_MIN, FP8, ScaledWeight
 
 
 @triton.jit
@@ -37,20 +37,20 @@ def _round_rows(
     tl.store(scales + row, tl.where(largest < float("inf"), scale, float("nan")))
 
 
-def round_rows(x: torch.Tensor) -> Fp8Weight:
+def round_rows(x: torch.Tensor) -> ScaledWeight:
     """The rows [r, m] in FP8, each with its scale."""
     rows, width = x.shape
-    numbers = torch.empty(x.shape, dtype=NUMBERS, device=x.device)
+    numbers = torch.empty(x.shape, dtype=FP8, device=x.device)
     scales = x.new_empty(rows, dtype=torch.float32)
     block = triton.next_power_of_2(width)
     _round_rows[(rows,)](
         x, numbers, scales, width, EXPONENT, EXPONENT_MIN, block,
         num_warps=min(max(block // 512, 1), 16), **launch_options(x),
     )  # fmt: skip
-    return Fp8Weight(numbers, scales)
+    return ScaledWeight(numbers, scales)
 
 
-def multiply_rounded(x: torch.Tensor, weight: Fp8Weight) -> torch.Tensor:
+def multiply_rounded(x: torch.Tensor, weight: ScaledWeight) -> torch.Tensor:
     """x [r, m] times weight [n, m]: [r, n]."""
     rows = round_rows(x)
     # The library has row-wise scales for results in bfloat16 only.

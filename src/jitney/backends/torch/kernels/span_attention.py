@@ -16,6 +16,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from jitney.backends.torch.kernels.decode_attention import CHUNK, Cache, join_splits
 from jitney.backends.torch.kernels.launch import launch_options
+from jitney.backends.torch.kernels.widening import widened
 
 _LOG2_E = 1.4426950408889634
 _DOT_MIN = 16
@@ -58,7 +59,7 @@ def _mix_blocks(
             key = tl.load(keys + at[None, :] + d[:, None], mask=is_key, other=0.0)
             is_value = (p[:, None] < end) & (d[None, :] < D)
             value = tl.load(values + at[:, None] + d[None, :], mask=is_value, other=0.0)
-        score = tl.dot(query, key, input_precision="ieee")
+        score = tl.dot(query, widened(key, query.dtype), input_precision="ieee")
         if HIDES:
             is_seen = p[None, :] <= position[:, None]
             if WINDOW > 0:
@@ -71,6 +72,7 @@ def _mix_blocks(
         fade = tl.exp2(best - base)
         total = tl.fma(total, fade, tl.sum(weight, 1))
         mixed = mixed * fade[:, None]
+        value = widened(value, query.dtype)
         mixed = tl.dot(weight.to(value.dtype), value, mixed, input_precision="ieee")
         best = better
     return mixed, best, total

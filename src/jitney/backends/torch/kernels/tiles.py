@@ -2,7 +2,8 @@
 
 Few rows read all weights once, so what matters is that enough reads are under way: narrow tiles,
 and parts of the depth where there are few columns. With many rows the library's products are
-faster, and `tile_of` gives None. FP8 has half the bytes to read, so it wants more reads under way.
+faster, and `tile_of` gives None. Weights of one byte are half as much to read, so they want more
+reads under way; their tiles were found with FP8.
 
 Tests: tests/unit/backends/torch/kernels/test_tiles.py.
 """
@@ -20,11 +21,11 @@ WIDE = 16_384
 SAME_PARTS = 4
 
 
-def tile_of(rows: int, columns: int, depth: int, *, is_fp8: bool = False) -> Tile | None:
+def tile_of(rows: int, columns: int, depth: int, *, is_scaled: bool = False) -> Tile | None:
     """The fastest tile for a product of this shape; None for the library's product."""
     if rows > ROWS_MAX:
         return None
-    return (_tile_of_fp8 if is_fp8 else _tile_of_bfloat16)(rows, columns, depth)
+    return (_tile_of_scaled if is_scaled else _tile_of_bfloat16)(rows, columns, depth)
 
 
 def _tile_of_bfloat16(rows: int, columns: int, depth: int) -> Tile:
@@ -43,7 +44,7 @@ def _tile_of_bfloat16(rows: int, columns: int, depth: int) -> Tile:
     return Tile(64 if columns == depth else 32, 128, 2, 4, 4, rows=height)
 
 
-def _tile_of_fp8(rows: int, columns: int, depth: int) -> Tile:
+def _tile_of_scaled(rows: int, columns: int, depth: int) -> Tile:
     tile = _tile_of_bfloat16(rows, columns, depth)
     if rows <= 16:
         # The same bytes of each row of weights; there is room for as many more of x.

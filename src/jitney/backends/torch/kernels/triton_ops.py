@@ -11,7 +11,6 @@ from torch.nn import functional
 
 from jitney.backends.torch.architecture import Architecture
 from jitney.backends.torch.device_rows import DeviceRows
-from jitney.backends.torch.fp8 import Fp8Weight, Weight
 from jitney.backends.torch.kernels.activation import activate
 from jitney.backends.torch.kernels.decode_attention import Cache, Sequences, attend_decodes
 from jitney.backends.torch.kernels.heads import Turn, rotate_and_store
@@ -20,8 +19,10 @@ from jitney.backends.torch.kernels.product import Tile, multiply
 from jitney.backends.torch.kernels.rounding import multiply_rounded
 from jitney.backends.torch.kernels.span_attention import Tiles, attend_spans
 from jitney.backends.torch.kernels.tiles import same_tile, tile_of
+from jitney.backends.torch.kernels.widening import multiply_widened
 from jitney.backends.torch.model import Layer
 from jitney.backends.torch.pass_rows import PassRows
+from jitney.backends.torch.scaled_weight import FP8, ScaledWeight, Weight
 
 DECODES_MANY = 64
 """With so many sequences the GPU is full of programs of attention."""
@@ -49,8 +50,9 @@ class TritonOps:
         if tile is not None:
             dtype = torch.float32 if tile.parts > 1 else self.dtype
             return multiply(x, weight, tile, dtype)
-        if isinstance(weight, Fp8Weight):
-            return multiply_rounded(x, weight)[None]
+        if isinstance(weight, ScaledWeight):
+            is_fp8 = weight.numbers.dtype == FP8
+            return (multiply_rounded if is_fp8 else multiply_widened)(x, weight)[None]
         return functional.linear(x, weight)[None]
 
     def write_logits(self, hidden: Tensor, head: Tensor, out: Tensor) -> None:
@@ -65,7 +67,7 @@ class TritonOps:
         columns, depth = weight.shape
         if self.is_invariant:
             return same_tile(columns)
-        return tile_of(len(x), columns, depth, is_fp8=isinstance(weight, Fp8Weight))
+        return tile_of(len(x), columns, depth, is_scaled=isinstance(weight, ScaledWeight))
 
     def rotate_and_store(self, parts: Tensor, layer: Layer, rows: PassRows) -> Tensor:
         """Queries [r, q, d]; keys and values go to their cells."""

@@ -16,10 +16,12 @@ class Paged:
     tables: torch.Tensor
 
 
-def paged(sequences: int, blocks: int, *, depth: int = D) -> Paged:
+def paged(
+    sequences: int, blocks: int, *, depth: int = D, dtype: torch.dtype = torch.float32
+) -> Paged:
     """Blocks in a random order. What no sequence has written is no number."""
     count = sequences * blocks
-    keys, values = torch.randn(2, count, BLOCK, HKV, depth).unbind()
+    keys, values = torch.randn(2, count, BLOCK, HKV, depth).to(dtype).unbind()
     tables = torch.randperm(count).to(torch.int32).view(sequences, blocks).contiguous()
     return Paged(keys.contiguous(), values.contiguous(), tables)
 
@@ -40,7 +42,7 @@ def attention(
     blocks = cache.tables[sequence].long()
     group = query.shape[0] // HKV
     keys, values = (
-        cells[blocks].flatten(0, 1)[first : position + 1].repeat_interleave(group, 1)
+        cells.float()[blocks].flatten(0, 1)[first : position + 1].repeat_interleave(group, 1)
         for cells in (cache.keys, cache.values)
     )
     scores = torch.einsum("hd,thd->ht", query, keys) * query.shape[-1] ** -0.5

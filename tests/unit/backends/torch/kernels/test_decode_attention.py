@@ -7,6 +7,7 @@ import torch
 
 from jitney.backends.torch.kernels import decode_attention
 from jitney.backends.torch.kernels.decode_attention import Cache, Sequences, attend_decodes
+from jitney.backends.torch.scaled_weight import FP8
 from tests.unit.backends.torch.kernels.paged_for_tests import (
     HKV,
     attention,
@@ -17,15 +18,15 @@ from tests.unit.backends.torch.kernels.paged_for_tests import (
 
 @pytest.mark.parametrize("group", [1, 3])
 @pytest.mark.parametrize("window", [0, 40])
-@pytest.mark.parametrize("split", [64, 512])
+@pytest.mark.parametrize(("split", "dtype"), [(64, torch.float32), (512, torch.float32), (64, FP8)])
 def test_each_sequence_sees_its_own_positions(
-    group: int, window: int, split: int, monkeypatch: pytest.MonkeyPatch
+    group: int, window: int, split: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lengths at the borders of blocks and splits; nothing beyond them may be read."""
     monkeypatch.setattr(decode_attention, "SPLIT", split)
     torch.manual_seed(0)
     lengths = [1, 64, 65, 130]
-    cache = paged(len(lengths), 9)
+    cache = paged(len(lengths), 9, dtype=dtype)
     queries = torch.randn(6, group * HKV, 16)
     slots = torch.tensor([3, 0, 2, 1])
     for sequence, length in enumerate(lengths):

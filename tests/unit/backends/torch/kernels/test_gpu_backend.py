@@ -14,7 +14,7 @@ from jitney.backends.torch.gpu_backend import GpuBackend
 from jitney.backends.torch.gpu_loading import GpuSizes, check_fp8, load_on_gpu
 from jitney.backends.torch.graphs import sizes_up_to
 from jitney.backends.torch.kernels import triton_ops
-from jitney.core.batch import Batch, Copy, Entry, Open, Outcome, Release, Sampling
+from jitney.core.batch import Batch, Copy, Entry, Open, Outcome, Release, Restore, Sampling, Save
 from jitney.errors import BackendCrashed, BackendFailed, ConfigError, NoRoom
 from jitney.models.tiny import TinyShape, write_tiny_gguf
 
@@ -146,6 +146,19 @@ def test_after_a_failed_pass_the_device_hears_of_every_block(model: Path) -> Non
     assert found[0] == found[1]
 
 
+def test_keys_and_values_in_fp8_come_back_as_they_were_saved(model: Path) -> None:
+    """Guards the bytes of a token, and the type of what leaves the slots."""
+    made = GpuBackend(load_on_gpu(model, replace(SIZES, kv_dtype="fp8"), torch.device("cpu")))
+    plain = made.execute(Batch(1, (Open(0, GREEDY),), (Entry(0, 0, PROMPT, True),)))
+    assert made.traits.kv_bytes_per_token == made._device_memory.cells._caches[0].shape[-1] * 2
+    again = Entry(0, 5, (_token(plain),), True)
+    expected = made.execute(Batch(2, (Save(0, 1),), (again,)))
+    restored = (Release(0), Restore(1, 0), Open(0, GREEDY))
+    found = made.execute(Batch(3, restored, (again,)))
+    assert found.samples == expected.samples
+    made.close()
+
+
 def _first_tokens(slots: int) -> Batch:
     """A token of a prompt for so many slots."""
     opened = tuple(Open(slot, replace(GREEDY, prompt_count=1)) for slot in range(slots))
@@ -224,7 +237,10 @@ def test_a_gpu_that_cannot_multiply_in_fp8_is_refused(monkeypatch: pytest.Monkey
     """Guards against an error of the library in the first pass."""
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "A100")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 9))
-    check_fp8(torch.device("cuda"))
+    check_fp8(torch.device("cuda"), "kv_cache_dtype")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
-    with pytest.raises(ConfigError, match=r"A100 has compute capability 8\.0, and FP8 needs 8\.9"):
-        check_fp8(torch.device("cuda"))
+    with pytest.raises(
+        ConfigError,
+        match=r"kv_cache_dtype is fp8, and A100 .* 8\.0, and FP8 needs 8\.9",
+    ):
+        check_fp8(torch.device("cuda"), "kv_cache_dtype")

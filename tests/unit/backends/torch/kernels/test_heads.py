@@ -6,6 +6,7 @@ pytest.importorskip("triton", reason="needs Triton, which has no package everywh
 import torch
 
 from jitney.backends.torch.kernels.heads import Turn, rotate_and_store
+from jitney.backends.torch.scaled_weight import FP8
 
 HQ, HKV, D, ROWS = 6, 2, 16, 4
 
@@ -54,3 +55,16 @@ def test_queries_and_cells_are_those_of_torch(kind: str, part_count: int) -> Non
     torch.testing.assert_close(got, _turned(_normed(q, turn.query_norm), turn, positions))
     torch.testing.assert_close(keys, want_keys)
     torch.testing.assert_close(values, want_values)
+
+
+def test_keys_and_values_are_stored_in_fp8() -> None:
+    """Numbers that FP8 holds: where it must round, the interpreter rounds wrongly."""
+    torch.manual_seed(0)
+    parts = torch.randint(-15, 16, (1, ROWS, (HQ + 2 * HKV) * D)).float()
+    cells = torch.tensor([7, 2, 30, 16])
+    keys, values = (torch.zeros(8, 4, HKV, D, dtype=FP8) for _ in range(2))
+    nowhere = torch.zeros(ROWS, dtype=torch.int64)
+    rotate_and_store(parts, nowhere, cells, keys, values, Turn(None, None), torch.float32)
+    _, k, v = parts.view(ROWS, -1, D).split([HQ, HKV, HKV], 1)
+    assert torch.equal(keys.view(32, HKV, D).float()[cells], k)
+    assert torch.equal(values.view(32, HKV, D).float()[cells], v)

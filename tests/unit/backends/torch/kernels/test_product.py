@@ -5,8 +5,8 @@ import pytest
 pytest.importorskip("triton", reason="needs Triton, which has no package everywhere")
 import torch
 
-from jitney.backends.torch.fp8 import Fp8Weight, rounded
 from jitney.backends.torch.kernels.product import Tile, multiply
+from jitney.backends.torch.scaled_weight import NUMBERS, ScaledWeight, scaled
 
 
 @pytest.mark.parametrize("rows", [1, 3, 16, 21])
@@ -30,11 +30,12 @@ def test_a_row_is_computed_alike_beside_any_others() -> None:
     assert torch.equal(alone[:, 0], beside[:, 7])
 
 
-def test_weights_in_fp8_give_the_sums_of_the_same_weights_in_a_wider_type() -> None:
+@pytest.mark.parametrize("quantization", list(NUMBERS))
+def test_weights_of_one_byte_give_the_sums_of_the_same_in_a_wider_type(quantization: str) -> None:
     """Only the rounding of the weights may change an answer: to the last bit, nothing else does."""
     torch.manual_seed(2)
-    x, weight = torch.randn(5, 144), rounded(torch.randn(48, 144) * 0.02)
-    assert isinstance(weight, Fp8Weight)
+    x, weight = torch.randn(5, 144), scaled(torch.randn(48, 144) * 0.02, NUMBERS[quantization])
+    assert isinstance(weight, ScaledWeight)
     tile = Tile(columns=32, depth=32, parts=2)
-    wanted = multiply(x, weight.whole(torch.float32), tile, torch.float32)
+    wanted = multiply(x, weight.numbers.float(), tile, torch.float32) * weight.scales
     assert torch.equal(multiply(x, weight, tile, torch.float32), wanted)

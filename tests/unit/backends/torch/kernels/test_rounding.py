@@ -5,8 +5,8 @@ import pytest
 pytest.importorskip("triton", reason="needs Triton, which has no package everywhere")
 import torch
 
-from jitney.backends.torch.fp8 import Fp8Weight, rounded
 from jitney.backends.torch.kernels.rounding import multiply_rounded, round_rows
+from jitney.backends.torch.scaled_weight import FP8, ScaledWeight, scaled
 
 
 def _exact(rows: int, width: int) -> torch.Tensor:
@@ -19,8 +19,8 @@ def test_rows_are_rounded_as_weights_are() -> None:
     """The scale of a row comes from the bits of its largest number."""
     torch.manual_seed(0)
     x = _exact(16, 48)
-    wanted, found = rounded(x), round_rows(x)
-    assert isinstance(wanted, Fp8Weight)
+    wanted, found = scaled(x, FP8), round_rows(x)
+    assert isinstance(wanted, ScaledWeight)
     assert torch.equal(found.scales, wanted.scales)
     assert torch.equal(found.whole(torch.float32), x)
 
@@ -36,8 +36,8 @@ def test_infinity_does_not_become_a_number() -> None:
 def test_the_library_multiplies_what_was_rounded() -> None:
     """Guards the sides of the scales; bfloat16 is the type of the result."""
     torch.manual_seed(1)
-    x, weight = _exact(16, 48), rounded(torch.randn(32, 48))
-    assert isinstance(weight, Fp8Weight)
+    x, weight = _exact(16, 48), scaled(torch.randn(32, 48), FP8)
+    assert isinstance(weight, ScaledWeight)
     wanted = x @ weight.whole(torch.float32).T
     try:
         found = multiply_rounded(x, weight)

@@ -8,6 +8,7 @@ import torch
 from jitney.backends.torch.kernels import span_attention
 from jitney.backends.torch.kernels.decode_attention import Cache
 from jitney.backends.torch.kernels.span_attention import Tiles, attend_spans, tile_queries
+from jitney.backends.torch.scaled_weight import FP8
 from tests.unit.backends.torch.kernels.paged_for_tests import (
     HKV,
     Paged,
@@ -41,18 +42,28 @@ def _attend(
 
 
 @pytest.mark.parametrize(
-    ("group", "window", "depth", "split"),
-    [(1, 20, 16, 4096), (3, 0, 24, 4096), (1, 20, 16, 32), (3, 0, 24, 32)],
+    ("group", "window", "depth", "split", "dtype"),
+    [
+        (1, 20, 16, 4096, torch.float32),
+        (3, 0, 24, 4096, FP8),
+        (1, 20, 16, 32, FP8),
+        (3, 0, 24, 32, torch.float32),
+    ],
 )
 def test_each_row_sees_what_is_before_it(
-    group: int, window: int, depth: int, split: int, monkeypatch: pytest.MonkeyPatch
+    group: int,
+    window: int,
+    depth: int,
+    split: int,
+    dtype: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Spans at the borders of blocks, tiles and splits; a later position must never be seen."""
     monkeypatch.setattr(span_attention, "TILE_ROWS", 32)
     monkeypatch.setattr(span_attention, "SPAN_SPLIT", split)
     torch.manual_seed(0)
     spans = [(2, 0, 35), (37, 31, 2), (39, 64, 17)]
-    cache = paged(3, 6, depth=depth)
+    cache = paged(3, 6, depth=depth, dtype=dtype)
     queries = torch.randn(58, group * HKV, depth)
     for index, (_, start, count) in enumerate(spans):
         forget_from(cache, index, start + count)

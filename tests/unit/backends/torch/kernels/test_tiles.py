@@ -14,9 +14,9 @@ def test_few_rows_fit_one_tile_and_many_go_to_the_library(columns: int) -> None:
         tile = tile_of(rows, columns, 4096)
         assert tile is not None
         assert tile.rows >= rows
-        assert tile_of(rows, columns, 4096, is_fp8=True) is not None
+        assert tile_of(rows, columns, 4096, is_scaled=True) is not None
     assert tile_of(ROWS_MAX + 1, columns, 4096) is None
-    assert tile_of(ROWS_MAX + 1, columns, 4096, is_fp8=True) is None
+    assert tile_of(ROWS_MAX + 1, columns, 4096, is_scaled=True) is None
 
 
 def test_few_columns_are_computed_in_parts() -> None:

@@ -9,12 +9,12 @@ import torch
 
 from jitney.backends.torch.architecture import Activation, Architecture
 from jitney.backends.torch.device_rows import DeviceRows
-from jitney.backends.torch.fp8 import Weight, rounded
 from jitney.backends.torch.kernels.span_attention import tile_queries
 from jitney.backends.torch.kernels.triton_ops import TritonOps
 from jitney.backends.torch.model import Decoder, Layer
 from jitney.backends.torch.pass_rows import PassRows
 from jitney.backends.torch.plain_ops import PlainOps
+from jitney.backends.torch.scaled_weight import FP8, Weight, scaled
 
 SHAPE = Architecture(
     family="llama", layers=2, width=64, heads=6, heads_kv=2, head=16, inner=96, vocabulary=50,
@@ -26,7 +26,7 @@ TABLES = [[3, 0], [5, 6], [1, 7]]
 
 
 def _matrix(*sizes: int, is_rich: bool) -> Weight:
-    return rounded(_random(*sizes)) if is_rich else _random(*sizes)
+    return scaled(_random(*sizes), FP8) if is_rich else _random(*sizes)
 
 
 def _random(*sizes: int) -> torch.Tensor:
