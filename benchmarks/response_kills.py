@@ -94,17 +94,29 @@ async def read(
     return seen
 
 
-async def kill_always(folder: Path, place: Place, every_s: float, counted: Counted) -> None:
-    """Serve, and kill the server and its backend in turn, until this task is cancelled."""
-    while True:
+async def pause(over: asyncio.Event, seconds: float) -> bool:
+    """Wait so long; whether it is over by then."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await over.wait()
+    return over.is_set()
+
+
+async def kill_always(
+    folder: Path, place: Place, every_s: float, counted: Counted, over: asyncio.Event
+) -> None:
+    """Serve, and kill the server and its backend in turn, until it is over."""
+    while not over.is_set():
         stack = contextlib.ExitStack()
         try:
             server = await asyncio.to_thread(stack.enter_context, server_process(folder))
             place.address = server.address
-            await asyncio.sleep(every_s)
+            if await pause(over, every_s):
+                return
             os.kill(backend_of(server.pid), signal.SIGKILL)
             counted.kills_of_backend += 1
-            await asyncio.sleep(every_s)
+            if await pause(over, every_s):
+                return
             await asyncio.to_thread(server.kill)
             counted.kills_of_server += 1
         finally:
@@ -154,14 +166,15 @@ async def main() -> int:
         with server_process(folder) as server:
             ids = await begin(server, asked.answers, asked.tokens)
             server.kill()
-        killing = asyncio.create_task(kill_always(folder, place, asked.every, counted))
+        over = asyncio.Event()
+        killing = asyncio.create_task(kill_always(folder, place, asked.every, counted, over))
         while not place.address:  # noqa: ASYNC110, it is another task
             await asyncio.sleep(TROUBLE_S)
         # One client for all: each makes a context for TLS, which takes long.
         async with httpx.AsyncClient(timeout=READ_S, limits=httpx.Limits()) as client:
             seen = await asyncio.gather(*(read(client, place, each, counted) for each in ids))
-        killing.cancel()
-        await asyncio.gather(killing, return_exceptions=True)
+        over.set()
+        await killing
         counted.seconds = round(time.monotonic() - started_at, 1)
         counted.events = sum(map(len, seen))
         with server_process(folder) as server:

@@ -73,7 +73,7 @@ def tools() -> None:
     ) -> str:
         """Keep a city for later."""
         kept.append(City(name=name, size=size, rivers=rivers))
-        raise KeptCity
+        raise KeptCity("KeptCity")
 
     guide = agent(tool_choice="required", parallel_tool_calls=False, max_tokens=400)
     guide.tools.append(keep_city)
