@@ -50,7 +50,9 @@ def main() -> None:
     """Run what was asked for; a line of JSON at the end."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.invariance", description=__doc__)
     parser.add_argument("part", nargs="?", choices=("tables", "price"), help="both unless given")
-    parser.add_argument("--backend", default="auto")
+    parser.add_argument(
+        "--backend", required=True, help="auto may choose another one for each shape of an engine"
+    )
     parser.add_argument("--threads", type=int)
     parser.add_argument("--model", help="the embedded one unless given")
     asked = parser.parse_args()

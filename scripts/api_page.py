@@ -5,11 +5,22 @@ from collections.abc import Mapping
 from jitney.config import ServeSettings
 from jitney.core.limits import PAUSE_S_MAX, QUEUE_SHARE, RETRY_AFTER_S_MAX, RUNNING_SHARE
 from jitney.server import limits
+from jitney.server.anthropic.message_body import MessagesBody
+from jitney.server.anthropic.message_fields import IGNORED_PARTS as PARTS_OF_MESSAGES
+from jitney.server.anthropic.message_fields import UNKNOWN
 from jitney.server.batches.batch_routes import BatchBody
+from jitney.server.batches.message_batch_routes import MessageBatchBody
 from jitney.server.error_object import CODES
 from jitney.server.openai.bodies import CompletionBody, SamplingFields, Strict
 from jitney.server.openai.chat_body import ChatBody, TokenizeBody
 from jitney.server.openai.refused_fields import IGNORED_PARTS, OF_BOTH, RefusedField
+from jitney.server.openai_responses import limits as responses
+from jitney.server.openai_responses.response_body import IN_RESPONSES, ResponseBody
+from jitney.server.openai_responses.skipped_kinds import (
+    SKIPPED_INCLUDES,
+    SKIPPED_ITEMS,
+    SKIPPED_TOOLS,
+)
 
 _HEAD = f"""\
 # HTTP interface
@@ -31,6 +42,23 @@ This page is made from the source by `make docs`.
 | --- | --- |
 | `POST /v1/chat/completions` | answers a conversation |
 | `POST /v1/completions` | completes a prompt, or up to {limits.PROMPTS_MAX} of them |
+| `POST /v1/responses` | answers a conversation in the form of OpenAI's Responses; stored, unless \
+`store` is false ([Responses](#responses)) |
+| `GET /v1/responses/ID` | a stored response; with `stream=true` its events, and with \
+`starting_after=N` those behind a number, also while it runs |
+| `GET /v1/responses/ID/input_items` | what it was asked with (`after`, `limit`, `order`) |
+| `POST /v1/responses/ID/cancel`, `DELETE /v1/responses/ID` | ends a background response; forgets \
+a stored one |
+| `POST /v1/messages` | answers a conversation in Anthropic's form; see \
+[Anthropic's interface](#anthropics-interface) |
+| `POST /v1/messages/count_tokens` | how many tokens such a conversation has as a prompt |
+| `POST /v1/messages/batches` | answers many of them behind live calls, each once \
+([batches](../batches.md#anthropics-batches)) |
+| `GET /v1/messages/batches`, `GET /v1/messages/batches/ID` | the batches of messages of the \
+caller's key, newest first (`limit`, `after_id`, `before_id`); one of them |
+| `GET /v1/messages/batches/ID/results` | a line for each request, once it has ended |
+| `POST /v1/messages/batches/ID/cancel`, `DELETE /v1/messages/batches/ID` | asks no more of its \
+requests; deletes one that has ended, with its files |
 | `POST /tokenize` | tokens of a `prompt`, or of `messages` with their `tools` |
 | `POST /detokenize` | the text of `tokens` |
 | `POST /v1/requests/ID/pause`, `POST /v1/requests/ID/resume` | a call of one's own that is being \
@@ -52,7 +80,8 @@ has not ended reads it |
 | `GET /v1/batches`, `GET /v1/batches/ID` | the batches of the caller's key, newest first \
 (`limit`, `after`); one of them |
 | `POST /v1/batches/ID/cancel` | runs no more of its lines; what is done stays |
-| `GET /v1/models`, `GET /v1/models/NAME` | what is served, under all its names |
+| `GET /v1/models`, `GET /v1/models/NAME` | what is served, under all its names; with the header \
+`anthropic-version` in Anthropic's form |
 | `GET /tokenizer_info` | the chat template, and the tokens that begin and end a text |
 | `GET /health` | 200 while work gets done; 503 with the reason when the engine stopped, the \
 backend is being started again, no replica is connected, or no forward pass ends; needs no key |
@@ -86,7 +115,7 @@ it is stuck.
 
 With `--api-key-file`, `JITNEY_API_KEY` or `--api-key` (which others on the machine can read in
 `ps`), every path but `/health`, `/ready` and the files of the page wants `Authorization: Bearer
-KEY`; [config.md](config.md#key-file) shows a file of keys. A key's
+KEY`, or without it `x-api-key: KEY`; [config.md](config.md#key-file) shows a file of keys. A key's
 name is its tenant under the policy `fair`, and the boundary of prefix reuse unless it was given a
 `cache_scope` to share.
 
@@ -142,6 +171,30 @@ nothing for {ServeSettings().read_timeout:g} s (`--read-timeout`), is cut.
 
 A client that leaves, streaming or not, waiting or running, frees its place within two ticks.
 
+## Responses
+
+A response is a translation: its items become the messages of a chat, and what the chat answers
+becomes items of kind `message`, `function_call` and `reasoning`. Events are numbered from 0 by
+`sequence_number`; a stream ends with `response.completed`, `response.incomplete` (also for a
+cancelled one, whose `status` says so) or `response.failed`, and then `data: [DONE]`.
+
+Where there is a folder of jobs (`--jobs-dir`), a response is stored for its key unless `store` is
+false, as OpenAI does it: it, its input and its events can be read again for \
+{responses.EXPIRY_S // 86_400} days, and
+`previous_response_id` goes on behind it. One that has a caller is stored at its end, before its
+last event; if that fails, its `store` says false. A key keeps {responses.KEPT_MAX:,} responses \
+and \
+{responses.KEPT_BYTES_MAX >> 30} GiB; beyond
+that the oldest that has ended is forgotten. Without a folder nothing is stored: `store` is ignored
+by name, and `background` and `previous_response_id` are refused.
+
+With `background` the call returns at once, with status `queued`, and the answer goes on without a
+caller, as a call of its key: {responses.LIVE_MAX:,} of a key may wait and run. An event is on the \
+disk before anybody
+sees it. So a stream is resumed by `starting_after` with no event twice and none lost, and an answer
+that was under way goes on after `kill -9` of the server or the backend, from its stored tokens and
+with its seed.
+
 ## JSON
 
 An object of a schema takes the keys in its `properties` and no others, as though it said
@@ -154,13 +207,49 @@ tabs; `x-guidance` in a schema can say otherwise (`whitespace_pattern`).
 
 ## Tools
 
-Calls are read in the form that the model's chat template shows: `<tool_call>` (Hermes, Qwen),
-`[TOOL_CALLS]` (Mistral), or JSON with `name` and `parameters`, perhaps after `<|python_tag|>`
-(Llama 3). A template that does not know tools gets them as text in the system message, in the
-first form; calls and answers of tools in the history are written out in the same way.
+The form of calls follows from the model's chat template (`src/jitney/server/formats`): JSON after
+`<tool_call>` (Hermes, Qwen, Granite 4), tags in it (Qwen3-Coder, Qwen3.5, GLM), `[TOOL_CALLS]` with
+a list or with names (Mistral), JSON with `name` and `parameters` (Llama 3), lists of Python (Llama
+4, LFM2), the channels of gpt-oss, and the forms of Gemma 4, FunctionGemma, DeepSeek, Kimi K2 and
+Granite 3. Values that are written as text become JSON by the tool's schema. A template that does
+not know tools gets them as text in the system message, in the first form; calls and answers of
+tools in the history are written out in the same way. What looks like a call and is none is content.
+
 `tool_choice` `required`, or a function by name, is enforced: arguments always match the schema.
 Under `auto` the model decides, and what it writes is passed on as it is, `strict` or not; yet a
-schema that could not be enforced is refused there too.
+schema that could not be enforced is refused there too. A call that is enforced is written as JSON,
+whatever form the model would have chosen.
+
+## Reasoning
+
+Where the chat template names marks of reasoning (`<think>`, `[THINK]`, the channels of gpt-oss and
+Gemma 4), what stands between them is `reasoning_content` of the message, and of deltas of a stream;
+the marks and the space around them are in neither field. `reasoning`, vLLM's other name, is not
+sent, so that no text is sent twice; a message of the assistant may come back with either name, and
+the template gets it. `usage.completion_tokens_details.reasoning_tokens` counts its tokens, with the
+mark that ends it, where that mark is one token.
+
+A constraint (`response_format`, `structured_outputs`, an enforced `tool_choice`) holds after the
+reasoning: a model thinks freely, and then obeys. With `enable_thinking: false` it holds from the
+first token. `thinking_token_budget` ends the reasoning after so many tokens.
+
+## Anthropic's interface
+
+`/v1/messages` is the chat above in another form: its clients, Claude Code among them, need only the
+address (`ANTHROPIC_BASE_URL`) and a key. Messages that follow one another in one role are one. Any
+`anthropic-beta` is accepted; with it, fields that nobody knows are ignored, and the header
+`x-jitney-ignored` has `{UNKNOWN}`. A result of a tool that `is_error` begins with `Error: `.
+
+Events are named as Anthropic names them; a silent stream says `ping`. The usage at the beginning of
+a stream has the whole prompt as `input_tokens`; the one at its end tells what came from the cache
+(`cache_read_input_tokens`), and so does that of a whole reply. `cache_creation_input_tokens` is 0:
+what is kept costs nothing. `stop_reason` is `end_turn`, `stop_sequence`, `tool_use`, `max_tokens`,
+or `model_context_window_exceeded` where the context was full before `max_tokens`.
+
+Errors are `{{"type": "error", "error": {{"type", "message"}}, "request_id"}}`, in a stream as the
+event `error`. Their status is that of the table below, but for 503, which is 529
+(`overloaded_error`), and for a deadline, which is 504 (`timeout_error`). A prompt that does not fit
+begins with `prompt is too long: `. What is no HTTP is refused in OpenAI's form.
 """
 
 
@@ -169,13 +258,18 @@ def api_reference() -> str:
     return "\n".join(
         (
             _HEAD,
-            _table("Fields of both", _rows(SamplingFields)),
+            _table("Fields of all", _rows(SamplingFields)),
             _table("Fields of /v1/chat/completions", _rows(ChatBody, SamplingFields)),
             _table("Fields of /v1/completions", _rows(CompletionBody, SamplingFields)),
-            _table("Names of other servers and of clients, on both", _refusals(OF_BOTH)),
+            _table("Fields of /v1/responses", _rows(ResponseBody, SamplingFields)),
+            _table("Fields inside those of /v1/responses that are ignored", _inside()),
+            _table("Names of other servers and of clients, on all", _refusals(OF_BOTH)),
             _table("Fields of messages and tools that are ignored", _refusals(IGNORED_PARTS)),
+            _table("Fields of /v1/messages", _rows(MessagesBody)),
+            _table("Fields inside others that /v1/messages ignores", _refusals(PARTS_OF_MESSAGES)),
             _table("Fields of /tokenize", _rows(TokenizeBody)),
             _table("Fields of /v1/batches", _rows(BatchBody)),
+            _table("Fields of /v1/messages/batches", _rows(MessageBatchBody)),
             _errors(),
         )
     )
@@ -207,6 +301,16 @@ def _refusals(refused: Mapping[str, RefusedField]) -> list[str]:
         word = "ignored" if field.is_harmless else "refused"
         rows.append(f"| `{name}` | {word} | {reason} |")
     return rows
+
+
+def _inside() -> list[str]:
+    """What is ignored inside other fields, and kinds that are left out."""
+    kinds = {"tools": SKIPPED_TOOLS, "input": SKIPPED_ITEMS, "include": SKIPPED_INCLUDES}
+    rows = [
+        f"| `{name}.KIND` | ignored | Has no meaning here: {', '.join(sorted(kinds[name]))}. |"
+        for name in kinds
+    ]
+    return rows + _refusals(IN_RESPONSES)
 
 
 def _json(value: object) -> str:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.clients.catalog import HERE, PythonClient
+from tests.clients.catalog import HERE, Agent, PythonClient
 
 INSTALL_S_MAX = 900
 MARK = ".whole"
@@ -46,6 +46,20 @@ def node_project(folder: Path) -> Path:
     for script in (HERE / "node").glob("*.mjs"):
         shutil.copy(script, home)
     return home
+
+
+def program_of(folder: Path, agent: Agent) -> Path:
+    """The program of an agent. Its own script fetches nothing: it puts the program in its place."""
+    home = folder / _name(agent.name, agent.version)
+    if _is_missing(home):
+        home.mkdir(parents=True)
+        package = f"{agent.package}@{agent.version}"
+        _run(["npm", "install", "--no-audit", "--no-fund", "--prefix", str(home), package])
+        script = home / "node_modules" / agent.package / "install.cjs"
+        if script.exists():
+            _run(["node", str(script)])
+        (home / MARK).touch()
+    return home / "node_modules" / agent.program
 
 
 def _name(name: str, *content: str) -> str:

@@ -28,12 +28,14 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(threads: int, log: Path) -> Iterator[Server]:
+def serving(threads: int, log: Path, *options: str) -> Iterator[Server]:
     """A server for as long as the block lasts; what it says on standard error goes to the log."""
     key = secrets.token_hex(16)
     command = [sys.executable, "-m", "jitney", "serve", "--port", "0"]
+    # Batches need a place, and the usual one may be another server's.
+    command += ["--jobs-dir", str(log.parent / "jobs")]
     command += ["--threads", str(threads), "--api-key", key, "--shutdown-timeout", "5"]
-    command += ["--served-model-name", MODEL_NAME, "--max-model-len", str(MODEL_LEN)]
+    command += ["--served-model-name", MODEL_NAME, *options]
     with log.open("w", encoding="utf-8") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors)
         try:

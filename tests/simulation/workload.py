@@ -17,6 +17,10 @@ POISON = len(PIECES) - 1
 
 FAMILIES = 3
 _PLAIN = [token for token in range(len(PIECES)) if token not in CONTROL]
+_CLOSING = PIECES.index(b" stop")
+_INSIDE = f"<[^{_CLOSING},{PIECES.index(b'<|end|>')}]>"
+_LEAD = f"start: thought <[{_CLOSING}]> @answer\nthought: {_INSIDE}{{0,6}}\n"
+"""A thought of up to six tokens before a constraint, as a model that reasons has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +191,8 @@ def _params(world: World, random: Random) -> SamplingParams:
                 StructuredOutputsParams(regex="[a-c]{2,5}"),
             )
         )
+        if params.ignore_eos:
+            constraint = replace(constraint, lead=_LEAD)
         return replace(params, structured_outputs=constraint, ignore_eos=False)
     if random.random() < habits.fancy:
         return _fancy(params, random)

@@ -118,9 +118,16 @@ def announce(service: Service, listener: socket.socket, say: Callable[[str], Non
     say(f"jitney serves {service.model_name} at {address}")
     say(f"  page  {address}/")
     say(f"  try   {curl_line(address, service)}")
+    say(f"  room  {room_of(service)}")
     if service.engine.settings.wait_s is None:
         say("  note  strategy is static: a call waits for others until a group is full, however")
         say("        long that takes; --max-wait-ms limits it")
+
+
+def room_of(service: Service) -> str:
+    """How long a sequence may be, and how much memory all of them share."""
+    kv_tokens = service.engine.backend.traits.kv_tokens
+    return f"sequences of up to {service.model_len_max:,} tokens, {kv_tokens:,} in memory together"
 
 
 def url_of(listener: socket.socket) -> str:

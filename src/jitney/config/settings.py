@@ -75,6 +75,8 @@ class Settings:
     backend: BackendName = _model(default="auto")
     """What runs the model. auto is PyTorch on an NVIDIA GPU, else OpenVINO if it knows the model,
     else llama.cpp. fake has no model: its next token is a hash."""
+    script: Path | None = _model(default_text="none: the tokens of fake are hashes")
+    """For the backend fake: the file of its answers, one line of JSON for each; docs/agents.md."""
     dtype: Dtype = _model(default="auto")
     """The number type that OpenVINO or PyTorch computes with. auto is bfloat16 on a GPU, or if the
     processor has it, else float32. OpenVINO rounds activations then, and wants two threads for
@@ -114,12 +116,13 @@ class Settings:
     )
     """The most prompt tokens of one sequence that one forward pass computes."""
     max_model_len: TokenCount | None = _batch(
-        default_text="what the model was made for, at most 4096 and kv_tokens"
+        default_text="what the model was made for, at most what kv_tokens hold"
     )
     """The longest sequence, prompt and completion together, in tokens."""
     kv_tokens: TokenCount | None = _memory(
-        default_text="enough for max_num_seqs of the longest sequences, within a quarter of the "
-        f"free memory; {KV_TOKENS_DEFAULT} or max_model_len if that is not known",
+        default_text="enough for max_num_seqs sequences of max_model_len, or without that of 4096 "
+        "tokens and for one as long as the model can, within a quarter of the free memory; "
+        f"{KV_TOKENS_DEFAULT} or max_model_len if that is not known",
         short="-c",
     )
     """The memory budget: tokens whose keys and values are kept, over all sequences."""

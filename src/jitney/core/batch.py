@@ -200,6 +200,8 @@ class FaultKind(StrEnum):
     """The model or the backend failed."""
     REQUEST = "request"
     """The caller's constraint cannot be followed. Some constraints show this only while in use."""
+    PROMPT = "prompt"
+    """The caller's prompt has no answer: a script may lack a line for it."""
     CAPACITY = "capacity"
     """Nobody: the compiled constraint was dropped to make room. It may work later."""
 

@@ -27,6 +27,8 @@ class ConstraintKind(StrEnum):
     CHOICE = "choice"
     LARK = "lark"
     GBNF = "gbnf"
+    LED = "led"
+    """One of the others after something else: JSON of a lead, a kind and a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,9 @@ class StructuredOutputsParams:
     regex: str | None = None
     choice: Sequence[str] | None = None
     grammar: str | None = None
+    lead: str | None = None
+    """A grammar of Lark for what stands before it, in which `@answer` is the constraint itself. The
+    server writes it, for models that reason before they answer."""
 
     def __post_init__(self) -> None:
         names = ("json", "regex", "choice", "grammar")
@@ -63,6 +68,14 @@ class StructuredOutputsParams:
 
     def constraint(self) -> Constraint:
         """The same in the form that the core uses."""
+        answer = self._answer()
+        if self.lead is None:
+            return answer
+        return Constraint(
+            ConstraintKind.LED, json.dumps([self.lead, answer.kind.value, answer.text])
+        )
+
+    def _answer(self) -> Constraint:
         if self.json is not None:
             return _sized(ConstraintKind.JSON, _as_json(self.json))
         if self.regex is not None:

@@ -327,6 +327,8 @@ def error_of(completions: tuple[Completion, ...]) -> JitneyError | None:
         message = failed.message or "The backend failed while it ran this request."
         if failed.fault_kind is FaultKind.REQUEST:
             return InvalidRequest(message, "structured_outputs")
+        if failed.fault_kind is FaultKind.PROMPT:
+            return InvalidRequest(message)
         if failed.fault_kind is FaultKind.CAPACITY:
             return QueueFull(message, limits.CONSTRAINT_COMPILE_S_MAX)
         return BackendFailed(message)

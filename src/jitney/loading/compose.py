@@ -10,7 +10,6 @@ Tests: tests/unit/api/test_llm_compose.py.
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
 
-from jitney.backends.shared.sizing import MODEL_LEN_DEFAULT
 from jitney.config import Settings
 from jitney.core.backend import Traits, Vocabulary
 from jitney.core.scheduler_settings import SchedulerSettings, Strategy
@@ -133,7 +132,7 @@ def _model_len(settings: Settings, traits: Traits) -> int:
     if settings.max_per_sequence == "even":
         kv_tokens = _even_part(kv_tokens, settings.max_num_seqs, traits.block_tokens)
     if length is None:
-        return min(traits.model_len_max, kv_tokens, MODEL_LEN_DEFAULT)
+        return min(traits.model_len_max, kv_tokens)
     if length > traits.model_len_max:
         raise ConfigError(
             f"max_model_len ({length}) is above the {traits.model_len_max} tokens that the "

@@ -180,7 +180,19 @@ def _grammar(constraint: Constraint) -> str:
             is_lark = _LARK.search(constraint.text)
             lark = constraint.text if is_lark else gbnf_to_lark(constraint.text)
             return str(LLMatcher.grammar_from_lark(lark))
+        case ConstraintKind.LED:
+            lead, kind, text = json.loads(constraint.text)
+            return _led(lead, _grammar(Constraint(ConstraintKind(kind), text)))
     assert_never(constraint.kind)
+
+
+def _led(lead: str, answer: str) -> str:
+    """A grammar in which `@answer` stands for another one."""
+    # A text of Lark alone is a grammar for the library, too.
+    is_lark = not answer.lstrip().startswith("{")
+    own = [{"lark_grammar": answer}] if is_lark else json.loads(answer)["grammars"]
+    first, *others = own
+    return json.dumps({"grammars": [{"lark_grammar": lead}, {**first, "name": "answer"}, *others]})
 
 
 def refusal(reason: str) -> InvalidRequest:

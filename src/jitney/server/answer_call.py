@@ -31,7 +31,7 @@ from jitney.server.service import Service
 
 T = TypeVar("T")
 
-_CONSTRAINTS = {"response_format", "tools", "structured_outputs"}
+_CONSTRAINTS = {"response_format", "tools", "structured_outputs", "thinking_token_budget"}
 _OPENAI_REASONS = (None, FinishReason.STOP, FinishReason.LENGTH)
 
 
@@ -69,7 +69,8 @@ async def answer(service: Service, body: ChatBody | CompletionBody, call: Call) 
     return await (await prepare(service, body, call)).whole()
 
 
-def _as_it_is(reply: Reply) -> ReplyForm:
+def as_it_is(reply: Reply) -> ReplyForm:
+    """OpenAI's form."""
     return reply
 
 
@@ -77,7 +78,7 @@ async def prepare(
     service: Service,
     body: ChatBody | CompletionBody,
     call: Call,
-    form: Callable[[Reply], ReplyForm] = _as_it_is,
+    form: Callable[[Reply], ReplyForm] = as_it_is,
 ) -> "Generation":
     """The requests of a body, made in a worker thread and not sent yet, and their reply in this
     form. Raises as `run_work`."""

@@ -23,16 +23,27 @@ from jitney.config.machine import is_local, jobs_folder
 from jitney.errors import ConfigError, JitneyError
 from jitney.server import steering
 from jitney.server.admission.calls import Call
+from jitney.server.anthropic.message_errors import PATH as MESSAGES_PATH
+from jitney.server.anthropic.message_routes import BODIES as MESSAGES_BODIES
+from jitney.server.anthropic.message_routes import make_router as make_messages_router
 from jitney.server.batches.allowances import Allowances
 from jitney.server.batches.answer_line import LineAnswerer
 from jitney.server.batches.batch_routes import make_batch_router, make_file_router
 from jitney.server.batches.batches import Batches
 from jitney.server.batches.database import DiskError, StoreTaken
+from jitney.server.batches.message_batch_routes import (
+    MessageBatchBody,
+    make_message_batch_router,
+)
 from jitney.server.batches.stages import BatchBounds
 from jitney.server.error_object import Refusal, refusal_for
 from jitney.server.middleware import ANSWER_PATHS, AnswerRoutes, ErrorResponse, around
 from jitney.server.observe.monitor import Monitor
+from jitney.server.openai.bodies import Strict
 from jitney.server.openai.replies import VERSION
+from jitney.server.openai_responses.response_body import ResponseBody
+from jitney.server.openai_responses.response_routes import make_response_router
+from jitney.server.openai_responses.stored_responses import StoredResponses
 from jitney.server.page import page_routes as page
 from jitney.server.page.state import PageState
 from jitney.server.routes import (
@@ -68,10 +79,9 @@ _INSTEAD = {
     "/generate_stream": _TEXT,
     "/api/generate": _TEXT,
     "/api/chat": _CHAT,
-    "/responses": _CHAT,
-    "/v1/responses": _CHAT,
-    "/messages": _CHAT,
-    "/v1/messages": _CHAT,
+    "/responses": "use /v1/responses",
+    "/messages": f"use {MESSAGES_PATH}",
+    "/api/hello": f"use {MESSAGES_PATH}",
     "/api/tags": _MODELS,
     "/api/version": "use /version",
     "/ping": "use /health",
@@ -186,7 +196,7 @@ class _App(FastAPI):
     """FastAPI's application. We read the bodies ourselves, so we also describe them here.
 
     For a short answer the framework's layers take as long as everything else in this process. So
-    the two endpoints that make tokens, `answers`, are called without them.
+    the endpoints that make tokens, `answers`, are called without them.
     """
 
     answers: ASGIApp
@@ -199,8 +209,9 @@ class _App(FastAPI):
     def openapi(self) -> dict[str, Any]:
         """The OpenAPI document."""
         if self.openapi_schema is None:
+            kinds: list[type[Strict]] = [*BODIES, *MESSAGES_BODIES, MessageBatchBody, ResponseBody]
             _, schemas = models_json_schema(
-                [(kind, "validation") for kind in BODIES], ref_template=REFERENCE
+                [(kind, "validation") for kind in kinds], ref_template=REFERENCE
             )
             super().openapi()["components"]["schemas"].update(schemas["$defs"])
         assert self.openapi_schema is not None
@@ -223,10 +234,15 @@ def create_app(service: Service, monitor: Monitor, batches: Batches | None) -> F
         },
     )
     state = PageState(service, monitor)
-    answers = make_router(service)
+    stored = StoredResponses(service, batches)
+    answers = (
+        make_router(service),
+        make_messages_router(service),
+        make_response_router(service, stored),
+    )
     routers = [
         make_state_router(service),
-        answers,
+        *answers,
         steering.make_router(service),
         page.make_monitoring_router(service, monitor, state),
         page.make_page_router(service, monitor, state),
@@ -234,12 +250,14 @@ def create_app(service: Service, monitor: Monitor, batches: Batches | None) -> F
     monitor.metrics.attach(service)
     if batches is not None:
         routers += [make_file_router(service, batches), make_batch_router(service, batches)]
+        routers.append(make_message_batch_router(service, batches))
         monitor.metrics.attach_other(batches.collect)
+        monitor.metrics.attach_other(stored.collect)
     for router in routers:
         app.include_router(router)
     layers = partial(around, service=service, open_paths=STATE_PATHS | page.OPEN_PATHS)
     app.add_middleware(layers)
-    app.answers = layers(AnswerRoutes(answers.routes))
+    app.answers = layers(AnswerRoutes([route for each in answers for route in each.routes]))
     return app
 
 

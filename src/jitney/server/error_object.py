@@ -28,13 +28,17 @@ SERVER = "server_error"
 
 _CODES: Mapping[tuple[int, str], str] = {
     (400, INVALID): (
-        "batch_ended context_length_exceeded file_in_use http_error idempotency_key_reused "
-        "invalid_http invalid_json invalid_type invalid_value missing_required_parameter "
+        "batch_ended batch_not_ended context_length_exceeded file_in_use http_error "
+        "idempotency_key_reused invalid_http invalid_json invalid_type invalid_value "
+        "missing_required_parameter "
         "too_many_chunks unknown_parameter unsupported_by_model unsupported_parameter"
     ),
     (401, AUTHENTICATION): "invalid_api_key missing_api_key",
     (403, INVALID): "origin_not_allowed",
-    (404, INVALID): "batch_not_found file_not_found model_not_found not_found request_not_found",
+    (404, INVALID): (
+        "batch_not_found file_not_found model_not_found not_found request_not_found "
+        "response_not_found"
+    ),
     (405, INVALID): "method_not_allowed",
     (408, INVALID): "request_timeout",
     (408, TIMEOUT): "deadline_exceeded",
@@ -44,11 +48,13 @@ _CODES: Mapping[tuple[int, str], str] = {
     (421, INVALID): "unknown_host",
     (429, RATE): (
         "rate_limit_exceeded storage_limit too_many_batches too_many_files too_many_paused "
-        "too_many_uploads trace_under_way"
+        "too_many_responses too_many_uploads trace_under_way"
     ),
     (431, INVALID): "headers_too_large",
     (499, SERVER): "cancelled",
-    (500, SERVER): "backend_failed engine_error input_crashed internal_error setup_error",
+    (500, SERVER): (
+        "backend_failed engine_error input_crashed internal_error response_damaged setup_error"
+    ),
     (503, UNAVAILABLE): (
         "backend_crashed engine_stopped jobs_unavailable no_answer no_room no_slot shutting_down "
         "too_many_bodies too_many_bytes too_many_connections unavailable"

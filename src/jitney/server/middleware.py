@@ -27,14 +27,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from jitney.errors import JitneyError
 from jitney.server import limits
 from jitney.server.admission.calls import Call
+from jitney.server.anthropic import message_errors as anthropic
 from jitney.server.error_object import ClientLeft, Refusal, refusal_for, refusal_of
 from jitney.server.service import Service
 
 _log = logging.getLogger("jitney.server")
 
-ANSWER_PATHS = frozenset({"/v1/completions", "/v1/chat/completions"})
+ANSWER_PATHS = frozenset(
+    {"/v1/completions", "/v1/chat/completions", "/v1/responses", anthropic.PATH}
+)
 
-WORK_PATHS = ANSWER_PATHS | {"/tokenize", "/detokenize"}
+WORK_PATHS = ANSWER_PATHS | {"/tokenize", "/detokenize", f"{anthropic.PATH}/count_tokens"}
 """Paths that bring work: counted, limited by a key's rate, and refused during a drain."""
 
 _VALID_ID = re.compile(rf"[\x21-\x7e]{{1,{limits.REQUEST_ID_CHARACTERS_MAX}}}")
@@ -62,16 +65,22 @@ _NOT_ALLOWED = (
 
 
 class ErrorResponse(JSONResponse):
-    """A refusal as a response. It writes its reason into the call."""
+    """A refusal as a response, in the form of the interface that was called. It writes its reason
+    into the call."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.body, refusal.status, headers=refusal.headers)
-        self._reason = refusal.reason
+        self._refusal = refusal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it."""
-        Call.of(scope).refused = self._reason
-        await super().__call__(scope, receive, send)
+        call, refusal = Call.of(scope), self._refusal
+        call.refused = refusal.reason
+        if not _is_anthropic(scope):
+            await super().__call__(scope, receive, send)
+            return
+        body, status = anthropic.error_body(refusal, call.id), anthropic.status_of(refusal)
+        await JSONResponse(body, status, headers=refusal.headers)(scope, receive, send)
 
 
 class RequestContext:
@@ -97,6 +106,8 @@ class RequestContext:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 extra = [(b"x-request-id", call.id.encode())]
+                if _is_anthropic(scope):
+                    extra.append((b"request-id", call.id.encode()))
                 if call.ignored:
                     # Names of our own tables, never text of the caller.
                     extra.append((b"x-jitney-ignored", ", ".join(call.ignored).encode()))
@@ -158,8 +169,9 @@ class AccessCheck:
                 # Else a right key is needed, which no foreign page can know.
                 check_origin(scope["method"], headers, service.settings.cors_origin)
             if scope["path"] not in self._open_paths:
-                authorization = headers.get("authorization", "").encode("latin-1")
-                call.caller = service.keys.caller(authorization)
+                names = ("authorization", "x-api-key")
+                authorization, key = (headers.get(name, "").encode("latin-1") for name in names)
+                call.caller = service.keys.caller(authorization, key)
             if scope["path"] not in WORK_PATHS or scope["method"] != "POST":
                 await self._app(scope, receive, send)
                 return
@@ -171,7 +183,7 @@ class AccessCheck:
 
 
 class AnswerRoutes:
-    """Calls the two endpoints that make tokens."""
+    """Calls the endpoints that make tokens."""
 
     def __init__(self, routes: Sequence[BaseRoute]) -> None:
         self._routes = {
@@ -179,7 +191,7 @@ class AnswerRoutes:
             for each in routes
             if isinstance(each, APIRoute) and each.path in ANSWER_PATHS
         }
-        assert self._routes.keys() == ANSWER_PATHS, "both endpoints exist"
+        assert self._routes.keys() == ANSWER_PATHS, "all endpoints exist"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -262,6 +274,11 @@ def _log_fields(call: Call) -> str:
         prompt_count = sum(each.prompt_count for each in counted)
         fields += f" tokens={prompt_count}+{sum(each.completion_count for each in counted)}"
     return fields
+
+
+def _is_anthropic(scope: Scope) -> bool:
+    """Whether the call wants Anthropic's form."""
+    return anthropic.is_asked(scope["path"], scope["headers"])
 
 
 def _check_head(scope: Scope, headers: Headers) -> None:

@@ -9,7 +9,8 @@ test_rows_clients.py.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -19,15 +20,29 @@ from jitney.errors import QueueFull
 from jitney.server import limits
 from jitney.server.answer_call import Generation
 from jitney.server.error_object import ClientLeft, refusal_for
-from jitney.server.http.body_reader import when_left
+from jitney.server.http.body_reader import unless_left, when_left
 
-_PING = b": ping\n\n"
-_EVENT_HEADERS = {
+PING = b": ping\n\n"
+"""A comment, for a stream that has nothing to say."""
+
+EVENT_HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache",
     "x-accel-buffering": "no",
 }
 """The last one asks nginx to pass events on as they come."""
+
+
+async def respond(
+    preparing: Coroutine[Any, Any, Generation], request: Request, ping: bytes = PING
+) -> Response:
+    """The response to a call that is being prepared; `ping` is what a silent stream says."""
+    generation = await unless_left(preparing, request)
+    if not generation.reply.streams:
+        return await whole_response(generation, request)
+    stream = EventStream(generation, ping)
+    await stream.open(request)
+    return stream
 
 
 async def whole_response(generation: Generation, request: Request) -> Response:
@@ -78,11 +93,12 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, generation: Generation) -> None:
-        super().__init__(headers=_EVENT_HEADERS)
+    def __init__(self, generation: Generation, ping: bytes = PING) -> None:
+        super().__init__(headers=EVENT_HEADERS)
         # The framework set it for an empty body.
         del self.headers["content-length"]
         self._generation = generation
+        self._ping_event = ping
         self._service = generation.service
         self._loop_calls = generation.service.loop_calls
         self._running = contextlib.ExitStack()
@@ -193,17 +209,20 @@ class EventStream(Response):
                 await send_body(events)
                 self._turn = asyncio.get_running_loop().create_future()
                 self._write_news()
-            return generation.reply.closing(generation.usages())
+            return await self._closing()
         except ClientLeft:
             return b""
         except Exception as error:
             return generation.reply.failed(refusal_for(error, generation.call.id).body)
 
+    async def _closing(self) -> bytes:
+        return self._generation.reply.closing(self._generation.usages())
+
     def _ping_later(self) -> None:
         self._ping_timer = asyncio.get_running_loop().call_later(limits.PING_S, self._ping)
 
     def _ping(self) -> None:
-        """Send a comment when nothing else was sent for a long time."""
+        """Send something when nothing else was sent for a long time."""
         idle_s = self._service.clock.now() - self._sent_at
         # A client that takes nothing has one to take already.
         is_free = self._pinging is None or self._pinging.done()
@@ -215,7 +234,7 @@ class EventStream(Response):
         # The stream may have ended by now.
         if self._send is not None:
             with contextlib.suppress(ClientLeft):
-                await self._send(_PING)
+                await self._send(self._ping_event)
 
     def _close(self) -> None:
         if self._turn.done() and not self._turn.cancelled():

@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 from jitney.errors import InvalidRequest
 from jitney.server.admission.calls import Call
 from jitney.server.answer_call import prepare, run_work
+from jitney.server.anthropic.message_routes import model_object, models_object
 from jitney.server.error_object import Error
 from jitney.server.http.body_reader import unless_left
 from jitney.server.openai.bodies import CompletionBody, DetokenizeBody, Strict
@@ -20,7 +21,7 @@ from jitney.server.openai.check_body import check_body
 from jitney.server.openai.conversation import chat_of
 from jitney.server.openai.replies import VERSION
 from jitney.server.openai.translate import check_model, decode
-from jitney.server.responses import EventStream, whole_response
+from jitney.server.responses import respond
 from jitney.server.service import Health, Service
 
 Body = TypeVar("Body", CompletionBody, ChatBody, TokenizeBody, DetokenizeBody)
@@ -31,6 +32,9 @@ BODIES: tuple[type[Strict], ...] = (CompletionBody, ChatBody, TokenizeBody, Deto
 STATE_PATHS = frozenset({"/health", "/ready"})
 """Paths that need no key: load balancers and service managers have none. They return the status
 and a fixed sentence, and nothing about callers."""
+
+_VERSION_HEADER = "anthropic-version"
+"""Anthropic's clients send it with every call."""
 
 REFERENCE = "#/components/schemas/{model}"
 
@@ -120,15 +124,19 @@ def make_state_router(service: Service) -> APIRouter:
         return {"server_load": service.admission.call_count}
 
     @router.get("/v1/models")
-    async def models() -> dict[str, Any]:
-        """What is served here."""
+    async def models(request: Request) -> dict[str, Any]:
+        """What is served here; in Anthropic's form where the call has `anthropic-version`."""
+        if _VERSION_HEADER in request.headers:
+            return models_object(service)
         names = service.settings.served_model_name
         return {"object": "list", "data": [_model(service, name) for name in names]}
 
     @router.get("/v1/models/{name:path}", responses={"4XX": _ERROR})
-    async def model(name: str) -> dict[str, Any]:
+    async def model(request: Request, name: str) -> dict[str, Any]:
         """One of the models."""
         check_model(service, name)
+        if _VERSION_HEADER in request.headers:
+            return model_object(service, name)
         return _model(service, name)
 
     @router.get("/tokenizer_info")
@@ -163,13 +171,7 @@ async def _read(service: Service, request: Request, kind: type[Body]) -> Body:
 async def _complete(
     service: Service, request: Request, body: CompletionBody | ChatBody
 ) -> Response:
-    preparing = prepare(service, body, Call.of(request.scope))
-    generation = await unless_left(preparing, request)
-    if not generation.reply.streams:
-        return await whole_response(generation, request)
-    stream = EventStream(generation)
-    await stream.open(request)
-    return stream
+    return await respond(prepare(service, body, Call.of(request.scope)), request)
 
 
 def _tokens_of(service: Service, body: TokenizeBody, call: Call) -> tuple[int, ...]:

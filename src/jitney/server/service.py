@@ -27,6 +27,7 @@ from jitney.server.admission.calls import CallPlaces, LiveCalls
 from jitney.server.admission.keys import KeyRing
 from jitney.server.admission.text_steps import TextSteps
 from jitney.server.admission.worker_threads import SharedWork, WorkerThreads
+from jitney.server.formats.answer_families import ModelFormat, model_format
 from jitney.server.http.body_reader import BodyReader
 from jitney.text.chat_template import ChatTemplate
 
@@ -162,6 +163,14 @@ class Service:
     def vocabulary(self) -> Vocabulary:
         """The tokens of the model."""
         return self.engine.backend.vocabulary
+
+    @functools.cached_property
+    def format(self) -> ModelFormat | None:
+        """How the model writes its answers; None without a chat template. Any thread."""
+        template = self.template
+        if template is None:
+            return None
+        return model_format(template.source, self.vocabulary, knows_tools=template.knows_tools)
 
     def health(self) -> Health:
         """Whether work gets done. A server that drains is healthy. Any thread."""

@@ -5,6 +5,8 @@ and demonstrations need no model file. Words, and characters of several bytes, m
 split text where real tokenizers split it.
 """
 
+from collections.abc import Sequence
+
 from jitney.core.backend import Vocabulary
 
 _WORDS = (
@@ -18,14 +20,11 @@ _NAMES = ("<|end|>", "<|bos|>", "<|system|>", "<|user|>", "<|assistant|>")
 
 _FIRST_WORD = 256
 _FIRST_NAME = _FIRST_WORD + len(_WORDS)
-_PIECES = (
+_PLAIN_PIECES = (
     *(bytes([byte]) for byte in range(256)),
     *(f" {word}".encode() for word in _WORDS),
-    *(name.encode() for name in _NAMES),
 )
-_WORD_TOKENS = {piece: _FIRST_WORD + at for at, piece in enumerate(_PIECES[256:_FIRST_NAME])}
-_NAME_TOKENS = {piece: _FIRST_NAME + at for at, piece in enumerate(_PIECES[_FIRST_NAME:])}
-_LENGTHS = tuple(sorted({len(piece) for piece in _PIECES[256:]}, reverse=True))
+_WORD_TOKENS = {piece: _FIRST_WORD + at for at, piece in enumerate(_PLAIN_PIECES[_FIRST_WORD:])}
 
 _CHAT_TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}"
@@ -36,38 +35,64 @@ _CHAT_TEMPLATE = (
 )
 
 
+class ByteTokenizer:
+    """The 256 bytes, the words with a space before them, and control tokens with these names."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        pieces = [name.encode() for name in names]
+        self.pieces = (*_PLAIN_PIECES, *pieces)
+        self.names = {piece: _FIRST_NAME + at for at, piece in enumerate(pieces)}
+        long = sorted({len(piece) for piece in self.pieces[_FIRST_WORD:]}, reverse=True)
+        self._lengths = tuple(long)
+        # Only a space or the first byte of a name starts a token of more than one byte.
+        self._starts = bytes({ord(" "), *(piece[0] for piece in pieces)})
+
+    def token_of(self, name: str) -> int:
+        """The control token of this name, which it has."""
+        return self.names[name.encode()]
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        """The longest word at each place, or a byte. With `special`, also control tokens by name.
+
+        Half of a surrogate pair, which UTF-8 cannot express, becomes a question mark.
+        """
+        content = text.encode("utf-8", errors="replace")
+        names = self.names if special else {}
+        starts, lengths = self._starts, self._lengths
+        tokens: list[int] = []
+        at = 0
+        while at < len(content):
+            token = content[at]
+            length = 1
+            if token in starts:
+                for candidate in lengths:
+                    piece = content[at : at + candidate]
+                    found = _WORD_TOKENS.get(piece)
+                    if found is None:
+                        found = names.get(piece)
+                    if found is not None:
+                        token, length = found, len(piece)
+                        break
+            tokens.append(token)
+            at += length
+        return tokens
+
+
+TOKENIZER = ByteTokenizer(_NAMES)
+"""The one of the fake backend without a script."""
+
+
 def byte_vocabulary() -> Vocabulary:
-    """The 256 bytes, the words with a space before them, and five control tokens."""
+    """Its tokens: the bytes, the words, and five control tokens."""
     return Vocabulary(
-        pieces=_PIECES,
-        control=frozenset(_NAME_TOKENS.values()),
-        eos_tokens=(_NAME_TOKENS[b"<|end|>"],),
-        bos_token=_NAME_TOKENS[b"<|bos|>"],
+        pieces=TOKENIZER.pieces,
+        control=frozenset(TOKENIZER.names.values()),
+        eos_tokens=(TOKENIZER.token_of("<|end|>"),),
+        bos_token=TOKENIZER.token_of("<|bos|>"),
         chat_template=_CHAT_TEMPLATE,
     )
 
 
 def encode(text: str, *, special: bool) -> list[int]:
-    """The longest word at each place, or a byte. With `special`, also names of control tokens.
-
-    Half of a surrogate pair, which UTF-8 cannot express, becomes a question mark.
-    """
-    content = text.encode("utf-8", errors="replace")
-    tokens: list[int] = []
-    at = 0
-    while at < len(content):
-        token = content[at]
-        length = 1
-        # Only a space or an angle bracket starts a token of more than one byte.
-        if token in b" <":
-            for candidate in _LENGTHS:
-                piece = content[at : at + candidate]
-                found = _WORD_TOKENS.get(piece)
-                if found is None and special:
-                    found = _NAME_TOKENS.get(piece)
-                if found is not None:
-                    token, length = found, len(piece)
-                    break
-        tokens.append(token)
-        at += length
-    return tokens
+    """The tokens of a text, as `ByteTokenizer.encode` finds them."""
+    return TOKENIZER.encode(text, special=special)

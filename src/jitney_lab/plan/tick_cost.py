@@ -22,7 +22,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from jitney.backends.shared.sizing import MODEL_LEN_DEFAULT
+from jitney.backends.shared.sizing import LENGTH_SHARED
 from jitney.core.backend import Traits
 from jitney.core.batch import Batch
 from jitney.core.limits import TOKENS_MAX
@@ -124,7 +124,7 @@ class BackendTraits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         there is room for a sequence of `length` tokens: `max_model_len`, as far as it is known.
         """
         if kv_tokens is None:
-            longest = length or min(self.model_len_max, MODEL_LEN_DEFAULT)
+            longest = length or min(self.model_len_max, LENGTH_SHARED)
             least = min(self.kv_tokens, -(-longest // self.block_tokens) * self.block_tokens)
             kv_tokens = max(self.kv_tokens * slots // self.slots, least)
         if kv_tokens < self.block_tokens:

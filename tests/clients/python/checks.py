@@ -22,7 +22,7 @@ URL = os.environ["JITNEY_URL"]
 BASE_URL = f"{URL}/v1"
 MODEL = os.environ["JITNEY_MODEL"]
 KEY = os.environ["JITNEY_KEY"]
-CHECKS = ("chat", "stream", "tools", "json_schema", "logprobs", "error", "cancel")
+CHECKS = ("chat", "stream", "tools", "json_schema", "logprobs", "error", "cancel", "responses")
 
 QUESTION = "Why is the sky blue?"
 MESSAGES: Any = [{"role": "user", "content": QUESTION}]

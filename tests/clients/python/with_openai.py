@@ -122,4 +122,51 @@ async def give_up(asked: dict[str, object]) -> None:
         assert waiting.cancelled()
 
 
-checks.run("openai", chat, stream, tools, json_schema, logprobs, error, cancel)
+def responses() -> None:
+    asked = {"model": MODEL, "temperature": 0, "max_output_tokens": 16}
+    first = client.responses.create(input=checks.QUESTION, **asked)
+    assert first.output_text
+    with client.responses.stream(input=checks.QUESTION, **asked) as events:
+        found = list(events)
+    assert sum(each.type == "response.output_text.delta" for each in found) > 1
+    assert found[-1].response.output_text == first.output_text
+    assert client.responses.retrieve(first.id).output_text == first.output_text
+    (item,) = client.responses.input_items.list(first.id)
+    assert item.content[0].text == checks.QUESTION
+    again = client.responses.create(input="And why?", previous_response_id=first.id, **asked)
+    assert again.usage.input_tokens > first.usage.total_tokens
+    asked |= {"max_output_tokens": 200}
+    parsed = client.responses.parse(input=checks.CITY_QUESTION, text_format=City, **asked)
+    assert isinstance(parsed.output_parsed, City)
+    tool = {"type": "function", "strict": True, **CITY_TOOL["function"]}
+    called = client.responses.create(
+        input=checks.CITY_QUESTION, tools=[tool], tool_choice="required", **asked
+    )
+    City.model_validate_json(called.output[0].arguments, strict=True)
+    client.responses.delete(first.id)
+    with checks.raises(openai.NotFoundError, "response_not_found"):
+        client.responses.retrieve(first.id)
+    in_the_background(asked)
+
+
+def in_the_background(asked: dict[str, object]) -> None:
+    """A stream that is left goes on by number; a response that is cancelled ends."""
+    made = client.responses.create(
+        input=checks.QUESTION, background=True, stream=True, extra_body=ENDLESS, **asked
+    )
+    seen = [event for event, _ in zip(made, range(8), strict=False)]
+    made.close()
+    rest = client.responses.retrieve(
+        seen[0].response.id, stream=True, starting_after=seen[-1].sequence_number
+    )
+    seen += rest
+    assert [each.sequence_number for each in seen] == list(range(len(seen)))
+    assert seen[-1].response.status == "incomplete"
+    asked = asked | {"max_output_tokens": ENDLESS_TOKENS}
+    endless = client.responses.create(
+        input=checks.QUESTION, background=True, extra_body=ENDLESS, **asked
+    )
+    assert client.responses.cancel(endless.id).status == "cancelled"
+
+
+checks.run("openai", chat, stream, tools, json_schema, logprobs, error, cancel, responses)

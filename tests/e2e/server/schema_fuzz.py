@@ -65,6 +65,11 @@ def operations(server: Running) -> Iterator[Any]:  # Any: of schemathesis
         yield found.ok()
 
 
+def is_messages(response: Response) -> bool:
+    """Whether it is in Anthropic's form."""
+    return "/v1/messages" in str(response.request.url)
+
+
 def check(response: Response, mode: GenerationMode) -> str | None:
     """What is wrong with this answer to a request of this kind, if anything is."""
     status = response.status_code
@@ -75,7 +80,8 @@ def check(response: Response, mode: GenerationMode) -> str | None:
     if status not in REFUSALS:
         return f"status {status}"
     error = json.loads(response.content)["error"]
-    if set(error) != {"message", "type", "param", "code"} or not error["message"]:
+    names = {"message", "type"} if is_messages(response) else {"message", "type", "param", "code"}
+    if set(error) != names or not error["message"]:
         return f"an error of another shape: {error}"
     if LEAKS.search(error["message"]):
         return f"a message that tells of our insides: {error['message']}"
@@ -88,6 +94,10 @@ def _check_good(response: Response) -> str | None:
         if "json" in kind:
             json.loads(response.content)
         return None
+    if is_messages(response):
+        last_name = response.content.decode().removesuffix("\n\n").rsplit("event: ", 1)[-1]
+        is_over = last_name.startswith(("message_stop\n", "error\n"))
+        return None if is_over else f"a stream that ends with {last_name[-2000:]!r}"
     last = events(response.content.decode())[-1]
     if last == "[DONE]":
         return None

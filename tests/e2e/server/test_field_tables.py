@@ -50,6 +50,8 @@ VALUES: dict[str, Any] = {
     "continue_final_message": True,
     "chat_template_kwargs": {"enable_thinking": False},
     "reasoning_effort": "low",
+    "reasoning_format": "none",
+    "thinking_token_budget": 8,
     "metadata": {"k": "v"},
 }
 """A value of each field that is taken."""
@@ -93,7 +95,14 @@ FULL: dict[str, Any] = {
         },
         {
             "role": "assistant",
-            "tool_calls": [{"id": "1", "index": 0, "function": {"name": "f", "arguments": "{}"}}],
+            "tool_calls": [
+                {
+                    "id": "1",
+                    "index": 0,
+                    "function": {"name": "f", "arguments": "{}", "parsed_arguments": STRANGE},
+                }
+            ],
+            "parsed": STRANGE,
             "provider_specific_fields": STRANGE,
         },
         {"role": "tool", "tool_call_id": "1", "content": "done"},

@@ -42,6 +42,7 @@ def test_a_wait_without_a_limit_is_said_at_the_start(
     finally:
         assembly.close(0.0)
     assert any("--max-wait-ms" in line for line in lines) is (not settings)
+    assert "  room  sequences of up to 4,096 tokens, 16,384 in memory together" in lines
 
 
 def test_a_port_in_use_and_a_host_that_is_none() -> None:

@@ -11,6 +11,7 @@ from openai.types import completion_create_params
 from openai.types.chat import completion_create_params as chat_create_params
 
 from jitney.core.params import PARAMETERS
+from jitney.server.anthropic.message_body import MessagesBody
 from jitney.server.batches.batch_routes import BatchBody
 from jitney.server.error_object import CODES, Refusal
 from jitney.server.openai.bodies import PASSED_ON, CompletionBody, Strict
@@ -18,7 +19,10 @@ from jitney.server.openai.chat_body import ChatBody, TokenizeBody
 from jitney.server.openai.check_body import check_body
 from scripts.api_page import api_reference
 
-BODIES: tuple[type[Strict], ...] = (ChatBody, CompletionBody, TokenizeBody, BatchBody)
+BODIES: tuple[type[Strict], ...] = (
+    *(ChatBody, CompletionBody, TokenizeBody, BatchBody),
+    MessagesBody,
+)
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "reference" / "api.md"
 SOURCE = ROOT / "src" / "jitney" / "server"
@@ -69,10 +73,12 @@ def test_a_sampling_parameter_is_a_field_of_both() -> None:
 
 def test_supported_fields_are_used_and_accepted_ones_are_not() -> None:
     """Guards the word on the page: a field that nothing reads cannot be called supported."""
+    names = ("batches", "anthropic", "openai_responses")
+    batches, anthropic, responses = (set((SOURCE / name).rglob("*.py")) for name in names)
+    own = {BatchBody: batches, MessagesBody: anthropic}
     for body in BODIES:
         used = set(PASSED_ON)
-        batches = set((SOURCE / "batches").rglob("*.py"))
-        for file in batches if body is BatchBody else set(SOURCE.rglob("*.py")) - batches:
+        for file in own.get(body, set(SOURCE.rglob("*.py")) - batches - anthropic - responses):
             used |= {
                 node.attr
                 for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))

@@ -69,6 +69,19 @@ async def never() -> Message:
     return await asyncio.Future[Message]()
 
 
+async def test_logprobs_without_a_number_of_tokens_end_where_their_limit_is(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards long contexts: what is refused by number must not be refused by default."""
+    monkeypatch.setattr(limits, "LOGPROB_VALUES_MAX", 70)
+    body = ChatBody.model_validate(
+        {"messages": [{"role": "user", "content": "Hello"}], "logprobs": True, "top_logprobs": 6}
+    )
+    (choice,) = json.loads(await answer(service, body, call()))["choices"]
+    assert choice["finish_reason"] == "length"
+    assert len(choice["logprobs"]["content"]) == 10
+
+
 async def test_what_is_wrong_is_raised_as_an_error(service: Service) -> None:
     """Guards callers that are no HTTP: nothing is turned into a response here."""
     with pytest.raises(ContextLengthExceeded):

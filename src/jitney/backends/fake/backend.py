@@ -1,9 +1,10 @@
 """The fake backend: no model, but an exact memory and an answer that depends on all of it.
 
 It stores tokens by slot and position, and its next token is a hash of the stored tokens
-(`jitney.backends.fake.oracle`). It obeys every sampling parameter. For tests, demonstrations, and
-load tests of everything above it. `execute` and `reset` run on the thread that runs batches;
-`encode` and `prepare` on any. Raises BackendFailed for every violated precondition.
+(`jitney.backends.fake.oracle`), and it obeys every sampling parameter. Or its answers come from a
+script (`jitney.backends.fake.script`), and only a constraint may change them. For tests,
+demonstrations, and load tests of everything above it. `execute` and `reset` run on the thread that
+runs batches; `encode` and `prepare` on any. Raises BackendFailed for every violated precondition.
 """
 
 import threading
@@ -11,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jitney.backends.fake import oracle
+from jitney.backends.fake.script import script_of
+from jitney.backends.fake.scripted import ScriptedAnswers
 from jitney.backends.shared.host_sampler import HostSampler
 from jitney.backends.shared.layout import BatchLayout
 from jitney.backends.shared.paging import BlockPool
@@ -57,6 +60,8 @@ class FakeSettings:
     rounds: bool = False
     """Whether it simulates kernels that round by the shape of a pass. Then a token that is computed
     alone has another result than one in a span, and so has a pass without full groups of rows."""
+    script: str = ""
+    """The answers, as `script.read_script` returns them; none where it is empty."""
 
 
 class HashCells:
@@ -118,8 +123,11 @@ class FakeBackend:
 
     def __init__(self, settings: FakeSettings) -> None:
         self._settings = settings
-        self.vocabulary = byte_tokenizer.byte_vocabulary()
+        script = script_of(settings.script) if settings.script else None
+        self.vocabulary = script.vocabulary if script else byte_tokenizer.byte_vocabulary()
+        self._tokenizer = script.tokenizer if script else byte_tokenizer.TOKENIZER
         self._oracle = oracle.TokenOracle(self.vocabulary, settings.eos_period)
+        self._scripted = ScriptedAnswers(script) if script else None
         self._compiler = ConstraintCompiler(self.vocabulary, oracle.encode_plain)
         self._cells = HashCells(settings.slots, settings.kv_tokens, settings.block_tokens)
         self._memory = SlotMemory(self._cells, settings.slots)
@@ -190,7 +198,7 @@ class FakeBackend:
         return [
             token
             for text, special in texts
-            for token in byte_tokenizer.encode(text, special=special)
+            for token in self._tokenizer.encode(text, special=special)
         ]
 
     def prepare(self, constraint: Constraint) -> None:
@@ -209,7 +217,9 @@ class FakeBackend:
                 raise BackendFailed("This backend was set up not to save slots.")
             if isinstance(operation, Open):
                 self._plain_slots.discard(operation.slot)
-                if oracle.is_plain(operation.sampling):
+                if self._scripted is not None:
+                    self._scripted.forget(operation.slot)
+                elif oracle.is_plain(operation.sampling):
                     self._plain_slots.add(operation.slot)
 
     def _decode(self, decodes: Decodes) -> list[int]:
@@ -278,4 +288,6 @@ class FakeBackend:
             end = each.entry.end
             for length in range(end - len(each.rows) + 1, end + 1):
                 rows.append(self._oracle.logits(hashes[length], tokens[length - 1]))
+            if self._scripted is not None and each.entry.wants_token:
+                self._scripted.prefer(each, rows[-1])
         return rows

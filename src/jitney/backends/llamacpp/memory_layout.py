@@ -33,7 +33,7 @@ def size_llamacpp(settings: Settings, header: GgufHeader, free_bytes: int | None
         token_bytes=token_bytes, unit=UNIT, free_bytes=None if is_on_gpu else free_bytes
     )
     budget = memory.budget(settings)
-    own = own_cells(settings, header, budget)
+    own = own_cells(settings, header, budget, _share_of(memory, header))
     if budget is not None:
         if is_on_gpu or own.kv_tokens > budget:
             return sizing.Sizes(budget, pool_slots_count)
@@ -44,24 +44,38 @@ def size_llamacpp(settings: Settings, header: GgufHeader, free_bytes: int | None
     spare = max(memory.free_bytes - header.file_bytes, 0)
     if own.kv_tokens * token_bytes <= spare * sizing.SHARE:
         return own
+    if settings.max_model_len:
+        return sizing.Sizes(kv_tokens, pool_slots_count)
     # Where almost nothing fits, the backend raises an error that says what is missing.
     fits = max(int(spare * POOL_SHARE) // token_bytes // UNIT, 1) * UNIT
-    return sizing.Sizes(
-        kv_tokens if settings.max_model_len else min(kv_tokens, fits), pool_slots_count
-    )
+    kv_tokens = max(kv_tokens, _whole(header.context_length or 0, UNIT))
+    return sizing.Sizes(min(kv_tokens, fits), pool_slots_count)
 
 
-def own_cells(settings: Settings, header: GgufHeader, budget: int | None = None) -> sizing.Sizes:
+def _share_of(memory: sizing.TokenMemory, header: GgufHeader) -> int | None:
+    """The tokens for which cells of their own may be taken; None where that is not known."""
+    if memory.free_bytes is None or memory.token_bytes == 0:
+        return None
+    spare = max(memory.free_bytes - header.file_bytes, 0)
+    return int(spare * sizing.SHARE / memory.token_bytes)
+
+
+def own_cells(
+    settings: Settings,
+    header: GgufHeader,
+    budget: int | None = None,
+    tokens_max: int | None = None,
+) -> sizing.Sizes:
     """The sizes with which each slot has cells of its own.
 
     Where each sequence has an even part of the `budget`, there are as many extra slots as fit it.
+    Without a length of the user's, slots are as long as the model can, or half of that and so on,
+    if `tokens_max` is enough for it; and at least `LENGTH_SHARED`.
     """
     count = settings.max_num_seqs
-    length = settings.max_model_len or min(
-        header.context_length or sizing.MODEL_LEN_DEFAULT, sizing.MODEL_LEN_DEFAULT
-    )
     # In whole groups of rows, because some kernels need them.
     slots = min(_whole(count + max(OWN_SPARE_MIN, count // 2), GROUP), SLOTS_MAX)
+    length = settings.max_model_len or _longest(header, slots, budget or tokens_max or 0)
     if settings.max_per_sequence == "even" and budget is not None:
         part = _whole(min(length, budget // count), UNIT)
         fitting = budget // max(part, 1) // GROUP * GROUP
@@ -69,6 +83,15 @@ def own_cells(settings: Settings, header: GgufHeader, budget: int | None = None)
             return sizing.Sizes(min(slots, fitting) * part, min(slots, fitting), part)
     length = _whole(length, UNIT)
     return sizing.Sizes(slots * length, slots, length)
+
+
+def _longest(header: GgufHeader, slots: int, tokens_max: int) -> int:
+    """The longest sequence for which all slots fit. Halved, so that free memory, which is never
+    the same, gives the same lengths at most starts."""
+    length = header.context_length or sizing.LENGTH_SHARED
+    while length > sizing.LENGTH_SHARED and slots * _whole(length, UNIT) > tokens_max:
+        length = max(length // 2, sizing.LENGTH_SHARED)
+    return length
 
 
 def _whole(amount: int, unit: int) -> int:

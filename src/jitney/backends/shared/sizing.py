@@ -10,9 +10,9 @@ from jitney.config import KV_TOKENS_DEFAULT, Settings
 from jitney.core import limits
 from jitney.errors import ConfigError, ModelError
 
-MODEL_LEN_DEFAULT = 4096
-"""The longest sequence where the user gave none. The maximum of a model often takes too much
-memory."""
+LENGTH_SHARED = 4096
+"""There is memory for `max_num_seqs` sequences of this length, where the user gave no length and no
+budget. One alone may be as long as the model and the memory allow: few are."""
 
 PAGED_SPARE_MIN = 64
 POOL_SPARE_MIN = 16
@@ -51,6 +51,15 @@ class TokenMemory:
             self.check_free(kv_tokens, settings)
         return kv_tokens
 
+    def whole(self, tokens: int) -> int:
+        """So many tokens, in whole units."""
+        return ceil(tokens / self.unit) * self.unit
+
+    def fitting(self, share: float) -> int:
+        """The tokens that a share of the free memory holds, in whole units."""
+        assert self.free_bytes is not None, "The caller knows it"
+        return int(self.free_bytes * share / self.token_bytes) // self.unit * self.unit
+
     def check_free(self, kv_tokens: int, settings: Settings) -> None:
         """Raise ModelError, with the name of the setting, where the memory is not free."""
         needed_bytes = kv_tokens * self.token_bytes
@@ -73,7 +82,7 @@ class TokenMemory:
             )
         fits = min(int(limit / self.token_bytes), limits.TOKENS_MAX)
         kv_tokens = fits // self.unit * self.unit
-        needed = ceil(max(length, self.unit) / self.unit) * self.unit
+        needed = self.whole(max(length, self.unit))
         if kv_tokens < needed:
             raise ConfigError(
                 f"memory_limit ({limit} bytes) is too little for {needed} tokens of this model, at "
@@ -86,19 +95,21 @@ def size_paged(settings: Settings, trained_len: int, memory: TokenMemory) -> Siz
     """The sizes where memory is one pool of blocks. Only used blocks take memory.
 
     Without a budget there is room for `max_num_seqs` of the longest sequences, or for the tokens
-    that a share of the free memory holds.
+    that a share of the free memory holds. Without a length, that is for so many of
+    `LENGTH_SHARED`, or for one as long as the model can.
     """
     slots = settings.max_num_seqs + max(PAGED_SPARE_MIN, settings.max_num_seqs)
     budget = memory.budget(settings)
     if budget is not None:
         return Sizes(budget, slots)
-    length = settings.max_model_len or min(trained_len, MODEL_LEN_DEFAULT)
-    longest = -(-length // memory.unit) * memory.unit
-    kv_tokens = longest * settings.max_num_seqs
+    length = memory.whole(settings.max_model_len or min(trained_len, LENGTH_SHARED))
+    kv_tokens = length * settings.max_num_seqs
     if memory.free_bytes is not None:
-        fits = int(memory.free_bytes * SHARE / memory.token_bytes) // memory.unit * memory.unit
+        if settings.max_model_len is None:
+            kv_tokens = max(kv_tokens, memory.whole(trained_len))
+            length = min(length, memory.fitting(1.0))
         # Where not even one sequence fits, `check_free` raises an error.
-        kv_tokens = max(min(kv_tokens, fits), longest)
+        kv_tokens = max(min(kv_tokens, memory.fitting(SHARE)), length, memory.unit)
         memory.check_free(kv_tokens, settings)
     return Sizes(min(kv_tokens, limits.TOKENS_MAX), slots)
 
@@ -108,6 +119,6 @@ def pool_slots(max_num_seqs: int) -> int:
     return max_num_seqs + max(POOL_SPARE_MIN, max_num_seqs)
 
 
-def kv_tokens_of(settings: Settings) -> int:
+def kv_tokens_of(settings: Settings, default: int = KV_TOKENS_DEFAULT) -> int:
     """The budget of the user, or the default."""
-    return settings.kv_tokens or max(KV_TOKENS_DEFAULT, settings.max_model_len or 0)
+    return settings.kv_tokens or max(default, settings.max_model_len or 0)

@@ -177,14 +177,16 @@ class KeyRing:
             return self._anyone if name == self._anyone.name else None
         return next((each for _, each in self._callers if each.name == name), None)
 
-    def caller(self, authorization: bytes) -> Caller:
-        """The caller with this header. Raises Refusal with status 401."""
+    def caller(self, authorization: bytes, key: bytes = b"") -> Caller:
+        """The caller with this header `Authorization`, or else with this `x-api-key`. Raises
+        Refusal with status 401."""
         if self.is_open:
             return self._anyone
         scheme, _, secret = authorization.partition(b" ")
-        secret = secret.strip()
-        if scheme.lower() != b"bearer" or not secret:
-            message = "A key is needed: send it as `Authorization: Bearer KEY`."
+        secret = secret.strip() if scheme.lower() == b"bearer" else b""
+        secret = secret or key.strip()
+        if not secret:
+            message = "A key is needed: send it as `Authorization: Bearer KEY`, or as `x-api-key`."
             raise Refusal("missing_api_key", message, headers=_CHALLENGE)
         digest = _digest(secret[: SECRET_BYTES_MAX + 1])
         found = None

@@ -19,18 +19,30 @@ from jitney.engine.answer import Usage
 from jitney.engine.engine import EngineState
 from jitney.server.admission.calls import Call
 from jitney.server.admission.keys import Caller
-from jitney.server.answer_call import prepare, run_work
+from jitney.server.answer_call import ReplyForm, as_it_is, prepare, run_work
+from jitney.server.anthropic.message_body import MessagesBody
+from jitney.server.anthropic.message_chat import chat_of, check_name
+from jitney.server.anthropic.message_reply import message_form
 from jitney.server.batches import limits
 from jitney.server.batches.batch_input import InputChanged
-from jitney.server.batches.lines import BatchLine, parse_line
+from jitney.server.batches.lines import BatchLine, check_line, parse_line
+from jitney.server.batches.message_lines import (
+    MESSAGES,
+    MessageLine,
+    answered_message,
+    refused_message,
+)
 from jitney.server.batches.rows import LineResult, StoredBatch, StoredLine, answered_line
 from jitney.server.error_object import Refusal, refusal_for
 from jitney.server.openai.bodies import CompletionBody
 from jitney.server.openai.chat_body import ChatBody
 from jitney.server.openai.check_body import check_fields
-from jitney.server.openai.replies import dump_json
+from jitney.server.openai.replies import Reply, dump_json
 from jitney.server.openai.translate import check_model
 from jitney.server.service import Service
+
+CheckedBody = tuple[ChatBody | CompletionBody, Callable[[Reply], ReplyForm]]
+"""A body, and how its reply is written."""
 
 AHEAD = 2
 """Lines that are asked for each one that can run, so that the engine never waits for the next. Only
@@ -130,39 +142,53 @@ class LineAnswerer:
         try:
             if not self.is_open:
                 raise errors.EngineStopped("Nothing more is answered here.")
-            check = partial(self._checked_body, line, content, call)
+            check = partial(self._checked_body, batch.endpoint, line, content, call)
             body, usage = await self._answer(call, check, is_suspect=is_suspect)
         except Exception as error:
             self._raise_unless_final(error)
             return refused(error, batch, line, request_id)
-        reply = answered_line(_id_of(line), 200, request_id, body, call.ignored)
+        reply = _answered(batch, line, request_id, body, call.ignored)
         return LineResult(
             batch=batch.serial, number=line.number, is_done=True, reply=reply, usage=usage
         )
 
     async def _answer(
-        self, call: Call, check: Callable[[], ChatBody | CompletionBody], *, is_suspect: bool
+        self, call: Call, check: Callable[[], CheckedBody], *, is_suspect: bool
     ) -> tuple[bytes, Usage]:
         """The body of the answer, and its tokens."""
-        body = await run_work(self._service, call, check)
+        body, form = await run_work(self._service, call, check)
         async with self._reading.taken(is_alone=is_suspect):
-            generation = await prepare(self._service, body, call)
+            generation = await prepare(self._service, body, call, form)
         encoded = await generation.whole()
         return encoded, _sum(generation.usages())
 
     def _checked_body(
-        self, line: StoredLine, content: bytes, call: Call
-    ) -> ChatBody | CompletionBody:
-        """On a worker thread: the body on a line. Raises Refusal and InputChanged."""
-        found = _checked_line(line.custom_id, content, self.values_max)
+        self, endpoint: str | None, line: StoredLine, content: bytes, call: Call
+    ) -> CheckedBody:
+        """On a worker thread: the body on a line, and the form of its reply. Raises Refusal and
+        InputChanged."""
+        found = _checked_line(endpoint, line.custom_id, content, self.values_max)
         ignored = None if self._service.settings.strict else call.ignored
+        if isinstance(found, MessageLine):
+            return self._checked_message(found, call.id, ignored)
         body = check_fields(dict(found.body), _KINDS[found.url], ignored)
         for name, reason in _REFUSED.items():
             if getattr(body, name):
                 message = f"{name} is not supported in a batch: {reason}."
                 raise Refusal("unsupported_parameter", message, param=name)
         check_model(self._service, body.model)
-        return body
+        return body, as_it_is
+
+    def _checked_message(
+        self, line: MessageLine, request_id: str, ignored: list[str] | None
+    ) -> CheckedBody:
+        """The same for Anthropic's form."""
+        body = check_fields(dict(line.params), MessagesBody, ignored)
+        if body.stream:
+            message = f"stream is not supported in a batch: {_REFUSED['stream']}."
+            raise Refusal("unsupported_parameter", message, param="stream")
+        check_name(self._service, body.model, ignored)
+        return chat_of(body, ignored), message_form(body, request_id)
 
     def _raise_unless_final(self, error: Exception) -> None:
         """Raise what `answer` says where the line itself is not the reason of an error."""
@@ -179,9 +205,20 @@ class LineAnswerer:
 def refused(error: Exception, batch: StoredBatch, line: StoredLine, request_id: str) -> LineResult:
     """The result of a line that ended with an error."""
     refusal = refusal_for(error, request_id)
-    body = dump_json(refusal.body).encode()
-    reply = answered_line(_id_of(line), refusal.status, request_id, body)
+    if batch.endpoint == MESSAGES:
+        reply = refused_message(line.custom_id, refusal, request_id)
+    else:
+        body = dump_json(refusal.body).encode()
+        reply = answered_line(_id_of(line), refusal.status, request_id, body)
     return LineResult(batch=batch.serial, number=line.number, is_done=False, reply=reply)
+
+
+def _answered(
+    batch: StoredBatch, line: StoredLine, request_id: str, body: bytes, ignored: list[str]
+) -> bytes:
+    if batch.endpoint == MESSAGES:
+        return answered_message(_id_of(line), body, ignored)
+    return answered_line(_id_of(line), 200, request_id, body, ignored)
 
 
 def _id_of(line: StoredLine) -> str:
@@ -189,10 +226,12 @@ def _id_of(line: StoredLine) -> str:
     return line.custom_id
 
 
-def _checked_line(custom_id: str | None, content: bytes, values_max: int) -> BatchLine:
+def _checked_line(
+    endpoint: str | None, custom_id: str | None, content: bytes, values_max: int
+) -> BatchLine | MessageLine:
     """The line with this id. Raises Refusal, and InputChanged if it is not that line any more."""
     try:
-        line = check_fields(parse_line(content, values_max), BatchLine)
+        line = check_line(parse_line(content, values_max), endpoint)
         if line.custom_id == custom_id:
             return line
     except Refusal:

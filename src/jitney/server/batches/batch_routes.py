@@ -8,20 +8,17 @@ Tests: tests/e2e/batches/test_batches.py, test_uploads.py and test_batch_limits.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, Any, BinaryIO, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import Field
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from jitney.errors import ConfigError, Draining
 from jitney.server.admission.calls import Call
 from jitney.server.batches import limits
 from jitney.server.batches.batches import Batches
-from jitney.server.batches.database import DiskError
 from jitney.server.batches.lines import Endpoint
 from jitney.server.batches.rows import (
     WINDOW,
@@ -33,8 +30,18 @@ from jitney.server.batches.rows import (
     listed,
 )
 from jitney.server.batches.store import BatchStore
+from jitney.server.batches.store_calls import (
+    Owner,
+    away,
+    disk_refusals,
+    enter,
+    idempotency_key,
+    open_store,
+    pieces_of,
+    query_store,
+)
 from jitney.server.batches.uploads import Uploads
-from jitney.server.error_object import NO_RETRY, Refusal, retry_headers
+from jitney.server.error_object import Refusal
 from jitney.server.openai.bodies import Name, Strict
 from jitney.server.openai.chat_body import Metadata
 from jitney.server.openai.check_body import check_body
@@ -63,18 +70,12 @@ class BatchBody(Strict):
     metadata: Metadata | None = Field(None, description="Up to 16 strings, kept with the batch.")
 
 
-async def _owner(request: Request) -> str:
-    # Async: on a thread of its own it would wait for one.
-    return Call.of(request.scope).caller.name
-
-
-Owner = Annotated[str, Depends(_owner)]
 After = Annotated[str | None, Query(max_length=limits.IDEMPOTENCY_KEY_CHARACTERS_MAX)]
 FileCount = Annotated[int, Query(ge=1, le=limits.FILES_LISTED_MAX)]
 BatchCount = Annotated[int, Query(ge=1, le=limits.BATCHES_LISTED_MAX)]
 
 _NO_FILE = ("file_not_found", "There is no file with this id.")
-_NO_BATCH = ("batch_not_found", "There is no batch with this id.")
+NO_BATCH = ("batch_not_found", "There is no batch with this id.")
 
 _FORM: dict[str, Any] = {  # Any: a part of the OpenAPI document
     "type": "object",
@@ -96,9 +97,9 @@ def make_file_router(service: Service, batches: Batches) -> APIRouter:
     @router.post("/v1/files", openapi_extra=_described("multipart/form-data", _FORM))
     async def upload(request: Request) -> Response:
         """Store a file of lines for a batch."""
-        owner = _enter(service, request)
-        with _disk_refusals():
-            await _open(batches)
+        owner = enter(service, request)
+        with disk_refusals():
+            await open_store(batches)
             return JSONResponse(file_object(await uploads.receive(request, owner)))
 
     @router.get("/v1/files")
@@ -114,7 +115,7 @@ def make_file_router(service: Service, batches: Batches) -> APIRouter:
         def query(store: BatchStore) -> Sequence[StoredFile] | None:
             return store.list_files(owner, purpose, after, limit + 1, order)
 
-        found: Sequence[StoredFile] = await _query(batches, query, _NO_FILE, ())
+        found: Sequence[StoredFile] = await query_store(batches, query, _NO_FILE, ())
         return JSONResponse(listed(found, limit, file_object))
 
     @router.get("/v1/files/{file_id}")
@@ -125,7 +126,7 @@ def make_file_router(service: Service, batches: Batches) -> APIRouter:
     @router.delete("/v1/files/{file_id}")
     async def delete(owner: Owner, file_id: str) -> Response:
         """Delete one of the caller's files, unless a batch still reads it."""
-        await _query(batches, lambda store: store.remove_file(owner, file_id), _NO_FILE)
+        await query_store(batches, lambda store: store.remove_file(owner, file_id), _NO_FILE)
         return JSONResponse({"id": file_id, "object": "file", "deleted": True})
 
     @router.get("/v1/files/{file_id}/content")
@@ -145,8 +146,8 @@ def make_batch_router(service: Service, batches: Batches) -> APIRouter:
     async def create(request: Request) -> Response:
         """Run the lines of a file behind live calls, on what these leave."""
         new = await _new_batch(service, request, batches.now)
-        with _disk_refusals():
-            await _open(batches)
+        with disk_refusals():
+            await open_store(batches)
             created = await batches.thread.call(lambda store: store.batches.create(new))
         batches.stages.wake()
         return JSONResponse(batch_object(created))
@@ -158,21 +159,23 @@ def make_batch_router(service: Service, batches: Batches) -> APIRouter:
         def query(store: BatchStore) -> Sequence[StoredBatch] | None:
             return store.batches.listed(owner, after, limit + 1)
 
-        found: Sequence[StoredBatch] = await _query(batches, query, _NO_BATCH, ())
+        found: Sequence[StoredBatch] = await query_store(batches, query, NO_BATCH, ())
         return JSONResponse(listed(found, limit, batch_object))
 
     @router.get("/v1/batches/{batch_id}")
     async def batch(owner: Owner, batch_id: str) -> Response:
         """One of the caller's batches."""
-        found = await _query(batches, lambda store: store.batches.find(owner, batch_id), _NO_BATCH)
+        found = await query_store(
+            batches, lambda store: store.batches.find(owner, batch_id), NO_BATCH
+        )
         return JSONResponse(batch_object(found))
 
     @router.post("/v1/batches/{batch_id}/cancel")
     async def cancel(owner: Owner, batch_id: str) -> Response:
         """Run no more lines of a batch. What is done stays."""
         now = batches.now()
-        found, is_cancelled = await _query(
-            batches, lambda store: store.batches.cancel(owner, batch_id, now), _NO_BATCH
+        found, is_cancelled = await query_store(
+            batches, lambda store: store.batches.cancel(owner, batch_id, now), NO_BATCH
         )
         if not is_cancelled:
             message = f"The batch is {found.status.value}; it cannot be cancelled any more."
@@ -185,7 +188,7 @@ def make_batch_router(service: Service, batches: Batches) -> APIRouter:
 
 async def _new_batch(service: Service, request: Request, now: Callable[[], int]) -> NewBatch:
     """What the body of a request and its headers say. Raises Refusal."""
-    owner = _enter(service, request)
+    owner = enter(service, request)
     call = Call.of(request.scope)
     with service.admission.place(call.caller) as call.place:
         body = await service.bodies.read(request, partial(check_body, kind=BatchBody))
@@ -197,34 +200,14 @@ async def _new_batch(service: Service, request: Request, now: Callable[[], int])
         model=service.model_name,
         input_file_id=body.input_file_id,
         metadata=body.metadata,
-        idempotency_key=_idempotency_key(request),
+        idempotency_key=idempotency_key(request),
         created_at=created_at,
         expires_at=created_at + limits.WINDOW_S,
     )
 
 
-async def _query(
-    batches: Batches,
-    query: Callable[[BatchStore], T | None],
-    missing: tuple[str, str],
-    without_store: T | None = None,
-) -> T:
-    """What the store says. Raises Refusal if it cannot be reached, and with the code and message of
-    `missing` if it says nothing."""
-    if batches.thread.is_open:
-        with _disk_refusals():
-            found = await batches.thread.call(query)
-    elif await batches.is_there():
-        raise _unavailable(batches)
-    else:
-        found = without_store
-    if found is None:
-        raise Refusal(*missing)
-    return found
-
-
 async def _file(batches: Batches, owner: str, file_id: str) -> StoredFile:
-    return await _query(batches, lambda store: store.find_file(owner, file_id), _NO_FILE)
+    return await query_store(batches, lambda store: store.find_file(owner, file_id), _NO_FILE)
 
 
 async def _content(batches: Batches, file: StoredFile) -> Response:
@@ -234,67 +217,9 @@ async def _content(batches: Batches, file: StoredFile) -> Response:
         # Unless it was deleted in this moment, its disk is away.
         await _file(batches, file.owner, file.id)
         _log.warning("The content of %s cannot be read: %s", file.id, error.strerror)
-        raise _away() from None
+        raise away() from None
     return StreamingResponse(
-        _pieces(opened),
+        pieces_of(opened),
         media_type="application/octet-stream",
         headers={"content-length": str(file.bytes)},
     )
-
-
-async def _open(batches: Batches) -> None:
-    try:
-        await batches.open()
-    except (ConfigError, OSError) as error:
-        _log.warning("Files and batches cannot be taken: %s", error)
-        raise _unavailable(batches) from None
-
-
-@contextmanager
-def _disk_refusals() -> Iterator[None]:
-    """Turn a failure of the disk into a refusal."""
-    try:
-        yield
-    except DiskError as error:
-        _log.warning("A call for files or batches was refused: %s", error)
-        if not error.is_full:
-            raise _away() from None
-        message = "The server's disk is full, or cannot be used now; try again later."
-        raise Refusal("disk_full", message, headers=NO_RETRY) from None
-
-
-async def _pieces(file: BinaryIO) -> AsyncIterator[bytes]:
-    # Async, so that the file is closed as soon as the client leaves.
-    with file:
-        while piece := await asyncio.to_thread(file.read, limits.READ_BYTES):
-            yield piece
-
-
-def _enter(service: Service, request: Request) -> str:
-    """Count a call that brings work; the name of its key."""
-    if service.admission.is_draining:
-        raise Draining("The server is shutting down.")
-    caller = Call.of(request.scope).caller
-    caller.enter()
-    return caller.name
-
-
-def _idempotency_key(request: Request) -> str | None:
-    key = request.headers.get("idempotency-key")
-    if key is not None and not 0 < len(key) <= limits.IDEMPOTENCY_KEY_CHARACTERS_MAX:
-        message = f"Idempotency-Key has 1 to {limits.IDEMPOTENCY_KEY_CHARACTERS_MAX} characters."
-        raise Refusal("invalid_value", message, param="Idempotency-Key")
-    return key
-
-
-def _unavailable(batches: Batches) -> Refusal:
-    """The store is there and not open: nobody can say what is in it."""
-    if batches.is_waiting:
-        return _away()
-    message = "Files and batches cannot be stored here; whoever runs the server can see why."
-    return Refusal("jobs_unavailable", message, headers=NO_RETRY)
-
-
-def _away() -> Refusal:
-    message = "Files and batches cannot be reached at the moment; try again later."
-    return Refusal("jobs_unavailable", message, headers=retry_headers(limits.STORE_S))

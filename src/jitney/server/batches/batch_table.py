@@ -15,6 +15,7 @@ from dataclasses import asdict
 
 from jitney.server.batches import limits
 from jitney.server.batches.database import DONE, FAILED, PENDING, Database
+from jitney.server.batches.message_lines import MESSAGES
 from jitney.server.batches.rows import (
     LIVE_STATES,
     BatchStatus,
@@ -32,6 +33,9 @@ _LINES = (
     f"SELECT number, start, length, custom_id, state = {DONE} AS is_done, reply FROM lines "
     "WHERE batch = ? AND number > ?"
 )
+ERRORED = "errored"
+"""In the metadata of a batch of messages, which has none of its caller's: see `end`."""
+
 _ENDABLE = (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS)
 
 
@@ -66,7 +70,7 @@ class BatchTable:
             self._forget_oldest(new.owner)
             values = {
                 **asdict(new),
-                "id": f"batch_{uuid.uuid4().hex}",
+                "id": f"{'msgbatch' if new.endpoint == MESSAGES else 'batch'}_{uuid.uuid4().hex}",
                 "input_sha256": digest,
                 "metadata": None if new.metadata is None else json.dumps(dict(new.metadata)),
                 "status": BatchStatus.VALIDATING,
@@ -120,6 +124,24 @@ class BatchTable:
         """The owner's batches, newest first, behind this one; None if that one is not there."""
         rows = self._database.page("batches", {"owner": owner}, after, count, "DESC")
         return None if rows is None else [batch_of(row) for row in rows]
+
+    def listed_messages(
+        self, owner: str, after: str | None, before: str | None, count: int
+    ) -> Sequence[StoredBatch] | None:
+        """The owner's batches of messages, newest first: those behind one, or just before one; None
+        if that one is not there."""
+        equal = {"owner": owner, "endpoint": MESSAGES}
+        order = "DESC" if before is None else "ASC"
+        rows = self._database.page("batches", equal, before or after, count, order)
+        found = None if rows is None else [batch_of(row) for row in rows]
+        return found if found is None or before is None else found[::-1]
+
+    def remove(self, serial: int) -> None:
+        """Forget a batch that has ended, and what is left of its lines."""
+        assert not self.get(serial).status.is_live, serial
+        with self._database.transaction():
+            self._database.execute("DELETE FROM lines WHERE batch = ?", serial)
+            self._database.execute("DELETE FROM batches WHERE serial = ?", serial)
 
     def live(self) -> Sequence[StoredBatch]:
         """All batches that have not ended, oldest first."""
@@ -187,9 +209,17 @@ class BatchTable:
             for file in (output, errors):
                 if file is not None:
                     self._database.insert("files", asdict(file))
+            if batch.endpoint == MESSAGES:
+                self._note_errored(batch.serial)
             query = "UPDATE batches SET failed = total - completed WHERE serial = ?"
             self._database.execute(query, batch.serial)
         return True
+
+    def _note_errored(self, serial: int) -> None:
+        """Keep apart how many lines had an error: the others are not asked any more."""
+        noted = json.dumps({ERRORED: str(self.get(serial).failed)})
+        query = "UPDATE batches SET metadata = ? WHERE serial = ?"
+        self._database.execute(query, noted, serial)
 
     def _move(
         self,

@@ -10,7 +10,7 @@ Tests: tests/e2e/batches/test_batches.py and test_restarts.py.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 
 from prometheus_client.core import Metric
@@ -55,6 +55,8 @@ class Batches:
         self.is_waiting = False
         """Whether a store that is not open will be: the disk is in trouble, or another server has
         the store and leaves."""
+        self.beside: list[Callable[[], Coroutine[None, None, None]]] = []
+        """Other work of the store, which runs as long as lines do."""
         self.runner, self.stages = self._runner_and_stages()
 
     def open_if_there(self) -> None:
@@ -139,6 +141,8 @@ class Batches:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(self.runner.run())
                     tasks.create_task(self.stages.run())
+                    for run in self.beside:
+                        tasks.create_task(run())
             except* Exception as error:
                 _log.error("The jobs failed, and begin again", exc_info=error)
             await asyncio.sleep(limits.TROUBLE_S)

@@ -15,7 +15,15 @@ from threading import Lock
 
 from jitney.models.files import sync
 from jitney.server.batches.database import disk_errors
-from jitney.server.batches.rows import Purpose, StoredBatch, StoredFile, StoredLine, unrun_line
+from jitney.server.batches.message_lines import MESSAGES, unrun_message
+from jitney.server.batches.rows import (
+    BatchStatus,
+    Purpose,
+    StoredBatch,
+    StoredFile,
+    StoredLine,
+    unrun_line,
+)
 from jitney.server.batches.store_folder import ContentFolder
 
 
@@ -104,7 +112,7 @@ class OutputFiles:
         done: list[bytes] = []
         failed: list[bytes] = []
         for line in lines:
-            reply = line.reply or unrun_line(line.number, line.custom_id, outcome)
+            reply = line.reply or self._unrun(line, outcome)
             (done if line.is_done else failed).append(reply)
         for content, added in ((self._output, done), (self._errors, failed)):
             if added:
@@ -128,6 +136,11 @@ class OutputFiles:
         """Remove what was written."""
         self._output.discard()
         self._errors.discard()
+
+    def _unrun(self, line: StoredLine, outcome: BatchStatus) -> bytes:
+        if self._batch.endpoint == MESSAGES:
+            return unrun_message(line.custom_id, outcome)
+        return unrun_line(line.number, line.custom_id, outcome)
 
     def _record(self, content: ContentFile, what: str, now: int) -> StoredFile | None:
         if not content.bytes:

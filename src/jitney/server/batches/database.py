@@ -25,7 +25,7 @@ from jitney.errors import ConfigError
 NAME = "jobs.sqlite"
 LOCK = "lock"
 
-VERSION = 2
+VERSION = 3
 """Stored as `user_version`. A store of a newer version is refused; an older one is brought up."""
 
 PENDING, DONE, FAILED = 0, 1, 2
@@ -62,7 +62,29 @@ INSERT INTO meta VALUES ('mark', lower(hex(randomblob(16))));
 CREATE TABLE allowances (owner TEXT PRIMARY KEY, used REAL NOT NULL);
 """
 
-_UPGRADES = {1: f"{_ADDED}ALTER TABLE batches ADD COLUMN passed_s REAL NOT NULL DEFAULT 0;"}
+_RESPONSES = """
+CREATE TABLE responses (
+    serial INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, owner TEXT NOT NULL,
+    status TEXT NOT NULL, is_background INTEGER NOT NULL, is_started INTEGER NOT NULL DEFAULT 0,
+    model TEXT NOT NULL, previous_id TEXT,
+    asked TEXT NOT NULL, input TEXT NOT NULL, task TEXT, usage TEXT, error TEXT,
+    bytes INTEGER NOT NULL, created_at INTEGER NOT NULL, completed_at INTEGER
+);
+CREATE INDEX responses_of_owner ON responses (owner, serial, bytes);
+CREATE INDEX responses_by_age ON responses (created_at);
+CREATE INDEX responses_live ON responses (serial) WHERE status IN ('queued', 'in_progress');
+
+CREATE TABLE response_pieces (
+    response INTEGER NOT NULL, number INTEGER NOT NULL,
+    deltas TEXT NOT NULL, text TEXT, tokens TEXT,
+    PRIMARY KEY (response, number)
+);
+"""
+
+_UPGRADES = {
+    1: f"{_ADDED}ALTER TABLE batches ADD COLUMN passed_s REAL NOT NULL DEFAULT 0;{_RESPONSES}",
+    2: _RESPONSES,
+}
 """From each older version to this one."""
 
 _TABLES = f"""{_ADDED}
@@ -103,7 +125,7 @@ CREATE TABLE lines (
 );
 CREATE INDEX lines_pending ON lines (batch, number) WHERE state = 0;
 CREATE INDEX lines_by_custom_id ON lines (batch, custom_id);
-"""
+{_RESPONSES}"""
 
 
 class DiskError(Exception):

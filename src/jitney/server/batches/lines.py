@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import StringConstraints
 
 from jitney.server.batches import limits
+from jitney.server.batches.message_lines import MESSAGES, MessageLine, refused_message
 from jitney.server.batches.rows import StoredLine, refused_line
 from jitney.server.error_object import Refusal
 from jitney.server.openai.bodies import Strict
@@ -98,10 +99,9 @@ class LineCheck:
             found = fields.get("custom_id")
             if isinstance(found, str) and len(found) <= limits.CUSTOM_ID_CHARACTERS_MAX:
                 custom_id = found
-            line = check_fields(fields, BatchLine)
-            self._check_rest(line, ids)
+            self._check_rest(check_line(fields, self.endpoint), ids)
         except Refusal as refusal:
-            reply = refused_line(number, custom_id, refusal.code, refusal.message)
+            reply = self._refused(number, custom_id, refusal)
         if custom_id is not None:
             # Of a refused line too: a result with its id is that of one line.
             ids.add(custom_id)
@@ -109,12 +109,26 @@ class LineCheck:
             number=number, start=raw.start, length=raw.length, custom_id=custom_id, reply=reply
         )
 
-    def _check_rest(self, line: BatchLine, ids: set[str]) -> None:
+    def _refused(self, number: int, custom_id: str | None, refusal: Refusal) -> bytes:
+        if self.endpoint == MESSAGES:
+            return refused_message(custom_id, refusal, "")
+        return refused_line(number, custom_id, refusal.code, refusal.message)
+
+    def _check_rest(self, line: BatchLine | MessageLine, ids: set[str]) -> None:
         if line.custom_id in ids or self.is_taken(line.custom_id):
             raise Refusal("invalid_value", "An earlier line has the same custom_id.")
-        if self.endpoint is not None and line.url != self.endpoint:
+        if isinstance(line, MessageLine) or self.endpoint is None:
+            return
+        if line.url != self.endpoint:
             message = f"The url is {line.url}, and the batch is for {self.endpoint}."
             raise Refusal("invalid_value", message)
+
+
+def check_line(fields: dict[str, Any], endpoint: str | None) -> BatchLine | MessageLine:
+    """The line in this object, which is used up. Raises Refusal."""
+    if endpoint == MESSAGES:
+        return check_fields(fields, MessageLine)
+    return check_fields(fields, BatchLine)
 
 
 def parse_line(content: bytes, values_max: int) -> dict[str, object]:

@@ -244,10 +244,14 @@ def answered_line(
     head = _encode({"id": _line_id(), "custom_id": custom_id}).encode()
     about: Json = {"status_code": status, "request_id": request_id}
     response = _encode({**about, "ignored": list(ignored)} if ignored else about).encode()
-    line = b'%b,"response":%b,"body":%b},"error":null}' % (head[:-1], response[:-1], body)
+    return one_line(b'%b,"response":%b,"body":%b},"error":null}' % (head[:-1], response[:-1], body))
+
+
+def one_line(written: bytes) -> bytes:
+    """The same JSON without any character that many programs take for the end of a line."""
     for character, escaped in _LINE_ENDS.items():
-        line = line.replace(character, escaped)
-    return line
+        written = written.replace(character, escaped)
+    return written
 
 
 def refused_line(number: int, custom_id: str | None, code: str, message: str) -> bytes:

@@ -60,54 +60,54 @@ class BatchStore:
         self.inputs: dict[str, HeldInput] = {}
         with disk_errors(passing=MISTAKES):
             prepare(folder)
-            self._database = Database(folder)
+            self.database = Database(folder)
             try:
-                self.batches = BatchTable(self._database)
+                self.batches = BatchTable(self.database)
                 self._open_content()
             except BaseException:
                 self.close()
                 raise
 
     def _open_content(self) -> None:
-        meta = dict(map(tuple, self._database.rows("SELECT key, value FROM meta")))
+        meta = dict(map(tuple, self.database.rows("SELECT key, value FROM meta")))
         is_new = "is_marked" not in meta
         self.content.open(meta["mark"], self.file_ids(), is_new=is_new)
         if is_new:
-            with self._database.transaction():
-                self._database.insert("meta", {"key": "is_marked", "value": "1"})
+            with self.database.transaction():
+                self.database.insert("meta", {"key": "is_marked", "value": "1"})
 
     def close(self) -> None:
         """Close it. Everything is on the disk already."""
         self.content.close()
-        self._database.close()
+        self.database.close()
 
     def used_bytes(self) -> int:
         """What the store takes of the disk."""
-        files = self._database.value("SELECT coalesce(sum(bytes), 0) FROM files")
-        return int(files) + self._database.used_bytes()
+        files = self.database.value("SELECT coalesce(sum(bytes), 0) FROM files")
+        return int(files) + self.database.used_bytes()
 
     def shrink(self) -> None:
         """Give back to the disk what ended batches took."""
-        self._database.rows("PRAGMA incremental_vacuum")
+        self.database.rows("PRAGMA incremental_vacuum")
 
     def use_of(self, owner: str) -> FileUse:
         """What is stored, of one owner and of all."""
         query = "SELECT count(*), coalesce(sum(bytes), 0) FROM files WHERE owner = ?"
-        ((count, size),) = self._database.rows(query, owner)
+        ((count, size),) = self.database.rows(query, owner)
         return FileUse(count, size, self.used_bytes())
 
     def file_ids(self) -> set[str]:
         """The ids of all files."""
-        return {row["id"] for row in self._database.rows("SELECT id FROM files")}
+        return {row["id"] for row in self.database.rows("SELECT id FROM files")}
 
     def add_file(self, file: StoredFile) -> None:
         """Note a file whose content is complete and on the disk."""
-        with self._database.transaction():
-            self._database.insert("files", asdict(file))
+        with self.database.transaction():
+            self.database.insert("files", asdict(file))
 
     def find_file(self, owner: str, file_id: str) -> StoredFile | None:
         """The owner's file with this id."""
-        row = self._database.find("files", owner, file_id)
+        row = self.database.find("files", owner, file_id)
         return None if row is None else file_of(row)
 
     def list_files(
@@ -116,7 +116,7 @@ class BatchStore:
         """The owner's files in this order (asc or desc) behind this one, at most so many; None if
         that one is not there."""
         equal = {"owner": owner} | ({} if purpose is None else {"purpose": purpose})
-        rows = self._database.page("files", equal, after, count, order.upper())
+        rows = self.database.page("files", equal, after, count, order.upper())
         return None if rows is None else [file_of(row) for row in rows]
 
     def remove_file(self, owner: str, file_id: str) -> StoredFile | None:
@@ -136,19 +136,19 @@ class BatchStore:
         """Take the final name from the content, and remove the row. Both, or neither."""
         file = None
         try:
-            with self._database.transaction():
+            with self.database.transaction():
                 file = self.find_file(owner, file_id)
                 if file is None:
                     return None
                 query = f"SELECT 1 FROM batches WHERE input_file_id = ? AND status {LIVE_STATES}"
-                if self._database.row(query, file_id) is not None:
+                if self.database.row(query, file_id) is not None:
                     message = (
                         "A batch that has not ended reads this file; cancel it first, or wait."
                     )
                     raise Refusal("file_in_use", message)
                 with suppress(FileNotFoundError):
                     self.content.path_of(file_id).replace(self.content.partial_of(file_id))
-                self._database.execute("DELETE FROM files WHERE id = ?", file_id)
+                self.database.execute("DELETE FROM files WHERE id = ?", file_id)
         except DiskError:
             # Of nobody else's file: its row was found.
             if file is not None:

@@ -131,6 +131,20 @@ class Uploads:
                 self._arriving[owner] -= upload.file_bytes
             return await self._keep(upload)
 
+    async def store(self, owner: str, filename: str, content: bytes) -> StoredFile:
+        """Store a file that is at hand. Raises Refusal and DiskError."""
+        with self._counted(owner):
+            use = await self._thread.call(lambda store: store.use_of(owner))
+            self._check_use(use, len(content), len(content))
+            file = ContentFile(self._thread.store.content)
+            try:
+                await asyncio.to_thread(file.write, content)
+                await asyncio.to_thread(file.sync)
+            except BaseException:
+                await asyncio.to_thread(file.discard)
+                raise
+            return await self._keep(_Upload(owner, use, file, filename=filename))
+
     def _check_length(self, request: Request) -> None:
         length = request.headers.get("content-length", "")
         if length.isdecimal() and int(length[:20]) > limits.FILE_BYTES_MAX + limits.FORM_BYTES:

@@ -87,9 +87,18 @@ class Strict(BaseModel):
     """Fields that are refused by name, or ignored."""
     ignored_parts: ClassVar[Mapping[str, RefusedField]] = {}
     """Fields inside others that are ignored."""
+    tags: ClassVar[frozenset[str]] = frozenset()
+    """What tells the forms of items of lists apart; no part of the place of a field."""
 
 
 Body = TypeVar("Body", bound=Strict)
+
+
+def parameter(name: str) -> Any:  # Any: as above
+    """The field of a sampling parameter, with its range and its note."""
+    row = PARAMETERS[name]
+    lower: dict[str, Any] = {"gt" if row.is_above else "ge": row.lowest}
+    return Field(None, description=row.about, le=row.highest, **lower)
 
 
 def with_parameters(kind: type[Body]) -> type[Body]:
@@ -98,10 +107,7 @@ def with_parameters(kind: type[Body]) -> type[Body]:
     for name in PASSED_ON:
         if name in kind.model_fields:
             continue
-        row = PARAMETERS[name]
-        lower: dict[str, Any] = {"gt" if row.is_above else "ge": row.lowest}
-        field = Field(None, description=row.about, le=row.highest, **lower)
-        added[name] = (row.type | None, field)
+        added[name] = (PARAMETERS[name].type | None, parameter(name))
     return create_model(
         kind.__name__, __base__=kind, __module__=kind.__module__, __doc__=kind.__doc__, **added
     )

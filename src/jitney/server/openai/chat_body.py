@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
+from jitney.core.limits import TOKENS_MAX
 from jitney.server import limits
 from jitney.server.openai.bodies import (
     MODEL_NOTE,
@@ -22,7 +23,7 @@ from jitney.server.openai.bodies import (
 )
 from jitney.server.openai.refused_fields import IGNORED_PARTS, OF_CHAT, OF_TOKENIZE
 
-FunctionName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.\-]{1,64}$")]
+FunctionName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.\-]{1,128}$")]
 JsonObject = dict[str, Any]  # Any: a JSON schema, or arguments of a tool
 
 _MEDIA = {
@@ -74,6 +75,8 @@ class ChatMessage(Strict):
     name: Name | None = None
     tool_calls: Annotated[list[ToolCall], most(limits.TOOLS_MAX)] | None = None
     tool_call_id: Name | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
     refusal: Literal[None] = None
     audio: Literal[None] = None
     function_call: Literal[None] = None
@@ -85,7 +88,11 @@ class ChatMessage(Strict):
             raise ValueError("tool_calls belong to messages of the assistant")
         if (self.tool_call_id is not None) != (self.role == "tool"):
             raise ValueError("messages of tools, and only they, have a tool_call_id")
-        if self.content is None and not (self.role == "assistant" and self.tool_calls):
+        reasoning = self.reasoning_content or self.reasoning
+        if reasoning and self.role != "assistant":
+            raise ValueError("reasoning belongs to messages of the assistant")
+        has_other = self.role == "assistant" and (self.tool_calls or reasoning)
+        if self.content is None and not has_other:
             raise ValueError("content is missing")
         return self
 
@@ -214,6 +221,18 @@ class ChatBody(SamplingFields):
         "`none`, `minimal`, `low`, `medium`, `high`, `xhigh` or `max`, handed to the chat template "
         "by this name; `none` is `enable_thinking: false` as well. A template that reads neither "
         "writes the same prompt."
+    )
+    reasoning_format: Literal["none", "auto", "deepseek"] | None = note(
+        "llama-server's: `none` leaves reasoning in `content`, with its marks. Default: `auto`, "
+        "which is `deepseek`: it is in `reasoning_content`."
+    )
+    include_reasoning: bool | None = note(
+        "vLLM's: false leaves reasoning out of the reply; it is computed and counted all the same."
+    )
+    thinking_token_budget: Annotated[int, Field(ge=0, le=TOKENS_MAX)] | None = note(
+        "vLLM's: after so many tokens of reasoning it is ended, and the answer begins; 0 leaves it "
+        "out. Where the mark that ends it is not one token, four characters count as one. A model "
+        "that does not reason is within every budget."
     )
     metadata: Metadata | None = note(
         f"Up to {limits.METADATA_ENTRIES_MAX} strings of {limits.METADATA_VALUE_CHARACTERS_MAX} "

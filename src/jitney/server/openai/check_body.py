@@ -193,7 +193,7 @@ def _refuse(message: str) -> NoReturn:
 def _explained(error: ValidationError, kind: type[Strict]) -> Refusal:
     """The first thing that is wrong, in a sentence, with the field in OpenAI's spelling."""
     found = error.errors(include_url=False, include_context=True, include_input=False)[0]
-    places = _without_tag(list(found["loc"]))
+    places = _without_tags(list(found["loc"]), kind.tags)
     is_extra = found["type"] == "extra_forbidden"
     # The last part of an unknown field is its name, whatever it looks like.
     last = [str(places.pop())[: limits.NAME_CHARACTERS_MAX]] if is_extra else []
@@ -215,7 +215,8 @@ def _explained(error: ValidationError, kind: type[Strict]) -> Refusal:
         # A field of one form; with several forms, the place contains the form too.
         return Refusal("invalid_type", f"{param} must be a string.", param=param)
     is_whole = top != "response_format" or len(names) == 1
-    if top in _EXPECTED and is_whole and found["type"] != "value_error":
+    # Bodies with tags are of another interface, where fields of the same names have other forms.
+    if top in _EXPECTED and not kind.tags and is_whole and found["type"] != "value_error":
         return Refusal("invalid_value", f"{top} must be {_EXPECTED[top]}.", param=top)
     code = "invalid_type" if found["type"].endswith("_type") else "invalid_value"
     return Refusal(code, f"{param}: {message}.", param=param)
@@ -226,9 +227,17 @@ def _message(found: ErrorDetails) -> str:
     return message[:1].lower() + message[1:]
 
 
-def _without_tag(places: list[int | str]) -> list[int | str]:
-    """The place without the tag that pydantic adds to a field with several forms."""
-    return [*places[:1], *places[2:]] if places[:1] == ["response_format"] else places
+def _without_tags(places: list[int | str], tags: frozenset[str]) -> list[int | str]:
+    """The place without the tags that pydantic adds to what has several forms."""
+    if places[:1] == ["input"]:
+        return [*places[:2], *places[3:]]
+    if places[:1] == ["response_format"]:
+        return [*places[:1], *places[2:]]
+    return [
+        part
+        for before, part in zip([None, *places], places, strict=False)
+        if not (part in tags and (isinstance(before, int) or before == "tool"))
+    ]
 
 
 def _is_name(part: str) -> bool:

@@ -1,28 +1,28 @@
 """What a chat gives to the model: the prompt through its chat template, and how it calls tools.
 
-How a model writes calls follows from its chat template: Hermes and Qwen (`<tool_call>`), Mistral
-(`[TOOL_CALLS]`) or Llama 3 (JSON, perhaps after `<|python_tag|>`). `enforced` makes a constraint
-that allows only calls. A template that does not know tools is given them as text in the system
-message, in Hermes' form. Off the event loop. Raises a RequestError that names the wrong field.
+How a model writes calls and reasoning follows from its chat template (`server/formats`). `enforced`
+makes a constraint that allows only calls. A template that does not know tools is given them as text
+in the system message, in Hermes' form. Off the event loop. Raises a RequestError that names the
+wrong field.
 """
 
 import json
 from collections.abc import Mapping
 from typing import Any
 
-from jitney.core.backend import Vocabulary
+from jitney.core.backend import Segment
 from jitney.core.limits import CONSTRAINT_CHARACTERS_MAX
 from jitney.core.params import StructuredOutputsParams
 from jitney.errors import InvalidRequest, ModelError
 from jitney.sampling.closed_schema import closed_schema
+from jitney.server.formats.answer_families import HERMES, ModelFormat
+from jitney.server.formats.answer_forms import AnswerForm, CallForm, Calling, Reasoning
 from jitney.server.openai.chat_body import ChatBody, ChatMessage, NamedChoice, TokenizeBody, Tool
-from jitney.server.openai.tool_calls import CallFormat, Calling
 from jitney.server.service import Service
-from jitney.text.chat_template import ChatTask, ChatTemplate
+from jitney.text.chat_template import ChatTask
 
-HERMES = CallFormat(opening="<tool_call>", closing="</tool_call>")
-MISTRAL = CallFormat(opening="[TOOL_CALLS]", is_list=True, id_length=9)
-LLAMA = CallFormat(opening="<|python_tag|>", arguments_key="parameters", is_bare=True)
+_SEGMENTS_AT_END = 4
+"""Of a prompt, to see how it ends."""
 CALLS_MAX = 16
 """Calls that one answer is allowed when calls are enforced."""
 
@@ -62,6 +62,8 @@ def chat_of(
         )
     values = [message_values(each, index) for index, each in enumerate(messages)]
     listed = offered_values(offered) if offered else None
+    if ".thinking" in template.source:
+        values = [_with_thinking(each) for each in values]
     if not template.knows_tools:
         values, listed = as_text(values, listed), None
     continues, adds = bool(body.continue_final_message), body.add_generation_prompt
@@ -84,6 +86,9 @@ def switches_of(body: ChatBody) -> dict[str, bool | str]:
     options = body.chat_template_kwargs
     if options is not None and options.enable_thinking is not None:
         switches["enable_thinking"] = options.enable_thinking
+    if "enable_thinking" in switches:
+        # The name in the templates of DeepSeek, Granite and Kimi.
+        switches["thinking"] = switches["enable_thinking"]
     return switches
 
 
@@ -107,12 +112,22 @@ def message_values(message: ChatMessage, index: int) -> dict[str, Any]:
     role = "system" if message.role == "developer" else message.role
     others = message.model_dump(include={"name", "tool_call_id"}, exclude_none=True)
     values = {"role": role, "content": message.text or "", **others}
+    if reasoning := message.reasoning_content or message.reasoning:
+        values["reasoning_content"] = reasoning
     if message.tool_calls:
         values["tool_calls"] = [each.model_dump() for each in message.tool_calls]
         for call in values["tool_calls"]:
             function = call["function"]
             function["arguments"] = _arguments(function["arguments"], index)
     return values
+
+
+def _with_thinking(values: dict[str, Any]) -> dict[str, Any]:
+    """The reasoning under the name that some templates read; gpt-oss refuses it beside both content
+    and calls."""
+    reasoning = values.get("reasoning_content")
+    is_full = values["content"] and values.get("tool_calls")
+    return values if reasoning is None or is_full else {**values, "thinking": reasoning}
 
 
 def _arguments(text: str, index: int) -> dict[str, Any]:
@@ -144,6 +159,7 @@ def as_text(
 
 def _as_text(message: Mapping[str, Any]) -> dict[str, Any]:
     content = message["content"]
+    kept = {name: message[name] for name in ("reasoning_content", "thinking") if name in message}
     if message["role"] == "tool":
         return {"role": "user", "content": f"<tool_response>\n{content}\n</tool_response>"}
     calls = "\n".join(
@@ -151,22 +167,37 @@ def _as_text(message: Mapping[str, Any]) -> dict[str, Any]:
         for call in message.get("tool_calls", ())
     )
     text = f"{content}\n{calls}" if content and calls else content or calls
-    return {"role": message["role"], "content": text}
+    return {"role": message["role"], "content": text, **kept}
 
 
-def format_of(template: ChatTemplate) -> CallFormat:
-    """How the model behind this template writes calls."""
-    source = template.source
-    if MISTRAL.opening in source:
-        return MISTRAL
-    if HERMES.opening in source:
-        return HERMES
-    if LLAMA.opening in source or ('"parameters"' in source and template.knows_tools):
-        return LLAMA
-    return HERMES
+def answer_form(
+    body: ChatBody, model: ModelFormat, calling: Calling | None, prompt: tuple[Segment, ...]
+) -> AnswerForm:
+    """How the answer to this prompt is read."""
+    reasoning = model.reasoning
+    if reasoning is None:
+        return AnswerForm(calling=calling)
+    has_channels = model.family.has_channels
+    return AnswerForm(
+        reasoning=reasoning,
+        is_thinking=_ends_thinking(body, reasoning, prompt),
+        has_channels=has_channels,
+        includes_reasoning=body.include_reasoning is not False,
+        closing_token=None if has_channels else model.tokens.get(reasoning.closing),
+        calling=calling,
+    )
 
 
-def read_calling(body: ChatBody, template: ChatTemplate, vocabulary: Vocabulary) -> Calling | None:
+def _ends_thinking(body: ChatBody, reasoning: Reasoning, prompt: tuple[Segment, ...]) -> bool:
+    """Whether the prompt ends within the reasoning."""
+    if body.continue_final_message:
+        begun = body.messages[-1].text or ""
+        return begun.rfind(reasoning.opening) > begun.rfind(reasoning.closing)
+    end = "".join(text for text, _ in prompt[-_SEGMENTS_AT_END:]).rstrip()
+    return end.endswith(reasoning.opening)
+
+
+def read_calling(body: ChatBody, model: ModelFormat) -> Calling | None:
     """How the body uses tools; None if no tool may be called. Raises InvalidRequest."""
     tools = body.tools or []
     choice = body.tool_choice
@@ -186,16 +217,16 @@ def read_calling(body: ChatBody, template: ChatTemplate, vocabulary: Vocabulary)
                 "tool_choice",
             )
         names = [choice.function.name]
-    form = format_of(template)
-    is_control = _is_control(form.opening, vocabulary)
     is_enforced = choice == "required" or isinstance(choice, NamedChoice)
+    form = model.family.enforced if is_enforced else model.family.calls
+    is_control = form.opening in model.control
     return Calling(
         form=form,
         names=tuple(names),
+        schemas={tool.function.name: tool.function.parameters or {} for tool in tools},
         parallel=body.parallel_tool_calls is not False and not isinstance(choice, NamedChoice),
         is_enforced=is_enforced,
         starts_inside=is_enforced and (form.is_list or form.is_bare or is_control),
-        shows_control=is_control and not is_enforced,
     )
 
 
@@ -250,7 +281,7 @@ def _rebased(tool: Tool, at: int) -> Any:  # Any: a JSON schema
     return moved(tool.function.parameters or NO_PARAMETERS)
 
 
-def _call_schema(form: CallFormat, tool: Tool, at: int) -> dict[str, Any]:
+def _call_schema(form: CallForm, tool: Tool, at: int) -> dict[str, Any]:
     parameters = {"$ref": f"#/$defs/{_definition(at)}"}
     return {
         "type": "object",
@@ -258,8 +289,3 @@ def _call_schema(form: CallFormat, tool: Tool, at: int) -> dict[str, Any]:
         "required": ["name", form.arguments_key],
         "additionalProperties": False,
     }
-
-
-def _is_control(mark: str, vocabulary: Vocabulary) -> bool:
-    name = mark.encode()
-    return any(vocabulary.pieces[token] == name for token in vocabulary.control)

@@ -33,27 +33,28 @@ _ONE_WAY = "tokens are chosen in one order here; use temperature, top_p, top_k a
 _OFF = (0, 0.0)
 
 
-def _harmless(reason: str, *allows: Any) -> RefusedField:
+def harmless(reason: str, *allows: Any) -> RefusedField:
+    """A field that could not change an answer."""
     return RefusedField(f"{reason}; leave it out", allows, is_harmless=True)
 
 
-_PREFIXES = _harmless("prefixes are found by their tokens")
-_STAYS = _harmless("the model stays loaded")
-_UNSTORED = _harmless("nothing is stored here")
-_TIMES = _harmless("times are in the headers x-jitney-... and in /metrics", False)
+_PREFIXES = harmless("prefixes are found by their tokens")
+_STAYS = harmless("the model stays loaded")
+_UNSTORED = harmless("nothing is stored here")
+_TIMES = harmless("times are in the headers x-jitney-... and in /metrics", False)
 
 IGNORED: Mapping[str, RefusedField] = {
     "cache_control": _PREFIXES,
     "session_id": _PREFIXES,
     "promptCacheKey": _PREFIXES,
-    "prompt_cache_options": _harmless("prefixes are kept while there is room"),
-    "prompt_cache_retention": _harmless("prefixes are kept while there is room", "in_memory"),
-    "n_cache_reuse": _harmless("prefixes are found by their tokens", *_OFF),
-    "n_keep": _harmless("a prompt is never cut", *_OFF),
-    "id_slot": _harmless("slots are given out by the scheduler", -1),
+    "prompt_cache_options": harmless("prefixes are kept while there is room"),
+    "prompt_cache_retention": harmless("prefixes are kept while there is room", "in_memory"),
+    "n_cache_reuse": harmless("prefixes are found by their tokens", *_OFF),
+    "n_keep": harmless("a prompt is never cut", *_OFF),
+    "id_slot": harmless("slots are given out by the scheduler", -1),
     "keep_alive": _STAYS,
     "ttl": _STAYS,
-    "service_tier": _harmless("there are no tiers, only priority", "auto", "default"),
+    "service_tier": harmless("there are no tiers, only priority", "auto", "default"),
     "client_metadata": _UNSTORED,
     "timings_per_token": _TIMES,
     "return_progress": _TIMES,
@@ -64,18 +65,22 @@ _OF_OPENAI_CHAT: Mapping[str, RefusedField] = {
     "metadata": _UNSTORED,
     "store": _UNSTORED,
     "prompt_cache_key": _PREFIXES,
-    "safety_identifier": _harmless("there is no abuse monitoring, and user says who it is"),
+    "safety_identifier": harmless("there is no abuse monitoring, and user says who it is"),
 }
 """Fields of chats that some clients send with completions too."""
+
+_PARSED = harmless("it is what a client read from the text, or from arguments, which count")
 
 IGNORED_PARTS: Mapping[str, RefusedField] = {
     "messages.cache_control": _PREFIXES,
     "messages.content.cache_control": _PREFIXES,
     "messages.copilot_cache_control": _PREFIXES,
-    "messages.provider_specific_fields": _harmless("they are notes of another server"),
-    "messages.tool_calls.index": _harmless("calls are read in the order of the list"),
+    "messages.parsed": _PARSED,
+    "messages.provider_specific_fields": harmless("they are notes of another server"),
+    "messages.tool_calls.function.parsed_arguments": _PARSED,
+    "messages.tool_calls.index": harmless("calls are read in the order of the list"),
     "tools.cache_control": _PREFIXES,
-    "tools.copilot_mcp_server_name": _harmless("where a tool comes from is not told to the model"),
+    "tools.copilot_mcp_server_name": harmless("where a tool comes from is not told to the model"),
 }
 """The same inside messages and tools: the place of each, without the numbers of items."""
 
@@ -143,15 +148,13 @@ OF_CHAT: Mapping[str, RefusedField] = {
     "functions": RefusedField("they were replaced by tools; use those", ([],)),
     "modalities": RefusedField("this server makes text only", (["text"],)),
     "moderation": RefusedField("this server does not moderate; leave it out"),
-    "prediction": _harmless("a predicted answer would make the same answer, only sooner"),
+    "prediction": harmless("a predicted answer would make the same answer, only sooner"),
     "verbosity": RefusedField("no model here has levels of verbosity; leave it out", ("medium",)),
     "web_search_options": RefusedField("this server does not search the web; leave it out"),
     "prompt": RefusedField("use messages, or /v1/completions"),
     "echo": RefusedField("the messages are not repeated; leave it out", (False,)),
     "documents": RefusedField("put their text into messages", ([],)),
     "add_special_tokens": RefusedField("the chat template writes them; leave it out", (False,)),
-    "include_reasoning": RefusedField("the text of the model is returned as it is", (True,)),
-    "reasoning_format": RefusedField("the text of the model is returned as it is", ("none",)),
 }
 
 OF_TOKENIZE: Mapping[str, RefusedField] = {

@@ -15,8 +15,10 @@ from jitney.core.events import FinishReason
 from jitney.core.params import SamplingParams
 from jitney.core.request import Request
 from jitney.engine.answer import Answer, Completion, Delta, Usage
+from jitney.server.formats.answer_forms import AnswerForm
+from jitney.server.formats.answer_parser import AnswerParser
+from jitney.server.formats.text_reader import CONTENT, REASONING
 from jitney.server.openai.logprobs_reply import LegacyLogprobs, chat_logprobs
-from jitney.server.openai.tool_calls import Calling, CallParser
 from jitney.version import version
 
 Json = dict[str, Any]  # Any: a JSON value
@@ -76,15 +78,19 @@ def fingerprint(model: str, vocabulary: Vocabulary, *, batch_invariant: bool) ->
     return f"jitney-{VERSION}-{digest}"
 
 
-def usage_of(usages: list[Usage]) -> Json:
-    """What was counted, over all prompts of a call."""
+def usage_of(usages: list[Usage], reasoning_count: int | None = None) -> Json:
+    """What was counted, over all prompts of a call; with the tokens of reasoning, if it is known
+    how many there were."""
     prompt_count = sum(each.prompt_count for each in usages)
     completion_count = sum(each.completion_count for each in usages)
     cached_count = sum(each.cached_count for each in usages)
-    return {
+    usage: Json = {
         **_counted(prompt_count, completion_count),
         "prompt_tokens_details": {"cached_tokens": cached_count},
     }
+    if reasoning_count is not None:
+        usage["completion_tokens_details"] = {"reasoning_tokens": reasoning_count}
+    return usage
 
 
 def _counted(prompt_count: int, completion_count: int) -> Json:
@@ -105,6 +111,10 @@ class EncodedPrompt:
     tokens: tuple[int, ...]
     echo: str | None = None
     silent_count: int = 0
+
+
+PlainText = tuple[int, str]
+"""The index of a choice, and the field that a delta only adds text to."""
 
 
 class CompletionChoices:
@@ -137,11 +147,19 @@ class CompletionChoices:
         """What a delta adds: one chunk."""
         return [self._choice(place, delta, delta.tokens, delta.logprobs)]
 
-    def plain_index(self, place: int, delta: Delta) -> int | None:
-        """The index of the choice, if the delta only adds text to it."""
+    @property
+    def reasoning_count(self) -> int | None:
+        """None: a plain completion has no reasoning."""
+        return None
+
+    def plain(self, place: int, delta: Delta) -> PlainText | None:
+        """What the delta adds, if that is only text."""
         index = place * self._params.n + delta.index
         is_plain = self._params.logprobs is None and delta.finish_reason is None
-        return index if is_plain and index in self._begun else None
+        return (index, "text") if is_plain and index in self._begun else None
+
+    def count_plain(self, delta: Delta) -> None:
+        """Nothing is counted."""
 
     def _choice(
         self,
@@ -182,38 +200,66 @@ class CompletionChoices:
 class _ChatText:
     """The text of one choice of a chat, as deltas of OpenAI's form."""
 
-    def __init__(self, calling: Calling | None) -> None:
-        self._calling = calling
-        self._parser = None if calling is None else CallParser(calling)
+    def __init__(self, form: AnswerForm) -> None:
+        calling = form.calling
+        self._is_enforced = calling is not None and calling.is_enforced
+        self._parser = None if form.is_plain else AnswerParser(form)
+        self._closing_token = form.closing_token
+        self._has_closed = False
+        self._token_count = 0
+        """Tokens up to the end of the reasoning."""
 
-    def deltas(self, text: str, *, is_last: bool) -> list[Json]:
-        """What new text adds: content and parts of calls."""
+    def plain_field(self, delta: Delta) -> str | None:
+        """The field that the text of a delta only adds to, if so."""
+        return CONTENT if self._parser is None else self._parser.plain_field(delta.text)
+
+    def deltas(self, part: Delta | Completion, *, is_last: bool) -> list[Json]:
+        """What new text adds: reasoning, content and parts of calls."""
+        text = part.text
         if self._parser is None:
-            return [{"content": text}] if text else []
+            return [{CONTENT: text}] if text else []
+        self.count(part.tokens)
         deltas = self._parser.push(text)
         if is_last:
             deltas += self._parser.finish()
         return deltas
 
-    def message(self, text: str) -> Json:
+    def count(self, tokens: tuple[int, ...]) -> None:
+        """Count the tokens up to the end of the reasoning."""
+        if self._closing_token is None or self._has_closed:
+            return
+        self._has_closed = self._closing_token in tokens
+        end = tokens.index(self._closing_token) + 1 if self._has_closed else len(tokens)
+        self._token_count += end
+
+    @property
+    def reasoning_count(self) -> int:
+        """Tokens of reasoning, with the mark that ends it."""
+        has_any = self._parser is not None and self._parser.has_reasoning
+        return self._token_count if has_any else 0
+
+    def message(self, completion: Completion) -> Json:
         """The message with the whole text."""
-        content = ""
+        texts = {CONTENT: "", REASONING: ""}
         calls: list[Json] = []
-        for delta in self.deltas(text, is_last=True):
-            content += delta.get("content", "")
+        for delta in self.deltas(completion, is_last=True):
+            for name in texts.keys() & delta.keys():
+                texts[name] += delta[name]
             for part in delta.get("tool_calls", ()):
                 index = part.pop("index")
                 if index == len(calls):
                     calls.append(part)
                 else:
                     calls[index]["function"]["arguments"] += part["function"]["arguments"]
-        is_enforced = self._calling is not None and self._calling.is_enforced
-        has_content = bool(content) or not (calls or is_enforced)
+        content, reasoning = texts[CONTENT], texts[REASONING]
+        has_content = bool(content) or not (calls or self._is_enforced)
         message: Json = {
             "role": "assistant",
             "content": content if has_content else None,
             "refusal": None,
         }
+        if reasoning:
+            message[REASONING] = reasoning
         return {**message, "tool_calls": calls} if calls else message
 
     def finish_name(self, reason: FinishReason | None) -> str | None:
@@ -229,32 +275,44 @@ class ChatChoices:
 
     whole_object, chunk_object = "chat.completion", "chat.completion.chunk"
 
-    def __init__(
-        self, calling: Calling | None, params: SamplingParams, vocabulary: Vocabulary
-    ) -> None:
-        self._calling = calling
+    def __init__(self, form: AnswerForm, params: SamplingParams, vocabulary: Vocabulary) -> None:
+        self._form = form
         self._vocabulary = vocabulary
         self._wants_logprobs = params.logprobs is not None
         self._texts: dict[int, _ChatText] = {}
 
+    @property
+    def reasoning_count(self) -> int | None:
+        """Tokens of reasoning so far; None if it is not known."""
+        if self._form.closing_token is None:
+            return None
+        return sum(each.reasoning_count for each in self._texts.values())
+
     def whole(self, place: int, answer: Answer, completion: Completion) -> Json:
         """A finished completion."""
-        text, logprobs = _ChatText(self._calling), None
+        text, logprobs = _ChatText(self._form), None
+        self._texts[completion.index] = text
         if completion.logprobs is not None:
             logprobs = chat_logprobs(completion.logprobs, self._vocabulary)
         return {
             "index": completion.index,
-            "message": text.message(completion.text),
+            "message": text.message(completion),
             "logprobs": logprobs,
             "finish_reason": text.finish_name(completion.finish_reason),
             "stop_reason": completion.stop_reason,
         }
 
-    def plain_index(self, place: int, delta: Delta) -> int | None:
-        """The index of the choice, if the delta only adds text to it."""
-        if self._wants_logprobs or self._calling is not None or delta.finish_reason is not None:
+    def plain(self, place: int, delta: Delta) -> PlainText | None:
+        """What the delta adds, if that is only text. Its parts need not be asked for then."""
+        if self._wants_logprobs or delta.finish_reason is not None or not delta.text:
             return None
-        return delta.index if delta.text and delta.index in self._texts else None
+        text = self._texts.get(delta.index)
+        field = None if text is None else text.plain_field(delta)
+        return None if field is None else (delta.index, field)
+
+    def count_plain(self, delta: Delta) -> None:
+        """Count the tokens of a delta that is not asked for its parts."""
+        self._texts[delta.index].count(delta.tokens)
 
     def parts(self, place: int, delta: Delta) -> list[Json]:
         """What a delta adds: the role first, then content and calls, then why it ended."""
@@ -263,9 +321,9 @@ class ChatChoices:
         first: list[Json] = []
         text = self._texts.get(delta.index)
         if text is None:
-            text = self._texts[delta.index] = _ChatText(self._calling)
+            text = self._texts[delta.index] = _ChatText(self._form)
             first = [{"role": "assistant", "content": ""}]
-        deltas = text.deltas(delta.text, is_last=is_last)
+        deltas = text.deltas(delta, is_last=is_last)
         if self._wants_logprobs and delta.logprobs and not deltas:
             deltas = [{"content": ""}]
         chunks = [_chunk(delta.index, each) for each in (*first, *deltas)]
@@ -294,8 +352,8 @@ class Reply:
     wants_usage: bool
     counts_along: bool = False
     """Whether every chunk of a stream has the usage so far."""
-    _around: dict[int, list[bytes]] = field(default_factory=dict, repr=False)
-    """For each choice, what stands before and after its text in an event that only adds text."""
+    _around: dict[PlainText, list[bytes]] = field(default_factory=dict, repr=False)
+    """What stands before and after the text in an event that only adds text."""
 
     def whole(self, answers: list[Answer]) -> Json:
         """The reply, all at once."""
@@ -305,7 +363,8 @@ class Reply:
             for completion in answer.completions
         ]
         parts = self._object(self.choices.whole_object, choices)
-        return {**parts, "usage": usage_of([answer.usage for answer in answers])}
+        usages = [answer.usage for answer in answers]
+        return {**parts, "usage": usage_of(usages, self.choices.reasoning_count)}
 
     def chunks(self, place: int, delta: Delta, completion_count: int) -> list[Json]:
         """What a delta of the request at this place adds to the stream. The count is that of the
@@ -325,23 +384,27 @@ class Reply:
 
     def events(self, place: int, delta: Delta, completion_count: int) -> bytes:
         """The same as server-sent events. Almost all of them differ in their text alone."""
-        index = None if self.counts_along else self.choices.plain_index(place, delta)
-        if index is None:
+        plain = None if self.counts_along else self.choices.plain(place, delta)
+        if plain is None:
             return b"".join(map(event, self.chunks(place, delta, completion_count)))
-        around = self._around.get(index)
+        self.choices.count_plain(delta)
+        around = self._around.get(plain)
         if around is None:
-            marked = self.chunks(place, replace(delta, text=_MARK), completion_count)
+            # Its tokens were counted already.
+            example = replace(delta, text=_MARK, tokens=())
+            marked = self.chunks(place, example, completion_count)
             around = event(marked[0]).split(dump_json(_MARK).encode())
             assert len(marked) == 1, "it adds a text and nothing else"
             assert len(around) == 2, "no other part of an event is the mark"
-            self._around[index] = around
+            self._around[plain] = around
         return around[0] + dump_json(delta.text).encode() + around[1]
 
     def closing(self, usages: list[Usage]) -> bytes:
         """What ends a stream, after the events of all requests."""
         if not self.wants_usage:
             return _DONE
-        chunk = {**self._object(self.choices.chunk_object, []), "usage": usage_of(usages)}
+        chunk = self._object(self.choices.chunk_object, [])
+        chunk["usage"] = usage_of(usages, self.choices.reasoning_count)
         return event(chunk) + _DONE
 
     def failed(self, body: Json) -> bytes:

@@ -20,6 +20,9 @@ from jitney.server import limits
 from jitney.server.admission.calls import Call
 from jitney.server.admission.text_steps import Steps
 from jitney.server.error_object import Refusal
+from jitney.server.formats.answer_families import ModelFormat
+from jitney.server.formats.answer_forms import AnswerForm, Calling
+from jitney.server.formats.thinking import after_reasoning
 from jitney.server.openai.bodies import (
     NO_LIMIT,
     PASSED_ON,
@@ -28,7 +31,13 @@ from jitney.server.openai.bodies import (
     StreamOptions,
 )
 from jitney.server.openai.chat_body import ChatBody, ObjectFormat, SchemaFormat, Tool
-from jitney.server.openai.conversation import chat_of, enforced, read_calling, switches_of
+from jitney.server.openai.conversation import (
+    answer_form,
+    chat_of,
+    enforced,
+    read_calling,
+    switches_of,
+)
 from jitney.server.openai.replies import (
     ChatChoices,
     CompletionChoices,
@@ -36,7 +45,6 @@ from jitney.server.openai.replies import (
     Reply,
     fingerprint,
 )
-from jitney.server.openai.tool_calls import Calling
 from jitney.server.service import Service, now_s
 from jitney.text.detokenizer import Detokenizer
 
@@ -94,7 +102,8 @@ def _prepare_completion(service: Service, body: CompletionBody, call: Call) -> S
 
 def _prepare_chat(service: Service, body: ChatBody, call: Call) -> Steps[Reply]:
     """The request of a body of /v1/chat/completions."""
-    if service.template is None:
+    model = service.format
+    if model is None:
         raise ModelError("The model has no chat template.")
     if body.top_logprobs is not None and not body.logprobs:
         raise InvalidRequest("top_logprobs needs logprobs to be true.", "top_logprobs")
@@ -102,7 +111,7 @@ def _prepare_chat(service: Service, body: ChatBody, call: Call) -> Steps[Reply]:
         raise InvalidRequest(
             "max_tokens and max_completion_tokens are one thing; give one of them.", "max_tokens"
         )
-    calling = read_calling(body, service.template, service.vocabulary)
+    calling = read_calling(body, model)
     if calling is None or not calling.is_enforced:
         _check_tools(service, body.tools or [], call.still_wanted)
     renamed: dict[str | None, str] = {
@@ -116,17 +125,34 @@ def _prepare_chat(service: Service, body: ChatBody, call: Call) -> Steps[Reply]:
             logprobs=(body.top_logprobs or 0) if body.logprobs else None,
             structured_outputs=_chat_structured(body, calling),
         )
-        if calling is not None and calling.shows_control:
-            params = replace(params, skip_special_tokens=False)
         offered = body.tools if body.tool_choice != "none" else None
         segments = yield chat_of(service, body, offered, switches_of(body))
+        form = answer_form(body, model, calling, segments)
+        params = _with_reasoning(service, body, model, form, params)
+        is_enforced = calling is not None and calling.is_enforced
+        if body.reasoning_format == "none" and not is_enforced:
+            form = AnswerForm(calling=calling)
+        if model.shows_control(form.marks):
+            params = replace(params, skip_special_tokens=False)
         tokens = yield segments
-        choices = ChatChoices(calling, params, service.vocabulary)
+        choices = ChatChoices(form, params, service.vocabulary)
         return _prepare(service, body, call, [EncodedPrompt(tokens)], params, choices)
     except RequestError as error:
         # The same error, with the field's name in this interface.
         error.parameter = renamed.get(error.parameter, error.parameter)
         raise
+
+
+def _with_reasoning(
+    service: Service, body: ChatBody, model: ModelFormat, form: AnswerForm, params: SamplingParams
+) -> SamplingParams:
+    """A constraint holds after the reasoning, and that keeps to its budget. A model that does not
+    reason keeps to every one."""
+    budget = body.thinking_token_budget
+    if switches_of(body).get("enable_thinking") is False:
+        return params
+    answer = after_reasoning(params.structured_outputs, model, form, service.vocabulary, budget)
+    return replace(params, structured_outputs=answer)
 
 
 def _prepare(
@@ -145,6 +171,7 @@ def _prepare(
     # another's request could cancel it by leaving.
     inner = base if body.request_id is None else f"{base}-{fresh[:12]}"
     _check_count(service, prompts, params, call.caller.share)
+    params = _with_room_for_logprobs(service, prompts, params)
     _check_logprob_values(service, prompts, params)
     key = call.caller.key
     is_line = call.window_s is not None
@@ -267,7 +294,8 @@ def _form_field(body: ChatBody, calling: Calling | None) -> str:
         raise InvalidRequest(
             f"{' and '.join(names)} each decide the form of the answer; give one of them.", names[0]
         )
-    return names[0] if names else "structured_outputs"
+    is_budget = body.thinking_token_budget is not None
+    return names[0] if names else "thinking_token_budget" if is_budget else "structured_outputs"
 
 
 def _chat_structured(body: ChatBody, calling: Calling | None) -> StructuredOutputsParams | None:
@@ -285,7 +313,8 @@ def _chat_structured(body: ChatBody, calling: Calling | None) -> StructuredOutpu
 def _check_tools(service: Service, offered: list[Tool], is_wanted: Wanted) -> None:
     """Refuse schemas that cannot be enforced, even if this request does not enforce them.
 
-    A conversation that works with `auto` must also work with `required`.
+    A conversation that works with `auto` must also work with `required`. Agents offer dozens of
+    tools: what is not looked at within the time is looked at when it is enforced.
     """
     started_at = service.clock.now()
     for tool in offered:
@@ -298,11 +327,7 @@ def _check_tools(service: Service, offered: list[Tool], is_wanted: Wanted) -> No
         except InvalidRequest as error:
             raise InvalidRequest(f"The function {function.name}: {error}", "tools") from None
         if service.clock.now() - started_at > CONSTRAINT_COMPILE_S_MAX:
-            raise InvalidRequest(
-                f"The schemas of the tools take more than {CONSTRAINT_COMPILE_S_MAX:g} s to "
-                "compile; simplify them.",
-                "tools",
-            )
+            return
 
 
 def _check_count(
@@ -327,6 +352,21 @@ def _check_count(
                 f"{'' if share is None else ' for this key'}; send them in several calls.",
                 "prompt",
             )
+
+
+def _with_room_for_logprobs(
+    service: Service, prompts: list[EncodedPrompt], params: SamplingParams
+) -> SamplingParams:
+    """Without `max_tokens`, completions are as long as their logprobs may be."""
+    if params.logprobs is None or params.max_tokens is not None:
+        return params
+    scored = 0 if params.prompt_logprobs is None else params.prompt_logprobs + 1
+    left = limits.LOGPROB_VALUES_MAX - scored * sum(len(prompt.tokens) for prompt in prompts)
+    positions = left // (len(prompts) * params.n * (params.logprobs + 1))
+    shortest = min(len(prompt.tokens) for prompt in prompts)
+    if positions >= service.model_len_max - shortest:
+        return params
+    return replace(params, max_tokens=max(positions, params.min_tokens, 1))
 
 
 def _check_logprob_values(

@@ -59,6 +59,25 @@ def test_memory_is_what_was_asked_for_or_what_fits(
     assert size_llamacpp(Settings(**changes), header(), free_bytes) == expected
 
 
+@pytest.mark.parametrize(
+    ("changes", "free_bytes", "expected"),
+    [
+        ({}, 10**12, Sizes(24 * 32_768, 24, 32_768)),
+        ({}, 10**9, Sizes(24 * 8192, 24, 8192)),
+        ({}, 3 * 10**8, Sizes(32_768, 32, 0)),
+        ({}, 3 * 10**7, Sizes(14_336, 32, 0)),
+        ({}, None, Sizes(16_384, 32, 0)),
+        ({"kv_tokens": 24 * 16_384}, 10**12, Sizes(24 * 16_384, 24, 16_384)),
+    ],
+)
+def test_a_long_model_has_sequences_as_long_as_fit(
+    changes: dict[str, Any], free_bytes: int | None, expected: Sizes
+) -> None:
+    """Guards prompts of agents: lengths are halved until all slots have cells of their own."""
+    long = replace(header(), context_length=32_768)
+    assert size_llamacpp(Settings(**changes), long, free_bytes) == expected
+
+
 @pytest.mark.parametrize("changes", [{"kv_tokens": 10**9}, {"memory_limit": 10**12}])
 def test_a_budget_that_the_machine_does_not_have_is_refused_by_name(
     changes: dict[str, Any],

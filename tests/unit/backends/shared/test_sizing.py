@@ -39,6 +39,26 @@ def test_a_pool_of_blocks_has_room_for_all_sequences_or_for_what_fits(
     assert size_paged(Settings(**changes), 8192, memory(1000, free_bytes)) == expected
 
 
+@pytest.mark.parametrize(
+    ("free_bytes", "expected"),
+    [
+        (10**12, 131_072),
+        (4 * 10**8, 100_000),
+        (4 * 10**7, 9984),
+        (5 * 10**6, 4096),
+        (2 * 10**6, 1984),
+        (33_000, 32),
+        (None, 16 * 4096),
+    ],
+)
+def test_a_long_model_gets_one_long_sequence_or_what_fits(
+    free_bytes: int | None, expected: int
+) -> None:
+    """Guards prompts of agents, and starts where memory is small."""
+    found = size_paged(Settings(), 131_072, memory(1000, free_bytes))
+    assert found.kv_tokens == expected
+
+
 def test_a_pool_of_blocks_is_no_longer_than_the_model_was_trained_for() -> None:
     """Guards against memory that no sequence can ever use."""
     assert size_paged(Settings(), 50, memory(1000, None)) == Sizes(16 * 64, 80, 0)

@@ -241,7 +241,7 @@ async def test_answers_are_kept_until_the_disk_takes_them(open_bench: OpenBench)
     """Guards answers that were paid for: none is asked again because the disk was full."""
 
     def set_pages(count: int) -> Callable[[BatchStore], object]:
-        return lambda store: store._database.value(f"PRAGMA max_page_count = {count}")
+        return lambda store: store.database.value(f"PRAGMA max_page_count = {count}")
 
     bench = open_bench()
     batch = await bench.begin("a", 200)

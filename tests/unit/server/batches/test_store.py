@@ -127,7 +127,7 @@ def test_live_batches_are_bounded_and_old_ones_forgotten(
 
 
 def _is_swept(store: BatchStore, batch: StoredBatch) -> bool:
-    row = store._database.row("SELECT is_swept FROM batches WHERE serial = ?", batch.serial)
+    row = store.database.row("SELECT is_swept FROM batches WHERE serial = ?", batch.serial)
     return row is None or bool(row[0])
 
 

@@ -10,20 +10,17 @@ from jitney.core.limits import CONSTRAINT_CHARACTERS_MAX
 from jitney.errors import InvalidRequest
 from jitney.sampling.closed_schema import closed_schema
 from jitney.sampling.constraint import ConstraintCompiler
+from jitney.server.formats.answer_families import ModelFormat, model_format
+from jitney.server.formats.answer_forms import AnswerForm, Calling
 from jitney.server.openai.chat_body import ChatBody, ChatMessage, Tool
 from jitney.server.openai.conversation import (
-    HERMES,
-    LLAMA,
-    MISTRAL,
+    answer_form,
     as_text,
     enforced,
-    format_of,
     message_values,
     offered_values,
     read_calling,
 )
-from jitney.server.openai.tool_calls import Calling
-from jitney.text.chat_template import ChatTemplate
 from jitney.tokenizers.byte_tokenizer import byte_vocabulary, encode
 
 VOCABULARY = byte_vocabulary()
@@ -34,8 +31,8 @@ TOOLS = [
 ]
 
 
-def template(source: str = "{{ messages[0].content }}") -> ChatTemplate:
-    return ChatTemplate(source, VOCABULARY)
+def model(source: str = "", vocabulary: Vocabulary = VOCABULARY) -> ModelFormat:
+    return model_format(source, vocabulary, knows_tools="tools" in source)
 
 
 def body(**fields: Any) -> ChatBody:
@@ -44,25 +41,9 @@ def body(**fields: Any) -> ChatBody:
 
 
 def calling(vocabulary: Vocabulary = VOCABULARY, source: str = "", **fields: Any) -> Calling:
-    made = read_calling(body(**fields), template(source), vocabulary)
+    made = read_calling(body(**fields), model(source, vocabulary))
     assert made is not None
     return made
-
-
-@pytest.mark.parametrize(
-    ("source", "form"),
-    [
-        ("{% if tools %}<tool_call>{% endif %}", HERMES),
-        ("[TOOL_CALLS]{{ tools }}", MISTRAL),
-        ("<|python_tag|>{{ tools }}", LLAMA),
-        ('{{ tools }}{"name": x, "parameters": y}', LLAMA),
-        ("{{ messages }}", HERMES),
-    ],
-)
-def test_the_format_follows_from_the_template(source: str, form: object) -> None:
-    """Guards the choice of parser."""
-    plain = source if "{" in source and '"name"' not in source else "{# " + source + " #}"
-    assert format_of(template(plain)) is form
 
 
 def test_what_a_choice_means() -> None:
@@ -71,8 +52,8 @@ def test_what_a_choice_means() -> None:
     assert calling(tool_choice="required").is_enforced is True
     named = calling(tool_choice={"type": "function", "function": {"name": "g"}})
     assert (named.is_enforced, named.names, named.parallel) == (True, ("g",), False)
-    assert read_calling(body(tool_choice="none"), template(), VOCABULARY) is None
-    assert read_calling(body(tools=None), template(), VOCABULARY) is None
+    assert read_calling(body(tool_choice="none"), model()) is None
+    assert read_calling(body(tools=None), model()) is None
 
 
 @pytest.mark.parametrize(
@@ -86,7 +67,7 @@ def test_what_a_choice_means() -> None:
 def test_choices_that_cannot_be(fields: dict[str, Any]) -> None:
     """Guards against constraints that nothing satisfies."""
     with pytest.raises(InvalidRequest):
-        read_calling(body(**fields), template(), VOCABULARY)
+        read_calling(body(**fields), model())
 
 
 def accepts(text: str, made: Calling) -> bool:
@@ -153,9 +134,7 @@ def test_closing_does_not_make_tools_too_long() -> None:
     items: list[Any] = [{"properties": {}}] * (CONSTRAINT_CHARACTERS_MAX // 24)
     parameters = {"type": "array", "prefixItems": items}
     given = body(tools=[{"type": "function", "function": {"name": "f", "parameters": parameters}}])
-    made = read_calling(
-        given.model_copy(update={"tool_choice": "required"}), template(), VOCABULARY
-    )
+    made = read_calling(given.model_copy(update={"tool_choice": "required"}), model())
     assert made is not None
     text = enforced(made, given.tools or []).constraint().text
     assert len(text) <= CONSTRAINT_CHARACTERS_MAX < len(closed_schema(json.dumps(parameters)))
@@ -168,10 +147,14 @@ def test_a_mark_that_is_a_control_token() -> None:
         control=VOCABULARY.control | {len(VOCABULARY.pieces)},
         eos_tokens=VOCABULARY.eos_tokens,
     )
-    free = calling(marked, "{# [TOOL_CALLS] #}")
-    assert (free.shows_control, free.starts_inside) == (True, False)
-    forced = calling(marked, "{# [TOOL_CALLS] #}", tool_choice="required")
-    assert (forced.shows_control, forced.starts_inside) == (False, True)
+    source = "{# [TOOL_CALLS] #}"
+    free, forced = calling(marked, source), calling(marked, source, tool_choice="required")
+    shown = [
+        model(source, marked).shows_control(AnswerForm(calling=each).marks)
+        for each in (free, forced)
+    ]
+    assert shown == [True, False]
+    assert [free.starts_inside, forced.starts_inside] == [False, True]
     assert len(free.new_id()) == 9
     assert calling().new_id().startswith("call_")
 
@@ -209,3 +192,46 @@ def test_arguments_in_the_history_are_objects() -> None:
     message = ChatMessage.model_validate({"role": "assistant", "tool_calls": [call]})
     with pytest.raises(InvalidRequest, match=r"messages\[3\]"):
         message_values(message, 3)
+
+
+def test_reasoning_that_comes_back_reaches_the_template() -> None:
+    """Guards both names of the field, and templates that know reasoning and no tools."""
+    for name in ("reasoning_content", "reasoning"):
+        message = ChatMessage.model_validate({"role": "assistant", "content": "a", name: "Hm."})
+        values = message_values(message, 0)
+        assert values["reasoning_content"] == "Hm."
+        assert as_text([values], None) == [values]
+    with pytest.raises(ValueError, match="messages of the assistant"):
+        ChatMessage.model_validate({"role": "user", "content": "a", "reasoning": "Hm."})
+
+
+@pytest.mark.parametrize(
+    ("fields", "end", "is_thinking"),
+    [
+        ({}, "<|im_start|>assistant\n<think>\n", True),
+        ({}, "<|im_start|>assistant\n<think>\n\n</think>\n\n", False),
+        ({}, "<|im_start|>assistant\n", False),
+        ({"continue_final_message": True}, "<think>Hm", True),
+        ({"continue_final_message": True}, "<think>Hm</think>So", False),
+    ],
+)
+def test_whether_an_answer_begins_within_the_reasoning(
+    fields: dict[str, Any], end: str, is_thinking: bool
+) -> None:
+    """Guards templates that open the reasoning, and answers that are continued."""
+    asked = body(messages=[{"role": "assistant", "content": end}], **fields)
+    form = answer_form(asked, model("<think></think>"), None, (("<|user|>x", True), (end, True)))
+    assert form.is_thinking is is_thinking
+
+
+def test_calls_are_enforced_as_json_whatever_the_family() -> None:
+    """Guards forms that no schema describes: what is enforced is read again."""
+    for source in (
+        "<|tool_calls_section_begin|>",
+        "<|channel|>",
+        "<|tool_call>",
+        "<|python_start|>",
+    ):
+        made = calling(source=source, tool_choice="required")
+        assert made.starts_inside
+        assert accepts('{"name": "f", "arguments": {"a": 1}}', made)

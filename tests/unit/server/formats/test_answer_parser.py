@@ -1,19 +1,25 @@
-"""Tests of `jitney.server.openai.tool_calls`: calls are found in text, however it is cut."""
+"""Tests of `jitney.server.formats.answer_parser`: calls are found in text, however it is cut."""
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jitney.server.openai.conversation import HERMES, LLAMA, MISTRAL
-from jitney.server.openai.tool_calls import CallFormat, Calling, CallParser
+from jitney.server.formats.answer_families import HERMES, LLAMA, MISTRAL
+from jitney.server.formats.answer_forms import AnswerForm, CallForm, Calling
+from jitney.server.formats.answer_parser import AnswerParser
 
 Read = tuple[str, list[tuple[str, str]]]
 
 
-def read(parts: list[str], form: CallFormat, **choices: bool) -> Read:
-    parser = CallParser(Calling(form=form, names=("f", "g"), **choices))
+def parser_of(calling: Calling) -> AnswerParser:
+    return AnswerParser(AnswerForm(calling=calling))
+
+
+def read(parts: list[str], form: CallForm, **choices: Any) -> Read:
+    parser = parser_of(Calling(form=form, names=("f", "g"), **choices))
     pieces = [piece for part in parts for piece in parser.push(part)]
     pieces += parser.finish()
     content = "".join(piece.get("content", "") for piece in pieces)
@@ -27,7 +33,7 @@ def read(parts: list[str], form: CallFormat, **choices: bool) -> Read:
     return content, [(name, arguments) for name, arguments in calls]
 
 
-CASES: list[tuple[CallFormat, str, Read]] = [
+CASES: list[tuple[CallForm, str, Read]] = [
     (HERMES, "plain text  ", ("plain text  ", [])),
     (
         HERMES,
@@ -79,14 +85,14 @@ CASES: list[tuple[CallFormat, str, Read]] = [
 
 
 @pytest.mark.parametrize(("form", "text", "expected"), CASES)
-def test_calls_and_content_are_told_apart(form: CallFormat, text: str, expected: Read) -> None:
+def test_calls_and_content_are_told_apart(form: CallForm, text: str, expected: Read) -> None:
     """Guards each format, and what only looks like it."""
     assert read([text], form) == expected
 
 
 @given(st.sampled_from(CASES), st.lists(st.integers(0, 200), max_size=12))
 def test_the_cuts_between_deltas_change_nothing(
-    case: tuple[CallFormat, str, Read], cuts: list[int]
+    case: tuple[CallForm, str, Read], cuts: list[int]
 ) -> None:
     """Guards streams: any split adds up to what the whole text is."""
     form, text, expected = case
@@ -119,7 +125,7 @@ FRAGMENTS = [
     st.lists(st.integers(0, 200), max_size=6),
 )
 @settings(max_examples=400)
-def test_marks_and_fragments_lose_nothing(form: CallFormat, text: str, cuts: list[int]) -> None:
+def test_marks_and_fragments_lose_nothing(form: CallForm, text: str, cuts: list[int]) -> None:
     """Guards text that is almost a call: cuts change nothing, and no character is lost.
 
     What calls leave is content: nothing that is not in the text, in its order.
@@ -135,7 +141,7 @@ def test_marks_and_fragments_lose_nothing(form: CallFormat, text: str, cuts: lis
 
 
 @pytest.mark.parametrize("form", [HERMES, LLAMA, MISTRAL])
-def test_space_without_end_is_looked_at_once(form: CallFormat) -> None:
+def test_space_without_end_is_looked_at_once(form: CallForm) -> None:
     """Guards the event loop: a model that writes space for long is no work for us."""
     space = [" "] * 300_000
     assert read(space, form) == (" " * 300_000, [])
@@ -159,7 +165,7 @@ def test_enforced_calls_have_no_mark() -> None:
 
 def test_arguments_are_passed_on_while_they_are_written() -> None:
     """Guards the use of streaming calls at all."""
-    parser = CallParser(Calling(form=HERMES, names=("f",)))
+    parser = parser_of(Calling(form=HERMES, names=("f",)))
     parser.push('<tool_call>{"name": "f", "arguments": {"a": "lo')
     part = {"index": 0, "function": {"arguments": "ng te"}}
     assert parser.push("ng te") == [{"tool_calls": [part]}]
@@ -181,7 +187,7 @@ def test_arguments_are_passed_on_while_they_are_written() -> None:
     ],
 )
 def test_a_call_that_was_cut_off_is_no_content_where_only_calls_can_be(
-    form: CallFormat, inside: bool, text: str, calls: list[tuple[str, str]]
+    form: CallForm, inside: bool, text: str, calls: list[tuple[str, str]]
 ) -> None:
     """Guards enforced calls: no markup is ever passed on as an answer, however it is cut."""
     for parts in ([text], list(text)):

@@ -1,0 +1,1 @@
+"""Anthropic's Messages: bodies, errors and replies of its form, made of OpenAI's."""

@@ -1,0 +1,50 @@
+"""Every upper bound of Responses that is not a setting, with the reason for its value.
+
+All are checked on entry (invariant 9). Those of any body are in `jitney.server.limits`.
+
+Tests: tests/e2e/openai_responses/test_stored.py.
+"""
+
+ITEMS_MAX = 4096
+"""Items of one input, as a chat has messages; and of a conversation with all before it."""
+
+INCLUDE_MAX = 16
+"""Names in `include`: there are not half as many."""
+
+SUMMARIES_MAX = 256
+"""Parts of an earlier thought."""
+
+LINKS_MAX = 1024
+"""Responses behind one another by `previous_response_id`."""
+
+KEPT_MAX = 10_000
+"""Responses of one key that are kept; the oldest that has ended is forgotten first."""
+
+KEPT_BYTES_MAX = 1_073_741_824
+"""Bytes of all responses of one key: their inputs and their answers. Forgotten as above."""
+
+LIVE_MAX = 1024
+"""Background responses of one key that have not ended."""
+
+EXPIRY_S = 30 * 86_400
+"""How long a response is kept, from when it was made: as OpenAI keeps it."""
+
+SWEEP_S = 60.0
+SWEEP_RESPONSES = 256
+"""How often expired responses are looked for, and how many go in one transaction."""
+
+READ_PIECES = 256
+"""Pieces of one response that are read from the store in one go."""
+
+FEEDS_KEY_MAX = 512
+"""Streams of stored responses that one key reads at once."""
+
+FEED_TURN_S = 1.0
+"""How often a stream that waits looks whether the server stops."""
+
+LATER_S_MIN = 0.05
+LATER_S_MAX = 5.0
+"""How long a background response waits where there was no room for it."""
+
+ITEMS_LISTED_MAX = 100
+"""Items of one answer, as OpenAI has them."""

@@ -1,0 +1,220 @@
+"""The endpoints of Responses, one short function each. Event loop.
+
+A stored response belongs to the key that it came with: for another key it is not there.
+
+Tests: tests/e2e/openai_responses/test_protocol.py, test_stored.py and test_background.py.
+"""
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, Query, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from jitney.errors import RequestError
+from jitney.server.admission.calls import Call
+from jitney.server.answer_call import Generation, prepare, run_work
+from jitney.server.error_object import Refusal
+from jitney.server.http.body_reader import unless_left
+from jitney.server.openai.chat_body import ChatBody
+from jitney.server.openai.replies import Json, Reply, dump_json
+from jitney.server.openai.translate import check_model
+from jitney.server.openai_responses import limits
+from jitney.server.openai_responses.live_stream import LiveStream
+from jitney.server.openai_responses.response_body import ResponseBody, check_response
+from jitney.server.openai_responses.response_form import ResponseForm, response_id_of
+from jitney.server.openai_responses.response_object import ResponseState, asked_of
+from jitney.server.openai_responses.stored_items import listed_items, with_ids
+from jitney.server.openai_responses.stored_responses import StoredResponses
+from jitney.server.openai_responses.to_chat import chat_body, input_items
+from jitney.server.responses import EVENT_HEADERS, whole_response
+from jitney.server.routes import describe_body
+from jitney.server.service import Service, now_s
+
+_NAMES: Mapping[str, str] = {
+    "logprobs": "top_logprobs",
+    "max_tokens": "max_output_tokens",
+    "messages": "input",
+    "prompt": "input",
+    "reasoning_effort": "reasoning",
+    "response_format": "text",
+}
+"""Fields of a chat, by their names here."""
+
+
+async def _owner(request: Request) -> str:
+    # Async: on a thread of its own it would wait for one.
+    return Call.of(request.scope).caller.name
+
+
+Owner = Annotated[str, Depends(_owner)]
+Number = Annotated[int, Query(ge=-1, le=2**53)]
+ItemCount = Annotated[int, Query(ge=1, le=limits.ITEMS_LISTED_MAX)]
+After = Annotated[str | None, Query(max_length=256)]
+Included = Annotated[list[str] | None, Query(max_length=limits.INCLUDE_MAX)]
+
+
+def make_response_router(service: Service, stored: StoredResponses) -> APIRouter:
+    """The endpoints of Responses."""
+    router = APIRouter()
+
+    @router.post("/v1/responses", **describe_body(ResponseBody, streams=True))
+    async def create(request: Request) -> Response:
+        """Answer a conversation."""
+        return await _Answering(service, stored, request).answer()
+
+    @router.get("/v1/responses/{response_id}")
+    async def retrieve(
+        owner: Owner,
+        response_id: str,
+        stream: bool = False,
+        starting_after: Number = -1,
+        include_obfuscation: bool = False,
+        include: Included = None,
+    ) -> Response:
+        """A stored response; or its events, behind a number."""
+        found = await stored.ask(lambda table: table.find(owner, response_id))
+        if stream:
+            return _stream(stored.events(found, starting_after))
+        return JSONResponse(found.state.object())
+
+    @router.get("/v1/responses/{response_id}/input_items")
+    async def list_input(
+        owner: Owner,
+        response_id: str,
+        after: After = None,
+        limit: ItemCount = 20,
+        order: Literal["asc", "desc"] = "desc",
+        include: Included = None,
+    ) -> Response:
+        """What a stored response was asked with."""
+        found = await stored.ask(lambda table: table.find(owner, response_id))
+        return JSONResponse(listed_items(found.input, after, limit, order))
+
+    @router.delete("/v1/responses/{response_id}")
+    async def delete(owner: Owner, response_id: str) -> Response:
+        """Forget a stored response; one that runs ends."""
+        await stored.remove(owner, response_id)
+        return JSONResponse({"id": response_id, "object": "response", "deleted": True})
+
+    @router.post("/v1/responses/{response_id}/cancel")
+    async def cancel(owner: Owner, response_id: str) -> Response:
+        """End a background response; one that has ended stays as it is."""
+        return JSONResponse((await stored.cancel(owner, response_id)).state.object())
+
+    return router
+
+
+class _Answering:
+    """One call of POST /v1/responses."""
+
+    def __init__(self, service: Service, stored: StoredResponses, request: Request) -> None:
+        self._service = service
+        self._stored = stored
+        self._request = request
+        self._call = Call.of(request.scope)
+        self._owner = self._call.caller.name
+        self._items: list[Json] = []
+        """What is stored of the input."""
+
+    async def answer(self) -> Response:
+        """The response, its events, or what says that it goes on."""
+        with _own_names():
+            body = await self._read()
+            is_kept = await self._stored.check_kept(body, self._call)
+            chat, asked = await self._translate(body, is_kept=is_kept)
+            form = partial(self._form, asked, is_kept=is_kept)
+            preparing = prepare(self._service, chat, self._call, form)
+            generation = await unless_left(preparing, self._request)
+        if body.background:
+            return await self._go_on(generation, chat)
+        if generation.reply.streams:
+            stream = LiveStream(generation, self._keep)
+            await stream.open(self._request)
+            return stream
+        return await self._whole(generation)
+
+    async def _read(self) -> ResponseBody:
+        service = self._service
+        ignored = None if service.settings.strict else self._call.ignored
+        check = partial(check_response, values_max=service.values_max, ignored=ignored)
+        body: ResponseBody = await service.bodies.read(self._request, check)
+        check_model(service, body.model)
+        if body.background and body.deadline_ms is not None:
+            message = "A background response has no deadline; leave deadline_ms out."
+            raise Refusal("unsupported_parameter", message, param="deadline_ms")
+        return body
+
+    async def _translate(self, body: ResponseBody, *, is_kept: bool) -> tuple[ChatBody, Json]:
+        """The chat, and what the object repeats of the body. What is large is done elsewhere."""
+        earlier = await self._stored.earlier(self._owner, body)
+
+        def translate() -> tuple[ChatBody, Json]:
+            if is_kept:
+                self._items = with_ids(input_items(body))
+            return chat_body(body, earlier), asked_of(body, self._service.model_name)
+
+        if self._call.is_tiny and not earlier:
+            return translate()
+        return await unless_left(run_work(self._service, self._call, translate), self._request)
+
+    def _form(self, asked: Json, reply: Reply, *, is_kept: bool) -> ResponseForm:
+        state = ResponseState(
+            id=response_id_of(reply),
+            asked=asked,
+            created_at=now_s(),
+            status="in_progress",
+            is_stored=is_kept,
+        )
+        return ResponseForm(reply, state)
+
+    async def _keep(self, form: ResponseForm) -> bool:
+        return await self._stored.keep(self._owner, form, self._items)
+
+    async def _whole(self, generation: Generation) -> Response:
+        response = await whole_response(generation, self._request)
+        form = _form_of(generation)
+        if form.state.is_stored and not await self._keep(form):
+            form.state.is_stored = False
+            response.body = dump_json(form.state.object()).encode()
+            response.headers["content-length"] = str(len(response.body))
+        return response
+
+    async def _go_on(self, generation: Generation, chat: ChatBody) -> Response:
+        """Answer at once: it goes on without its caller."""
+        form = _form_of(generation)
+        state = await self._stored.begin(self._owner, form, self._items, chat)
+        if not generation.reply.streams:
+            return JSONResponse(state.object())
+        owner = self._owner
+        found = await self._stored.ask(lambda table: table.find(owner, state.id))
+        return _stream(self._stored.events(found, -1))
+
+
+def _form_of(generation: Generation) -> ResponseForm:
+    assert isinstance(generation.reply, ResponseForm), "it was prepared as a response"
+    return generation.reply
+
+
+def _stream(events: AsyncIterator[bytes]) -> Response:
+    return StreamingResponse(events, headers=EVENT_HEADERS)
+
+
+@contextmanager
+def _own_names() -> Iterator[None]:
+    """Errors name fields as they are called here."""
+    try:
+        yield
+    except RequestError as error:
+        error.parameter = _own_name(error.parameter)
+        raise
+    except Refusal as refusal:
+        refusal.param = _own_name(refusal.param)
+        raise
+
+
+def _own_name(name: str | None) -> str | None:
+    top = (name or "").partition("[")[0].partition(".")[0]
+    return _NAMES.get(top, name)

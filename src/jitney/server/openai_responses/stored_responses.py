@@ -1,0 +1,178 @@
+"""Responses in the job store: `StoredResponses`. Event loop.
+
+The store is that of files and batches, and is made by the first of any of them. Without a folder of
+jobs nothing is kept, and what needs it is refused by name.
+
+Tests: tests/e2e/openai_responses/test_stored.py and test_background.py.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from prometheus_client.core import Metric
+
+from jitney.server.admission.calls import Call
+from jitney.server.batches.batches import Batches
+from jitney.server.batches.database import DiskError
+from jitney.server.batches.store_calls import disk_refusals, open_store, query_store
+from jitney.server.error_object import NO_RETRY, Refusal
+from jitney.server.observe.prometheus_families import MetricTable, by, constants, families
+from jitney.server.openai.chat_body import ChatBody
+from jitney.server.openai.replies import Json
+from jitney.server.openai_responses import limits
+from jitney.server.openai_responses.background_runner import BackgroundRunner
+from jitney.server.openai_responses.event_feed import Watchers, feed
+from jitney.server.openai_responses.response_body import ResponseBody
+from jitney.server.openai_responses.response_form import ResponseForm
+from jitney.server.openai_responses.response_object import ResponseState
+from jitney.server.openai_responses.response_table import (
+    NewResponse,
+    ResponseTable,
+    StoredResponse,
+    on_table,
+)
+from jitney.server.service import Service, now_s
+
+T = TypeVar("T")
+
+_log = logging.getLogger("jitney.server.responses")
+
+_MISSING = ("response_not_found", "There is no response with this id.")
+
+
+class StoredResponses:
+    """What is kept, and what runs without a caller."""
+
+    def __init__(self, service: Service, batches: Batches | None) -> None:
+        self._service = service
+        self._batches = batches
+        self._watchers = Watchers()
+        self.runner: BackgroundRunner | None = None
+        if batches is not None:
+            self.runner = BackgroundRunner(service, batches.thread, self._watchers)
+            batches.beside.append(self.runner.run)
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics of stored responses. Any thread; numbers only."""
+        if self.runner is None:
+            return
+        gauges: MetricTable = {
+            "responses_running": (
+                "Responses without a caller that run.",
+                self.runner.running_count,
+            ),
+            "responses_waiting": ("Those that wait to run.", self.runner.waiting_count),
+            "responses_streams": ("Streams of stored responses.", self._watchers.count),
+            "responses_limit": ("Every bound of responses.", by("limit", constants(limits))),
+        }
+        yield from families("gauge", gauges)
+
+    async def check_kept(self, body: ResponseBody, call: Call) -> bool:
+        """Whether the response to this body is kept. Raises Refusal where it has to be, and cannot
+        be."""
+        must_be = bool(body.background)
+        if must_be and body.store is False:
+            message = "A background response is stored; leave store out, or background."
+            raise Refusal("invalid_value", message, param="background")
+        if body.store is False:
+            return False
+        if self._batches is None:
+            if must_be:
+                raise _no_folder("background")
+            self._ignore_store(body, call)
+            return False
+        try:
+            await self._open(self._batches)
+        except Refusal:
+            if must_be or body.store:
+                raise
+            return False
+        return True
+
+    def _ignore_store(self, body: ResponseBody, call: Call) -> None:
+        if body.store and self._service.settings.strict:
+            raise _no_folder("store")
+        if body.store:
+            call.ignored.append("store")
+
+    async def _open(self, batches: Batches) -> None:
+        with disk_refusals():
+            await open_store(batches)
+        if batches.runner.is_full:
+            message = (
+                "The jobs take as much of the disk as they may; delete files or responses, or "
+                "leave out store."
+            )
+            raise Refusal("storage_limit", message, param="store", headers=NO_RETRY)
+
+    async def earlier(self, owner: str, body: ResponseBody) -> list[Json]:
+        """The items of the conversation that a body goes on from. Raises Refusal."""
+        previous_id, bytes_max = body.previous_response_id, self._service.body_limit
+        if previous_id is None:
+            return []
+        if self._batches is None:
+            raise _no_folder("previous_response_id")
+        missing = Refusal(*_MISSING, param="previous_response_id")
+        if not self._batches.thread.is_open and not await self._batches.is_there():
+            raise missing
+        return await self.ask(lambda table: table.conversation(owner, previous_id, bytes_max))
+
+    async def ask(self, use: Callable[[ResponseTable], T | None]) -> T:
+        """What the store says. Raises Refusal if it says nothing, or cannot be asked."""
+        if self._batches is None:
+            raise Refusal(*_MISSING)
+        return await query_store(self._batches, on_table(use), _MISSING)
+
+    async def keep(self, owner: str, form: ResponseForm, items: list[Json]) -> bool:
+        """Keep a response that has ended; whether the disk took it."""
+        new = NewResponse(owner=owner, state=form.state, input=items)
+        try:
+            await self._store(new, form.deltas)
+        except (DiskError, Refusal) as error:
+            _log.warning("%s is not kept: %s", form.id, error)
+            return False
+        return True
+
+    async def begin(
+        self, owner: str, form: ResponseForm, items: list[Json], chat: ChatBody
+    ) -> ResponseState:
+        """Keep a background response, which goes on by itself. Raises Refusal."""
+        task = chat.model_dump(exclude_none=True, exclude_unset=True, by_alias=True, mode="json")
+        task |= {"seed": form.seed, "stream": True}
+        state = replace(form.state, status="queued", is_background=True)
+        with disk_refusals():
+            await self._store(NewResponse(owner=owner, state=state, input=items, task=task))
+        assert self.runner is not None, "There is a folder"
+        self.runner.wake()
+        return state
+
+    async def _store(self, new: NewResponse, deltas: Sequence[Json] | None = None) -> None:
+        assert self._batches is not None, "It was checked"
+        await self._batches.thread.call(on_table(lambda table: table.add(new, deltas)))
+
+    async def cancel(self, owner: str, response_id: str) -> StoredResponse:
+        """End a background response. Raises Refusal."""
+        found = await self.ask(lambda table: table.cancel(owner, response_id, now_s()))
+        self._drop(found.serial)
+        return found
+
+    async def remove(self, owner: str, response_id: str) -> None:
+        """Forget a response, and end it if it runs. Raises Refusal."""
+        self._drop(await self.ask(lambda table: table.remove(owner, response_id)))
+
+    def _drop(self, serial: int) -> None:
+        assert self.runner is not None, "There is a folder"
+        self.runner.drop(serial)
+
+    def events(self, found: StoredResponse, after: int) -> AsyncIterator[bytes]:
+        """Events of a response behind this number, as they come. Raises Refusal."""
+        assert self._batches is not None, "There is a folder"
+        self._watchers.check(found.owner)
+        return feed(self._service, self._batches.thread, self._watchers, found, after)
+
+
+def _no_folder(field: str) -> Refusal:
+    message = f"{field} needs a folder of jobs, and this server has none (--jobs-dir)."
+    return Refusal("unsupported_parameter", message, param=field)
