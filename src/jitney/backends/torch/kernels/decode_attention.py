@@ -92,10 +92,8 @@ def _attend_split(
                 keys + at[None, :] + d[:, None],
                 mask=(p[None, :] < end) & (d[:, None] < D), other=0.0,
             )  # fmt: skip
-            value = tl.load(
-                values + at[:, None] + d[None, :],
-                mask=(p[:, None] < end) & (d[None, :] < D), other=0.0,
-            )  # fmt: skip
+            is_value = (p[:, None] < end) & (d[None, :] < D)
+            value = tl.load(values + at[:, None] + d[None, :], mask=is_value, other=0.0)
             score = tl.dot(query, widened(key, query.dtype), input_precision="ieee") * scale
             score = tl.where(((p < end) & (p >= seen))[None, :], score, float("-inf"))
             better = tl.maximum(best, tl.max(score, 1))
