@@ -176,6 +176,8 @@ class GpuBackend:
             self._compiler.close()
             self._device_memory.drop()
             del self._passes
+            # The library keeps what is free, and another backend of this process may need it.
+            torch.cuda.empty_cache()
 
     def _launch(self, number: int, laid_out: Sequence[EntryRows]) -> _Sent:
         if not laid_out:
