@@ -82,7 +82,8 @@ def test_bad_ones_at_once_do_not_refuse_a_good_one(compiler: ConstraintCompiler)
     with ThreadPoolExecutor(3) as pool:
         bad = [pool.submit(compiler.prepare, explosion(first)) for first in "abc"]
         compiler.prepare(regex("good"))
-    assert all(isinstance(each.exception(), InvalidRequest) for each in bad)
+    # On a busy machine the last of them may be told to wait.
+    assert all(isinstance(each.exception(), InvalidRequest | QueueFull) for each in bad)
     assert compiler.sandbox.start_count == 1
 
 

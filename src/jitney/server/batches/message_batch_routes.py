@@ -9,6 +9,7 @@ Tests: tests/e2e/batches/test_message_batches.py.
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, BinaryIO, NamedTuple
@@ -23,6 +24,7 @@ from jitney.server.batches import limits
 from jitney.server.batches.batch_routes import NO_BATCH, After
 from jitney.server.batches.batch_table import ERRORED
 from jitney.server.batches.batches import Batches
+from jitney.server.batches.database import DiskError
 from jitney.server.batches.message_lines import MESSAGES, MessageLine
 from jitney.server.batches.rows import BatchStatus, NewBatch, StoredBatch, StoredLine, one_line
 from jitney.server.batches.store import BatchStore
@@ -220,15 +222,18 @@ def _begin(new: NewBatch, asked: _Lines, store: BatchStore) -> StoredBatch:
     off in between is checked like any other. Raises Refusal."""
     try:
         created = store.batches.create(new)
-    except Refusal:
-        store.remove_file(new.owner, new.input_file_id)
+    except (Refusal, DiskError):
+        with suppress(DiskError):
+            store.remove_file(new.owner, new.input_file_id)
         raise
     if created.input_file_id != new.input_file_id:
         # The same call came before, with the same key.
         store.remove_file(new.owner, new.input_file_id)
     elif created.status is BatchStatus.VALIDATING:
-        store.batches.add_lines(created, asked.lines, len(asked.content), len(asked.lines))
-        store.batches.begin(created.serial, new.created_at)
+        # The batch is there: a caller that is refused would send it again.
+        with suppress(DiskError):
+            store.batches.add_lines(created, asked.lines, len(asked.content), len(asked.lines))
+            store.batches.begin(created.serial, new.created_at)
     return store.batches.get(created.serial)
 
 

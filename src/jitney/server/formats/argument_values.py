@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from jitney.server.formats.text_reader import written
+from jitney.server.formats.text_reader import whole, written
 
 _WORDS = {"True": "true", "False": "false", "None": "null", "none": "null"}
 _DEPTH_MAX = 8
@@ -25,8 +25,14 @@ def parameter_schema(schema: Any, name: str) -> Any:  # Any: a JSON schema
     return found if isinstance(found, dict) else {}
 
 
-def types_of(schema: Any, root: Any, depth: int = 0) -> frozenset[str]:  # Any: JSON schemas
-    """The JSON types that a schema allows, as far as it says so."""
+def types_of(
+    schema: Any, root: Any, depth: int = 0, known: dict[str, frozenset[str]] | None = None
+) -> frozenset[str]:  # Any: JSON schemas
+    """The JSON types that a schema allows, as far as it says so.
+
+    `known` has what pointers were found to allow: each is followed once.
+    """
+    known = {} if known is None else known
     if not isinstance(schema, dict) or depth > _DEPTH_MAX:
         return _ANY
     kind = schema.get("type")
@@ -38,11 +44,14 @@ def types_of(schema: Any, root: Any, depth: int = 0) -> frozenset[str]:  # Any: 
     if isinstance(listed, list):
         return frozenset(_type_name(each) for each in listed)
     if isinstance(pointer := schema.get("$ref"), str):
-        return types_of(_target(root, pointer), root, depth + 1)
+        if pointer not in known:
+            known[pointer] = _ANY  # until it is found: it may lead back here
+            known[pointer] = types_of(_target(root, pointer), root, depth + 1, known)
+        return known[pointer]
     for keyword in _MEMBERS:
         members = schema.get(keyword)
         if isinstance(members, list) and members:
-            found = [types_of(each, root, depth + 1) for each in members]
+            found = [types_of(each, root, depth + 1, known) for each in members]
             return (
                 frozenset.intersection(*found) if keyword == "allOf" else frozenset().union(*found)
             )
@@ -59,7 +68,7 @@ def json_of(text: str, types: frozenset[str]) -> str:
         value = json.loads(word)
         if types == _ANY and isinstance(value, str):
             return written(text)
-        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+        return whole(json.dumps(value, ensure_ascii=False, allow_nan=False))
     except (ValueError, RecursionError):
         return written(text)
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 
 from jitney.server.formats.answer_forms import CallForm
-from jitney.server.formats.text_reader import SPACE, DeltaWriter, Reading, TextReader
+from jitney.server.formats.text_reader import SPACE, DeltaWriter, Reading, TextReader, whole
 
 _DEPTH_STEPS = {"{": 1, "[": 1, "}": -1, "]": -1}
 _FENCE = "```json"
@@ -43,7 +43,7 @@ class JsonCall:
     def _take(self, text: str) -> bool:
         """Take a key, the name, or arguments in a string. False if this is not a call."""
         try:
-            value = str(json.loads(text))
+            value = whole(str(json.loads(text)))
         except ValueError:
             return False
         writer = self._writer

@@ -10,7 +10,14 @@ from collections.abc import Callable
 
 from jitney.server.formats.answer_forms import CallForm
 from jitney.server.formats.json_calls import NAME_CHARACTERS, JsonCall
-from jitney.server.formats.text_reader import SPACE, DeltaWriter, Reading, TextReader, written
+from jitney.server.formats.text_reader import (
+    SPACE,
+    DeltaWriter,
+    Reading,
+    TextReader,
+    whole,
+    written,
+)
 
 _WORDS = {"True": "true", "False": "false", "None": "null"}
 _CLOSING = {"{": "}", "[": "]", "(": ")"}
@@ -121,8 +128,7 @@ class LooseObject:
                 character = yield from self._read_escape()
             found.append(character)
         # Halves of a pair, as JSON escapes them, become one character.
-        halves = "".join(found).encode("utf-16-le", errors="surrogatepass")
-        return written(halves.decode("utf-16-le", errors="replace"))
+        return written(whole("".join(found)))
 
     def _read_escape(self) -> Reading[str]:
         character = yield from self._reader.next()

@@ -205,6 +205,11 @@ class DeltaWriter:
         self._deltas.append({"tool_calls": [part]})
 
 
+def whole(text: str) -> str:
+    """The text without halves of a pair of UTF-16, which JSON can hold and no encoding can."""
+    return text.encode("utf-16-le", errors="surrogatepass").decode("utf-16-le", errors="replace")
+
+
 def written(value: Any) -> str:  # Any: a JSON value
     """The value as JSON, as models write it."""
     return json.dumps(value, ensure_ascii=False)

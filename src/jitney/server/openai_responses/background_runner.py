@@ -252,11 +252,34 @@ class BackgroundRunner:
             pieces = [(serial, piece) for serial, piece, _, _ in unkept if piece is not None]
             ends = [end for _, _, end, _ in unkept if end is not None]
             write = partial(self._use, lambda table: table.keep(pieces, ends))  # noqa: B023, at once
+            try:
+                await until_disk_works(write, _WAITS)
+            except Exception:
+                # One that cannot be written must not end the others.
+                for each in unkept:
+                    await self._keep_alone(each)
+                continue
+            for each in unkept:
+                self._tell_kept(each)
+
+    async def _keep_alone(self, unkept: Kept) -> None:
+        serial, piece, end, written = unkept
+        pieces = [] if piece is None else [(serial, piece)]
+        ends = [] if end is None else [end]
+        write = partial(self._use, lambda table: table.keep(pieces, ends))
+        try:
             await until_disk_works(write, _WAITS)
-            for serial, _, _, written in unkept:
-                self._watchers.tell(serial)
-                if not written.done():
-                    written.set_result(None)
+        except Exception as error:
+            if not written.done():
+                written.set_exception(error)
+            return
+        self._tell_kept(unkept)
+
+    def _tell_kept(self, unkept: Kept) -> None:
+        serial, _, _, written = unkept
+        self._watchers.tell(serial)
+        if not written.done():
+            written.set_result(None)
 
     async def _sweep_always(self) -> None:
         while True:

@@ -138,11 +138,12 @@ async def feed(
                 yield events
             if replay.is_over:
                 return
-            if not replay.has_more and not await _is_news(news):
+            while not (replay.has_more or service.is_stopping or await _is_news(news)):
                 idle_s += limits.FEED_TURN_S
                 if idle_s >= PING_S:
                     idle_s = 0.0
                     yield _PING
+                    break
 
 
 async def _is_news(news: asyncio.Event) -> bool:

@@ -9,6 +9,7 @@ number.
 """
 
 import hashlib
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -182,7 +183,7 @@ class ItemWriter:
 
 def output_of(response_id: str, deltas: Sequence[Json], status: str) -> list[Json]:
     """The items that these deltas make, once they have ended."""
-    writer = ItemWriter(response_id)
+    writer = ItemWriter(response_id, after=sys.maxsize)  # no events are written
     for each in deltas:
         push(writer, each)
     # What is open stays so while more comes.

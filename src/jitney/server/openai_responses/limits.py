@@ -33,7 +33,10 @@ SWEEP_S = 60.0
 SWEEP_RESPONSES = 256
 """How often expired responses are looked for, and how many go in one transaction."""
 
-READ_PIECES = 256
+PIECE_DELTAS = 256
+"""Deltas of an answer that are stored, and read again, as one piece."""
+
+READ_PIECES = 64
 """Pieces of one response that are read from the store in one go."""
 
 FEEDS_KEY_MAX = 512

@@ -185,6 +185,9 @@ class _Answering:
     async def _go_on(self, generation: Generation, chat: ChatBody) -> Response:
         """Answer at once: it goes on without its caller."""
         form = _form_of(generation)
+        if generation.reply.streams:
+            # Before it begins: a caller that is refused knows of no response.
+            self._stored.check_streams(self._owner)
         state = await self._stored.begin(self._owner, form, self._items, chat)
         if not generation.reply.streams:
             return JSONResponse(state.object())

@@ -122,18 +122,26 @@ class ResponseTable:
             "completed_at": state.completed_at,
         }
         with self._database.transaction():
-            self._check_live(new)
+            self._check_live(new, values["bytes"])
             serial = self._database.insert("responses", values)
-            if deltas:
-                self._add_piece(serial, AnswerPiece(1, list(deltas)))
+            for number, start in enumerate(range(0, len(deltas or ()), limits.PIECE_DELTAS), 1):
+                part = list((deltas or ())[start : start + limits.PIECE_DELTAS])
+                self._add_piece(serial, AnswerPiece(number, part))
             self._forget_oldest(new.owner, serial)
 
-    def _check_live(self, new: NewResponse) -> None:
-        query = f"SELECT count(*) FROM responses WHERE owner = ? AND status {_LIVE}"
-        if new.task is not None and self._database.value(query, new.owner) >= limits.LIVE_MAX:
+    def _check_live(self, new: NewResponse, new_bytes: int) -> None:
+        """They are not forgotten to make room, so they are refused."""
+        if new.task is None:
+            return
+        query = (
+            "SELECT count(*), coalesce(sum(bytes), 0) FROM responses "
+            f"WHERE owner = ? AND status {_LIVE}"
+        )
+        ((count, size),) = self._database.rows(query, new.owner)
+        if count >= limits.LIVE_MAX or size + new_bytes > limits.KEPT_BYTES_MAX:
             message = (
-                f"{limits.LIVE_MAX} background responses of this key have not ended, as many as "
-                "may be; wait for one, or cancel it."
+                f"Background responses of this key have not ended: {count} of {limits.LIVE_MAX}, "
+                f"with {size} of {limits.KEPT_BYTES_MAX} bytes; wait for one, or cancel it."
             )
             raise Refusal("too_many_responses", message, headers=NO_RETRY)
 

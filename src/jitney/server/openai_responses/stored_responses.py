@@ -166,10 +166,14 @@ class StoredResponses:
         assert self.runner is not None, "There is a folder"
         self.runner.drop(serial)
 
+    def check_streams(self, owner: str) -> None:
+        """Raise Refusal if the owner reads as many streams as may be."""
+        self._watchers.check(owner)
+
     def events(self, found: StoredResponse, after: int) -> AsyncIterator[bytes]:
         """Events of a response behind this number, as they come. Raises Refusal."""
         assert self._batches is not None, "There is a folder"
-        self._watchers.check(found.owner)
+        self.check_streams(found.owner)
         return feed(self._service, self._batches.thread, self._watchers, found, after)
 
 

@@ -10,6 +10,7 @@ from jitney.core.backend import Vocabulary
 from jitney.server.formats.answer_families import FAMILIES, family_of, model_format
 from jitney.server.formats.answer_forms import AnswerForm
 from jitney.server.formats.answer_parser import AnswerParser
+from jitney.server.formats.argument_values import types_of
 from tests.unit.server.formats.recorded import FAMILY, RECORDED, Message, Recorded, form_of, read
 
 NAMES = sorted(FAMILY)
@@ -147,3 +148,29 @@ def test_reasoning_that_nobody_reads() -> None:
     form = form_of(FAMILY["hermes"], is_thinking=True)
     hidden = AnswerForm(reasoning=form.reasoning, is_thinking=True, includes_reasoning=False)
     assert read(list("Hm.</think>Hi."), hidden) == Message("", "Hi.")
+
+
+@pytest.mark.parametrize(
+    ("family", "text"),
+    [
+        ("hermes", '<tool_call>{"name": "now", "arguments": "\\ud800"}</tool_call>'),
+        ("qwen-coder", "<tool_call><function=now><parameter=a>[\"\\ud800\"]</parameter>"
+         "</function></tool_call>"),
+    ],
+)  # fmt: skip
+def test_half_a_character_is_replaced(family: str, text: str) -> None:
+    """Guards stores and sockets: no encoding has halves of a pair, and JSON can write them."""
+    message = read([text], form_of(FAMILY[family], is_thinking=False))
+    assert "\N{REPLACEMENT CHARACTER}" in str(message)
+    str(message).encode()
+
+
+def test_each_pointer_of_a_schema_is_followed_once() -> None:
+    """Guards the event loop: levels of pointers that all lead to the next level."""
+    count, depth = 300, 3
+    definitions: dict[str, object] = {
+        f"level{at}": {"anyOf": [{"$ref": f"#/$defs/level{at + 1}"}] * count} for at in range(depth)
+    }
+    definitions[f"level{depth}"] = {"type": "integer"}
+    root = {"$defs": definitions}
+    assert types_of({"$ref": "#/$defs/level0"}, root) == {"integer"}
