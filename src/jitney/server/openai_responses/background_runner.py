@@ -22,7 +22,7 @@ from typing import TypeVar
 from jitney import errors
 from jitney.engine.engine import EngineState
 from jitney.server.admission.calls import Call
-from jitney.server.answer_call import Generation, prepare
+from jitney.server.answer_call import Generation, prepare, run_work
 from jitney.server.batches.store import BatchStore, StoreThread, until_disk_works
 from jitney.server.error_object import Refusal, refusal_for
 from jitney.server.openai.chat_body import ChatBody
@@ -145,29 +145,35 @@ class BackgroundRunner:
         return is_known and model in self._service.settings.served_model_name
 
     def _start(self, tasks: asyncio.TaskGroup, serial: int) -> None:
-        owner, _ = self._waiting.pop(serial)
+        owner, model = self._waiting.pop(serial)
 
         def end(task: asyncio.Task[None]) -> None:
             self._tasks.pop(serial, None)
             self._may_fill.set()
 
-        task = tasks.create_task(self._run_one(serial, owner))
+        task = tasks.create_task(self._run_one(serial, owner, model))
         self._tasks[serial] = owner, task
         task.add_done_callback(end)
 
-    async def _run_one(self, serial: int, owner: str) -> None:
-        """Answer one response, however often it has to be begun."""
-        while True:
-            try:
-                end = await self._answer_stored(serial, owner)
-                break
-            except errors.QueueFull as full:
-                seconds = max(full.retry_after_s, limits.LATER_S_MIN)
-                await asyncio.sleep(min(seconds, limits.LATER_S_MAX))
-            except errors.EngineStopped:
-                return
-        if end is not None:
-            await self._keep(serial, end=end)
+    async def _run_one(self, serial: int, owner: str, model: str) -> None:
+        """Answer one response. Without room for it, it waits again, and another has its place."""
+        try:
+            end = await self._answer_stored(serial, owner)
+        except errors.QueueFull as full:
+            seconds = min(max(full.retry_after_s, limits.LATER_S_MIN), limits.LATER_S_MAX)
+            loop = asyncio.get_running_loop()
+            loop.call_later(seconds, self._wait_again, serial, owner, model)
+        except errors.EngineStopped:
+            return
+        else:
+            if end is not None:
+                await self._keep(serial, end=end)
+
+    def _wait_again(self, serial: int, owner: str, model: str) -> None:
+        # All of them may have been begun anew meanwhile.
+        if serial not in self._tasks:
+            self._waiting[serial] = owner, model
+            self._may_fill.set()
 
     async def _answer_stored(self, serial: int, owner: str) -> Ended | None:
         """How it ended; None if it had ended before. Raises QueueFull and EngineStopped."""
@@ -197,7 +203,9 @@ class BackgroundRunner:
             raise errors.EngineStopped("Its key is not here.")
         call = Call(found.state.id, service.clock.now(), is_large=True)
         call.caller = caller
-        body = check_fields(found.task, ChatBody)
+        # It may be a long conversation.
+        check = partial(check_fields, found.task, ChatBody)
+        body = await run_work(service, call, check)
         forms: list[BackgroundForm] = []
         generation = await prepare(service, body, call, partial(_form, found, pieces, forms))
         with generation.running():

@@ -6,9 +6,11 @@ jobs nothing is kept, and what needs it is refused by name.
 Tests: tests/e2e/openai_responses/test_stored.py and test_background.py.
 """
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from prometheus_client.core import Metric
@@ -139,7 +141,8 @@ class StoredResponses:
         self, owner: str, form: ResponseForm, items: list[Json], chat: ChatBody
     ) -> ResponseState:
         """Keep a background response, which goes on by itself. Raises Refusal."""
-        task = chat.model_dump(exclude_none=True, exclude_unset=True, by_alias=True, mode="json")
+        dump = partial(chat.model_dump, exclude_none=True, exclude_unset=True, by_alias=True)
+        task = await asyncio.to_thread(dump, mode="json")
         task |= {"seed": form.seed, "stream": True}
         state = replace(form.state, status="queued", is_background=True)
         with disk_refusals():
