@@ -218,6 +218,8 @@ a list or with names (Mistral), JSON with `name` and `parameters` (Llama 3), lis
 Granite 3. Values that are written as text become JSON by the tool's schema. A template that does
 not know tools gets them as text in the system message, in the first form; calls and answers of
 tools in the history are written out in the same way. What looks like a call and is none is content.
+A call whose arguments are no JSON object may come back: the template gets their text as
+`invalid_json`.
 
 `tool_choice` `required`, or a function by name, is enforced: arguments always match the schema.
 Under `auto` the model decides, and what it writes is passed on as it is, `strict` or not; yet a

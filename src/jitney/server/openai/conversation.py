@@ -60,7 +60,7 @@ def chat_of(
             "put one of a user or a tool between them, or join them.",
             "messages",
         )
-    values = [message_values(each, index) for index, each in enumerate(messages)]
+    values = [message_values(each) for each in messages]
     listed = offered_values(offered) if offered else None
     if ".thinking" in template.source:
         values = [_with_thinking(each) for each in values]
@@ -107,7 +107,7 @@ def offered_values(tools: list[Tool]) -> list[dict[str, Any]]:
     ]
 
 
-def message_values(message: ChatMessage, index: int) -> dict[str, Any]:
+def message_values(message: ChatMessage) -> dict[str, Any]:
     """A message as chat templates read it; arguments become objects."""
     role = "system" if message.role == "developer" else message.role
     others = message.model_dump(include={"name", "tool_call_id"}, exclude_none=True)
@@ -118,7 +118,7 @@ def message_values(message: ChatMessage, index: int) -> dict[str, Any]:
         values["tool_calls"] = [each.model_dump() for each in message.tool_calls]
         for call in values["tool_calls"]:
             function = call["function"]
-            function["arguments"] = _arguments(function["arguments"], index)
+            function["arguments"] = _arguments(function["arguments"])
     return values
 
 
@@ -130,16 +130,14 @@ def _with_thinking(values: dict[str, Any]) -> dict[str, Any]:
     return values if reasoning is None or is_full else {**values, "thinking": reasoning}
 
 
-def _arguments(text: str, index: int) -> dict[str, Any]:
+def _arguments(text: str) -> dict[str, Any]:
+    """The arguments of a call; under a name of ours, if a model wrote no JSON object, or was cut
+    off in one. What we sent can come back, and the model sees what it wrote."""
     try:
         value = json.loads(text or "{}")
     except (ValueError, RecursionError):
         value = None
-    if not isinstance(value, dict):
-        raise InvalidRequest(
-            f"messages[{index}].tool_calls has arguments that are not a JSON object.", "messages"
-        )
-    return value
+    return value if isinstance(value, dict) else {"invalid_json": text}
 
 
 def as_text(

@@ -174,7 +174,7 @@ def test_a_template_without_tools_gets_text() -> None:
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "1", "content": "42"},
     ]
-    values = [message_values(ChatMessage.model_validate(each), 0) for each in history]
+    values = [message_values(ChatMessage.model_validate(each)) for each in history]
     assert values[2]["tool_calls"][0]["function"]["arguments"] == {"a": 1}
     told = as_text(values, offered_values(OFFERED))
     assert [each["role"] for each in told] == ["system", "user", "assistant", "user"]
@@ -187,18 +187,19 @@ def test_a_template_without_tools_gets_text() -> None:
 
 
 def test_arguments_in_the_history_are_objects() -> None:
-    """Guards templates, which read them as such."""
-    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "[1]"}}
-    message = ChatMessage.model_validate({"role": "assistant", "tool_calls": [call]})
-    with pytest.raises(InvalidRequest, match=r"messages\[3\]"):
-        message_values(message, 3)
+    """Guards templates, which read them as such; and agents whose model wrote none."""
+    for text in ("[1]", '{"a": ', "nonsense"):
+        call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": text}}
+        message = ChatMessage.model_validate({"role": "assistant", "tool_calls": [call]})
+        (found,) = message_values(message)["tool_calls"]
+        assert found["function"]["arguments"] == {"invalid_json": text}
 
 
 def test_reasoning_that_comes_back_reaches_the_template() -> None:
     """Guards both names of the field, and templates that know reasoning and no tools."""
     for name in ("reasoning_content", "reasoning"):
         message = ChatMessage.model_validate({"role": "assistant", "content": "a", name: "Hm."})
-        values = message_values(message, 0)
+        values = message_values(message)
         assert values["reasoning_content"] == "Hm."
         assert as_text([values], None) == [values]
     with pytest.raises(ValueError, match="messages of the assistant"):
