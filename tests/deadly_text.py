@@ -22,24 +22,24 @@ import sys
 import threading
 
 if "jitney.backends.process.worker" in sys.orig_argv:
-    from jitney.tokenizers import byte_tokenizer
+    from jitney.tokenizers.byte_tokenizer import ByteTokenizer
 
-    usual = byte_tokenizer.encode
+    usual = ByteTokenizer.encode
 
     def note():
         with open({notes!r}, "a") as notes:
             notes.write("x")
 
-    def encode(text, *, special):
+    def encode(tokenizer, text, *, special):
         if {deadly!r} in text:
             note()
             os.abort()
         if {endless!r} in text and not os.path.getsize({notes!r}):
             note()
             threading.Event().wait()
-        return usual(text, special=special)
+        return usual(tokenizer, text, special=special)
 
-    byte_tokenizer.encode = encode
+    ByteTokenizer.encode = encode
 """
 """Python reads it at the start of each process, from the folders of PYTHONPATH."""
 
