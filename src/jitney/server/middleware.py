@@ -48,6 +48,7 @@ _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 EXPOSED = (
     "x-request-id",
+    "request-id",
     "x-jitney-ignored",
     "x-jitney-queue-position",
     "x-jitney-queue-ms",
@@ -76,7 +77,7 @@ class ErrorResponse(JSONResponse):
         """Send it."""
         call, refusal = Call.of(scope), self._refusal
         call.refused = refusal.reason
-        if not _is_anthropic(scope):
+        if not anthropic.is_asked(scope["path"], scope["headers"]):
             await super().__call__(scope, receive, send)
             return
         body, status = anthropic.error_body(refusal, call.id), anthropic.status_of(refusal)
@@ -105,9 +106,8 @@ class RequestContext:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                extra = [(b"x-request-id", call.id.encode())]
-                if _is_anthropic(scope):
-                    extra.append((b"request-id", call.id.encode()))
+                # OpenAI's clients read the one, Anthropic's the other.
+                extra = [(name, call.id.encode()) for name in (b"x-request-id", b"request-id")]
                 if call.ignored:
                     # Names of our own tables, never text of the caller.
                     extra.append((b"x-jitney-ignored", ", ".join(call.ignored).encode()))
@@ -274,11 +274,6 @@ def _log_fields(call: Call) -> str:
         prompt_count = sum(each.prompt_count for each in counted)
         fields += f" tokens={prompt_count}+{sum(each.completion_count for each in counted)}"
     return fields
-
-
-def _is_anthropic(scope: Scope) -> bool:
-    """Whether the call wants Anthropic's form."""
-    return anthropic.is_asked(scope["path"], scope["headers"])
 
 
 def _check_head(scope: Scope, headers: Headers) -> None:

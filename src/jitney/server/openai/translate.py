@@ -132,7 +132,7 @@ def _prepare_chat(service: Service, body: ChatBody, call: Call) -> Steps[Reply]:
         is_enforced = calling is not None and calling.is_enforced
         if body.reasoning_format == "none" and not is_enforced:
             form = AnswerForm(calling=calling)
-        if model.shows_control(form.marks):
+        if not form.is_plain and model.shows_control(form.marks):
             params = replace(params, skip_special_tokens=False)
         tokens = yield segments
         choices = ChatChoices(form, params, service.vocabulary)
@@ -148,10 +148,10 @@ def _with_reasoning(
 ) -> SamplingParams:
     """A constraint holds after the reasoning, and that keeps to its budget. A model that does not
     reason keeps to every one."""
-    budget = body.thinking_token_budget
-    if switches_of(body).get("enable_thinking") is False:
+    if form.reasoning is None or switches_of(body).get("enable_thinking") is False:
         return params
-    answer = after_reasoning(params.structured_outputs, model, form, service.vocabulary, budget)
+    budget, vocabulary = body.thinking_token_budget, service.vocabulary
+    answer = after_reasoning(params.structured_outputs, model, form, vocabulary, budget)
     return replace(params, structured_outputs=answer)
 
 
