@@ -148,8 +148,8 @@ right key is enough.
 
 | header | meaning |
 | --- | --- |
-| `x-request-id`, `request-id` | the caller's own, when it has 1 to {limits.REQUEST_ID_CHARACTERS_MAX} printable \
-characters, else one of ours |
+| `x-request-id`, `request-id` | the caller's own, when it has 1 to \
+{limits.REQUEST_ID_CHARACTERS_MAX} printable characters, else one of ours |
 | `x-jitney-ignored` | fields of the body that were ignored, by the names in the tables below; \
 missing if there were none |
 | `x-jitney-queue-position` | how many requests waited when this one was accepted |
