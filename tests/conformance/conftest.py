@@ -12,6 +12,7 @@ from jitney.backends.torch import kind as torch_kind
 from jitney.core.backend import Backend
 from tests.backends_for_tests import needs
 from tests.conformance.driver import Driver
+from tests.hybrids_for_tests import HYBRIDS, write_hybrid
 
 SLOTS = 8
 KV_TOKENS = 1024
@@ -45,9 +46,11 @@ TILES = {
 VARIANTS: dict[str, dict[str, Any]] = {
     **{which: {} for name in NAMES for which in (name, f"{name}-process")},
     "fake-blocks": {"block_tokens": 16},
+    "fake-state": {"state_bytes": 64},
     "llamacpp": POOL,
     "llamacpp-process": POOL,
     "llamacpp-cells": OWN_CELLS,
+    **{f"llamacpp-{name}": POOL for name in HYBRIDS},
     "torch-tiles": {**TILES, "quantization": "int8", "kv_dtype": "fp8"},
     "torch-cuda": {"device": "cuda"},
     "torch-cuda-process": {"device": "cuda", "batch_invariant": True, "kv_dtype": "fp8"},
@@ -77,6 +80,11 @@ def built(
     if "threads" in values:
         # More would spin for each other on a busy machine, and the model is tiny.
         values["threads"] = 1
+    hybrid = HYBRIDS.get(which.partition("-")[2])
+    if hybrid is not None:
+        path = tmp_path_factory.mktemp("models") / "hybrid.gguf"
+        write_hybrid(path, hybrid)
+        values["model"] = str(path)
     build = load_process if which.endswith("-process") else load
     backend = build(name, values | sizes | VARIANTS[which])
     yield backend

@@ -48,8 +48,7 @@ def test_prefill_beside_decode_equals_alone(driver: Driver, tokens: tuple[int, .
     """Guards against a row that is sampled for the wrong entry when spans have unequal length."""
     expected = [*alone(driver, tokens[:41], 41), *alone(driver, tokens[50:71], 20)]
     driver.run(operations=[Open(0, greedy(41)), Open(1, greedy(20))])
-    driver.run([Entry(0, 0, tokens[:9], False), Entry(1, 0, tokens[50:70], False)])
-    driver.run(operations=[Truncate(1, 19)])
+    driver.run([Entry(0, 0, tokens[:9], False), Entry(1, 0, tokens[50:69], False)])
     first = driver.run([Entry(0, 9, tokens[9:20], False), Entry(1, 19, (tokens[69],), True)])
     second = driver.run([Entry(0, 20, tokens[20:41], True), Entry(1, 20, (tokens[70],), True)])
     assert first.samples[0] == Sample()
@@ -69,7 +68,10 @@ def test_copy_equals_recompute(driver: Driver, tokens: tuple[int, ...], length: 
     """Guards against a copy that shares too much, too little, or something that changes."""
     expected = alone(driver, tokens)
     driver.run(operations=[Open(0, greedy(PROMPT)), Open(1, greedy(PROMPT))])
-    driver.observe(0, tokens, PROMPT)
+    if driver.backend.traits.rewinds:
+        driver.observe(0, tokens, PROMPT)
+    else:
+        driver.feed(0, 0, tokens[:length], wants_token=False)
     driver.run(operations=[Copy(0, 1, length)])
     found = driver.observe(1, tokens, PROMPT, stored=length)
     driver.assert_alike(found, expected[-len(found) :])
@@ -134,12 +136,26 @@ def test_truncated_then_other_tokens_equals_fresh(
     driver: Driver, tokens: tuple[int, ...], length: int
 ) -> None:
     """Guards against stale tokens behind a truncation."""
+    if not driver.backend.traits.rewinds:
+        pytest.skip("its slots cannot be cut back")
     other = (*tokens[:length], *tokens[90:120])
     expected = alone(driver, other, len(other) - 5)
     driver.run(operations=[Open(0, greedy(len(other) - 5))])
     driver.feed(0, 0, tokens[:64], wants_token=False)
     driver.run(operations=[Truncate(0, length)])
     driver.assert_alike(driver.observe(0, other, len(other) - 5, stored=length), expected)
+
+
+@pytest.mark.parametrize("operation", [Truncate(0, 30), Copy(0, 1, 30)])
+def test_a_state_is_whole(
+    driver: Driver, tokens: tuple[int, ...], operation: Truncate | Copy
+) -> None:
+    """Guards against the state of more tokens that is taken for that of fewer."""
+    if driver.backend.traits.rewinds:
+        pytest.skip("its slots can be cut back")
+    driver.feed(0, 0, tokens[:40], wants_token=False)
+    with pytest.raises(BackendFailed, match="all of them or not at all"):
+        driver.run(operations=[operation])
 
 
 def test_released_slot_forgets(driver: Driver, tokens: tuple[int, ...]) -> None:

@@ -16,6 +16,8 @@ LONG_CHANCE = 0.05
 """That the prompts of a world are long; such a one takes ten times as long as another."""
 ROUNDS_CHANCE = 0.5
 """That the fake backend pretends kernels that round by the shape of a pass."""
+RECURRENT_CHANCE = 0.2
+"""That slots cannot be cut back, as those of a recurrent model."""
 BACKGROUND_EVERY = 4
 """Every so many seeds, a world has background requests. The others are what they were before."""
 TENANTS = 3
@@ -119,6 +121,9 @@ def draw_world(seed: int) -> World:
         reprioritise=steering.choice((0.0, 0.0, 0.3)),
     )
     fake = replace(fake, rounds=Random(f"rounds {seed}").random() < ROUNDS_CHANCE)
+    if Random(f"rewinds {seed}").random() < RECURRENT_CHANCE:
+        # Their kernels round by the shape of a pass, and no texts are promised to be equal.
+        fake = replace(fake, state_bytes=64, rounds=False)
     if seed % BACKGROUND_EVERY == BACKGROUND_EVERY - 1:
         chance = Random(f"background {seed}").choice((0.2, 0.5, 0.9))
         habits = replace(habits, background=chance)

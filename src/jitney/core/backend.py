@@ -31,11 +31,19 @@ class Traits:
     """Memory is taken in multiples of this many tokens."""
     can_save: bool = True
     kv_bytes_per_token: int = 0
+    state_bytes: int = 0
+    """The recurrent state of a slot, beside keys and values; 0 where layers keep none."""
     batch_invariant: bool
     """Whether the text of a sequence does not depend on the rest of the batch."""
     decodes_differ: bool = False
     """Whether a token that is computed alone is rounded differently from one in a span. Generated
     tokens are then computed again one by one, and reused only as they were computed."""
+
+    @property
+    def rewinds(self) -> bool:
+        """Whether a slot can be cut back to a prefix. A recurrent state is there for all of its
+        tokens or not at all."""
+        return self.state_bytes == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

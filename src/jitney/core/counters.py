@@ -27,6 +27,7 @@ NAMES = (
     "entry_faults",
     "evicted",
     "groups_departed",
+    "kept_states",
     "kv_full",
     "paused",
     "pauses_ended",

@@ -27,8 +27,9 @@ from jitney.core.batch import (
     Truncate,
 )
 from jitney.core.counters import Counters
+from jitney.core.kept_states import StateIndex
 from jitney.core.ledger import Ledger
-from jitney.core.limits import PREFIX_STRIDE
+from jitney.core.limits import KEPT_STATE_EVERY, PREFIX_STRIDE
 from jitney.core.prefix import NO_MATCH, Chain, Holding, Match, PrefixIndex
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.sequence import Sequence
@@ -60,7 +61,7 @@ class Memory:
         self.holdings: dict[int, Holding] = {}
         """What each slot holds. Changed only here."""
         self._cached: OrderedDict[int, Holding] = OrderedDict()
-        self._index = PrefixIndex()
+        self._index = self._new_index()
         self._operations: list[MemoryOperation] = []
         self._saved: dict[Sequence, SavedMemory] = {}
         self._saved_tokens = 0
@@ -129,14 +130,42 @@ class Memory:
         if source is None and sequence in self._saved:
             self._give_restored(sequence)
             return
-        if source is not None and source.is_cached and match.length == source.length:
+        is_whole = source is not None and source.is_cached and match.length == source.length
+        if source is not None and is_whole and not source.is_copy:
             self._take_over(sequence, source, match.length)
         elif not self._give_copy(sequence, match):
             assert source is not None, "there is room for what copies nothing"
             # No room for a copy: cut the prefix at a block's edge and use its slot.
-            self._take_over(sequence, source, match.length - match.length % self._block)
+            cut = 0 if is_whole else match.length % self._block
+            self._take_over(sequence, source, match.length - cut)
         self.discard(sequence)
         self._counters["copied_tokens"] += sequence.computed
+
+    def keep_state(self, sequence: Sequence) -> None:
+        """Keep a copy of its state, which stands where copies are kept, if there is room for one.
+
+        It can only be made now: the next batch goes on from here.
+        """
+        assert sequence.slot is not None, "only a sequence with a slot has a state"
+        assert sequence.planned == sequence.keeps_at, (sequence.planned, sequence.keeps_at)
+        length, source = sequence.planned, self.holdings[sequence.slot]
+        self._promise(sequence, source, length)
+        self._index.extend(source)
+        match = self._index.longest(source.chain, length, is_background=sequence.is_background)
+        if match.length == length:
+            return  # somebody has kept it already
+        slot = self._take_slot(self.ledger.blocks(length % self._block))
+        if slot is None:
+            return
+        self._operations.append(Copy(sequence.slot, slot, length))
+        self.ledger.copy(sequence.slot, slot, length)
+        kept = Holding(slot, source.chain, length, is_background=sequence.is_background)
+        kept.is_cached = kept.is_copy = True
+        self.holdings[slot] = self._cached[slot] = kept
+        self._cached.move_to_end(slot, last=not sequence.is_background)
+        self._cached_blocks = None
+        self._index.extend(kept)
+        self._counters["kept_states"] += 1
 
     def grow(self, sequence: Sequence, length: int) -> bool:
         """Take room for the sequence's first `length` tokens; may evict cached prefixes."""
@@ -168,14 +197,21 @@ class Memory:
         holding = self.holdings[sequence.slot]
         holding.is_cached = True
         self._cached_blocks = None
-        if not keeps_memory or not self._settings.enable_prefix_caching or sequence.computed == 0:
+        # A batch in flight may compute more. Where that cannot be cut off, it stays.
+        kept = sequence.computed if self._traits.rewinds else sequence.planned
+        is_known = kept <= sequence.known_count
+        if not (keeps_memory and self._settings.enable_prefix_caching and kept and is_known):
             self._release(holding)
         else:
-            self._index.trim(holding, sequence.computed)
-            if self.ledger.length(holding.slot) > sequence.computed:
+            if self._traits.rewinds:
+                self._index.trim(holding, kept)
+            else:
+                holding.length = kept
+                self._index.extend(holding)
+            if self.ledger.length(holding.slot) > kept:
                 # A batch in flight computed more than the end of the sequence.
-                self._operations.append(Truncate(holding.slot, sequence.computed))
-                self.ledger.shrink(holding.slot, sequence.computed)
+                self._operations.append(Truncate(holding.slot, kept))
+                self.ledger.shrink(holding.slot, kept)
             self._cached[holding.slot] = holding
             # What background sequences leave is evicted first, the newest of it first: live ones
             # come back more often.
@@ -186,9 +222,11 @@ class Memory:
         """Save the sequence's memory under a ticket, if the backend can and there is room."""
         assert sequence.slot is not None, "only a sequence with a slot can be saved"
         assert sequence not in self._saved, "what runs has its memory in a slot"
-        saved_tokens = self._saved_tokens + sequence.computed
-        has_room = saved_tokens * self._traits.kv_bytes_per_token <= self._settings.saved_limit
-        if not has_room or not self._traits.can_save or sequence.computed == 0:
+        traits, saved_tokens = self._traits, self._saved_tokens + sequence.computed
+        saved_bytes = saved_tokens * traits.kv_bytes_per_token
+        saved_bytes += (len(self._saved) + 1) * traits.state_bytes
+        has_room = saved_bytes <= self._settings.saved_limit
+        if not has_room or not traits.can_save or sequence.computed == 0:
             return False
         self._saved[sequence] = SavedMemory(self._ticket_next, sequence.computed)
         self._saved_tokens = saved_tokens
@@ -210,7 +248,7 @@ class Memory:
         self._free = list(range(self._traits.slots_max))
         self.holdings.clear()
         self._cached.clear()
-        self._index = PrefixIndex()
+        self._index = self._new_index()
         self._operations.clear()
         self._saved.clear()
         self._saved_tokens = 0
@@ -279,6 +317,21 @@ class Memory:
         """Blocks of these sequences. Shared blocks count once."""
         return self.ledger.held_by([s.slot for s in running if s.slot is not None])
 
+    def _new_index(self) -> PrefixIndex | StateIndex:
+        return PrefixIndex() if self._traits.rewinds else StateIndex()
+
+    def _promise(self, sequence: Sequence, holding: Holding, length: int) -> None:
+        """After so many tokens: where a copy of its state is to be kept next, if anywhere."""
+        holding.keeps_at, sequence.keeps_at = 0, -1
+        can_keep = self._traits.slots_max > self._settings.max_num_seqs
+        if self._traits.rewinds or not can_keep or not self._settings.enable_prefix_caching:
+            return
+        # The last token is always left to compute.
+        last = sequence.prompt_count - 1
+        following = min(last, (length // KEPT_STATE_EVERY + 1) * KEPT_STATE_EVERY)
+        if following > length and following >= PREFIX_STRIDE:
+            holding.keeps_at = sequence.keeps_at = following
+
     def _chain(self, sequence: Sequence) -> Chain:
         if sequence.chain is None:
             spanned = sequence.prompt_count if self._traits.decodes_differ else 0
@@ -339,6 +392,7 @@ class Memory:
         is_background = sequence.is_background
         holding = Holding(slot, self._chain(sequence), computed, is_background=is_background)
         self.holdings[slot] = holding
+        self._promise(sequence, holding, computed)
         self._index.extend(holding)
         self._operations.append(Open(slot, sequence.sampling))
         sequence.slot = slot

@@ -155,6 +155,8 @@ class Holding:
         "computed_depth",
         "is_background",
         "is_cached",
+        "is_copy",
+        "keeps_at",
         "known_depth",
         "length",
         "slot",
@@ -169,6 +171,10 @@ class Holding:
         self.is_background = is_background
         """Whether its sequence is a background one."""
         self.is_cached = False
+        self.is_copy = False
+        """Whether it was copied to be kept: then whoever finds it gets a copy of it."""
+        self.keeps_at = 0
+        """Where a copy of its state will be kept next, if its slot cannot be cut back."""
         self.computed_depth = 0
         self.known_depth = 0
 
@@ -176,6 +182,11 @@ class Holding:
     def known_count(self) -> int:
         """Tokens that it holds or will compute."""
         return self.length if self.is_cached else len(self.chain.tokens)
+
+    @property
+    def stands_at(self) -> int:
+        """Where its state is of use to others: at its end, or at the copy that is kept next."""
+        return self.length if self.is_cached else self.keeps_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,9 +225,9 @@ class PrefixIndex:
             return  # so it is after most tokens
         assert computed_before <= computed <= known, (computed_before, computed, known)
         keys = holding.chain.keys(known)
-        _take(self._promised, keys[computed_before : min(computed, known_before)], holding)
-        _put(self._computed, keys[computed_before:computed], holding)
-        _put(self._promised, keys[max(computed, known_before) : known], holding)
+        take(self._promised, keys[computed_before : min(computed, known_before)], holding)
+        put(self._computed, keys[computed_before:computed], holding)
+        put(self._promised, keys[max(computed, known_before) : known], holding)
         holding.known_depth, holding.computed_depth = known, computed
 
     def trim(self, holding: Holding, token_count: int) -> None:
@@ -225,8 +236,8 @@ class PrefixIndex:
         depth, known = token_count // PREFIX_STRIDE, holding.known_depth
         computed = min(holding.computed_depth, depth)
         keys = holding.chain.keys(known)
-        _take(self._computed, keys[computed : holding.computed_depth], holding)
-        _take(self._promised, keys[max(holding.computed_depth, depth) : known], holding)
+        take(self._computed, keys[computed : holding.computed_depth], holding)
+        take(self._promised, keys[max(holding.computed_depth, depth) : known], holding)
         holding.known_depth, holding.computed_depth = min(known, depth), computed
 
     def longest(self, chain: Chain, length_max: int, *, is_background: bool = False) -> Match:
@@ -316,7 +327,8 @@ def _usable(
     return min(common, held_count, length_max)
 
 
-def _put(held: HoldingsByKey, keys: list[int], holding: Holding) -> None:
+def put(held: HoldingsByKey, keys: list[int], holding: Holding) -> None:
+    """Add a holding at each of these keys."""
     for key in keys:
         there = held.get(key)
         if there is None:
@@ -325,7 +337,8 @@ def _put(held: HoldingsByKey, keys: list[int], holding: Holding) -> None:
             there.append(holding)
 
 
-def _take(held: HoldingsByKey, keys: list[int], holding: Holding) -> None:
+def take(held: HoldingsByKey, keys: list[int], holding: Holding) -> None:
+    """Remove a holding from each of these keys."""
     for key in keys:
         there = held[key]
         if len(there) == 1 and there[0] is holding:

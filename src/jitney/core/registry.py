@@ -48,6 +48,7 @@ class Registry:
         self._running_max = settings.max_num_seqs
         self._overtake_s = settings.overtake_s
         self._decodes_differ = traits.decodes_differ
+        self._rewinds = traits.rewinds
         self._counters = counters
         self.by_class = settings.policy is Policy.PRIORITY
         self.memory = Memory(traits, settings, counters)
@@ -97,6 +98,8 @@ class Registry:
         if want > 1 and self._decodes_differ:
             # Generated tokens are computed again as they were first: one by one (invariant 4).
             want = max(1, min(want, sequence.prompt_count - sequence.planned))
+        if sequence.keeps_at > sequence.planned:
+            want = min(want, sequence.keeps_at - sequence.planned)
         if want > 1 and sequence.wants_prompt_logprobs:
             return min(want, limits.SCORED_SPAN_MAX)
         return want
@@ -125,6 +128,14 @@ class Registry:
                 sequence.is_elder = True
                 self.running.remove(sequence)
                 self._insert_running(sequence)
+
+    def keep_states(self) -> None:
+        """Keep copies of the states that stand where they are kept, before any of them goes on."""
+        if self._rewinds:
+            return
+        for sequence in self.running:
+            if sequence.planned == sequence.keeps_at:
+                self.memory.keep_state(sequence)
 
     def start(self, sequence: Sequence, match: Match, now: float) -> None:
         """A waiting sequence gets a slot and runs. The caller has seen that there is room."""

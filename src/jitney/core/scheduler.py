@@ -172,6 +172,7 @@ class Scheduler:
         self._preemption.stop_paused(now)
         self._admission.admit(now, starts_now=self._ends_waits)
         self._registry.note_elders(now)
+        self._registry.keep_states()
         decoding: list[Sequence] = []
         computing: list[Sequence] = []
         spans: list[Entry] = []

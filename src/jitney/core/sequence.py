@@ -95,6 +95,8 @@ class Sequence:
     computed: int = 0
     planned: int = 0
     pending: int = 0
+    keeps_at: int = -1
+    """The next position at which its state is to be kept. A span ends there; -1: none does."""
     chain: Chain | None = None
     history: History = field(default_factory=History)
 
@@ -197,6 +199,7 @@ class Sequence:
         self.computed = 0
         self.planned = 0
         self.pending = 0
+        self.keeps_at = -1
 
 
 def decodes_of(sequences: list[Sequence]) -> Decodes:

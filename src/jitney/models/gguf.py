@@ -30,6 +30,13 @@ DIMENSIONS_MAX = 4
 WEIGHTS_MAX = 2**50
 ALIGNMENT_DEFAULT = 32
 _LAYER = re.compile(r"^blk\.\d+\.")
+_RECURRENT = (
+    ".ssm_conv1d.weight",
+    ".ssm_conv1d_q.weight",
+    ".shortconv.conv.weight",
+    ".time_mix_w1.weight",
+)
+"""One tensor of each layer that keeps a state: Mamba and gated delta nets, Kimi's, LFM2's, RWKV."""
 
 
 # Also in the package `gguf`, which loads numpy: too much for `jitney backends`.
@@ -81,6 +88,8 @@ class GgufHeader:
     parameter_count: int
     kv_bytes_per_token: int
     """Keys and values over all layers, as 16-bit floats; 0 where the header does not say."""
+    state_bytes: int
+    """The recurrent state of a sequence, as 32-bit floats; 0 where no layer keeps one."""
     file_bytes: int
     """Of all parts together."""
     weight_types: frozenset[str]
@@ -135,6 +144,7 @@ def _read_header(path: Path, _stamps: tuple[Stamp | None, ...]) -> GgufHeader:
         head_count=_largest(own, "attention.head_count"),
         parameter_count=tensors.parameters,
         kv_bytes_per_token=_kv_bytes_per_token(own),
+        state_bytes=_state_bytes(own, tensors.recurrent_count),
         file_bytes=tensors.file_bytes,
         weight_types=frozenset(tensors.types),
         tensor_kinds=frozenset(tensors.kinds),
@@ -176,6 +186,8 @@ class _Tensors:
     parameters: int = 0
     types: set[str] = field(default_factory=set)
     kinds: set[str] = field(default_factory=set)
+    recurrent_count: int = 0
+    """Layers that keep a state."""
 
     def add(self, fields: GgufFields) -> Mapping[str, Value]:
         """Add a file, and check that its tensors lie inside it. Returns the file's metadata."""
@@ -196,6 +208,7 @@ class _Tensors:
             self.parameters += weights
             self.types.add(type_name)
             self.kinds.add(_LAYER.sub("", name))
+            self.recurrent_count += name.endswith(_RECURRENT)
         data = -(-fields.at // alignment) * alignment
         if fields.tensor_count and data + end > fields.size:
             raise fields.cut_short(data + end)
@@ -221,8 +234,24 @@ def _kv_bytes_per_token(own: Mapping[str, Value]) -> int:
     head = _largest(own, "embedding_length") // heads if heads else 0
     key_value = sum(_largest(own, f"attention.{kind}_length") or head for kind in ("key", "value"))
     heads_kv = _numbers(own, "attention.head_count_kv") or [heads]
-    layers = _largest(own, "block_count") if len(heads_kv) == 1 else 1
+    # Of so many layers the last one has attention, and the others keep a state.
+    interval = max(_largest(own, "full_attention_interval"), 1)
+    layers = _largest(own, "block_count") // interval if len(heads_kv) == 1 else 1
     return layers * sum(heads_kv) * key_value * 2
+
+
+def _state_bytes(own: Mapping[str, Value], layer_count: int) -> int:
+    """At least one where layers keep a state, whatever else the header says."""
+    if not layer_count:
+        return 0
+    width, inner, state = (
+        _largest(own, key) for key in ("embedding_length", "ssm.inner_size", "ssm.state_size")
+    )
+    channels = inner + 2 * _largest(own, "ssm.group_count") * state
+    convolved = max(_largest(own, "ssm.conv_kernel") - 1, 0) * channels
+    convolved += max(_largest(own, "shortconv.l_cache") - 1, 0) * width
+    mixed = inner * state + width * _largest(own, "wkv.head_size")
+    return max(4 * layer_count * (convolved + mixed), 1)
 
 
 def _largest(own: Mapping[str, Value], key: str) -> int:

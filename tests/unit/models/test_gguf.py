@@ -12,6 +12,7 @@ from jitney.models import gguf
 from jitney.models.gguf import read_header
 from jitney.models.gguf_fields import ELEMENTS_MAX, READ_BYTES_MAX
 from jitney.models.gguf_vocabulary import read_vocabulary
+from tests.hybrids_for_tests import HYBRIDS, write_hybrid
 from tests.models_for_tests import TinyShape, write_tiny_gguf
 from tests.unit.models.refusals import refusal_by
 
@@ -282,3 +283,21 @@ def test_mutated_headers_only_raise_model_errors(
         return
     assert header.architecture
     assert header.kv_bytes_per_token >= 0
+
+
+@pytest.mark.parametrize(
+    ("name", "state_bytes"),
+    [
+        ("lfm2", 2 * 4 * 128 * 2),
+        ("mamba2", 2 * 4 * (3 * (256 + 2 * 16) + 256 * 16)),
+        ("qwen35", 1 * 4 * (3 * (64 + 2 * 2 * 32) + 64 * 32)),
+    ],
+)
+def test_the_state_of_a_sequence_is_read_from_the_header(
+    tmp_path: Path, name: str, state_bytes: int
+) -> None:
+    """Guards memory that is chosen before the weights are loaded, and the refusal of half a
+    state."""
+    path = tmp_path / "hybrid.gguf"
+    write_hybrid(path, HYBRIDS[name])
+    assert read_header(path).state_bytes == state_bytes

@@ -60,6 +60,8 @@ class FakeSettings:
     rounds: bool = False
     """Whether it simulates kernels that round by the shape of a pass. Then a token that is computed
     alone has another result than one in a span, and so has a pass without full groups of rows."""
+    state_bytes: int = 0
+    """The state of a slot, if it has one as recurrent models do: then it cannot be cut back."""
     script: str = ""
     """The answers, as `script.read_script` returns them; none where it is empty."""
 
@@ -130,7 +132,7 @@ class FakeBackend:
         self._scripted = ScriptedAnswers(script) if script else None
         self._compiler = ConstraintCompiler(self.vocabulary, oracle.encode_plain)
         self._cells = HashCells(settings.slots, settings.kv_tokens, settings.block_tokens)
-        self._memory = SlotMemory(self._cells, settings.slots)
+        self._memory = SlotMemory(self._cells, settings.slots, rewinds=settings.state_bytes == 0)
         self._sampler = HostSampler(self._compiler, self._memory)
         self._plain_slots: set[int] = set()
         """Slots whose tokens the oracle chooses directly, without logits."""
@@ -148,6 +150,7 @@ class FakeBackend:
             block_tokens=settings.block_tokens,
             can_save=settings.can_save,
             kv_bytes_per_token=8,
+            state_bytes=settings.state_bytes,
             batch_invariant=True,
             decodes_differ=settings.rounds,
         )

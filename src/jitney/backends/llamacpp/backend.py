@@ -56,6 +56,7 @@ class LlamaCppModel:
         token_bytes = header.kv_bytes_per_token
         if settings.gpu_layers == 0:
             work_bytes = _work_bytes(settings, header.head_count, model.vocabulary_count)
+            work_bytes += settings.slots_native * header.state_bytes
             free_memory.check_memory(settings.cells, token_bytes, work_bytes)
         self.cells = Context(model, settings)
         self._neighbours = Neighbours(settings.threads)
@@ -69,6 +70,7 @@ class LlamaCppModel:
             kv_tokens=min(settings.kv_tokens, settings.cells),
             model_len_max=min(model.trained_len, settings.slot_tokens_max or model.trained_len),
             kv_bytes_per_token=token_bytes,
+            state_bytes=0 if model.is_rewindable else max(header.state_bytes, 1),
             # The trial ran with these kernels.
             batch_invariant=settings.batch_invariant and settings.extra_kernels,
             decodes_differ=settings.decodes_differ,
@@ -174,10 +176,10 @@ def _load_model(settings: LlamaCppSettings, weights_bytes: int) -> Model:
     model = Model(path, gpu_layers=settings.gpu_layers, extra_kernels=settings.extra_kernels)
     if not model.is_causal_decoder:
         raise ModelError(f"{path} is not a model that continues a text, so it cannot be served.")
-    if not model.is_rewindable:
+    if settings.is_split and not model.is_rewindable:
         raise ModelError(
-            f"{path} keeps a recurrent state, which cannot be cut back to a prefix; "
-            "take a model whose layers all use attention."
+            f"{path} keeps a recurrent state that its header does not name, so its memory cannot "
+            "be laid out."
         )
     return model
 

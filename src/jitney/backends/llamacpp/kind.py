@@ -21,7 +21,7 @@ from jitney.config import Settings
 from jitney.config.settings import GPU_LAYERS_ALL
 from jitney.errors import ConfigError, SetupError
 from jitney.models import conversions
-from jitney.models.gguf import read_header
+from jitney.models.gguf import GgufHeader, read_header
 
 _log = logging.getLogger("jitney")
 
@@ -96,7 +96,7 @@ def values(settings: Settings, source: Path | None) -> Values:
     sizes = size_llamacpp(settings, header, available_bytes())
     is_pool = sizes.slot_tokens_max == 0
     if is_pool:
-        reason = _reason_of_pool(settings, own_cells(settings, header).kv_tokens)
+        reason = _reason_of_pool(settings, header)
         KIND.report_differences(settings.batch_invariant, reason)
     # In one pool the fused kernel skips other sequences' cells.
     fused = ("on", "auto") if is_pool else ("on",)
@@ -158,8 +158,11 @@ def _runs_extra_kernels(values: Values, settings: Settings) -> bool:
     return is_usable
 
 
-def _reason_of_pool(settings: Settings, tokens: int) -> str:
+def _reason_of_pool(settings: Settings, header: GgufHeader) -> str:
     """Why one pool does not promise equal texts, and how much memory would."""
+    if header.state_bytes:
+        return "layers of this model keep a recurrent state, for which no such trial was made"
+    tokens = own_cells(settings, header).kv_tokens
     if settings.gpu_layers != 0:
         return "llama.cpp on a GPU does not promise equal texts; leave it out, or gpu_layers"
     return (

@@ -26,6 +26,8 @@ UNIT = 256
 
 def size_llamacpp(settings: Settings, header: GgufHeader, free_bytes: int | None) -> sizing.Sizes:
     """The sizes for these settings; `free_bytes` is None where the system does not say."""
+    if header.state_bytes:
+        return _size_recurrent(settings, header, free_bytes)
     pool_slots_count = min(sizing.pool_slots(settings.max_num_seqs), SLOTS_MAX)
     token_bytes = header.kv_bytes_per_token
     is_on_gpu = settings.gpu_layers != 0
@@ -50,6 +52,28 @@ def size_llamacpp(settings: Settings, header: GgufHeader, free_bytes: int | None
     fits = max(int(spare * POOL_SHARE) // token_bytes // UNIT, 1) * UNIT
     kv_tokens = max(kv_tokens, _whole(header.context_length or 0, UNIT))
     return sizing.Sizes(min(kv_tokens, fits), pool_slots_count)
+
+
+def _size_recurrent(settings: Settings, header: GgufHeader, free_bytes: int | None) -> sizing.Sizes:
+    """One pool, because the library copies whole states only there. Each slot takes memory, so
+    there are fewer spare ones than elsewhere, and keys and values have what is left."""
+    count = settings.max_num_seqs
+    slots = min(count + max(OWN_SPARE_MIN, count // 2), SLOTS_MAX)
+    is_on_gpu = settings.gpu_layers != 0
+    if free_bytes is not None:
+        free_bytes = max(free_bytes - header.file_bytes - slots * header.state_bytes, 0)
+    memory = sizing.TokenMemory(
+        token_bytes=header.kv_bytes_per_token,
+        unit=UNIT,
+        free_bytes=None if is_on_gpu else free_bytes,
+    )
+    kv_tokens = memory.budget(settings)
+    if kv_tokens is None:
+        length = settings.max_model_len or header.context_length or sizing.LENGTH_SHARED
+        kv_tokens = max(count * min(length, sizing.LENGTH_SHARED), length)
+        if memory.free_bytes is not None and memory.token_bytes:
+            kv_tokens = min(kv_tokens, max(memory.fitting(POOL_SHARE), UNIT))
+    return sizing.Sizes(_whole(kv_tokens, UNIT), slots)
 
 
 def _share_of(memory: sizing.TokenMemory, header: GgufHeader) -> int | None:

@@ -62,7 +62,7 @@ class ModelBackend(Generic[SavedCells]):
         self._compiler = ConstraintCompiler(
             model.vocabulary, lambda text: model.encode([(text, False)])
         )
-        self._memory = SlotMemory(model.cells, model.traits.slots_max)
+        self._memory = SlotMemory(model.cells, model.traits.slots_max, rewinds=model.traits.rewinds)
         self._sampler = HostSampler(self._compiler, self._memory)
         self._layout = BatchLayout(
             self._memory,

@@ -108,8 +108,9 @@ def is_lone(entry: batch.Entry, prompt_count: int) -> bool:
 class SlotMemory(Generic[SavedCells]):
     """All slots, and the tickets."""
 
-    def __init__(self, cells: Cells[SavedCells], slots: int) -> None:
+    def __init__(self, cells: Cells[SavedCells], slots: int, *, rewinds: bool = True) -> None:
         self._cells = cells
+        self._rewinds = rewinds
         self._slots = [SlotContents() for _ in range(slots)]
         self._tickets: dict[int, tuple[list[int], LastRow | None, SavedCells]] = {}
 
@@ -163,6 +164,7 @@ class SlotMemory(Generic[SavedCells]):
                 f"Copy of {length} tokens from slot {operation.source}, "
                 f"which holds {source.length}."
             )
+        self._check_whole(operation.source, length)
         self._cells.copy(operation.source, operation.target, length)
         target.tokens += source.tokens[:length]
         target.token_last = target.row_last = None
@@ -173,8 +175,17 @@ class SlotMemory(Generic[SavedCells]):
             raise BackendFailed(
                 f"Truncate of slot {operation.slot} to {length} tokens; it holds {contents.length}."
             )
+        self._check_whole(operation.slot, length)
         self._shorten(operation.slot, length)
         contents.token_last = contents.row_last = None
+
+    def _check_whole(self, slot: int, length: int) -> None:
+        held = self.contents(slot).length
+        if not self._rewinds and length < held:
+            raise BackendFailed(
+                f"The first {length} tokens of slot {slot}, which holds {held}: its state is there "
+                "for all of them or not at all."
+            )
 
     def _save(self, operation: batch.Save) -> None:
         contents = self.contents(operation.slot)

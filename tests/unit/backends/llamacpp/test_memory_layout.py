@@ -21,6 +21,7 @@ def header(token_bytes: int = 1000) -> GgufHeader:
         head_count=1,
         parameter_count=1,
         kv_bytes_per_token=token_bytes,
+        state_bytes=0,
         file_bytes=10**6,
         weight_types=frozenset(),
         tensor_kinds=frozenset(),
@@ -105,3 +106,25 @@ def test_the_budget_that_is_named_gives_each_slot_its_own_cells(sequences: int) 
     assert size_llamacpp(enough, header(), 10**12).slot_tokens_max == 512
     less = replace(changes, kv_tokens=tokens - 1)
     assert size_llamacpp(less, header(), 10**12).slot_tokens_max == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "free_bytes", "expected"),
+    [
+        ({}, None, Sizes(16 * 1024, 8, 0)),
+        ({}, 10**12, Sizes(16 * 1024, 8, 0)),
+        ({"max_model_len": 30_000}, 10**12, Sizes(30_208, 8, 0)),
+        # Eight states take 8 of 10 million bytes beside the weights, and half of the rest is taken.
+        ({}, 11 * 10**6, Sizes(768, 8, 0)),
+        ({"kv_tokens": 2048}, 10**12, Sizes(2048, 8, 0)),
+    ],
+)
+def test_states_take_memory_before_tokens_do(
+    changes: dict[str, Any], free_bytes: int | None, expected: Sizes
+) -> None:
+    """Guards a start that finds no memory for the states of all slots."""
+    settings = Settings(max_num_seqs=4, **changes)
+    recurrent = replace(header(), state_bytes=10**6)
+    if changes == {} and free_bytes == 10**12:
+        recurrent = replace(recurrent, kv_bytes_per_token=0)
+    assert size_llamacpp(settings, recurrent, free_bytes) == expected

@@ -26,6 +26,7 @@ HEADER = GgufHeader(
     head_count=2,
     parameter_count=1,
     kv_bytes_per_token=512,
+    state_bytes=0,
     file_bytes=1,
     weight_types=frozenset({"F32", "Q4_1", "Q8_0"}),
     tensor_kinds=frozenset({"attn_q.weight", "ffn_up.weight", "output.weight"}),

@@ -23,6 +23,7 @@ def header(architecture: str = "llama", **keys: Any) -> GgufHeader:  # Any: valu
         head_count=4,
         parameter_count=1,
         kv_bytes_per_token=1,
+        state_bytes=0,
         file_bytes=1,
         weight_types=frozenset({"F32"}),
         tensor_kinds=frozenset(),
