@@ -199,6 +199,8 @@ def test_a_damaged_row_harms_no_other(server: Running, query: str) -> None:
     changed(server, query, broken)
     assert check_error(find(server, broken), 500)["code"] == "response_damaged"
     check_error(ask(server, previous_response_id=broken), 500)
+    streamed = server.get(f"{PATH}/{broken}?stream=true")
+    assert "cannot be read any more" in streamed.text
     assert find(server, whole).status_code == 200
     with server.client() as client:
         assert client.delete(f"{PATH}/{broken}").status_code == 200

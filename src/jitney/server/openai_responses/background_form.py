@@ -1,4 +1,5 @@
-"""What a background response makes, as it comes: `BackgroundForm`, a `ReplyForm`. Event loop.
+"""What a background response makes, as it comes: `BackgroundForm`, a `ReplyForm`. One thread at a
+time, the event loop but for `go_on`.
 
 It collects what is new since it was asked; events are made later, from what is stored. One that
 goes on from stored pieces has read their text before, in the same parts, so that it holds back and
@@ -14,7 +15,7 @@ from jitney.core.request import Request
 from jitney.engine.answer import Answer, Delta, Usage
 from jitney.server.openai.replies import Json, Reply
 from jitney.server.openai_responses.item_events import kept_delta
-from jitney.server.openai_responses.response_table import AnswerPiece
+from jitney.server.openai_responses.stored_rows import AnswerPiece
 
 _SOMETHING = b"+"
 """Tells `Generation` that there was something: an error comes after it."""
@@ -23,21 +24,25 @@ _SOMETHING = b"+"
 class BackgroundForm:
     """The deltas, text and tokens of one answer, piece by piece."""
 
-    def __init__(self, reply: Reply, response_id: str, pieces: Sequence[AnswerPiece]) -> None:
+    def __init__(self, reply: Reply, response_id: str) -> None:
         self._choices = reply.choices
         self.id = response_id
-        tokens = tuple(token for piece in pieces for token in piece.tokens)
         self.requests: tuple[Request, ...] = reply.requests
-        if tokens:
-            self.requests = tuple(replace(each, resumed=(tokens,)) for each in reply.requests)
-        for piece in pieces:
-            self._choices.parts(0, Delta(0, piece.text or "", piece.tokens))
         self.streams = True
         self.finish_reason: str | None = None
-        self._number = len(pieces)
+        self._number = 0
         self._deltas: list[Json] = []
         self._texts: list[str] = []
         self._tokens: list[int] = []
+
+    def go_on(self, pieces: Sequence[AnswerPiece]) -> None:
+        """Go on from these, before anything else. A worker thread: it reads all their text."""
+        tokens = tuple(token for piece in pieces for token in piece.tokens)
+        if tokens:
+            self.requests = tuple(replace(each, resumed=(tokens,)) for each in self.requests)
+        for piece in pieces:
+            self._choices.parts(0, Delta(0, piece.text or "", piece.tokens))
+        self._number = len(pieces)
 
     @property
     def reasoning_count(self) -> int | None:

@@ -15,7 +15,7 @@ Tests: tests/e2e/openai_responses/test_background.py.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
@@ -33,13 +33,14 @@ from jitney.server.openai_responses.background_form import BackgroundForm
 from jitney.server.openai_responses.event_feed import Watchers
 from jitney.server.openai_responses.item_events import state_of
 from jitney.server.openai_responses.response_object import error_object, usage_object
-from jitney.server.openai_responses.response_table import (
+from jitney.server.openai_responses.response_table import Ended, ResponseTable, on_table
+from jitney.server.openai_responses.stored_rows import (
+    UNREADABLE,
     AnswerPiece,
     Damaged,
-    Ended,
-    ResponseTable,
-    StoredResponse,
-    on_table,
+    ResponseRows,
+    pieces_from,
+    response_of,
 )
 from jitney.server.service import Service, now_s
 
@@ -49,10 +50,7 @@ _WAITS = "The background responses wait for the disk"
 _LATER = (errors.NoRoom, errors.BackendCrashed, MemoryError)
 _STOPPED = (errors.Draining, errors.EngineStopped)
 _PASSING_CODES = ("cancelled", "rate_limit_exceeded")
-_UNREADABLE: Json = {
-    "code": "server_error",
-    "message": "What was stored of this response cannot be read any more.",
-}
+_UNREADABLE: Json = {"code": "server_error", "message": UNREADABLE}
 
 Kept = tuple[int, AnswerPiece | None, Ended | None, "asyncio.Future[None]"]
 
@@ -115,10 +113,10 @@ class BackgroundRunner:
                 self._start(tasks, serial)
 
     async def _read_waiting(self) -> None:
-        count = limits.READ_PIECES
-        while count == limits.READ_PIECES:
+        count = limits.WAITING_READ
+        while count == limits.WAITING_READ:
             after = self._read_serial
-            found = await self._use(lambda table: table.live(after, limits.READ_PIECES))  # noqa: B023, at once
+            found = await self._use(lambda table: table.unfinished(after, limits.WAITING_READ))  # noqa: B023, at once
             count = len(found)
             for serial, owner, model in found:
                 self._read_serial = serial
@@ -183,7 +181,7 @@ class BackgroundRunner:
             if found is None:
                 return None
             self._watchers.tell(serial)
-            return await self._answer(owner, *found)
+            return await self._answer(serial, owner, found)
         except Damaged:
             return Ended(serial=serial, status="failed", now=now_s(), error=_UNREADABLE)
         except Exception as error:
@@ -192,30 +190,28 @@ class BackgroundRunner:
             told = error_object(refusal.body)
             return Ended(serial=serial, status="failed", now=now_s(), error=told)
 
-    async def _answer(
-        self, owner: str, found: StoredResponse, pieces: Sequence[AnswerPiece]
-    ) -> Ended:
+    async def _answer(self, serial: int, owner: str, rows: ResponseRows) -> Ended:
         service = self._service
-        if not isinstance(found.task, dict):
-            raise Damaged
         caller = service.keys.named(owner)
         if caller is None:
             raise errors.EngineStopped("Its key is not here.")
-        call = Call(found.state.id, service.clock.now(), is_large=True)
+        call = Call(rows.row["id"], service.clock.now(), is_large=True)
         call.caller = caller
-        # It may be a long conversation.
-        check = partial(check_fields, found.task, ChatBody)
-        body = await run_work(service, call, check)
+        # It may be a long conversation, with much of an answer.
+        body, pieces = await run_work(service, call, partial(_task_of, rows))
         forms: list[BackgroundForm] = []
-        generation = await prepare(service, body, call, partial(_form, found, pieces, forms))
+        generation = await prepare(service, body, call, partial(_form, call.id, forms))
+        (form,) = forms
+        if pieces:
+            await run_work(service, call, partial(form.go_on, pieces))
         with generation.running():
-            await self._read_all(found.serial, generation, forms[0])
+            await self._read_all(serial, generation, form)
         return Ended(
-            serial=found.serial,
-            status=state_of(forms[0].finish_reason),
+            serial=serial,
+            status=state_of(form.finish_reason),
             now=now_s(),
-            usage=usage_object(generation.usages(), forms[0].reasoning_count),
-            piece=forms[0].take(),
+            usage=usage_object(generation.usages(), form.reasoning_count),
+            piece=form.take(),
         )
 
     async def _read_all(self, serial: int, generation: Generation, form: BackgroundForm) -> None:
@@ -292,9 +288,9 @@ class BackgroundRunner:
     async def _sweep_always(self) -> None:
         while True:
             sweep = partial(self._use, lambda table: table.sweep(now_s()))
-            swept = await until_disk_works(sweep, _WAITS)
-            if swept == limits.SWEEP_RESPONSES:
-                continue
+            swept = 0
+            while rows := await until_disk_works(sweep, _WAITS):
+                swept += rows
             if swept:
                 shrink = partial(self._thread.call, BatchStore.shrink)
                 await until_disk_works(shrink, _WAITS)
@@ -304,9 +300,14 @@ class BackgroundRunner:
         return await self._thread.call(on_table(use))
 
 
-def _form(
-    found: StoredResponse, pieces: Sequence[AnswerPiece], forms: list[BackgroundForm], reply: Reply
-) -> BackgroundForm:
-    form = BackgroundForm(reply, found.state.id, pieces)
-    forms.append(form)
-    return form
+def _task_of(rows: ResponseRows) -> tuple[ChatBody, list[AnswerPiece]]:
+    """What is to be answered, and what there is of the answer. Raises Damaged and Refusal."""
+    task = response_of(rows.row).task
+    if not isinstance(task, dict):
+        raise Damaged
+    return check_fields(task, ChatBody), pieces_from(rows.pieces)
+
+
+def _form(response_id: str, forms: list[BackgroundForm], reply: Reply) -> BackgroundForm:
+    forms.append(BackgroundForm(reply, response_id))
+    return forms[-1]

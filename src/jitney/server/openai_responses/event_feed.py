@@ -1,23 +1,35 @@
 """Events of a stored response, from any number on: `EventReplay`, and `feed`, which waits for more.
 
-`EventReplay` makes events again from the row and its pieces, on the store's thread. `feed` is on
-the event loop. It holds nothing of the answer: what a slow client has not taken is in the store.
+`EventReplay` makes events again from the row and its pieces, in a worker thread. `feed` is on the
+event loop. It holds nothing of the answer: what a slow client has not taken is in the store.
 
 Tests: tests/e2e/openai_responses/test_stored.py and test_background.py.
 """
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
+from jitney.errors import Draining
 from jitney.server.batches.store import BatchStore, StoreThread, until_disk_works
 from jitney.server.error_object import Refusal
 from jitney.server.limits import PING_S
 from jitney.server.openai_responses import limits
 from jitney.server.openai_responses.item_events import DONE, ItemWriter, push
-from jitney.server.openai_responses.response_table import ResponseTable, StoredResponse
+from jitney.server.openai_responses.response_table import ResponseTable
+from jitney.server.openai_responses.stored_rows import (
+    MALFORMED,
+    UNREADABLE,
+    Damaged,
+    ResponseProgress,
+    Rows,
+    StoredResponse,
+    pieces_from,
+    progress_of,
+)
 from jitney.server.service import Service
 
 _PING = b": ping\n\n"
@@ -67,10 +79,10 @@ class Watchers:
 
 
 class EventReplay:
-    """The events of one stored response behind a number, as far as they are. The store's thread."""
+    """The events of one stored response behind a number, as far as they are."""
 
     def __init__(self, found: StoredResponse, after: int) -> None:
-        self._serial = found.serial
+        self.serial = found.serial
         self._state = found.state
         self._writer = ItemWriter(found.state.id, after)
         self._piece_number = 0
@@ -79,15 +91,26 @@ class EventReplay:
         """Whether there was more to read at once."""
         self.is_over = False
 
-    def read(self, store: BatchStore) -> bytes:
-        """What is new."""
+    def rows(self, store: BatchStore) -> tuple[sqlite3.Row | None, Rows]:
+        """What is new in the store. Its thread."""
         table = ResponseTable(store.database)
-        progress = table.progress(self._serial)
-        if progress is None:
+        progress = table.progress(self.serial)
+        return progress, table.pieces(self.serial, self._piece_number, limits.READ_PIECES)
+
+    def read(self, progress: sqlite3.Row | None, rows: Rows) -> bytes:
+        """Events of these rows; the last is an error if they cannot be read. A worker thread."""
+        try:
+            if progress is not None:
+                return self._events(progress_of(progress), rows)
+        except (Damaged, *MALFORMED):
             self.is_over = True
-            return b""
+            return self._writer.error(UNREADABLE)
+        self.is_over = True
+        return b""
+
+    def _events(self, progress: ResponseProgress, rows: Rows) -> bytes:
         events = [self._opening(progress.is_started)]
-        pieces = table.pieces(self._serial, self._piece_number, limits.READ_PIECES)
+        pieces = pieces_from(rows, self._piece_number)
         for piece in pieces:
             self._piece_number = piece.number
             events += [push(self._writer, each) for each in piece.deltas]
@@ -122,17 +145,21 @@ class EventReplay:
 
 
 async def feed(
-    service: Service, thread: StoreThread, watchers: Watchers, found: StoredResponse, after: int
+    service: Service, thread: StoreThread, watchers: Watchers, owner: str, replay: EventReplay
 ) -> AsyncIterator[bytes]:
-    """Events behind this number, until the response has ended or the server stops."""
-    replay = EventReplay(found, after)
+    """Its events, until the response has ended or the server stops."""
+    threads = service.worker_threads
     idle_s = 0.0
-    with watchers.watching(found.owner, found.serial) as news:
+    with watchers.watching(owner, replay.serial) as news:
         while not service.is_stopping:
             # First: what comes from now on is news again.
             news.clear()
-            read = partial(thread.call, replay.read)
-            events = await until_disk_works(read, "A stream waits for the disk")
+            read = partial(thread.call, replay.rows)
+            rows = await until_disk_works(read, "A stream waits for the disk")
+            try:
+                events = await threads.submit((owner, False), partial(replay.read, *rows))
+            except Draining:
+                return
             if events:
                 idle_s = 0.0
                 yield events

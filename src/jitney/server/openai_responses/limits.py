@@ -30,14 +30,21 @@ EXPIRY_S = 30 * 86_400
 """How long a response is kept, from when it was made: as OpenAI keeps it."""
 
 SWEEP_S = 60.0
-SWEEP_RESPONSES = 256
-"""How often expired responses are looked for, and how many go in one transaction."""
+SWEEP_ROWS = 1024
+"""How often expired responses are looked for, and how many rows go in one transaction, with those
+of one response at most beyond them."""
 
 PIECE_DELTAS = 256
 """Deltas of an answer that are stored, and read again, as one piece."""
 
-READ_PIECES = 64
-"""Pieces of one response that are read from the store in one go."""
+READ_PIECES = 16
+"""Pieces of one response that become events in one go."""
+
+WAITING_READ = 64
+"""Responses that have not ended and are read from the store in one go, at a start."""
+
+LINK_BYTES = 262_144
+"""A conversation is read from the store in parts of so many bytes."""
 
 FEEDS_KEY_MAX = 512
 """Streams of stored responses that one key reads at once."""

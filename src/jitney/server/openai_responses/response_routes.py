@@ -19,7 +19,7 @@ from jitney.server.answer_call import Generation, prepare, run_work
 from jitney.server.error_object import Refusal
 from jitney.server.http.body_reader import unless_left
 from jitney.server.openai.chat_body import ChatBody
-from jitney.server.openai.replies import Json, Reply, dump_json
+from jitney.server.openai.replies import Json, Reply, dump_json, dump_slices
 from jitney.server.openai.translate import check_model
 from jitney.server.openai_responses import limits
 from jitney.server.openai_responses.live_stream import LiveStream
@@ -28,6 +28,7 @@ from jitney.server.openai_responses.response_form import ResponseForm, response_
 from jitney.server.openai_responses.response_object import ResponseState, asked_of
 from jitney.server.openai_responses.stored_items import listed_items, with_ids
 from jitney.server.openai_responses.stored_responses import StoredResponses
+from jitney.server.openai_responses.stored_rows import StoredResponse
 from jitney.server.openai_responses.to_chat import chat_body, input_items
 from jitney.server.responses import EVENT_HEADERS, whole_response
 from jitney.server.routes import describe_body
@@ -75,10 +76,9 @@ def make_response_router(service: Service, stored: StoredResponses) -> APIRouter
         include: Included = None,
     ) -> Response:
         """A stored response; or its events, behind a number."""
-        found = await stored.ask(lambda table: table.find(owner, response_id))
         if stream:
-            return _stream(stored.events(found, starting_after))
-        return JSONResponse(found.state.object())
+            return _stream(await stored.events(owner, response_id, starting_after))
+        return _object(await stored.whole(owner, response_id))
 
     @router.get("/v1/responses/{response_id}/input_items")
     async def list_input(
@@ -90,8 +90,11 @@ def make_response_router(service: Service, stored: StoredResponses) -> APIRouter
         include: Included = None,
     ) -> Response:
         """What a stored response was asked with."""
-        found = await stored.ask(lambda table: table.find(owner, response_id))
-        return JSONResponse(listed_items(found.input, after, limit, order))
+
+        def page(found: StoredResponse) -> bytes:
+            return dump_slices(listed_items(found.input, after, limit, order)).encode()
+
+        return _object(await stored.read(owner, response_id, page))
 
     @router.delete("/v1/responses/{response_id}")
     async def delete(owner: Owner, response_id: str) -> Response:
@@ -102,7 +105,7 @@ def make_response_router(service: Service, stored: StoredResponses) -> APIRouter
     @router.post("/v1/responses/{response_id}/cancel")
     async def cancel(owner: Owner, response_id: str) -> Response:
         """End a background response; one that has ended stays as it is."""
-        return JSONResponse((await stored.cancel(owner, response_id)).state.object())
+        return _object(await stored.cancel(owner, response_id))
 
     return router
 
@@ -188,17 +191,19 @@ class _Answering:
         if generation.reply.streams:
             # Before it begins: a caller that is refused knows of no response.
             self._stored.check_streams(self._owner)
-        state = await self._stored.begin(self._owner, form, self._items, chat)
+        state = await self._stored.queue(self._owner, form, self._items, chat)
         if not generation.reply.streams:
             return JSONResponse(state.object())
-        owner = self._owner
-        found = await self._stored.ask(lambda table: table.find(owner, state.id))
-        return _stream(self._stored.events(found, -1))
+        return _stream(await self._stored.events(self._owner, state.id, -1))
 
 
 def _form_of(generation: Generation) -> ResponseForm:
     assert isinstance(generation.reply, ResponseForm), "it was prepared as a response"
     return generation.reply
+
+
+def _object(content: bytes) -> Response:
+    return Response(content, media_type="application/json")
 
 
 def _stream(events: AsyncIterator[bytes]) -> Response:

@@ -7,28 +7,28 @@ is in the store before anybody sees it, and the end of a response is one transac
 piece: so its events have one order, whatever was killed when.
 
 Every change names the states it starts from. A cancel and an end that cross do no harm: the first
-one counts. What cannot be read any more is damaged, and says so; the others are not touched.
+one counts. What is read is given as rows (`stored_rows`): an answer may be long, and all who write
+pieces wait for this thread.
 
 Tests: tests/e2e/openai_responses/test_stored.py and test_background.py.
 """
 
-import json
+import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from jitney.server.batches.database import Database
 from jitney.server.batches.store import BatchStore
 from jitney.server.error_object import NO_RETRY, Refusal
 from jitney.server.openai.replies import Json, dump_json
 from jitney.server.openai_responses import limits
-from jitney.server.openai_responses.item_events import output_of
 from jitney.server.openai_responses.response_object import ResponseState
+from jitney.server.openai_responses.stored_rows import AnswerPiece, ResponseRows, Rows
 
 T = TypeVar("T")
 
-_LIVE = "IN ('queued', 'in_progress')"
-_ENDED_WELL = ("completed", "incomplete")
+_UNFINISHED = "IN ('queued', 'in_progress')"
 _FORGOTTEN_MAX = 64
 """The most that one new response makes forgotten: it needs the room of one."""
 
@@ -43,41 +43,6 @@ class NewResponse:
     task: Json | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerPiece:
-    """A part of an answer: deltas of a chat and, while it runs, what the engine made."""
-
-    number: int
-    deltas: list[Json]
-    text: str | None = None
-    tokens: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredResponse:
-    """One response, without its answer."""
-
-    serial: int
-    owner: str
-    model: str
-    is_started: bool
-    previous_id: str | None
-    state: ResponseState
-    input: list[Json]
-    task: Json | None
-
-
-@dataclass(frozen=True, slots=True)
-class ResponseProgress:
-    """What changes of a response, without its answer."""
-
-    status: str
-    is_started: bool
-    usage: Json | None
-    error: Json | None
-    completed_at: int | None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
     """How a response ended, and its last piece, if there is one."""
@@ -88,10 +53,6 @@ class Ended:
     usage: Json | None = None
     error: Json | None = None
     piece: AnswerPiece | None = None
-
-
-class Damaged(Exception):
-    """A row that cannot be read."""
 
 
 class ResponseTable:
@@ -122,20 +83,20 @@ class ResponseTable:
             "completed_at": state.completed_at,
         }
         with self._database.transaction():
-            self._check_live(new, values["bytes"])
+            self._check_unfinished(new, values["bytes"])
             serial = self._database.insert("responses", values)
             for number, start in enumerate(range(0, len(deltas or ()), limits.PIECE_DELTAS), 1):
                 part = list((deltas or ())[start : start + limits.PIECE_DELTAS])
                 self._add_piece(serial, AnswerPiece(number, part))
             self._forget_oldest(new.owner, serial)
 
-    def _check_live(self, new: NewResponse, new_bytes: int) -> None:
+    def _check_unfinished(self, new: NewResponse, new_bytes: int) -> None:
         """They are not forgotten to make room, so they are refused."""
         if new.task is None:
             return
         query = (
             "SELECT count(*), coalesce(sum(bytes), 0) FROM responses "
-            f"WHERE owner = ? AND status {_LIVE}"
+            f"WHERE owner = ? AND status {_UNFINISHED}"
         )
         ((count, size),) = self._database.rows(query, new.owner)
         if count >= limits.LIVE_MAX or size + new_bytes > limits.KEPT_BYTES_MAX:
@@ -150,7 +111,7 @@ class ResponseTable:
         query = "SELECT count(*), sum(bytes) FROM responses WHERE owner = ?"
         ((count, size),) = self._database.rows(query, owner)
         oldest = self._database.rows(
-            f"SELECT serial, bytes FROM responses WHERE owner = ? AND NOT status {_LIVE} "
+            f"SELECT serial, bytes FROM responses WHERE owner = ? AND NOT status {_UNFINISHED} "
             "AND serial != ? ORDER BY serial LIMIT ?",
             *(owner, kept, _FORGOTTEN_MAX),
         )
@@ -160,120 +121,85 @@ class ResponseTable:
             count, size = count - 1, size - row["bytes"]
             self._remove(row["serial"])
 
-    def find(self, owner: str, response_id: str) -> StoredResponse | None:
-        """The owner's response with this id, with its answer so far. Raises Refusal."""
-        row = self._database.find("responses", owner, response_id)
-        if row is None:
-            return None
-        try:
-            found = _response_of(row)
-            self._read_output(found)
-        except Damaged:
-            message = "What was stored of this response cannot be read any more."
-            raise Refusal("response_damaged", message, headers=NO_RETRY) from None
-        return found
+    def find(self, owner: str, response_id: str) -> sqlite3.Row | None:
+        """The row of the owner's response with this id."""
+        return self._database.find("responses", owner, response_id)
 
-    def _read_output(self, found: StoredResponse) -> None:
-        state = found.state
-        deltas = [delta for piece in self.pieces(found.serial) for delta in piece.deltas]
-        if not deltas and state.status not in _ENDED_WELL:
-            return
-        try:
-            state.output = output_of(state.id, deltas, state.status)
-        except (LookupError, TypeError, AttributeError):
-            raise Damaged from None
+    def find_whole(self, owner: str, response_id: str) -> ResponseRows | None:
+        """The owner's response with this id, with its answer so far."""
+        row = self.find(owner, response_id)
+        return None if row is None else ResponseRows(row, self.pieces(row["serial"]))
 
-    def progress(self, serial: int) -> ResponseProgress | None:
-        """How far a response is; None if it was removed. Raises Damaged."""
+    def progress(self, serial: int) -> sqlite3.Row | None:
+        """How far a response is, for `progress_of`; None if it was removed."""
         query = (
             "SELECT status, is_started, usage, error, completed_at FROM responses WHERE serial = ?"
         )
-        row = self._database.row(query, serial)
-        if row is None:
-            return None
-        told = _read(row["usage"]), _read(row["error"])
-        return ResponseProgress(row["status"], bool(row["is_started"]), *told, row["completed_at"])
+        return self._database.row(query, serial)
 
-    def pieces(self, serial: int, after: int = 0, count: int = -1) -> list[AnswerPiece]:
-        """Pieces behind this number, at most so many. Raises Damaged."""
+    def pieces(self, serial: int, after: int = 0, count: int = -1) -> Rows:
+        """Pieces behind this number, at most so many, for `pieces_from`."""
         query = (
             "SELECT * FROM response_pieces WHERE response = ? AND number > ? "
             "ORDER BY number LIMIT ?"
         )
-        found: list[AnswerPiece] = []
-        for row in self._database.each(query, serial, after, count):
-            if row["number"] != after + len(found) + 1:
-                raise Damaged
-            tokens = tuple(_read(row["tokens"]) or ())
-            found.append(AnswerPiece(row["number"], _read(row["deltas"]), row["text"], tokens))
+        return self._database.rows(query, serial, after, count)
+
+    def links(self, owner: str, response_id: str) -> list[ResponseRows]:
+        """A response and those before it, newest first, as many as are read in one go; the last may
+        have one before it that is not there."""
+        found: list[ResponseRows] = []
+        size, next_id = 0, response_id
+        while next_id is not None and size < limits.LINK_BYTES:
+            rows = self.find_whole(owner, next_id)
+            if rows is None:
+                break
+            found.append(rows)
+            size, next_id = size + rows.row["bytes"], rows.row["previous_id"]
         return found
 
-    def conversation(self, owner: str, response_id: str, bytes_max: int) -> list[Json]:
-        """The items of a response and of all before it: input and answer of each. Raises
-        Refusal."""
-        parts: list[list[Json]] = []
-        next_id: str | None = response_id
-        while next_id is not None:
-            found = self.find(owner, next_id)
-            if found is None:
-                raise _not_found(is_first=next_id == response_id)
-            if found.state.status not in _ENDED_WELL:
-                message = f"The response is {found.state.status}; wait until it is completed."
-                raise Refusal("invalid_value", message, param="previous_response_id")
-            parts.append([*found.input, *found.state.output])
-            bytes_max -= sum(len(dump_json(each)) for each in parts[-1])
-            if bytes_max < 0 or len(parts) > limits.LINKS_MAX:
-                message = "The conversation is too long; begin a new one."
-                raise Refusal("invalid_value", message, param="previous_response_id")
-            next_id = found.previous_id
-        items = [item for part in reversed(parts) for item in part]
-        if len(items) > limits.ITEMS_MAX:
-            message = f"The conversation has more than {limits.ITEMS_MAX} items; begin a new one."
-            raise Refusal("invalid_value", message, param="previous_response_id")
-        return items
-
-    def live(self, after: int, count: int) -> list[tuple[int, str, str]]:
+    def unfinished(self, after: int, count: int) -> list[tuple[int, str, str]]:
         """Responses behind this one that have not ended: serial, owner and model."""
         query = (
-            f"SELECT serial, owner, model FROM responses WHERE status {_LIVE} AND serial > ? "
+            f"SELECT serial, owner, model FROM responses WHERE status {_UNFINISHED} AND serial > ? "
             "ORDER BY serial LIMIT ?"
         )
         return [tuple(row) for row in self._database.rows(query, after, count)]
 
-    def begin(self, serial: int) -> tuple[StoredResponse, list[AnswerPiece]] | None:
-        """It runs now: the response and what it has; None if it has ended. Raises Damaged."""
+    def begin(self, serial: int) -> ResponseRows | None:
+        """It runs now: the response and what it has; None if it has ended."""
         with self._database.transaction():
             changed = self._database.execute(
                 "UPDATE responses SET status = 'in_progress', is_started = 1 "
-                f"WHERE serial = ? AND status {_LIVE}",
+                f"WHERE serial = ? AND status {_UNFINISHED}",
                 serial,
             )
             if not changed.rowcount:
                 return None
             row = self._database.row("SELECT * FROM responses WHERE serial = ?", serial)
             assert row is not None, serial
-        return _response_of(row), self.pieces(serial)
+        return ResponseRows(row, self.pieces(serial))
 
     def keep(self, pieces: Iterable[tuple[int, AnswerPiece]], ends: Iterable[Ended] = ()) -> None:
         """Add pieces to responses that have not ended, and end others. All in one transaction."""
         with self._database.transaction():
             for serial, piece in pieces:
-                if self._is_live(serial):
+                if self._is_unfinished(serial):
                     self._add_piece(serial, piece)
             for end in ends:
                 self._end(end)
 
-    def cancel(self, owner: str, response_id: str, now: int) -> StoredResponse | None:
-        """End a background response, unless it has ended; as it is then."""
-        found = self.find(owner, response_id)
-        if found is None:
+    def cancel(self, owner: str, response_id: str, now: int) -> ResponseRows | None:
+        """End a background response, unless it has ended; as it is then. Raises Refusal."""
+        row = self.find(owner, response_id)
+        if row is None:
             return None
-        if not found.state.is_background:
+        if not row["is_background"]:
             message = "Only background responses can be cancelled; end the call of another one."
             raise Refusal("invalid_value", message)
         with self._database.transaction():
-            self._end(Ended(serial=found.serial, status="cancelled", now=now))
-        return self.find(owner, response_id)
+            self._end(Ended(serial=row["serial"], status="cancelled", now=now))
+        return self.find_whole(owner, response_id)
 
     def remove(self, owner: str, response_id: str) -> int | None:
         """Remove the owner's response: its serial; None if it is not there."""
@@ -285,21 +211,18 @@ class ResponseTable:
         return int(row["serial"])
 
     def sweep(self, now: int) -> int:
-        """Remove some of the responses that are expired; how many."""
+        """Remove some of the responses that are expired, until so many rows are gone; how many."""
         query = "SELECT serial FROM responses WHERE created_at < ? ORDER BY created_at LIMIT ?"
+        removed = 0
         with self._database.transaction():
-            rows = self._database.rows(query, now - limits.EXPIRY_S, limits.SWEEP_RESPONSES)
-            for row in rows:
-                self._remove(row["serial"])
-        return len(rows)
+            for row in self._database.rows(query, now - limits.EXPIRY_S, limits.SWEEP_ROWS):
+                removed += self._remove(row["serial"])
+                if removed >= limits.SWEEP_ROWS:
+                    break
+        return removed
 
-    def counts(self) -> dict[str, int]:
-        """How many responses are in each state."""
-        rows = self._database.rows("SELECT status, count(*) FROM responses GROUP BY status")
-        return dict(map(tuple, rows))
-
-    def _is_live(self, serial: int) -> bool:
-        query = f"SELECT 1 FROM responses WHERE serial = ? AND status {_LIVE}"
+    def _is_unfinished(self, serial: int) -> bool:
+        query = f"SELECT 1 FROM responses WHERE serial = ? AND status {_UNFINISHED}"
         return self._database.row(query, serial) is not None
 
     def _add_piece(self, serial: int, piece: AnswerPiece) -> None:
@@ -313,7 +236,7 @@ class ResponseTable:
         self._database.execute(query, size + len(tokens or ""), serial)
 
     def _end(self, end: Ended) -> None:
-        if not self._is_live(end.serial):
+        if not self._is_unfinished(end.serial):
             return
         if end.piece is not None and end.piece.deltas:
             self._add_piece(end.serial, end.piece)
@@ -327,52 +250,14 @@ class ResponseTable:
         query = "UPDATE response_pieces SET text = NULL, tokens = NULL WHERE response = ?"
         self._database.execute(query, end.serial)
 
-    def _remove(self, serial: int) -> None:
-        self._database.execute("DELETE FROM response_pieces WHERE response = ?", serial)
+    def _remove(self, serial: int) -> int:
+        """How many rows went."""
+        query = "DELETE FROM response_pieces WHERE response = ?"
+        pieces = self._database.execute(query, serial)
         self._database.execute("DELETE FROM responses WHERE serial = ?", serial)
+        return 1 + pieces.rowcount
 
 
 def on_table(use: Callable[[ResponseTable], T]) -> Callable[[BatchStore], T]:
     """The same for a store, for its thread."""
     return lambda store: use(ResponseTable(store.database))
-
-
-def _not_found(*, is_first: bool) -> Refusal:
-    message = "There is no response with this id."
-    if not is_first:
-        message = "An earlier response of this conversation was deleted, or has expired."
-    return Refusal("response_not_found", message, param="previous_response_id")
-
-
-def _response_of(row: Any) -> StoredResponse:
-    """Raises Damaged."""
-    state = ResponseState(
-        id=row["id"],
-        asked=_read(row["asked"]),
-        created_at=row["created_at"],
-        status=row["status"],
-        completed_at=row["completed_at"],
-        usage=_read(row["usage"]),
-        error=_read(row["error"]),
-        is_stored=True,
-        is_background=bool(row["is_background"]),
-    )
-    if not isinstance(state.asked, dict):
-        raise Damaged
-    return StoredResponse(
-        serial=row["serial"],
-        owner=row["owner"],
-        model=row["model"],
-        is_started=bool(row["is_started"]),
-        previous_id=row["previous_id"],
-        state=state,
-        input=_read(row["input"]),
-        task=_read(row["task"]),
-    )
-
-
-def _read(text: str | None) -> Any:  # Any: a JSON value
-    try:
-        return None if text is None else json.loads(text)
-    except (ValueError, TypeError, RecursionError):
-        raise Damaged from None

@@ -25,15 +25,19 @@ from jitney.server.openai.chat_body import ChatBody
 from jitney.server.openai.replies import Json
 from jitney.server.openai_responses import limits
 from jitney.server.openai_responses.background_runner import BackgroundRunner
-from jitney.server.openai_responses.event_feed import Watchers, feed
+from jitney.server.openai_responses.earlier_items import EarlierItems
+from jitney.server.openai_responses.event_feed import EventReplay, Watchers, feed
 from jitney.server.openai_responses.response_body import ResponseBody
 from jitney.server.openai_responses.response_form import ResponseForm
 from jitney.server.openai_responses.response_object import ResponseState
-from jitney.server.openai_responses.response_table import (
-    NewResponse,
-    ResponseTable,
+from jitney.server.openai_responses.response_table import NewResponse, ResponseTable, on_table
+from jitney.server.openai_responses.stored_rows import (
+    UNREADABLE,
+    Damaged,
+    ResponseRows,
     StoredResponse,
-    on_table,
+    object_bytes,
+    response_of,
 )
 from jitney.server.service import Service, now_s
 
@@ -119,13 +123,34 @@ class StoredResponses:
         missing = Refusal(*_MISSING, param="previous_response_id")
         if not self._batches.thread.is_open and not await self._batches.is_there():
             raise missing
-        return await self.ask(lambda table: table.conversation(owner, previous_id, bytes_max))
+        earlier = EarlierItems(previous_id, bytes_max)
+        while (next_id := earlier.next_id) is not None:
+            links = await self.ask(partial(_links, owner, next_id))
+            await self._make(owner, partial(earlier.read, links))
+        return await self._make(owner, earlier.items)
 
     async def ask(self, use: Callable[[ResponseTable], T | None]) -> T:
         """What the store says. Raises Refusal if it says nothing, or cannot be asked."""
         if self._batches is None:
             raise Refusal(*_MISSING)
         return await query_store(self._batches, on_table(use), _MISSING)
+
+    async def read(self, owner: str, response_id: str, make: Callable[[StoredResponse], T]) -> T:
+        """What is made of a response without its answer, in a worker thread. Raises Refusal."""
+        row = await self.ask(lambda table: table.find(owner, response_id))
+        return await self._make(owner, lambda: make(response_of(row)))
+
+    async def whole(self, owner: str, response_id: str) -> bytes:
+        """The object of a response, as JSON. Raises Refusal."""
+        rows = await self.ask(lambda table: table.find_whole(owner, response_id))
+        return await self._make(owner, partial(object_bytes, rows))
+
+    async def _make(self, owner: str, make: Callable[[], T]) -> T:
+        """What is made of rows, in a worker thread, where keys take turns. Raises Refusal."""
+        try:
+            return await self._service.worker_threads.submit((owner, True), make)
+        except Damaged:
+            raise Refusal("response_damaged", UNREADABLE, headers=NO_RETRY) from None
 
     async def keep(self, owner: str, form: ResponseForm, items: list[Json]) -> bool:
         """Keep a response that has ended; whether the disk took it."""
@@ -137,7 +162,7 @@ class StoredResponses:
             return False
         return True
 
-    async def begin(
+    async def queue(
         self, owner: str, form: ResponseForm, items: list[Json], chat: ChatBody
     ) -> ResponseState:
         """Keep a background response, which goes on by itself. Raises Refusal."""
@@ -155,11 +180,11 @@ class StoredResponses:
         assert self._batches is not None, "It was checked"
         await self._batches.thread.call(on_table(lambda table: table.add(new, deltas)))
 
-    async def cancel(self, owner: str, response_id: str) -> StoredResponse:
-        """End a background response. Raises Refusal."""
-        found = await self.ask(lambda table: table.cancel(owner, response_id, now_s()))
-        self._drop(found.serial)
-        return found
+    async def cancel(self, owner: str, response_id: str) -> bytes:
+        """End a background response; its object, as JSON. Raises Refusal."""
+        rows = await self.ask(lambda table: table.cancel(owner, response_id, now_s()))
+        self._drop(rows.row["serial"])
+        return await self._make(owner, partial(object_bytes, rows))
 
     async def remove(self, owner: str, response_id: str) -> None:
         """Forget a response, and end it if it runs. Raises Refusal."""
@@ -173,11 +198,16 @@ class StoredResponses:
         """Raise Refusal if the owner reads as many streams as may be."""
         self._watchers.check(owner)
 
-    def events(self, found: StoredResponse, after: int) -> AsyncIterator[bytes]:
+    async def events(self, owner: str, response_id: str, after: int) -> AsyncIterator[bytes]:
         """Events of a response behind this number, as they come. Raises Refusal."""
+        replay = await self.read(owner, response_id, partial(EventReplay, after=after))
         assert self._batches is not None, "There is a folder"
-        self.check_streams(found.owner)
-        return feed(self._service, self._batches.thread, self._watchers, found, after)
+        self.check_streams(owner)
+        return feed(self._service, self._batches.thread, self._watchers, owner, replay)
+
+
+def _links(owner: str, response_id: str, table: ResponseTable) -> list[ResponseRows]:
+    return table.links(owner, response_id)
 
 
 def _no_folder(field: str) -> Refusal:

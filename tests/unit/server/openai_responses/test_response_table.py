@@ -1,0 +1,28 @@
+"""Tests of `ResponseTable`: what goes in one transaction."""
+
+from pathlib import Path
+
+import pytest
+
+from jitney.server.batches.store import BatchStore
+from jitney.server.openai_responses import limits
+from jitney.server.openai_responses.response_object import ResponseState
+from jitney.server.openai_responses.response_table import NewResponse, ResponseTable
+
+ASKED = {"model": "fake", "previous_response_id": None}
+
+
+def test_a_sweep_is_bounded_by_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards all streams: expired answers of many pieces do not keep the store for long."""
+    monkeypatch.setattr(limits, "PIECE_DELTAS", 1)
+    monkeypatch.setattr(limits, "SWEEP_ROWS", 5)
+    store = BatchStore(tmp_path / "jobs")
+    table = ResponseTable(store.database)
+    for number in range(5):
+        state = ResponseState(id=f"{number}", asked=ASKED, created_at=0, status="completed")
+        new = NewResponse(owner="", state=state, input=[])
+        table.add(new, [{"delta": {"content": "a"}}] * 2)
+    now = limits.EXPIRY_S + 1
+    assert [table.sweep(now) for _ in range(4)] == [6, 6, 3, 0]
+    assert store.database.value("SELECT count(*) FROM response_pieces") == 0
+    store.close()
