@@ -176,7 +176,8 @@ A client that leaves, streaming or not, waiting or running, frees its place with
 A response is a translation: its items become the messages of a chat, and what the chat answers
 becomes items of kind `message`, `function_call` and `reasoning`. Events are numbered from 0 by
 `sequence_number`; a stream ends with `response.completed`, `response.incomplete` (also for a
-cancelled one, whose `status` says so) or `response.failed`, and then `data: [DONE]`.
+cancelled one, whose `status` says so) or `response.failed`, and then `data: [DONE]`. Read behind a
+number, it has the events with greater ones; behind the last of one that has ended, that line alone.
 
 Where there is a folder of jobs (`--jobs-dir`), a response is stored for its key unless `store` is
 false, as OpenAI does it: it, its input and its events can be read again for \

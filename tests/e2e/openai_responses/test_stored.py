@@ -47,6 +47,7 @@ def test_events_can_be_read_from_any_number_on(server: Running) -> None:
     check_numbers(whole)
     for after in range(len(whole)):
         assert replayed(server, response_id, after) == whole[after + 1 :]
+    assert replayed(server, response_id, 2**53) == []
 
 
 def test_a_conversation_goes_on_behind_a_stored_response(server: Running) -> None:
@@ -208,12 +209,31 @@ def test_a_damaged_row_harms_no_other(server: Running, query: str) -> None:
 
 @pytest.mark.parametrize(
     ("query", "param"),
-    [("starting_after=x", "starting_after"), ("starting_after=-9", "starting_after")],
+    [
+        ("starting_after=x", "starting_after"),
+        ("starting_after=-9", "starting_after"),
+        ("include_obfuscation=true", "include_obfuscation"),
+        ("include[]=nonsense", "include[0]"),
+    ],
 )
 def test_a_number_that_is_none_is_refused(server: Running, query: str, param: str) -> None:
-    """Guards resumed streams: a mistake is no beginning."""
+    """Guards resumed streams: a mistake is no beginning, and no field is ignored in silence."""
     response_id = ask(server).json()["id"]
     check_error(server.get(f"{PATH}/{response_id}?stream=true&{query}"), 400, param)
+
+
+@pytest.mark.parametrize("path", ["", "/input_items"])
+def test_what_a_reader_asks_in_vain_is_named(server: Running, start: Start, path: str) -> None:
+    """Guards `include`, which OpenAI's client writes with brackets: as in a body, its names are
+    known, and those that add nothing are in the header."""
+    path = f"{PATH}/{ask(server).json()['id']}{path}"
+    names = "include[]=reasoning.encrypted_content&include=message.output_text.logprobs"
+    reply = server.get(f"{path}?{names}")
+    assert reply.status_code == 200
+    assert reply.headers["x-jitney-ignored"] == "include.reasoning.encrypted_content"
+    check_error(server.get(f"{path}?include=nonsense"), 400, "include[0]")
+    strict = start(World(settings=ServeSettings(served_model_name=(MODEL,), strict=True)))
+    check_error(strict.get(f"{path}?{names}"), 400, "include[0]")
 
 
 def test_an_answer_that_could_not_be_kept_says_so(

@@ -26,6 +26,7 @@ from jitney.server.openai_responses.live_stream import LiveStream
 from jitney.server.openai_responses.response_body import ResponseBody, check_response
 from jitney.server.openai_responses.response_form import ResponseForm, response_id_of
 from jitney.server.openai_responses.response_object import ResponseState, asked_of
+from jitney.server.openai_responses.skipped_kinds import leave_out
 from jitney.server.openai_responses.stored_items import listed_items, with_ids
 from jitney.server.openai_responses.stored_responses import StoredResponses
 from jitney.server.openai_responses.stored_rows import StoredResponse
@@ -55,39 +56,50 @@ Number = Annotated[int, Query(ge=-1, le=2**53)]
 ItemCount = Annotated[int, Query(ge=1, le=limits.ITEMS_LISTED_MAX)]
 After = Annotated[str | None, Query(max_length=256)]
 Included = Annotated[list[str] | None, Query(max_length=limits.INCLUDE_MAX)]
+Bracketed = Annotated[list[str] | None, Query(alias="include[]", max_length=limits.INCLUDE_MAX)]
+"""As OpenAI's clients write it."""
 
 
 def make_response_router(service: Service, stored: StoredResponses) -> APIRouter:
     """The endpoints of Responses."""
     router = APIRouter()
 
+    async def note_include(
+        request: Request, include: Included = None, bracketed: Bracketed = None
+    ) -> None:
+        # As in a body. Scores are there where the answer was made with them.
+        leave_out({"include": [*(bracketed or ()), *(include or ())]}, _ignored(service, request))
+
+    includes = [Depends(note_include)]
+
     @router.post("/v1/responses", **describe_body(ResponseBody, streams=True))
     async def create(request: Request) -> Response:
         """Answer a conversation."""
         return await _Answering(service, stored, request).answer()
 
-    @router.get("/v1/responses/{response_id}")
+    @router.get("/v1/responses/{response_id}", dependencies=includes)
     async def retrieve(
         owner: Owner,
         response_id: str,
         stream: bool = False,
         starting_after: Number = -1,
         include_obfuscation: bool = False,
-        include: Included = None,
     ) -> Response:
         """A stored response; or its events, behind a number."""
+        if include_obfuscation:
+            message = "Events are not padded here; leave include_obfuscation out."
+            raise Refusal("unsupported_parameter", message, param="include_obfuscation")
         if stream:
             return _stream(await stored.events(owner, response_id, starting_after))
         return _object(await stored.whole(owner, response_id))
 
-    @router.get("/v1/responses/{response_id}/input_items")
+    @router.get("/v1/responses/{response_id}/input_items", dependencies=includes)
     async def list_input(
         owner: Owner,
         response_id: str,
         after: After = None,
         limit: ItemCount = 20,
         order: Literal["asc", "desc"] = "desc",
-        include: Included = None,
     ) -> Response:
         """What a stored response was asked with."""
 
@@ -141,7 +153,7 @@ class _Answering:
 
     async def _read(self) -> ResponseBody:
         service = self._service
-        ignored = None if service.settings.strict else self._call.ignored
+        ignored = _ignored(service, self._request)
         check = partial(check_response, values_max=service.values_max, ignored=ignored)
         body: ResponseBody = await service.bodies.read(self._request, check)
         check_model(service, body.model)
@@ -195,6 +207,10 @@ class _Answering:
         if not generation.reply.streams:
             return JSONResponse(state.object())
         return _stream(await self._stored.events(self._owner, state.id, -1))
+
+
+def _ignored(service: Service, request: Request) -> list[str] | None:
+    return None if service.settings.strict else Call.of(request.scope).ignored
 
 
 def _form_of(generation: Generation) -> ResponseForm:
