@@ -93,6 +93,8 @@ _INSTEAD = {
 }
 """The hint for each path, without slashes at its end."""
 
+_OF_JOBS = ("/v1/files", "/v1/batches", f"{MESSAGES_PATH}/batches")
+
 
 class Application:
     """The service, its routes, and the work that may wait. `close` comes last."""
@@ -248,6 +250,7 @@ def create_app(service: Service, monitor: Monitor, batches: Batches | None) -> F
         page.make_page_router(service, monitor, state),
     ]
     monitor.metrics.attach(service)
+    app.state.has_jobs = batches is not None
     if batches is not None:
         routers += [make_file_router(service, batches), make_batch_router(service, batches)]
         routers.append(make_message_batch_router(service, batches))
@@ -269,6 +272,8 @@ async def _http_refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
         instead = instead_of(request.url.path) or "/openapi.json lists those there are"
+        if not request.app.state.has_jobs and request.url.path.startswith(_OF_JOBS):
+            instead = "it needs a folder of jobs, and this server has none (--jobs-dir)"
         refusal = Refusal("not_found", f"There is nothing at this path; {instead}.")
     elif error.status_code == 405:
         # The framework's list has any order.

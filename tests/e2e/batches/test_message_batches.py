@@ -9,7 +9,7 @@ import httpx
 from jitney.config import Key
 from tests.e2e.batches.batch_client import BATCH_S, FIRST, KEYS, OTHER, SLOW
 from tests.e2e.batches.batch_process import server_process
-from tests.e2e.server.harness import MODEL, WAIT_S, Running, World, running, wait_until
+from tests.e2e.server.harness import MODEL, WAIT_S, Running, World, check_error, running, wait_until
 
 PATH = "/v1/messages/batches"
 
@@ -97,6 +97,24 @@ def test_lists_have_pages_and_batches_are_deleted_with_their_files(server: Runni
         error_of(server.get(f"{PATH}/{batch_id}"), 404)
     assert server.get(PATH).json()["data"] == []
     assert server.get("/v1/files").json()["data"] == []
+
+
+def test_results_whose_file_was_deleted_are_not_there(server: Running) -> None:
+    """Guards clients that try again after a 503: what was deleted does not come back."""
+    batch = ended(server, create(server, asked("a")).json())
+    with server.client() as client:
+        for file in client.get("/v1/files").json()["data"]:
+            client.delete(f"/v1/files/{file['id']}")
+    assert "was deleted" in error_of(server.get(batch["results_url"]), 404)
+
+
+def test_without_a_folder_the_reason_is_told() -> None:
+    """Guards `--jobs-dir none`: the path is right, and the server has no place for it."""
+    with running(World()) as server:
+        for path in (PATH, f"{PATH}/msgbatch_1"):
+            assert "folder of jobs" in error_of(server.get(path), 404)
+        for path in ("/v1/files", "/v1/batches"):
+            assert "--jobs-dir" in check_error(server.get(path), 404)["message"]
 
 
 def test_a_cancelled_batch_says_which_requests_were_not_answered(tmp_path: Path) -> None:

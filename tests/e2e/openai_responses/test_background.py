@@ -135,6 +135,9 @@ def test_a_cancel_ends_it_and_frees_its_place(start: Start, tmp_path: Path) -> N
     last = replayed(server, response_id)[-1]
     assert (last["type"], last["response"]["status"]) == ("response.incomplete", "cancelled")
     check_error(server.post(f"{PATH}/{ask(server).json()['id']}/cancel", {}), 400)
+    told = check_error(ask(server, previous_response_id=response_id), 400, "previous_response_id")
+    assert "is cancelled" in told["message"]
+    assert "wait" not in told["message"]
 
 
 def test_one_that_is_deleted_makes_no_more(start: Start, tmp_path: Path) -> None:

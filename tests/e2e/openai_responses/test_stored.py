@@ -148,6 +148,15 @@ def test_without_a_folder_nothing_is_kept(start: Start) -> None:
     check_error(ask(strict, store=True), 400, "store")
 
 
+def test_a_folder_that_cannot_be_used_is_named_to_all(start: Start, tmp_path: Path) -> None:
+    """Guards callers of Responses, who know of no files and batches."""
+    (tmp_path / "jobs").touch()
+    server = start(World(jobs_dir=tmp_path / "jobs" / "inside"))
+    for reply in (ask(server, background=True), ask(server, store=True)):
+        assert "folder of jobs cannot be used" in check_error(reply, 503)["message"]
+    assert ask(server).json()["store"] is False
+
+
 def test_the_oldest_are_forgotten_where_there_are_too_many(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

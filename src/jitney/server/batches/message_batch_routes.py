@@ -119,8 +119,7 @@ def make_message_batch_router(service: Service, batches: Batches) -> APIRouter:
     @router.get(f"{PATH}/{{batch_id}}/results")
     async def results(owner: Owner, batch_id: str) -> Response:
         """A line for each request of one that has ended, in any order."""
-        found = await query_store(batches, partial(_find, owner, batch_id), NO_BATCH)
-        _check_ended(found, "has no results yet")
+        found = await query_store(batches, partial(_with_results, owner, batch_id), NO_BATCH)
         files = await asyncio.to_thread(_open_results, batches, found)
         return StreamingResponse(_contents(files), media_type="application/x-jsonl")
 
@@ -242,6 +241,17 @@ def _find(owner: str, batch_id: str, store: BatchStore) -> StoredBatch | None:
     return found if found is not None and found.endpoint == MESSAGES else None
 
 
+def _with_results(owner: str, batch_id: str, store: BatchStore) -> StoredBatch | None:
+    """A batch that has ended, and whose results are there. Raises Refusal."""
+    found = _find(owner, batch_id, store)
+    if found is None:
+        return None
+    _check_ended(found, "has no results yet")
+    if any(store.find_file(owner, each) is None for each in found.result_ids):
+        raise Refusal("file_not_found", "The file with results of this batch was deleted.")
+    return found
+
+
 def _cancel(owner: str, batch_id: str, now: int, store: BatchStore) -> StoredBatch | None:
     if _find(owner, batch_id, store) is None:
         return None
@@ -256,9 +266,8 @@ def _remove(owner: str, batch_id: str, store: BatchStore) -> StoredBatch | None:
     if found is None:
         return None
     _check_ended(found, "is still being answered; cancel it first, or wait")
-    for file_id in (found.input_file_id, found.output_file_id, found.error_file_id):
-        if file_id is not None:
-            store.remove_file(owner, file_id)
+    for file_id in (found.input_file_id, *found.result_ids):
+        store.remove_file(owner, file_id)
     store.batches.remove(found.serial)
     return found
 
@@ -272,7 +281,7 @@ def _open_results(batches: Batches, batch: StoredBatch) -> list[BinaryIO]:
     """The files with its results. Raises Refusal."""
     opened: list[BinaryIO] = []
     try:
-        for file_id in filter(None, (batch.output_file_id, batch.error_file_id)):
+        for file_id in batch.result_ids:
             opened.append(batches.thread.store.content.open_content(file_id))
     except OSError:
         for file in opened:

@@ -128,6 +128,12 @@ class StoredBatch(NewBatch):
     cancelled_at: int | None
 
     @property
+    def result_ids(self) -> tuple[str, ...]:
+        """The files with its results."""
+        ids = (self.output_file_id, self.error_file_id)
+        return tuple(each for each in ids if each is not None)
+
+    @property
     def is_over_time(self) -> bool:
         """Whether as much time has passed as it has."""
         return self.expires_at is not None and self.passed_s >= self.expires_at - self.created_at

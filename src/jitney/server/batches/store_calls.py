@@ -106,11 +106,11 @@ def _unavailable(batches: Batches) -> Refusal:
     """The store is there and not open: nobody can say what is in it."""
     if batches.is_waiting:
         return away()
-    message = "Files and batches cannot be stored here; whoever runs the server can see why."
+    message = "The server's folder of jobs cannot be used; whoever runs the server can see why."
     return Refusal("jobs_unavailable", message, headers=NO_RETRY)
 
 
 def away() -> Refusal:
     """The store, or its disk, will be back."""
-    message = "Files and batches cannot be reached at the moment; try again later."
+    message = "The server's folder of jobs cannot be reached at the moment; try again later."
     return Refusal("jobs_unavailable", message, headers=retry_headers(limits.STORE_S))
