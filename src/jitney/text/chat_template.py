@@ -178,11 +178,11 @@ class ChatTemplate:
         """
         # Any: messages and tools are JSON, and are checked here.
         checked = [_checked(message, index) for index, message in enumerate(_listed(messages))]
-        texts = [*_texts(checked, 0), *_texts(tools, 0)]
+        texts = [*_texts(checked, "messages"), *_texts(tools, "tools")]
         count = sum(map(len, texts))
         if count > limits.PROMPT_CHARACTERS_MAX:
             raise _invalid(
-                f"messages have {count} characters; the limit is {limits.PROMPT_CHARACTERS_MAX}."
+                f"messages has {count} characters; the limit is {limits.PROMPT_CHARACTERS_MAX}."
             )
         for text in texts:
             utf8_bytes(text, "messages", "messages")
@@ -240,8 +240,8 @@ def _bounds(wait_s: float) -> Bounds:
     )
 
 
-def _invalid(message: str) -> InvalidRequest:
-    return InvalidRequest(message, "messages")
+def _invalid(message: str, field: str = "messages") -> InvalidRequest:
+    return InvalidRequest(message, field)
 
 
 def _listed(messages: object) -> list[object]:
@@ -278,30 +278,31 @@ def _content(content: object, where: str) -> str:
     return "\n".join(parts)
 
 
-def _texts(value: object, depth: int) -> Iterator[str]:
-    """Every string in the messages, including the keys of objects. Checks all other values."""
+def _texts(value: object, field: str, depth: int = 0) -> Iterator[str]:
+    """Every string in this field, including the keys of objects. Checks all other values."""
     if depth > _DEPTH_MAX:
-        raise _invalid(f"messages are nested more than {_DEPTH_MAX} deep.")
+        raise _invalid(f"{field} is nested more than {_DEPTH_MAX} deep.", field)
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
         for key, part in value.items():
             if not isinstance(key, str):
-                raise _invalid("messages contain an object with a key that is not a string.")
+                raise _invalid(f"{field} contains an object whose key is not a string.", field)
             yield key
-            yield from _texts(part, depth + 1)
+            yield from _texts(part, field, depth + 1)
     elif isinstance(value, list):
         for part in value:
-            yield from _texts(part, depth + 1)
+            yield from _texts(part, field, depth + 1)
     else:
-        _check_plain(value)
+        _check_plain(value, field)
 
 
-def _check_plain(value: object) -> None:
+def _check_plain(value: object, field: str) -> None:
     if isinstance(value, int) and value.bit_length() > _BITS_MAX:
-        raise _invalid(f"messages contain a number of more than {_BITS_MAX} bits.")
+        raise _invalid(f"{field} contains a number of more than {_BITS_MAX} bits.", field)
     if value is not None and not isinstance(value, int | float):
-        raise _invalid(f"messages contain a {type(value).__name__}, which is not a JSON value.")
+        name = type(value).__name__
+        raise _invalid(f"{field} contains a {name}, which is not a JSON value.", field)
 
 
 def _check_continuable(last: dict[str, Any], add_generation_prompt: bool) -> None:

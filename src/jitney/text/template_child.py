@@ -113,7 +113,7 @@ class _Chats:
             # Each needs at least one token.
             return _refused(
                 ContextLengthExceeded,
-                "messages contain so many names of control tokens that the prompt has "
+                "messages contains so many names of control tokens that the prompt has "
                 f"{len(segments)} parts, but the context has {self.tokens_max} tokens; remove "
                 "these names.",
             )

@@ -16,6 +16,7 @@ from tests.e2e.openai_responses.response_client import (
 from tests.e2e.server.harness import Running, check_error
 
 CALL = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": '{"at": 1}'}
+USER = {"role": "user", "content": "hi"}
 OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "a tree"}
 
 
@@ -107,6 +108,8 @@ def test_what_is_left_out_is_named_in_a_header(server: Running) -> None:
         ({"input": []}, 400, "input"),
         ({"input": [{"type": "nonsense"}]}, 400, "input[0]"),
         ({"input": "x" * 200_000}, 400, "input"),
+        ({"input": [USER, *[CALL] * 129, USER]}, 400, "input"),
+        ({"input": [USER] * 4096, "instructions": "x"}, 400, "input"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
             400,
@@ -129,5 +132,6 @@ def test_what_is_wrong_is_refused(
 ) -> None:
     """Row 54: a refusal comes before the first event, in OpenAI's form."""
     for stream in (False, True):
-        check_error(ask(server, **{"input": "hi", **fields}, stream=stream), status, param)
+        reply = ask(server, **{"input": "hi", **fields}, stream=stream)
+        assert "messages" not in check_error(reply, status, param)["message"]
     server.check_idle()

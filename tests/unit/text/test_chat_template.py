@@ -149,6 +149,13 @@ def test_bad_messages_are_refused_by_name(messages: Any) -> None:
     assert caught.value.parameter == "messages"
 
 
+def test_tools_that_are_nested_too_deeply_are_named() -> None:
+    """Guards whoever looks for the mistake in the messages."""
+    with pytest.raises(InvalidRequest, match=r"^tools is nested") as caught:
+        template_here("{{ messages[0].content }}", VOCABULARY).render(user("x"), tools=DEEP)
+    assert caught.value.parameter == "tools"
+
+
 @pytest.mark.parametrize(
     "source",
     ["{{ 1 // 0 }}", "{{ messages[0].nothing.more }}", "{{ messages + 1 }}"],

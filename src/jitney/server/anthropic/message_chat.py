@@ -32,7 +32,7 @@ from jitney.server.anthropic.message_body import (
 )
 from jitney.server.anthropic.message_fields import MODEL, REDACTED, SERVER_TOOLS
 from jitney.server.error_object import Refusal
-from jitney.server.openai.chat_body import ChatBody
+from jitney.server.openai.chat_body import ChatBody, check_turns
 from jitney.server.openai.replies import Json
 from jitney.server.openai.translate import check_model
 from jitney.server.service import Service
@@ -70,6 +70,9 @@ def chat_of(body: CountBody, ignored: list[str] | None) -> ChatBody:
     chat.add_tools(body.tools or [])
     for message in body.messages:
         chat.add(message)
+    if not chat.messages:
+        raise InvalidRequest("messages has no text, and no call or result.", "messages")
+    check_turns(chat.messages, "messages")
     fields = {
         "messages": [*_system(body.system or []), *chat.messages],
         "tools": list(chat.tools.values()) or None,
@@ -100,6 +103,8 @@ class _Conversation:
     def __init__(self, ignored: list[str] | None) -> None:
         self.messages: list[Json] = []
         self.tools: dict[str, Json] = {}
+        self._known: dict[str, Json] = {}
+        """All tools so far: one that went may come back by its name."""
         self._ignored = ignored
 
     def add_tools(self, tools: list[MessageTool | ServerTool]) -> None:
@@ -111,7 +116,7 @@ class _Conversation:
         for tool in own:
             if tool.name in self.tools:
                 raise InvalidRequest("tools has two tools of one name.", "tools")
-            self.tools[tool.name] = _tool(tool)
+            self._add_tool(tool)
 
     def add(self, message: AnthropicMessage) -> None:
         """One more message. Those that follow one another in one role become one."""
@@ -146,12 +151,18 @@ class _Conversation:
             self._ignored.append(name)
 
     def _change_tools(self, block: Block) -> None:
-        if isinstance(block, ToolAddition) and isinstance(block.tool, NewTool):
-            self.tools[block.tool.definition.name] = _tool(block.tool.definition)
+        if isinstance(block, ToolAddition):
+            if isinstance(block.tool, NewTool):
+                self._add_tool(block.tool.definition)
+            elif (tool := self._known.get(block.tool.name)) is not None:
+                self.tools[block.tool.name] = tool
         elif isinstance(block, ToolRemoval):
             self.tools.pop(block.tool.name, None)
-        elif not isinstance(block, TextBlock | ToolAddition):
+        elif not isinstance(block, TextBlock):
             raise _misplaced(block, "system")
+
+    def _add_tool(self, tool: MessageTool) -> None:
+        self.tools[tool.name] = self._known[tool.name] = _tool(tool)
 
     def _add_of_user(self, block: Block) -> None:
         if isinstance(block, TextBlock):

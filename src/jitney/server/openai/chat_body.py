@@ -5,11 +5,13 @@ Pure; any thread. Rules that tie fields together are in `jitney.server.openai.tr
 Tests: tests/unit/server/openai/test_check_body.py, tests/e2e/server/test_field_tables.py.
 """
 
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
 from jitney.core.limits import TOKENS_MAX
+from jitney.errors import InvalidRequest
 from jitney.server import limits
 from jitney.server.openai.bodies import (
     MODEL_NOTE,
@@ -265,3 +267,11 @@ class TokenizeBody(Strict):
     tools: Tools | None = note("As in a chat; with messages.")
     add_generation_prompt: bool | None = note("As in a chat; with messages.")
     continue_final_message: bool | None = note("As in a chat; with messages.")
+
+
+def check_turns(messages: Iterable[Mapping[str, Any]], field: str) -> None:
+    """Refuse too many calls in one turn of a conversation that is called `field` elsewhere. Raises
+    InvalidRequest."""
+    if any(len(each.get("tool_calls") or ()) > limits.TOOLS_MAX for each in messages):
+        message = f"{field}: a turn has more than {limits.TOOLS_MAX} calls."
+        raise InvalidRequest(message, field)

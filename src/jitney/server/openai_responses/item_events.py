@@ -3,12 +3,11 @@ at a time.
 
 A writer is fed with deltas in OpenAI's chat form: `reasoning_content`, `content`, `tool_calls`.
 Each kind is an item of its own, one behind the other. Events are numbered from 0; their numbers,
-and the ids of items and calls, follow from the id of the response and the deltas alone. So events
-that are made again from stored deltas are the same, and whoever has some of them can go on by
-number.
+and the ids of items, follow from the id of the response and the deltas alone; calls have the ids of
+their deltas, which may be the model's own. So events that are made again from stored deltas are the
+same, and whoever has some of them can go on by number.
 """
 
-import hashlib
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -124,7 +123,7 @@ class ItemWriter:
         if part["index"] != self._call_index:
             self._close(events, "completed")
             self._call_index = part["index"]
-            names = {"call_id": self._call_id(part.get("id") or ""), "name": function["name"]}
+            names = {"call_id": part["id"], "name": function["name"]}
             item = self._add("fc", {"type": "function_call", **names, "arguments": ""})
             self._call, self._arguments = item, []
             events.append(self._item_event("added", item))
@@ -162,13 +161,6 @@ class ItemWriter:
         item_id = f"{prefix}_{self._base}{len(self.items):02x}"
         self.items.append({"id": item_id, "status": "in_progress", **fields})
         return self.items[-1]
-
-    def _call_id(self, given: str) -> str:
-        """An id for a call, as long as the one that was given: some templates want a length."""
-        named = f"{self._base}:{len(self.items)}".encode()
-        digits = hashlib.sha256(named).hexdigest()
-        prefix, mark, rest = given.rpartition("_")
-        return f"{prefix}{mark}{digits[: max(len(rest), 8)]}"
 
     def _place(self, item: Json) -> Json:
         return {"item_id": item["id"], "output_index": len(self.items) - 1}

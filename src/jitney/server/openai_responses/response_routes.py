@@ -232,11 +232,20 @@ def _own_names() -> Iterator[None]:
     try:
         yield
     except RequestError as error:
-        error.parameter = _own_name(error.parameter)
+        own = _own_name(error.parameter)
+        error.args = (_renamed(error.args[0], error.parameter, own),)
+        error.parameter = own
         raise
     except Refusal as refusal:
-        refusal.param = _own_name(refusal.param)
+        own = _own_name(refusal.param)
+        refusal.message = _renamed(refusal.message, refusal.param, own)
+        refusal.param = own
         raise
+
+
+def _renamed(message: str, name: str | None, own: str | None) -> str:
+    """The message, with the own name of the field where it begins with the other one."""
+    return f"{own}{message.removeprefix(name)}" if name and message.startswith(name) else message
 
 
 def _own_name(name: str | None) -> str | None:

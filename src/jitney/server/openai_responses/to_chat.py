@@ -10,7 +10,7 @@ from typing import Any
 
 from jitney.errors import InvalidRequest
 from jitney.server.openai.bodies import SamplingFields
-from jitney.server.openai.chat_body import ChatBody
+from jitney.server.openai.chat_body import ChatBody, check_turns
 from jitney.server.openai.check_body import check_fields
 from jitney.server.openai_responses.response_body import (
     AllowedTools,
@@ -31,6 +31,7 @@ def chat_body(body: ResponseBody, earlier: Iterable[Json] = ()) -> ChatBody:
     messages = messages_of(body.instructions, items)
     if not messages:
         raise InvalidRequest("input has nothing that could be answered.", "input")
+    check_turns(messages, "input")
     fields = {
         **_sampling(body),
         "messages": messages,

@@ -160,6 +160,30 @@ def test_tools_come_and_go_within_a_conversation() -> None:
     assert [each.function.name for each in found.tools or []] == ["g"]
 
 
+def test_a_tool_that_went_comes_back_by_its_name() -> None:
+    """Guards agents that put a tool away for a while."""
+    named = {"type": "tool_reference", "name": "f"}
+    change = [{"type": kind, "tool": named} for kind in ("tool_removal", "tool_addition")]
+    found = chat([], tools=[TOOL], messages=[USER, {"role": "system", "content": change}])
+    assert [each.function.name for each in found.tools or []] == ["f"]
+
+
+@pytest.mark.parametrize(
+    ("messages", "told"),
+    [
+        ([{"role": "user", "content": []}], r"^messages has no text, and no call or result"),
+        ([{"role": "assistant", "content": [USE] * 129}, {"role": "user", "content": [result()]}],
+         r"^messages: a turn has more than 128 calls"),
+    ],
+)  # fmt: skip
+def test_what_a_chat_would_refuse_is_told_in_the_words_of_a_message(
+    messages: Any, told: str
+) -> None:
+    """Guards callers against the names of another interface, and of a library."""
+    with pytest.raises(InvalidRequest, match=told):
+        chat([], messages=messages)
+
+
 def test_what_is_left_out_is_named_or_refused() -> None:
     """Guards honesty: tools of Anthropic's servers, and thoughts that nobody here can read."""
     search = {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}
