@@ -26,7 +26,7 @@ from jitney.server.batches.batch_table import ERRORED
 from jitney.server.batches.batches import Batches
 from jitney.server.batches.database import DiskError
 from jitney.server.batches.message_lines import MESSAGES, MessageLine
-from jitney.server.batches.rows import BatchStatus, NewBatch, StoredBatch, StoredLine, one_line
+from jitney.server.batches.rows import BatchStatus, NewBatch, StoredBatch, StoredLine
 from jitney.server.batches.store import BatchStore
 from jitney.server.batches.store_calls import (
     Owner,
@@ -193,7 +193,7 @@ def _lines_of(content: bytes, values_max: int) -> _Lines:
             raise Refusal("invalid_value", message, param="requests")
         ids.add(each.custom_id)
         fields = {"custom_id": each.custom_id, "params": each.params}
-        line = one_line(dump_json(fields).encode()) + b"\n"
+        line = dump_json(fields).encode() + b"\n"
         written.append(line)
         lines.append(
             StoredLine(number=number, start=start, length=len(line), custom_id=each.custom_id)

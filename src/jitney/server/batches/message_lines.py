@@ -12,7 +12,7 @@ from pydantic import StringConstraints
 
 from jitney.server.anthropic.message_errors import PATH, error_body
 from jitney.server.batches import limits
-from jitney.server.batches.rows import BatchStatus, one_line
+from jitney.server.batches.rows import BatchStatus
 from jitney.server.error_object import Refusal
 from jitney.server.openai.bodies import Strict
 from jitney.server.openai.replies import Json, dump_json
@@ -32,10 +32,10 @@ class MessageLine(Strict):
 
 
 def answered_message(custom_id: str, message: bytes, ignored: Sequence[str]) -> bytes:
-    """The line of a request that was answered; the message is JSON already."""
+    """The line of a request that was answered; the message is of `dump_json`."""
     result: Json = {"type": "succeeded", **({"ignored": list(ignored)} if ignored else {})}
     head, about = (dump_json(each).encode()[:-1] for each in ({"custom_id": custom_id}, result))
-    return one_line(b'%b,"result":%b,"message":%b}}' % (head, about, message))
+    return b'%b,"result":%b,"message":%b}}' % (head, about, message)
 
 
 def refused_message(custom_id: str | None, refusal: Refusal, request_id: str) -> bytes:
@@ -49,4 +49,4 @@ def unrun_message(custom_id: str | None, outcome: BatchStatus) -> bytes:
 
 
 def _line(custom_id: str | None, result: Json) -> bytes:
-    return one_line(dump_json({"custom_id": custom_id, "result": result}).encode())
+    return dump_json({"custom_id": custom_id, "result": result}).encode()

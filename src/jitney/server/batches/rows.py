@@ -18,8 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from jitney.engine.answer import Usage
-
-Json = dict[str, Any]  # Any: a JSON value
+from jitney.server.openai.replies import Json, dump_json
 
 WINDOW = "24h"
 
@@ -183,14 +182,6 @@ _UNRUN = {
     BatchStatus.EXPIRED: ("batch_expired", "The batch's time was over before this line was run."),
     BatchStatus.CANCELLED: ("batch_cancelled", "The batch was cancelled before this line was run."),
 }
-_LINE_ENDS = {
-    "\u0085".encode(): rb"\u0085",
-    "\u2028".encode(): rb"\u2028",
-    "\u2029".encode(): rb"\u2029",
-}
-"""What JSON may hold as it is, and what many programs take for the end of a line."""
-
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
 
 def file_of(row: sqlite3.Row) -> StoredFile:
@@ -245,19 +236,12 @@ def listed(found: Sequence[Row], limit: int, form: Callable[[Row], Json]) -> Jso
 def answered_line(
     custom_id: str, status: int, request_id: str, body: bytes, ignored: Sequence[str] = ()
 ) -> bytes:
-    """The line of a request that was asked; `body` is JSON already. Fields that were ignored stand
+    """The line of a request that was asked; `body` is of `dump_json`. Ignored fields stand
     beside the status, if there are any: a line has no headers."""
-    head = _encode({"id": _line_id(), "custom_id": custom_id}).encode()
+    head = dump_json({"id": _line_id(), "custom_id": custom_id}).encode()
     about: Json = {"status_code": status, "request_id": request_id}
-    response = _encode({**about, "ignored": list(ignored)} if ignored else about).encode()
-    return one_line(b'%b,"response":%b,"body":%b},"error":null}' % (head[:-1], response[:-1], body))
-
-
-def one_line(written: bytes) -> bytes:
-    """The same JSON without any character that many programs take for the end of a line."""
-    for character, escaped in _LINE_ENDS.items():
-        written = written.replace(character, escaped)
-    return written
+    response = dump_json({**about, "ignored": list(ignored)} if ignored else about).encode()
+    return b'%b,"response":%b,"body":%b},"error":null}' % (head[:-1], response[:-1], body)
 
 
 def refused_line(number: int, custom_id: str | None, code: str, message: str) -> bytes:

@@ -31,8 +31,20 @@ _DONE = b"data: [DONE]\n\n"
 _MARK = "\N{OBJECT REPLACEMENT CHARACTER}\0text"
 """Stands for the text in an event. No name of a model or a call has a control character."""
 
-dump_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
-"""The value as JSON, in one step: no other thread runs meanwhile."""
+_LINE_ENDS = {"\u0085": r"\u0085", "\u2028": r"\u2028", "\u2029": r"\u2029"}
+"""What JSON may hold as it is, and what many programs take for the end of a line."""
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+
+
+def dump_json(value: Any) -> str:
+    """The value as JSON, on one line for every reader, and in one step: no other thread runs
+    meanwhile."""
+    text = _encode(value)
+    if not text.isascii():
+        for character, escaped in _LINE_ENDS.items():
+            text = text.replace(character, escaped)
+    return text
 
 
 def dump_slices(value: Any) -> str:

@@ -16,13 +16,14 @@ from jitney.server.batches.message_lines import (
 )
 from jitney.server.batches.rows import BatchStatus
 from jitney.server.error_object import Refusal
+from jitney.server.openai.replies import dump_json
 
 ODD = 'a"\u2028\u0085\n'
 
 
 def test_a_result_is_one_line() -> None:
     """Guards readers that split lines at other characters too."""
-    message = json.dumps({"text": ODD}, ensure_ascii=False).encode()
+    message = dump_json({"text": ODD}).encode()
     done = answered_message(ODD, message, ["model"])
     wrong = refused_message(ODD, Refusal("cancelled", ODD), "req-1")
     unrun = unrun_message(ODD, BatchStatus.EXPIRED)
