@@ -15,7 +15,7 @@ Tests: tests/e2e/openai_responses/test_background.py.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -253,37 +253,30 @@ class BackgroundRunner:
             await self._may_keep.wait()
             self._may_keep.clear()
             unkept, self._unkept = self._unkept, []
-            pieces = [(serial, piece) for serial, piece, _, _ in unkept if piece is not None]
-            ends = [end for _, _, end, _ in unkept if end is not None]
-            write = partial(self._use, lambda table: table.keep(pieces, ends))  # noqa: B023, at once
             try:
-                await until_disk_works(write, _WAITS)
+                await self._write(unkept)
             except Exception:
                 # One that cannot be written must not end the others.
                 for each in unkept:
-                    await self._keep_alone(each)
-                continue
-            for each in unkept:
-                self._tell_kept(each)
+                    await self._write_alone(each)
 
-    async def _keep_alone(self, unkept: Kept) -> None:
-        serial, piece, end, written = unkept
-        pieces = [] if piece is None else [(serial, piece)]
-        ends = [] if end is None else [end]
-        write = partial(self._use, lambda table: table.keep(pieces, ends))
+    async def _write_alone(self, unkept: Kept) -> None:
         try:
-            await until_disk_works(write, _WAITS)
+            await self._write([unkept])
         except Exception as error:
+            written = unkept[3]
             if not written.done():
                 written.set_exception(error)
-            return
-        self._tell_kept(unkept)
 
-    def _tell_kept(self, unkept: Kept) -> None:
-        serial, _, _, written = unkept
-        self._watchers.tell(serial)
-        if not written.done():
-            written.set_result(None)
+    async def _write(self, unkept: Sequence[Kept]) -> None:
+        pieces = [(serial, piece) for serial, piece, _, _ in unkept if piece is not None]
+        ends = [end for _, _, end, _ in unkept if end is not None]
+        write = partial(self._use, lambda table: table.keep(pieces, ends))
+        await until_disk_works(write, _WAITS)
+        for serial, _, _, written in unkept:
+            self._watchers.tell(serial)
+            if not written.done():
+                written.set_result(None)
 
     async def _sweep_always(self) -> None:
         while True:

@@ -22,9 +22,16 @@ from jitney.server.openai.bodies import (
     most,
     note,
 )
-from jitney.server.openai.chat_body import Effort, FunctionName, JsonObject, Metadata
+from jitney.server.openai.chat_body import (
+    Effort,
+    FunctionName,
+    JsonObject,
+    Metadata,
+    NamedFunction,
+    ToolFunction,
+)
 from jitney.server.openai.check_body import check_fields, parse_object
-from jitney.server.openai.refused_fields import OF_BOTH, RefusedField
+from jitney.server.openai.refused_fields import OF_BOTH, RefusedField, harmless
 from jitney.server.openai_responses import limits
 from jitney.server.openai_responses.skipped_kinds import LOGPROBS, leave_out
 
@@ -108,21 +115,16 @@ Item = Annotated[
 ]
 
 
-class ResponseTool(Strict):
+class ResponseTool(ToolFunction):
     """A function that the model may call."""
 
     type: Literal["function"]
-    name: FunctionName
-    description: str | None = None
-    parameters: JsonObject | None = None
-    strict: bool | None = None
 
 
-class ChosenTool(Strict):
+class ChosenTool(NamedFunction):
     """One function by name."""
 
     type: Literal["function"]
-    name: FunctionName
 
 
 class AllowedTools(Strict):
@@ -163,22 +165,18 @@ class ResponseStream(StreamOptions):
     continuous_usage_stats: Literal[None] = None
 
 
-def _harmless(reason: str, *allows: Any) -> RefusedField:
-    return RefusedField(f"{reason}; leave it out", allows, is_harmless=True)
-
-
-_CHOSEN = _harmless("the thought is given as it is, without a summary", "auto")
+_CHOSEN = harmless("the thought is given as it is, without a summary", "auto")
 
 OF_RESPONSES: Mapping[str, RefusedField] = {
     **OF_BOTH,
-    "access_programs": _harmless("there are no programs"),
-    "context_management": _harmless("a conversation is never cut"),
+    "access_programs": harmless("there are no programs"),
+    "context_management": harmless("a conversation is never cut"),
     "conversation": RefusedField("conversations are continued by previous_response_id; use that"),
-    "image": _harmless("there are no images"),
+    "image": harmless("there are no images"),
     "logprobs": RefusedField(f"use top_logprobs, and {LOGPROBS} in include"),
     "max_completion_tokens": RefusedField("it is max_output_tokens here; use that"),
     "max_tokens": RefusedField("it is max_output_tokens here; use that"),
-    "max_tool_calls": _harmless("it counts tools that run at OpenAI"),
+    "max_tool_calls": harmless("it counts tools that run at OpenAI"),
     "messages": RefusedField("use input, or /v1/chat/completions"),
     "moderation": RefusedField("this server does not moderate; leave it out"),
     "n": RefusedField("a response is one answer; leave it out", (1,)),
@@ -189,19 +187,19 @@ OF_RESPONSES: Mapping[str, RefusedField] = {
 }
 
 IN_RESPONSES: Mapping[str, RefusedField] = {
-    "reasoning.context": _harmless("it is decided by the chat template"),
+    "reasoning.context": harmless("it is decided by the chat template"),
     "reasoning.generate_summary": _CHOSEN,
-    "reasoning.mode": _harmless("there is one mode"),
+    "reasoning.mode": harmless("there is one mode"),
     "reasoning.summary": _CHOSEN,
-    "text.verbosity": _harmless("no model here has levels of verbosity"),
-    "tools.allowed_callers": _harmless("a caller calls its tools itself"),
-    "tools.async": _harmless("a caller calls its tools itself"),
-    "tools.cache_control": _harmless("prefixes are found by their tokens"),
-    "tools.defer_loading": _harmless("all tools are told to the model"),
-    "tools.output_schema": _harmless("what a tool gives is not checked"),
-    "input.caller": _harmless("a caller calls its tools itself"),
-    "input.namespace": _harmless("there are no namespaces"),
-    "input.content.prompt_cache_breakpoint": _harmless("prefixes are found by their tokens"),
+    "text.verbosity": harmless("no model here has levels of verbosity"),
+    "tools.allowed_callers": harmless("a caller calls its tools itself"),
+    "tools.async": harmless("a caller calls its tools itself"),
+    "tools.cache_control": harmless("prefixes are found by their tokens"),
+    "tools.defer_loading": harmless("all tools are told to the model"),
+    "tools.output_schema": harmless("what a tool gives is not checked"),
+    "input.caller": harmless("a caller calls its tools itself"),
+    "input.namespace": harmless("there are no namespaces"),
+    "input.content.prompt_cache_breakpoint": harmless("prefixes are found by their tokens"),
 }
 """Fields inside others that are ignored: the place of each, without the numbers of items."""
 

@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from jitney.errors import RequestError
 from jitney.server.admission.calls import Call
 from jitney.server.answer_call import Generation, prepare, run_work
+from jitney.server.batches.store_calls import Owner
 from jitney.server.error_object import Refusal
 from jitney.server.http.body_reader import unless_left
 from jitney.server.openai.chat_body import ChatBody
@@ -46,12 +47,6 @@ _NAMES: Mapping[str, str] = {
 """Fields of a chat, by their names here."""
 
 
-async def _owner(request: Request) -> str:
-    # Async: on a thread of its own it would wait for one.
-    return Call.of(request.scope).caller.name
-
-
-Owner = Annotated[str, Depends(_owner)]
 Number = Annotated[int, Query(ge=-1, le=2**53)]
 ItemCount = Annotated[int, Query(ge=1, le=limits.ITEMS_LISTED_MAX)]
 After = Annotated[str | None, Query(max_length=256)]
