@@ -6,6 +6,8 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,61 +21,70 @@ SLOW_WORK = {"output_of", "_write", "decoder", "encoder"}
 """What makes items of an answer, and what reads and writes JSON."""
 
 
+@dataclass
+class Called:
+    """Functions, and modules of some, that were called."""
+
+    on_loop: set[str] = field(default_factory=set)
+    on_store: set[str] = field(default_factory=set)
+
+
 @contextmanager
-def called(server: Running) -> Iterator[set[str]]:
-    """Functions, and modules of some, that are called on the event loop and the store's thread."""
+def calls_seen(server: Running) -> Iterator[Called]:
+    """What the event loop and the store's thread call."""
     assert server.batches is not None
     store = server.batches.thread
-    seen: set[str] = set()
+    called = Called()
 
-    def note(frame: FrameType, event: str, _: Any) -> None:
+    def note(names: set[str], frame: FrameType, event: str, _: Any) -> None:
         if event == "call":
             code = frame.f_code
-            seen.update((Path(code.co_filename).stem, code.co_name))
+            names.update((Path(code.co_filename).stem, code.co_name))
 
-    def set_both(hook: Any) -> None:
-        ready = threading.Event()
+    async def set_both(on_loop: Any, on_store: Any, is_set: threading.Event) -> None:
+        sys.setprofile(on_loop)
+        await store.call(lambda _: sys.setprofile(on_store))
+        is_set.set()
 
-        async def set_hooks() -> None:
-            sys.setprofile(hook)
-            await store.call(lambda _: sys.setprofile(hook))
-            ready.set()
-
-        server.service.loop_calls.call(lambda: tasks.append(asyncio.ensure_future(set_hooks())))
-        assert ready.wait(WAIT_S)
+    def set_hooks(on_loop: Any = None, on_store: Any = None) -> None:
+        is_set = threading.Event()
+        setting = set_both(on_loop, on_store, is_set)
+        server.service.loop_calls.call(lambda: tasks.append(asyncio.ensure_future(setting)))
+        assert is_set.wait(WAIT_S)
 
     tasks: list[asyncio.Future[None]] = []
-    # The first stream makes the way to the event loop.
-    ask(server, stream=True, store=False)
-    set_both(note)
+    # The first stream makes the way to the event loop, and opens the store.
+    ask(server, stream=True)
+    set_hooks(partial(note, called.on_loop), partial(note, called.on_store))
     try:
-        yield seen
+        yield called
     finally:
-        set_both(None)
+        set_hooks()
 
 
 def test_a_stored_response_is_read_without_the_store_or_the_loop(server: Running) -> None:
     """Guards all other streams: whoever polls a long answer takes no time of the store's thread,
     which writes everybody's pieces, and none of the event loop."""
     told = ask(server, max_output_tokens=200).json()
-    with called(server) as seen:
+    with calls_seen(server) as called:
         assert server.get(f"{PATH}/{told['id']}").json() == told
         assert server.get(f"{PATH}/{told['id']}/input_items").status_code == 200
         assert replayed(server, told["id"])[-1]["response"] == told
-    assert seen & SLOW_WORK == set()
-    assert {"response_table", "response_routes"} <= seen, "nothing was noted"
+    assert (called.on_loop | called.on_store) & SLOW_WORK == set()
+    assert "response_table" in called.on_store, "nothing was noted"
+    assert "response_routes" in called.on_loop, "nothing was noted"
 
 
 def test_a_conversation_is_read_without_the_store_or_the_loop(server: Running) -> None:
     """The same for those who go on: each turn reads all before it."""
     first = ask(server, "one").json()
     second = ask(server, "two", previous_response_id=first["id"]).json()
-    with called(server) as seen:
+    with calls_seen(server) as called:
         third = ask(server, "three", previous_response_id=second["id"], store=False)
     assert third.status_code == 200
     # The new answer itself has been written by the event loop.
-    assert "output_of" not in seen
-    assert "stored_rows" not in seen
+    assert not {"output_of", "stored_rows"} & called.on_loop
+    assert called.on_store & SLOW_WORK == set()
 
 
 def test_a_cancelled_response_is_made_once_and_elsewhere(start: Start, tmp_path: Path) -> None:
@@ -84,6 +95,14 @@ def test_a_cancelled_response_is_made_once_and_elsewhere(start: Start, tmp_path:
     wait_until(lambda: len(text_of(server.get(path).json())) > 20, "it made nothing")
     server.post(f"{path}/cancel", {})
     server.check_idle()
-    with called(server) as seen:
+    with calls_seen(server) as called:
         assert server.post(f"{path}/cancel", {}).json()["status"] == "cancelled"
-    assert seen & SLOW_WORK == set()
+    assert (called.on_loop | called.on_store) & SLOW_WORK == set()
+
+
+def test_an_answer_is_stored_as_rows_that_are_there(server: Running) -> None:
+    """Guards those who write pieces: whoever keeps a long answer writes its JSON elsewhere."""
+    with calls_seen(server) as called:
+        assert ask(server, stream=True, max_output_tokens=200).status_code == 200
+    assert "response_table" in called.on_store
+    assert called.on_store & SLOW_WORK == set()

@@ -1,6 +1,6 @@
 """The forms of an answer: how reasoning and calls are written. Frozen values, any thread.
 
-Marks are what the model writes around them. `families` has the form of each family.
+Marks are what the model writes around them. `answer_families` has the form of each family.
 
 Tests: tests/unit/server/formats/test_families.py.
 """

@@ -5,6 +5,7 @@ A stored response belongs to the key that it came with: for another key it is no
 Tests: tests/e2e/openai_responses/test_protocol.py, test_stored.py and test_background.py.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -20,7 +21,7 @@ from jitney.server.batches.store_calls import Owner
 from jitney.server.error_object import Refusal
 from jitney.server.http.body_reader import unless_left
 from jitney.server.openai.chat_body import ChatBody
-from jitney.server.openai.replies import Json, Reply, dump_json, dump_slices
+from jitney.server.openai.replies import Json, Reply, dump_slices
 from jitney.server.openai.translate import check_model
 from jitney.server.openai_responses import limits
 from jitney.server.openai_responses.live_stream import LiveStream
@@ -188,7 +189,7 @@ class _Answering:
         form = _form_of(generation)
         if form.state.is_stored and not await self._keep(form):
             form.state.is_stored = False
-            response.body = dump_json(form.state.object()).encode()
+            response.body = await _written(form.state)
             response.headers["content-length"] = str(len(response.body))
         return response
 
@@ -200,7 +201,7 @@ class _Answering:
             self._stored.check_streams(self._owner)
         state = await self._stored.queue(self._owner, form, self._items, chat)
         if not generation.reply.streams:
-            return JSONResponse(state.object())
+            return _object(await _written(state))
         return _stream(await self._stored.events(self._owner, state.id, -1))
 
 
@@ -211,6 +212,11 @@ def _ignored(service: Service, request: Request) -> list[str] | None:
 def _form_of(generation: Generation) -> ResponseForm:
     assert isinstance(generation.reply, ResponseForm), "it was prepared as a response"
     return generation.reply
+
+
+async def _written(state: ResponseState) -> bytes:
+    """Its object as JSON, which may be long."""
+    return await asyncio.to_thread(lambda: dump_slices(state.object()).encode())
 
 
 def _object(content: bytes) -> Response:

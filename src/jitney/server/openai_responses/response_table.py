@@ -14,7 +14,7 @@ Tests: tests/e2e/openai_responses/test_stored.py and test_background.py.
 """
 
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -23,24 +23,20 @@ from jitney.server.batches.store import BatchStore
 from jitney.server.error_object import NO_RETRY, Refusal
 from jitney.server.openai.replies import Json, dump_json
 from jitney.server.openai_responses import limits
-from jitney.server.openai_responses.response_object import ResponseState
-from jitney.server.openai_responses.stored_rows import AnswerPiece, ResponseRows, Rows
+from jitney.server.openai_responses.stored_rows import (
+    AnswerPiece,
+    NewRows,
+    ResponseRows,
+    Rows,
+    bytes_of,
+    piece_row,
+)
 
 T = TypeVar("T")
 
 _UNFINISHED = "IN ('queued', 'in_progress')"
 _FORGOTTEN_MAX = 64
 """The most that one new response makes forgotten: it needs the room of one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewResponse:
-    """A response to be kept. `task` is the body of its chat, if it is still to be answered."""
-
-    owner: str
-    state: ResponseState
-    input: list[Json]
-    task: Json | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,44 +57,24 @@ class ResponseTable:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def add(self, new: NewResponse, deltas: Sequence[Json] | None = None) -> None:
-        """Keep a response; with its deltas, if it has ended. Raises Refusal if too many run."""
-        state = new.state
-        asked, given = dump_json(state.asked), dump_json(new.input)
-        task = None if new.task is None else dump_json(new.task)
-        values = {
-            "id": state.id,
-            "owner": new.owner,
-            "status": state.status,
-            "is_background": state.is_background,
-            "is_started": not state.is_background,
-            "model": state.asked["model"],
-            "previous_id": state.asked["previous_response_id"],
-            "asked": asked,
-            "input": given,
-            "task": task,
-            "usage": None if state.usage is None else dump_json(state.usage),
-            "bytes": sum(len(each.encode()) for each in (asked, given, task or "")),
-            "created_at": state.created_at,
-            "completed_at": state.completed_at,
-        }
+    def add(self, new: NewRows) -> None:
+        """Keep a response. Raises Refusal if too many run."""
+        owner = new.values["owner"]
         with self._database.transaction():
-            self._check_unfinished(new, values["bytes"])
-            serial = self._database.insert("responses", values)
-            for number, start in enumerate(range(0, len(deltas or ()), limits.PIECE_DELTAS), 1):
-                part = list((deltas or ())[start : start + limits.PIECE_DELTAS])
-                self._add_piece(serial, AnswerPiece(number, part))
-            self._forget_oldest(new.owner, serial)
+            if new.values.get("task") is not None:
+                self._check_unfinished(owner, new.values["bytes"])
+            serial = self._database.insert("responses", new.values)
+            for piece in new.pieces:
+                self._database.insert("response_pieces", {"response": serial, **piece})
+            self._forget_oldest(owner, serial)
 
-    def _check_unfinished(self, new: NewResponse, new_bytes: int) -> None:
+    def _check_unfinished(self, owner: str, new_bytes: int) -> None:
         """They are not forgotten to make room, so they are refused."""
-        if new.task is None:
-            return
         query = (
             "SELECT count(*), coalesce(sum(bytes), 0) FROM responses "
             f"WHERE owner = ? AND status {_UNFINISHED}"
         )
-        ((count, size),) = self._database.rows(query, new.owner)
+        ((count, size),) = self._database.rows(query, owner)
         if count >= limits.LIVE_MAX or size + new_bytes > limits.KEPT_BYTES_MAX:
             message = (
                 f"Background responses of this key have not ended: {count} of {limits.LIVE_MAX}, "
@@ -226,14 +202,10 @@ class ResponseTable:
         return self._database.row(query, serial) is not None
 
     def _add_piece(self, serial: int, piece: AnswerPiece) -> None:
-        tokens = dump_json(piece.tokens) if piece.tokens else None
-        deltas = dump_json(piece.deltas)
-        values = {"deltas": deltas, "text": piece.text, "tokens": tokens}
-        place = {"response": serial, "number": piece.number}
-        self._database.insert("response_pieces", {**place, **values})
-        size = len(deltas.encode()) + len((piece.text or "").encode())
+        values = piece_row(piece)
+        self._database.insert("response_pieces", {"response": serial, **values})
         query = "UPDATE responses SET bytes = bytes + ? WHERE serial = ?"
-        self._database.execute(query, size + len(tokens or ""), serial)
+        self._database.execute(query, bytes_of(values), serial)
 
     def _end(self, end: Ended) -> None:
         if not self._is_unfinished(end.serial):

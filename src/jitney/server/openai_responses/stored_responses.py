@@ -8,7 +8,7 @@ Tests: tests/e2e/openai_responses/test_stored.py and test_background.py.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -20,6 +20,7 @@ from jitney.server.batches.batches import Batches
 from jitney.server.batches.database import DiskError
 from jitney.server.batches.store_calls import disk_refusals, open_store, query_store
 from jitney.server.error_object import NO_RETRY, Refusal
+from jitney.server.limits import INLINE_BYTES_MAX
 from jitney.server.observe.prometheus_families import MetricTable, by, constants, families
 from jitney.server.openai.chat_body import ChatBody
 from jitney.server.openai.replies import Json
@@ -30,14 +31,16 @@ from jitney.server.openai_responses.event_feed import EventReplay, Watchers, fee
 from jitney.server.openai_responses.response_body import ResponseBody
 from jitney.server.openai_responses.response_form import ResponseForm
 from jitney.server.openai_responses.response_object import ResponseState
-from jitney.server.openai_responses.response_table import NewResponse, ResponseTable, on_table
+from jitney.server.openai_responses.response_table import ResponseTable, on_table
 from jitney.server.openai_responses.stored_rows import (
     UNREADABLE,
     Damaged,
+    NewResponse,
     ResponseRows,
     StoredResponse,
     object_bytes,
     response_of,
+    rows_of,
 )
 from jitney.server.service import Service, now_s
 
@@ -126,8 +129,9 @@ class StoredResponses:
         earlier = EarlierItems(previous_id, bytes_max)
         while (next_id := earlier.next_id) is not None:
             links = await self.ask(partial(_links, owner, next_id))
-            await self._make(owner, partial(earlier.read, links))
-        return await self._make(owner, earlier.items)
+            size = sum(each.row["bytes"] for each in links)
+            await self._make(owner, partial(earlier.read, links), size=size)
+        return earlier.items()
 
     async def ask(self, use: Callable[[ResponseTable], T | None]) -> T:
         """What the store says. Raises Refusal if it says nothing, or cannot be asked."""
@@ -138,25 +142,27 @@ class StoredResponses:
     async def read(self, owner: str, response_id: str, make: Callable[[StoredResponse], T]) -> T:
         """What is made of a response without its answer, in a worker thread. Raises Refusal."""
         row = await self.ask(lambda table: table.find(owner, response_id))
-        return await self._make(owner, lambda: make(response_of(row)))
+        return await self._make(owner, lambda: make(response_of(row)), size=row["bytes"])
 
     async def whole(self, owner: str, response_id: str) -> bytes:
         """The object of a response, as JSON. Raises Refusal."""
         rows = await self.ask(lambda table: table.find_whole(owner, response_id))
-        return await self._make(owner, partial(object_bytes, rows))
+        return await self._make(owner, partial(object_bytes, rows), size=rows.row["bytes"])
 
-    async def _make(self, owner: str, make: Callable[[], T]) -> T:
-        """What is made of rows, in a worker thread, where keys take turns. Raises Refusal."""
+    async def _make(self, owner: str, make: Callable[[], T], *, size: int = 0) -> T:
+        """What is made of rows of this size, in a worker thread, where keys take turns. Raises
+        Refusal."""
+        line = owner, size > INLINE_BYTES_MAX
         try:
-            return await self._service.worker_threads.submit((owner, True), make)
+            return await self._service.worker_threads.submit(line, make)
         except Damaged:
             raise Refusal("response_damaged", UNREADABLE, headers=NO_RETRY) from None
 
     async def keep(self, owner: str, form: ResponseForm, items: list[Json]) -> bool:
         """Keep a response that has ended; whether the disk took it."""
-        new = NewResponse(owner=owner, state=form.state, input=items)
+        new = NewResponse(owner=owner, state=form.state, input=items, deltas=form.deltas)
         try:
-            await self._store(new, form.deltas)
+            await self._store(new)
         except (DiskError, Refusal) as error:
             _log.warning("%s is not kept: %s", form.id, error)
             return False
@@ -176,15 +182,16 @@ class StoredResponses:
         self.runner.wake()
         return state
 
-    async def _store(self, new: NewResponse, deltas: Sequence[Json] | None = None) -> None:
+    async def _store(self, new: NewResponse) -> None:
         assert self._batches is not None, "It was checked"
-        await self._batches.thread.call(on_table(lambda table: table.add(new, deltas)))
+        rows = await self._make(new.owner, partial(rows_of, new))
+        await self._batches.thread.call(on_table(lambda table: table.add(rows)))
 
     async def cancel(self, owner: str, response_id: str) -> bytes:
         """End a background response; its object, as JSON. Raises Refusal."""
         rows = await self.ask(lambda table: table.cancel(owner, response_id, now_s()))
         self._drop(rows.row["serial"])
-        return await self._make(owner, partial(object_bytes, rows))
+        return await self._make(owner, partial(object_bytes, rows), size=rows.row["bytes"])
 
     async def remove(self, owner: str, response_id: str) -> None:
         """Forget a response, and end it if it runs. Raises Refusal."""

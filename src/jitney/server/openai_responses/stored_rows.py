@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from jitney.server.openai.replies import Json, dump_slices
+from jitney.server.openai.replies import Json, dump_json, dump_slices
+from jitney.server.openai_responses import limits
 from jitney.server.openai_responses.item_events import output_of
 from jitney.server.openai_responses.response_object import ResponseState
 
@@ -25,6 +26,25 @@ Rows = Sequence[sqlite3.Row]
 
 class Damaged(Exception):
     """A row that cannot be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewResponse:
+    """A response to be kept. `task` is the body of its chat, if it is still to be answered."""
+
+    owner: str
+    state: ResponseState
+    input: list[Json]
+    task: Json | None = None
+    deltas: Sequence[Json] = ()
+    """Its answer, if it has ended."""
+
+
+class NewRows(NamedTuple):
+    """The values of a row to be, and those of its pieces, without the number of the row."""
+
+    values: Json
+    pieces: list[Json]
 
 
 class ResponseRows(NamedTuple):
@@ -64,6 +84,43 @@ class ResponseProgress:
     usage: Json | None
     error: Json | None
     completed_at: int | None
+
+
+def rows_of(new: NewResponse) -> NewRows:
+    """The rows of a response that is kept."""
+    state, count = new.state, limits.PIECE_DELTAS
+    parts = [list(new.deltas[start : start + count]) for start in range(0, len(new.deltas), count)]
+    pieces = [piece_row(AnswerPiece(number, part)) for number, part in enumerate(parts, 1)]
+    texts = {"asked": dump_json(state.asked), "input": dump_json(new.input)}
+    if new.task is not None:
+        texts["task"] = dump_json(new.task)
+    values = {
+        "id": state.id,
+        "owner": new.owner,
+        "status": state.status,
+        "is_background": state.is_background,
+        "is_started": not state.is_background,
+        "model": state.asked["model"],
+        "previous_id": state.asked["previous_response_id"],
+        **texts,
+        "usage": None if state.usage is None else dump_json(state.usage),
+        "bytes": sum(map(bytes_of, (texts, *pieces))),
+        "created_at": state.created_at,
+        "completed_at": state.completed_at,
+    }
+    return NewRows(values, pieces)
+
+
+def piece_row(piece: AnswerPiece) -> Json:
+    """The values of its row."""
+    tokens = dump_json(piece.tokens) if piece.tokens else None
+    deltas = dump_json(piece.deltas)
+    return {"number": piece.number, "deltas": deltas, "text": piece.text, "tokens": tokens}
+
+
+def bytes_of(values: Json) -> int:
+    """The bytes of all texts in a row."""
+    return sum(len(each.encode()) for each in values.values() if isinstance(each, str))
 
 
 def response_of(row: sqlite3.Row) -> StoredResponse:

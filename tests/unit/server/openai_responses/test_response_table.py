@@ -7,7 +7,8 @@ import pytest
 from jitney.server.batches.store import BatchStore
 from jitney.server.openai_responses import limits
 from jitney.server.openai_responses.response_object import ResponseState
-from jitney.server.openai_responses.response_table import NewResponse, ResponseTable
+from jitney.server.openai_responses.response_table import ResponseTable
+from jitney.server.openai_responses.stored_rows import NewResponse, rows_of
 
 ASKED = {"model": "fake", "previous_response_id": None}
 
@@ -20,8 +21,8 @@ def test_a_sweep_is_bounded_by_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     table = ResponseTable(store.database)
     for number in range(5):
         state = ResponseState(id=f"{number}", asked=ASKED, created_at=0, status="completed")
-        new = NewResponse(owner="", state=state, input=[])
-        table.add(new, [{"delta": {"content": "a"}}] * 2)
+        deltas = [{"delta": {"content": "a"}}] * 2
+        table.add(rows_of(NewResponse(owner="", state=state, input=[], deltas=deltas)))
     now = limits.EXPIRY_S + 1
     assert [table.sweep(now) for _ in range(4)] == [6, 6, 3, 0]
     assert store.database.value("SELECT count(*) FROM response_pieces") == 0
