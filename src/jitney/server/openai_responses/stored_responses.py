@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from prometheus_client.core import Metric
 
+from jitney.errors import Draining
 from jitney.server.admission.calls import Call
 from jitney.server.batches.batches import Batches
 from jitney.server.batches.database import DiskError
@@ -163,7 +164,7 @@ class StoredResponses:
         new = NewResponse(owner=owner, state=form.state, input=items, deltas=form.deltas)
         try:
             await self._store(new)
-        except (DiskError, Refusal) as error:
+        except (DiskError, Draining, Refusal) as error:
             _log.warning("%s is not kept: %s", form.id, error)
             return False
         return True
