@@ -163,7 +163,7 @@ class _Answering(BaseHTTPRequestHandler):
     def _send(self, repository: str, name: str, *, has_body: bool) -> None:
         hub = self.stand_in
         content = hub.repositories[repository][name]
-        start = 0
+        start = whole = 0
         if has_body:
             hub.at_content()
             if name in hub.broken:
@@ -171,15 +171,16 @@ class _Answering(BaseHTTPRequestHandler):
                 return
             if name in hub.damaged:
                 content = content[:-1] + bytes([content[-1] ^ 1])
-            begins = re.fullmatch(r"bytes=([0-9]+)-", self.headers.get("range") or "")
-            start = int(begins[1]) if begins is not None else 0
-        self.send_response(206 if start else 200)
-        if start:
-            whole = len(content)
-            self.send_header("Content-Range", f"bytes {start}-{whole - 1}/{whole}")
+            asked = re.fullmatch(r"bytes=([0-9]+)-([0-9]*)", self.headers.get("range") or "")
+            if asked is not None:
+                start, whole = int(asked[1]), len(content)
+                content = content[: int(asked[2]) + 1] if asked[2] else content
+        self.send_response(206 if whole else 200)
+        if whole:
+            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{whole}")
         self.send_header("X-Repo-Commit", COMMIT)
         self.send_header("ETag", f'"{hub.digest(repository, name)}"')
-        self.send_header("X-Linked-Size", str(len(content)))
+        self.send_header("X-Linked-Size", str(len(hub.repositories[repository][name])))
         self.send_header("Content-Length", str(len(content) - start))
         self.end_headers()
         if has_body:

@@ -7,10 +7,12 @@ Tests: tests/unit/loading/test_loading.py.
 
 import logging
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from jitney.backends.kinds import kind_of
+from jitney.backends.kinds import all_kinds, kind_of
 from jitney.config import Settings
+from jitney.errors import ModelError
 from jitney.models import embedded
 from jitney.models.hub_reference import hub_module, reference_of
 
@@ -30,8 +32,24 @@ def located(settings: Settings, progress: embedded.Progress = lambda done, total
     reference = reference_of(settings.model)
     if reference is None or not takes_model(settings):
         return settings
-    found = hub_module("hub").find_or_fetch(reference, settings.cache_dir, progress)
+    check = partial(check_head, settings)
+    found = hub_module("hub").find_or_fetch(reference, settings.cache_dir, progress, check)
     return replace(settings, model=found)
+
+
+def check_head(settings: Settings, head: Path, name: str) -> None:
+    """Raise ModelError where no backend would run the model of this head with these settings."""
+    reasons = []
+    for kind in all_kinds():
+        is_asked = kind.is_automatic() if settings.backend == "auto" else False
+        if not kind.takes_model or not (is_asked or kind.name == settings.backend):
+            continue
+        reason = kind.refusal(head, settings.max_model_len) or kind.unable(head, settings)
+        if reason is None:
+            return
+        reasons.append(f"{kind.title} does not run it: {reason.rstrip('.')}")
+    if reasons:
+        raise ModelError(f"{name} was not fetched. {'; '.join(reasons)}.")
 
 
 def located_if_fetched(settings: Settings) -> Settings | None:

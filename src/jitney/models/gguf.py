@@ -108,6 +108,13 @@ def read_header(path: Path) -> GgufHeader:
     return _read_header(path, tuple(map(_stamp, parts_of(path))))
 
 
+def head_bytes(path: Path) -> int:
+    """Where the weights of a GGUF of one part begin. Raises ModelError as `read_header` does."""
+    tensors = _Tensors()
+    read_fields(path, tensors.add, tensors.budget)
+    return tensors.head_bytes
+
+
 def _stamp(path: Path) -> Stamp | None:
     try:
         return Stamp.of(path)
@@ -188,6 +195,8 @@ class _Tensors:
     kinds: set[str] = field(default_factory=set)
     recurrent_count: int = 0
     """Layers that keep a state."""
+    head_bytes: int = 0
+    """What stands before the weights of the last file."""
 
     def add(self, fields: GgufFields) -> Mapping[str, Value]:
         """Add a file, and check that its tensors lie inside it. Returns the file's metadata."""
@@ -209,6 +218,7 @@ class _Tensors:
             self.types.add(type_name)
             self.kinds.add(_LAYER.sub("", name))
             self.recurrent_count += name.endswith(_RECURRENT)
+        self.head_bytes = fields.at
         data = -(-fields.at // alignment) * alignment
         if fields.tensor_count and data + end > fields.size:
             raise fields.cut_short(data + end)

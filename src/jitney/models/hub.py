@@ -10,6 +10,7 @@ Tests: tests/e2e/test_hub.py and test_hub_mistakes.py.
 """
 
 import logging
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from jitney.errors import ModelError
 from jitney.models import hub_cache, notes
 from jitney.models.embedded import Progress
 from jitney.models.files import check_room, disk_errors, make_once, publish, sha256_of
+from jitney.models.hub_head import BYTES_MAX, Check, fetch_head
 from jitney.models.hub_reference import Reference, choose_model, models_among
 
 ASK_S_MAX = 20.0
@@ -69,14 +71,17 @@ class _File:
         return self.sha256 is not None and self.size <= constants.MAX_HTTP_DOWNLOAD_SIZE
 
 
-def find_or_fetch(reference: Reference, cache: Path, progress: Progress) -> Path:
+def find_or_fetch(reference: Reference, cache: Path, progress: Progress, check: Check) -> Path:
     """The model in the hub's cache, without using the network; fetches it if it is missing."""
     path = hub_cache.find(reference)
-    return fetch(reference, cache, progress) if path is None else _checked(path, cache)
+    return fetch(reference, cache, progress, check) if path is None else _checked(path, cache)
 
 
-def fetch(reference: Reference, cache: Path, progress: Progress) -> Path:
-    """The newest version of the model; the cached version if the hub cannot be reached."""
+def fetch(reference: Reference, cache: Path, progress: Progress, check: Check) -> Path:
+    """The newest version of the model; the cached version if the hub cannot be reached.
+
+    `check` may refuse it by its head, before its weights are fetched.
+    """
     try:
         files = _repository_files(reference)
     except Unreachable as error:
@@ -86,10 +91,29 @@ def fetch(reference: Reference, cache: Path, progress: Progress) -> Path:
         _log.warning("The cached version of %s is used, because %s", reference, error.why)
     else:
         chosen = choose_model(reference, models_among(files))
-        path = _fetch(reference, [files[name] for name in chosen.files], cache, progress)
+        wanted = [files[name] for name in chosen.files]
+        _check_head(reference, wanted, cache, check)
+        path = _fetch(reference, wanted, cache, progress)
         path = path.parent if chosen.is_folder else path
         _log.info("%s is %s", reference, path)
     return _checked(path, cache)
+
+
+def _check_head(reference: Reference, files: list[_File], cache: Path, check: Check) -> None:
+    """Have a large model of one file checked, of which nothing was fetched yet."""
+    model, blobs = files[0], hub_cache.blobs_folder(reference.repository)
+    is_large = model.is_resumable and model.size > BYTES_MAX and model.name.endswith(".gguf")
+    if len(files) > 1 or not is_large or _bytes_on_disk(blobs, model):
+        return
+    url = hf_hub_url(reference.repository, model.name, revision=model.commit)
+    with disk_errors(f"{cache} could not be made"):
+        cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache, prefix="head-") as folder:
+        head = Path(folder) / Path(model.name).name
+        with disk_errors(f"{reference} could not be fetched"), _hub_errors(reference):
+            is_whole = fetch_head(url, model.size, head)
+        if is_whole:
+            check(head, str(reference))
 
 
 def _checked(path: Path, cache: Path) -> Path:

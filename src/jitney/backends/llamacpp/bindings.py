@@ -83,12 +83,15 @@ def supports_gpu() -> bool:
 class Model:
     """Loaded weights and vocabulary. The last reference frees the native memory."""
 
-    def __init__(self, path: Path, *, gpu_layers: int, extra_kernels: bool) -> None:
+    def __init__(
+        self, path: Path, *, gpu_layers: int, extra_kernels: bool, has_weights: bool = True
+    ) -> None:
         log = native_log()
         log.clear()
         params = llama_cpp.llama_model_default_params()
         params.n_gpu_layers = gpu_layers
         params.use_extra_bufts = extra_kernels
+        params.vocab_only = not has_weights
         with interrupts_held():
             self.pointer: Pointer = llama_cpp.llama_model_load_from_file(bytes(path), params)
             if not self.pointer:
@@ -367,6 +370,20 @@ def _free_context(pointer: Pointer, end_pool: Callable[[], None] | None, _model:
         end_pool()
 
 
+def _answered(payload: dict[str, Any]) -> dict[str, bool]:
+    """Whether there is a GPU. Raises ModelError for the head of a model that cannot be loaded."""
+    head = payload.get("head")
+    if head is not None:
+        try:
+            model = Model(Path(head), gpu_layers=0, extra_kernels=False, has_weights=False)
+        except ModelError:
+            # Without the path, which is that of the head.
+            raise ModelError(native_log().reason()) from None
+        if not model.is_causal_decoder:
+            raise ModelError("it is not a model that continues a text")
+    return {"finds_gpu": supports_gpu()}
+
+
 if __name__ == "__main__":
-    # The child with which `kind` looks for a GPU.
-    answer(lambda payload: {"finds_gpu": supports_gpu()})
+    # The child with which `kind` looks for a GPU, and at models that were not fetched yet.
+    answer(_answered)

@@ -14,9 +14,9 @@ from typing import Any  # Any: plain values for the backend's settings
 from jitney.backends.kind import SAME_TEXTS, Kind, Library, Values, threads_of, version_of
 from jitney.backends.llamacpp import attention, kernels, library, prebuilt
 from jitney.backends.llamacpp.memory_layout import SLOTS_MAX, own_cells, size_llamacpp
-from jitney.backends.machine.free_memory import available_bytes
+from jitney.backends.machine.free_memory import available_bytes, too_large
 from jitney.backends.trials.trial import START_S_MAX, try_backend
-from jitney.backends.trials.trial_process import ask
+from jitney.backends.trials.trial_process import EXIT_REFUSED, ask
 from jitney.config import Settings
 from jitney.config.settings import GPU_LAYERS_ALL
 from jitney.errors import ConfigError, SetupError
@@ -66,6 +66,16 @@ def failure(settings: Settings) -> str | None:
 def refusal(model: Path, model_len_max: int | None) -> str | None:
     """Why it cannot run this model. Only loading finds what is wrong inside a file."""
     return "it reads GGUF files, and the model is a folder" if model.is_dir() else None
+
+
+def unable(head: Path, settings: Settings) -> str | None:
+    """Why the library would not load this model, or this machine not hold it."""
+    if settings.gpu_layers == 0 and (reason := too_large(head.stat().st_size)) is not None:
+        return reason
+    if not KIND.distributions():
+        return None
+    found = ask(BINDINGS, {"head": str(head)}, START_S_MAX)
+    return found.failure if found.status == EXIT_REFUSED else None
 
 
 def ready(source: Path, settings: Settings) -> Path:
@@ -193,6 +203,7 @@ KIND = Kind(
     check=check,
     failure=failure,
     refusal=refusal,
+    unable=unable,
     ready=ready,
     conversions=(Q8_KIND,),
     values=values,

@@ -18,12 +18,19 @@ _PAGES = re.compile(r"^Pages (free|inactive|speculative): +(\d+)\.?$", re.MULTIL
 
 def check_weights(model: Path, weights_bytes: int) -> None:
     """Raise NoRoom for a model whose weights alone are larger than the free memory."""
+    if (reason := too_large(weights_bytes)) is not None:
+        raise NoRoom(f"{model} cannot be loaded: {reason}.")
+
+
+def too_large(weights_bytes: int) -> str | None:
+    """Why such weights cannot be loaded here, as a clause; None where they may be."""
     available = available_bytes()
-    if available is not None and weights_bytes > available:
-        raise NoRoom(
-            f"{model} has {_gib(weights_bytes)} of weights and {_gib(available)} of memory is "
-            "free; take a smaller model or a smaller quantisation."
-        )
+    if available is None or weights_bytes <= available:
+        return None
+    return (
+        f"it has {_gib(weights_bytes)} of weights and {_gib(available)} of memory is free; take a "
+        "smaller model or a smaller quantisation"
+    )
 
 
 def free_beside(model: Path, weights_bytes: int) -> int | None:

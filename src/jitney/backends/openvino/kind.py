@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any  # Any: plain values for the backend's settings
 
 from jitney.backends.kind import SAME_TEXTS, Kind, Library, Values, threads_of, version_of
-from jitney.backends.machine.free_memory import free_beside
+from jitney.backends.machine.free_memory import free_beside, too_large
 from jitney.backends.machine.processor import read_processor
 from jitney.backends.openvino import families
 from jitney.backends.openvino.families import BLOCK_TOKENS, Dtypes, dtypes
@@ -91,6 +91,11 @@ def refusal(model: Path, model_len_max: int | None) -> str | None:
     if is_hub_folder(model):
         return "it is a folder with safetensors, which was not exported for OpenVINO"
     return families.refusal(read_header(model), model_len_max)
+
+
+def unable(head: Path, settings: Settings) -> str | None:
+    """Why this machine could not hold the model."""
+    return too_large(head.stat().st_size)
 
 
 def numbers(settings: Settings) -> str:
@@ -206,6 +211,7 @@ KIND = Kind(
     },
     failure=lambda settings: chosen_dtypes(settings).failure,
     refusal=refusal,
+    unable=unable,
     ready=ready,
     conversions=tuple(f"{CONVERSION}-{weights}" for weights in ("float16", "packed")),
     values=values,
