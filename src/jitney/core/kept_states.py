@@ -10,7 +10,6 @@ Tests: tests/unit/core/test_kept_states.py and tests/simulation.
 
 from collections import Counter
 from collections.abc import Iterable
-from itertools import islice
 
 from jitney.core.limits import PREFIX_STRIDE
 from jitney.core.prefix import CANDIDATES_MAX, Chain, Holding, HoldingsByKey, Match, put, take
@@ -59,6 +58,8 @@ class StateIndex:
             if depth * PREFIX_STRIDE > length_max:
                 continue
             key = chain.key(depth)
+            if key not in self._kept and key not in self._promised:
+                continue
             kept = _longest(chain, self._kept.get(key, ()), depth, length_max)
             promising = [
                 each
@@ -94,15 +95,21 @@ def _longest(
     chain: Chain, holdings: Iterable[Holding], depth: int, length_max: int
 ) -> Holding | None:
     """Of the holdings with the same key at this depth, the longest that the chain begins with."""
-    found: Holding | None = None
-    for each in islice(holdings, CANDIDATES_MAX):
-        length = each.stands_at
-        if length > length_max or (found is not None and length <= found.stands_at):
-            continue
-        spanned, theirs = chain.spanned, each.chain.spanned
-        if spanned != theirs and length > min(spanned, theirs):
-            continue  # one was computed in a span and the other token by token (invariant 4)
-        rest = length - depth * PREFIX_STRIDE
-        if chain.tail(each.chain, depth) >= rest and chain.equals(each.chain, depth):
-            found = each
-    return found
+    start = depth * PREFIX_STRIDE
+    whole = [
+        each
+        for each in holdings
+        if each.stands_at <= length_max
+        and _is_computed_alike(chain, each)
+        and chain.tail(each.chain, depth) >= each.stands_at - start
+    ]
+    whole.sort(key=lambda each: -each.stands_at)
+    # More than one only where two different texts have the same key.
+    return next((each for each in whole[:CANDIDATES_MAX] if chain.equals(each.chain, depth)), None)
+
+
+def _is_computed_alike(chain: Chain, holding: Holding) -> bool:
+    """Whether none of its tokens was computed in a span and is computed alone in the chain, or the
+    other way round (invariant 4)."""
+    spanned, theirs = chain.spanned, holding.chain.spanned
+    return spanned == theirs or holding.stands_at <= min(spanned, theirs)

@@ -1,4 +1,4 @@
-"""The model's memory as the scheduler sees it: slots, the ledger, cached prefixes, saved state.
+"""The model's memory as the scheduler sees it: slots, the ledger, cached prefixes, saved memory.
 
 It does not decide which sequences run. It makes each change in the ledger and the prefix index, and
 adds a memory operation to the next batch. The operations are in the order in which they must
@@ -29,7 +29,7 @@ from jitney.core.batch import (
 from jitney.core.counters import Counters
 from jitney.core.kept_states import StateIndex
 from jitney.core.ledger import Ledger
-from jitney.core.limits import KEPT_STATE_EVERY, PREFIX_STRIDE
+from jitney.core.limits import KEPT_STATE_EVERY, PREFIX_STRIDE, PREFIX_WAIT_MIN
 from jitney.core.prefix import NO_MATCH, Chain, Holding, Match, PrefixIndex
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.sequence import Sequence
@@ -142,14 +142,12 @@ class Memory:
         self._counters["copied_tokens"] += sequence.computed
 
     def keep_state(self, sequence: Sequence) -> None:
-        """Keep a copy of its state, which stands where copies are kept, if there is room for one.
-
-        It can only be made now: the next batch goes on from here.
-        """
+        """Keep a copy of its state, if there is room for one: now, because the next batch goes on
+        from here."""
         assert sequence.slot is not None, "only a sequence with a slot has a state"
-        assert sequence.planned == sequence.keeps_at, (sequence.planned, sequence.keeps_at)
+        assert 0 < sequence.planned <= sequence.keeps_at, (sequence.planned, sequence.keeps_at)
         length, source = sequence.planned, self.holdings[sequence.slot]
-        self._promise(sequence, source, length)
+        self._promise(sequence, source, sequence.keeps_at)
         self._index.extend(source)
         match = self._index.longest(source.chain, length, is_background=sequence.is_background)
         if match.length == length:
@@ -162,10 +160,19 @@ class Memory:
         kept = Holding(slot, source.chain, length, is_background=sequence.is_background)
         kept.is_cached = kept.is_copy = True
         self.holdings[slot] = self._cached[slot] = kept
-        self._cached.move_to_end(slot, last=not sequence.is_background)
+        # A long prompt keeps many on its way, which must not push out everybody's last ones.
+        is_last = sequence.keeps_at < 0
+        self._cached.move_to_end(slot, last=is_last and not sequence.is_background)
         self._cached_blocks = None
         self._index.extend(kept)
         self._counters["kept_states"] += 1
+
+    def forget_copies(self, sequence: Sequence) -> None:
+        """Release the copies of its states: they may hold the cause of its failure."""
+        for holding in [each for each in self._cached.values() if each.chain is sequence.chain]:
+            if holding.is_copy:
+                del self._cached[holding.slot]
+                self._release(holding)
 
     def grow(self, sequence: Sequence, length: int) -> bool:
         """Take room for the sequence's first `length` tokens; may evict cached prefixes."""
@@ -261,7 +268,9 @@ class Memory:
         found: set[int] = set()
         for holding in self.holdings.values():
             depth = holding.computed_depth
-            found.update(holding.chain.keys(depth)[strides - 1 : depth : strides])
+            # A state is of use where it ends only.
+            first = strides if self._traits.rewinds else max(depth // strides, 1) * strides
+            found.update(holding.chain.keys(depth)[first - 1 : depth : strides])
         return frozenset(found)
 
     @property
@@ -328,8 +337,11 @@ class Memory:
             return
         # The last token is always left to compute.
         last = sequence.prompt_count - 1
-        following = min(last, (length // KEPT_STATE_EVERY + 1) * KEPT_STATE_EVERY)
-        if following > length and following >= PREFIX_STRIDE:
+        following = (length // KEPT_STATE_EVERY + 1) * KEPT_STATE_EVERY
+        if following > last:
+            # Before so few tokens a copy is not worth the tick that it takes.
+            following = last if last - length >= PREFIX_WAIT_MIN else 0
+        if following:
             holding.keeps_at = sequence.keeps_at = following
 
     def _chain(self, sequence: Sequence) -> Chain:

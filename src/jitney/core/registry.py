@@ -134,7 +134,8 @@ class Registry:
         if self._rewinds:
             return
         for sequence in self.running:
-            if sequence.planned == sequence.keeps_at:
+            # Not one token later: a single token in the middle of a prompt is no decode.
+            if sequence.planned <= sequence.keeps_at <= sequence.planned + 1:
                 self.memory.keep_state(sequence)
 
     def start(self, sequence: Sequence, match: Match, now: float) -> None:
@@ -207,6 +208,8 @@ class Registry:
         if sequence.state is SequenceState.RUNNING:
             # Others must not reuse memory that may hold the cause of a failure.
             self.memory.leave(sequence, keeps_memory=reason is not FinishReason.FAILED)
+            if reason is FinishReason.FAILED:
+                self.memory.forget_copies(sequence)
             self._stop_running(sequence)
         else:
             if sequence not in self.paused:

@@ -150,7 +150,7 @@ def _read_header(path: Path, _stamps: tuple[Stamp | None, ...]) -> GgufHeader:
         embedding_length=_largest(own, "embedding_length"),
         head_count=_largest(own, "attention.head_count"),
         parameter_count=tensors.parameters,
-        kv_bytes_per_token=_kv_bytes_per_token(own),
+        kv_bytes_per_token=_kv_bytes_per_token(own, tensors),
         state_bytes=_state_bytes(own, tensors.recurrent_count),
         file_bytes=tensors.file_bytes,
         weight_types=frozenset(tensors.types),
@@ -195,6 +195,8 @@ class _Tensors:
     kinds: set[str] = field(default_factory=set)
     recurrent_count: int = 0
     """Layers that keep a state."""
+    attention_count: int = 0
+    """Layers with attention."""
     head_bytes: int = 0
     """What stands before the weights of the last file."""
 
@@ -218,6 +220,7 @@ class _Tensors:
             self.types.add(type_name)
             self.kinds.add(_LAYER.sub("", name))
             self.recurrent_count += name.endswith(_RECURRENT)
+            self.attention_count += name.endswith(".attn_output.weight")
         self.head_bytes = fields.at
         data = -(-fields.at // alignment) * alignment
         if fields.tensor_count and data + end > fields.size:
@@ -239,14 +242,14 @@ def _read_weights(fields: GgufFields, name: str) -> int:
     return weights
 
 
-def _kv_bytes_per_token(own: Mapping[str, Value]) -> int:
+def _kv_bytes_per_token(own: Mapping[str, Value], tensors: _Tensors) -> int:
     heads = _largest(own, "attention.head_count")
     head = _largest(own, "embedding_length") // heads if heads else 0
     key_value = sum(_largest(own, f"attention.{kind}_length") or head for kind in ("key", "value"))
     heads_kv = _numbers(own, "attention.head_count_kv") or [heads]
-    # Of so many layers the last one has attention, and the others keep a state.
-    interval = max(_largest(own, "full_attention_interval"), 1)
-    layers = _largest(own, "block_count") // interval if len(heads_kv) == 1 else 1
+    layers = _largest(own, "block_count") if len(heads_kv) == 1 else 1
+    if tensors.recurrent_count:
+        layers = min(layers, tensors.attention_count)
     return layers * sum(heads_kv) * key_value * 2
 
 
@@ -261,6 +264,11 @@ def _state_bytes(own: Mapping[str, Value], layer_count: int) -> int:
     convolved = max(_largest(own, "ssm.conv_kernel") - 1, 0) * channels
     convolved += max(_largest(own, "shortconv.l_cache") - 1, 0) * width
     mixed = inner * state + width * _largest(own, "wkv.head_size")
+    # Kimi's, and others with a decay for each number of a head.
+    head = _largest(own, "kda.head_dim")
+    of_heads = head * _largest(own, "attention.head_count")
+    convolved += 3 * max(_largest(own, "ssm.conv_kernel") - 1, 0) * of_heads
+    mixed += head * of_heads
     return max(4 * layer_count * (convolved + mixed), 1)
 
 

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jitney.core.batch import Fault, Outcome, Sample
 from jitney.core.kept_states import StateIndex
 from jitney.core.limits import KEPT_STATE_EVERY, PREFIX_STRIDE
 from jitney.core.prefix import Chain, Holding, Match
 from jitney.core.scheduler import Scheduler
-from tests.unit.core.schedulers import TRAITS, applied, live, scheduler, submit
+from tests.unit.core.schedulers import TRAITS, applied, live, planned, scheduler, submit
 
 SCOPE = "scope"
 TEXT = list(range(100, 200))
@@ -65,6 +66,14 @@ def test_a_state_with_all_tokens_is_of_no_use(length: int) -> None:
     kept(index, 0, TEXT[:length])
     assert longest(index, TEXT[:length]).holding is None
     assert longest(index, TEXT[: length + 1]).length == length
+
+
+def test_the_right_one_is_found_among_many_that_begin_alike() -> None:
+    """Guards answers to short questions behind one long prompt: a miss computes all of it."""
+    index = StateIndex()
+    for slot in range(40):
+        kept(index, slot, [*TEXT[:40], slot, slot])
+    assert longest(index, [*TEXT[:40], 39, 39, 1, 2]).length == 42
 
 
 def test_another_scope_finds_nothing() -> None:
@@ -137,6 +146,36 @@ def test_long_prompts_with_one_beginning_share_it() -> None:
     base = tuple(range(100, 2_200))
     computed(one, (*base, 1, 1, 1))
     assert computed(one, (*base, 2, 2, 2)) == len(base) + 3 - 2 * KEPT_STATE_EVERY
+
+
+def test_copies_of_a_failed_sequence_are_forgotten() -> None:
+    """Guards the next request: a copy may hold what made the first one fail."""
+    one = recurrent()
+    submit(one, live("a", PROMPT, max_tokens=4))
+    applied(one, planned(one))
+    batch = planned(one)
+    assert one.counters["kept_states"] == 1
+    fault = Sample(fault=Fault("its logits were no numbers"))
+    one.apply(batch, Outcome.of(batch.batch.number, (fault,), 0.01), 0.0)
+    one.check()
+    assert computed(one, PROMPT) == len(PROMPT)
+
+
+def test_a_router_is_told_of_whole_states_only() -> None:
+    """Guards the choice of an engine: half of a state saves nothing."""
+    one = recurrent()
+    computed(one, PROMPT)
+    chain = Chain("scope ", list(PROMPT))
+    found = [depth for depth in range(1, 6) if chain.key(depth) in one.heads(1)]
+    assert found == [4, 5], "where the copy ends, and where the answer does"
+
+
+def test_short_prompts_take_one_tick() -> None:
+    """Guards the first token: a copy of a few tokens is not worth a tick."""
+    one = recurrent()
+    submit(one, live("a", PROMPT[:20], max_tokens=1))
+    applied(one, planned(one))
+    assert one.plan(0.0) is None
 
 
 def test_without_a_spare_slot_no_copy_is_kept_and_nobody_waits() -> None:

@@ -1,6 +1,7 @@
 """The header reader: what it reads of a good file, and what it says of every bad one."""
 
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -301,3 +302,12 @@ def test_the_state_of_a_sequence_is_read_from_the_header(
     path = tmp_path / "hybrid.gguf"
     write_hybrid(path, HYBRIDS[name])
     assert read_header(path).state_bytes == state_bytes
+
+
+def test_keys_and_values_are_counted_in_layers_that_have_them(tmp_path: Path) -> None:
+    """Guards the memory of models whose header does not say which layers have attention."""
+    hybrid = HYBRIDS["qwen35"]
+    silent = {key: value for key, value in hybrid.metadata.items() if "interval" not in key}
+    path = tmp_path / "hybrid.gguf"
+    write_hybrid(path, replace(hybrid, metadata=silent))
+    assert read_header(path).kv_bytes_per_token == 1 * 2 * 2 * 32 * 2

@@ -56,6 +56,7 @@ class LlamaCppModel:
         token_bytes = header.kv_bytes_per_token
         if settings.gpu_layers == 0:
             work_bytes = _work_bytes(settings, header.head_count, model.vocabulary_count)
+            free_memory.check_states(settings.slots_native, header.state_bytes)
             work_bytes += settings.slots_native * header.state_bytes
             free_memory.check_memory(settings.cells, token_bytes, work_bytes)
         self.cells = Context(model, settings)
@@ -178,8 +179,8 @@ def _load_model(settings: LlamaCppSettings, weights_bytes: int) -> Model:
         raise ModelError(f"{path} is not a model that continues a text, so it cannot be served.")
     if settings.is_split and not model.is_rewindable:
         raise ModelError(
-            f"{path} keeps a recurrent state that its header does not name, so its memory cannot "
-            "be laid out."
+            f"{path} keeps a recurrent state that its header does not name; give a kv_tokens that "
+            "is too small for memory of each slot's own, and all slots share one pool."
         )
     return model
 

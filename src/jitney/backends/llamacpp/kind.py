@@ -171,7 +171,9 @@ def _runs_extra_kernels(values: Values, settings: Settings) -> bool:
 def _reason_of_pool(settings: Settings, header: GgufHeader) -> str:
     """Why one pool does not promise equal texts, and how much memory would."""
     if header.state_bytes:
-        return "layers of this model keep a recurrent state, for which no such trial was made"
+        return (
+            "layers of this model keep a recurrent state, and nobody tried whether texts stay equal"
+        )
     tokens = own_cells(settings, header).kv_tokens
     if settings.gpu_layers != 0:
         return "llama.cpp on a GPU does not promise equal texts; leave it out, or gpu_layers"

@@ -6,8 +6,11 @@ four times faster, and memory is slots times the longest sequence
 (docs/decisions/0008-cells-of-their-own.md). So slots get their own cells where they fit.
 """
 
+from dataclasses import replace
+
 from jitney.backends.shared import sizing
 from jitney.config import Settings
+from jitney.errors import ConfigError
 from jitney.models.gguf import GgufHeader
 
 SLOTS_MAX = 256
@@ -15,6 +18,10 @@ SLOTS_MAX = 256
 
 OWN_SPARE_MIN = 4
 """Extra slots for cached prefixes, where each slot has cells of its own."""
+
+STATES_SHARE = 0.125
+"""The share of that memory which the states of all slots take, where that is more than a few spare
+slots need."""
 
 POOL_SHARE = 0.5
 """The share of the memory beside the weights that a pool takes where the user gave no size."""
@@ -55,25 +62,41 @@ def size_llamacpp(settings: Settings, header: GgufHeader, free_bytes: int | None
 
 
 def _size_recurrent(settings: Settings, header: GgufHeader, free_bytes: int | None) -> sizing.Sizes:
-    """One pool, because the library copies whole states only there. Each slot takes memory, so
-    there are fewer spare ones than elsewhere, and keys and values have what is left."""
-    count = settings.max_num_seqs
-    slots = min(count + max(OWN_SPARE_MIN, count // 2), SLOTS_MAX)
-    is_on_gpu = settings.gpu_layers != 0
-    if free_bytes is not None:
-        free_bytes = max(free_bytes - header.file_bytes - slots * header.state_bytes, 0)
-    memory = sizing.TokenMemory(
-        token_bytes=header.kv_bytes_per_token,
-        unit=UNIT,
-        free_bytes=None if is_on_gpu else free_bytes,
-    )
+    """One pool, because the library copies whole states only there. Keys and values have what the
+    states leave. Raises a SetupError."""
+    count, state_bytes = settings.max_num_seqs, header.state_bytes
+    spare = max(free_bytes - header.file_bytes, 0) if free_bytes is not None else None
+    if settings.gpu_layers != 0:
+        spare = None
+    slots = count + OWN_SPARE_MIN
+    if spare is not None:
+        fitting = int(spare * STATES_SHARE) // state_bytes
+        slots = max(slots, min(fitting, sizing.pool_slots(count)))
+    slots = min(slots, SLOTS_MAX)
+    spare = None if spare is None else max(spare - slots * state_bytes, 0)
+    if settings.memory_limit is not None:
+        settings = _beside_states(settings, settings.memory_limit, slots * state_bytes)
+    token_bytes = header.kv_bytes_per_token
+    if token_bytes == 0:
+        return sizing.Sizes(sizing.kv_tokens_of(replace(settings, memory_limit=None)), slots)
+    memory = sizing.TokenMemory(token_bytes=token_bytes, unit=UNIT, free_bytes=spare)
     kv_tokens = memory.budget(settings)
     if kv_tokens is None:
-        length = settings.max_model_len or header.context_length or sizing.LENGTH_SHARED
-        kv_tokens = max(count * min(length, sizing.LENGTH_SHARED), length)
-        if memory.free_bytes is not None and memory.token_bytes:
-            kv_tokens = min(kv_tokens, max(memory.fitting(POOL_SHARE), UNIT))
+        kv_tokens = sizing.kv_tokens_of(settings)
+        if spare is not None and not settings.max_model_len:
+            fits = max(memory.fitting(POOL_SHARE), UNIT)
+            kv_tokens = min(max(kv_tokens, header.context_length or 0), fits)
     return sizing.Sizes(_whole(kv_tokens, UNIT), slots)
+
+
+def _beside_states(settings: Settings, limit: int, states_bytes: int) -> Settings:
+    """The settings with what the states leave of the limit."""
+    if limit <= states_bytes:
+        raise ConfigError(
+            f"memory_limit ({limit} bytes) is too little for the states of all slots of this "
+            f"model, which take {states_bytes}; raise it, or lower max_num_seqs."
+        )
+    return replace(settings, memory_limit=limit - states_bytes)
 
 
 def _share_of(memory: sizing.TokenMemory, header: GgufHeader) -> int | None:

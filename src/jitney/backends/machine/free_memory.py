@@ -40,6 +40,16 @@ def free_beside(model: Path, weights_bytes: int) -> int | None:
     return None if free is None else max(free - weights_bytes, 0)
 
 
+def check_states(slots: int, state_bytes: int) -> None:
+    """Raise NoRoom where the recurrent states of so many slots do not fit."""
+    available = available_bytes()
+    if available is not None and slots * state_bytes > available:
+        raise NoRoom(
+            f"The states of {slots} slots take {_gib(slots * state_bytes)} of memory for this "
+            f"model, and {_gib(available)} is free; lower max_num_seqs."
+        )
+
+
 def check_memory(kv_tokens: int, token_bytes: int, work_bytes: int) -> None:
     """Raise NoRoom where keys and values for `kv_tokens`, with the work space, do not fit."""
     available = available_bytes()

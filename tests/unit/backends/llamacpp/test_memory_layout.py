@@ -112,11 +112,14 @@ def test_the_budget_that_is_named_gives_each_slot_its_own_cells(sequences: int) 
     ("changes", "free_bytes", "expected"),
     [
         ({}, None, Sizes(16 * 1024, 8, 0)),
-        ({}, 10**12, Sizes(16 * 1024, 8, 0)),
-        ({"max_model_len": 30_000}, 10**12, Sizes(30_208, 8, 0)),
+        ({}, 10**12, Sizes(16 * 1024, 20, 0)),
+        ({"gpu_layers": -1}, None, Sizes(16 * 1024, 8, 0)),
+        ({"max_model_len": 30_000}, 10**12, Sizes(30_208, 20, 0)),
+        ({"max_model_len": 30_000}, 11 * 10**6, Sizes(30_208, 8, 0)),
         # Eight states take 8 of 10 million bytes beside the weights, and half of the rest is taken.
         ({}, 11 * 10**6, Sizes(768, 8, 0)),
-        ({"kv_tokens": 2048}, 10**12, Sizes(2048, 8, 0)),
+        ({"kv_tokens": 2048}, 10**12, Sizes(2048, 20, 0)),
+        ({"memory_limit": 22 * 10**6}, 10**12, Sizes(1792, 20, 0)),
     ],
 )
 def test_states_take_memory_before_tokens_do(
@@ -124,7 +127,14 @@ def test_states_take_memory_before_tokens_do(
 ) -> None:
     """Guards a start that finds no memory for the states of all slots."""
     settings = Settings(max_num_seqs=4, **changes)
-    recurrent = replace(header(), state_bytes=10**6)
-    if changes == {} and free_bytes == 10**12:
-        recurrent = replace(recurrent, kv_bytes_per_token=0)
-    assert size_llamacpp(settings, recurrent, free_bytes) == expected
+    found = replace(header(), state_bytes=10**6)
+    assert size_llamacpp(settings, found, free_bytes) == expected
+
+
+def test_a_model_of_states_alone_needs_no_memory_for_tokens() -> None:
+    """Guards Mamba, whose header says nothing of keys and values."""
+    found = replace(header(0), state_bytes=10**6)
+    settings = Settings(max_num_seqs=4, memory_limit=10**8)
+    assert size_llamacpp(settings, found, 10**12) == Sizes(16 * 1024, 20, 0)
+    with pytest.raises(ConfigError, match="lower max_num_seqs"):
+        size_llamacpp(replace(settings, memory_limit=2 * 10**6), found, 10**12)
