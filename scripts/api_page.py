@@ -213,14 +213,14 @@ tabs; `x-guidance` in a schema can say otherwise (`whitespace_pattern`).
 ## Tools
 
 The form of calls follows from the model's chat template (`src/jitney/server/formats`): JSON after
-`<tool_call>` (Hermes, Qwen, Granite 4), tags in it (Qwen3-Coder, Qwen3.5, GLM), `[TOOL_CALLS]` with
-a list or with names (Mistral), JSON with `name` and `parameters` (Llama 3), lists of Python (Llama
-4, LFM2), the channels of gpt-oss, and the forms of Gemma 4, FunctionGemma, DeepSeek, Kimi K2 and
-Granite 3. Values that are written as text become JSON by the tool's schema. A template that does
-not know tools gets them as text in the system message, in the first form; calls and answers of
-tools in the history are written out in the same way. What looks like a call and is none is content.
-A call whose arguments are no JSON object may come back: the template gets their text as
-`invalid_json`.
+`<tool_call>` (Hermes, Qwen, Granite 4), tags in it (Qwen3-Coder, Qwen3.5, GLM, Seed),
+`[TOOL_CALLS]` with a list or with names (Mistral), JSON with `name` and `parameters` (Llama 3),
+lists of Python (Llama 4, LFM2), the channels of gpt-oss, and the forms of Gemma 4, FunctionGemma,
+DeepSeek to V3.1, Kimi K2, Granite 3 and Nemotron 2. Values that are written as text become JSON by
+the tool's schema. A template that does not know tools gets them as text in the system message, in
+the first form; calls and answers of tools in the history are written out in the same way. What
+looks like a call and is none is content. A call whose arguments are no JSON object may come back:
+the template gets their text as `invalid_json`.
 
 `tool_choice` `required`, or a function by name, is enforced: arguments always match the schema.
 Under `auto` the model decides, and what it writes is passed on as it is, `strict` or not; yet a

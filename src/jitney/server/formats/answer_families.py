@@ -25,11 +25,18 @@ HERMES = CallForm(style=CallStyle.TAGS, opening="<tool_call>", closing="</tool_c
 CODER = CallForm(
     style=CallStyle.TAGS, opening=HERMES.opening, closing=HERMES.closing, bare_opening="<function="
 )
+SEED = CallForm(
+    style=CallStyle.TAGS,
+    opening="<seed:tool_call>",
+    closing="</seed:tool_call>",
+    bare_opening=CODER.bare_opening,
+)
 MISTRAL = CallForm(
     style=CallStyle.NAMED, opening="[TOOL_CALLS]", separator="[ARGS]", is_list=True, id_length=9
 )
 LLAMA = CallForm(opening="<|python_tag|>", arguments_key="parameters", is_bare=True)
 GRANITE = CallForm(opening="<|tool_call|>", is_list=True)
+NEMOTRON = CallForm(opening="<TOOLCALL>", closing="</TOOLCALL>", is_list=True)
 PYTHONIC = CallForm(
     style=CallStyle.PYTHON,
     opening="<|python_start|>",
@@ -127,6 +134,13 @@ FAMILIES = (
         calls=LFM2,
     ),
     Family(name="granite", words=(GRANITE.opening,), calls=GRANITE),
+    Family(name="nemotron", words=(NEMOTRON.opening,), calls=NEMOTRON),
+    Family(
+        name="seed",
+        words=(SEED.opening,),
+        calls=SEED,
+        reasoning=Reasoning(opening="<seed:think>", closing="</seed:think>"),
+    ),
     Family(name="qwen-coder", words=(CODER.bare_opening,), calls=CODER),
     Family(name="glm", words=("<arg_key>",), calls=HERMES),
     Family(name="hermes", words=(HERMES.opening,), calls=HERMES),

@@ -100,6 +100,7 @@ def read_named(form: CallForm, reader: TextReader, writer: DeltaWriter) -> Readi
         name = name.removeprefix("functions.").rpartition(":")[0]
     if form.keeps_id is False and (yield from reader.skip_mark("[CALL_ID]")):
         written_id = yield from _read_name(reader)
+    yield from reader.skip()
     if not (yield from reader.skip_mark(form.separator)):
         return
     is_fenced = name == "function" and (yield from reader.skip()) != "{"

@@ -265,6 +265,13 @@ RECORDED = [
         "<|tool_call_argument_begin|>{}<|tool_call_end|>" + _KIMI_END,
         said("", OSLO, NOW, thought="Hm."),
     ),
+    Recorded(
+        "kimi",
+        f" Hm.</think>So. {_KIMI}<|tool_call_begin|>functions.weather:3 "
+        '<|tool_call_argument_begin|> {"city": "Rome"} <|tool_call_end|>' + _KIMI_END,
+        said("So.", ROME, thought="Hm."),
+        True,
+    ),
     Recorded("kimi", "<think>Hm.</think>Hi.", said("Hi.", thought="Hm.")),
     Recorded(
         "kimi", f"{_KIMI}<|tool_call_begin|>weather", said(f"{_KIMI}<|tool_call_begin|>weather")
@@ -296,6 +303,21 @@ RECORDED = [
         "granite",
         '<|tool_call|>[{"name": "weather", "arguments": {"city": "Rome"}}, {"name": "now"}]',
         said("", ROME, NOW),
+    ),
+    Recorded(
+        "nemotron",
+        'Hm.\n</think>\n\nSo.\n<TOOLCALL>[{"name": "weather", "arguments": '
+        '{"city": "Oslo", "days": 2}}, {"name": "now", "arguments": {}}]</TOOLCALL>\n',
+        said("So.", OSLO, NOW, thought="Hm."),
+        True,
+    ),
+    Recorded("nemotron", "<TOOLCALL>[none]</TOOLCALL>", said("<TOOLCALL>[none]</TOOLCALL>")),
+    Recorded(
+        "seed",
+        "<seed:think>\nHm.</seed:think>\nSo.\n<seed:tool_call>\n<function=weather>\n"
+        "<parameter=city>Oslo</parameter>\n<parameter=days>2</parameter>\n</function>\n"
+        "</seed:tool_call>\n<seed:tool_call>\n<function=now>\n</function>\n</seed:tool_call>",
+        said("So.", OSLO, NOW, thought="Hm."),
     ),
     Recorded("granite", "<|tool_call|>none", said("<|tool_call|>none")),
     Recorded("pythonic", "[weather(city='Rome'), now()]", said("", ROME, NOW)),

@@ -27,6 +27,11 @@ def test_recorded_answers_cut_at_every_character(recorded: Recorded) -> None:
         assert read([text[:place], text[place:]], form) == recorded.message
 
 
+def test_every_family_has_a_recorded_answer_with_a_call() -> None:
+    """Guards the table: a row that nobody recorded is a promise without a proof."""
+    assert {each.family for each in RECORDED if each.message.calls} == {*FAMILY} - {"plain"}
+
+
 FRAGMENTS = [
     *sorted({mark for family in FAMILIES for mark in form_of(family).marks}),
     *("<thi", "</think", "[TOOL_", "[CALL_ID]", "```json", "<|chan", " to=functions.now", "call:"),
@@ -93,6 +98,8 @@ TEMPLATES = {
     "kimi": "{{ tools }}<|tool_calls_section_begin|>",
     "lfm2": '{{ "List of tools: " }}{{ tools }}',
     "granite": "{{ tools }} respond only with <|tool_call|>",
+    "nemotron": "{{ tools }}<TOOLCALL>[]</TOOLCALL>",
+    "seed": "{{ tools }}<seed:tool_call>\n<function=f>\n<parameter=p>",
     "pythonic": "{{ tools }}<|python_start|>",
     "plain": "{{ messages }}",
 }
