@@ -181,13 +181,14 @@ class FakeBackend:
         else:
             entries = batch.entries
         seconds = settings.tick_s + settings.token_s * token_count
-        outcome = Outcome(batch.number, tuple(tokens), seconds)
+        samples = self._run(entries, token_count) if entries else []
+        delay_s = 0.0 if self._scripted is None else self._scripted.taken_delay_s()
+        if slept_s := delay_s + (seconds if settings.sleeps else 0.0):
+            sleep(slept_s)
+        seconds += delay_s
         if entries:
-            samples = [*map(Sample, tokens), *self._run(entries, token_count)]
-            outcome = Outcome.of(batch.number, samples, seconds)
-        if settings.sleeps and seconds > 0.0:
-            sleep(seconds)
-        return outcome
+            return Outcome.of(batch.number, [*map(Sample, tokens), *samples], seconds)
+        return Outcome(batch.number, tuple(tokens), seconds)
 
     def reset(self) -> None:
         """Empty every slot and every ticket."""
@@ -264,7 +265,8 @@ class FakeBackend:
         if by_logits:
             chosen = self._sampler.sample(by_logits, self._logits(by_logits))
             for each, sample in zip(by_logits, chosen, strict=True):
-                samples[each.index] = sample
+                checked = self._scripted.checked(each, sample) if self._scripted else sample
+                samples[each.index] = checked
         return samples
 
     def _chosen(self, contents: SlotContents, rolling: int) -> int:

@@ -23,7 +23,11 @@ from jitney.tokenizers.byte_tokenizer import ByteTokenizer
 SCRIPT_BYTES_MAX = 2**22
 LINES_MAX = 10_000
 CONTROL_MAX = 256
+DELAY_MS_MAX = 10_000
 """A person writes a script by hand, and each prompt is compared with its lines."""
+
+COMPARED_MAX = 160
+"""Characters of a text that no line fits, for the person who looks for the reason."""
 
 TEMPLATE = Path(__file__).with_name("chatml.jinja")
 
@@ -53,6 +57,8 @@ class ScriptLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     thinking: str | None = None
     text: str | None = None
     calls: tuple[ScriptCall, ...] | None = None
+    delay_ms: Annotated[float, Meta(ge=0, le=DELAY_MS_MAX)] = 0
+    """How long each of its tokens takes, and so whatever is computed beside it."""
 
     @property
     def answer(self) -> str:
@@ -91,6 +97,9 @@ class ScriptAnswer(NamedTuple):
 
     turn: int
     tokens: list[int] | None
+    delay_s: float = 0.0
+    compared: str = ""
+    """The end of the text that no line fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +130,9 @@ class Script:
         news = b"".join([pieces[token] for token in prompt[news_start:]]).decode(errors="replace")
         found = next((line for line in self.lines if line.fits(turn, news)), None)
         if found is None:
-            return ScriptAnswer(turn, None)
-        return ScriptAnswer(turn, self.tokenizer.encode(found.answer, special=True))
+            return ScriptAnswer(turn, None, compared=news[-COMPARED_MAX:])
+        tokens = self.tokenizer.encode(found.answer, special=True)
+        return ScriptAnswer(turn, tokens, found.delay_ms / 1e3)
 
     def _turn(self, prompt: Sequence[int]) -> tuple[int, int]:
         """The number of the answer that comes next, and where the prompt's last one ended."""
@@ -162,7 +172,7 @@ def _read(path: Path, what: str) -> str:
             content = file.read(SCRIPT_BYTES_MAX + 1)
         if len(content) > SCRIPT_BYTES_MAX:
             raise ConfigError(f"{what} {path} has more than {SCRIPT_BYTES_MAX} bytes.")
-        return content.decode()
+        return content.decode("utf-8-sig")
     except OSError as error:
         raise ConfigError(f"{what} {path} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
@@ -189,12 +199,15 @@ def _is_marks(line: str) -> bool:
     """Whether a line is about the template: it has a name that no answer has."""
     try:
         names = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return False
     return bool(names.keys() & set(ScriptMarks.__struct_fields__))
 
 
 def _line(line: str, number: int, where: str) -> ScriptLine:
+    if _is_marks(line):
+        names = ", ".join(ScriptMarks.__struct_fields__)
+        raise ConfigError(f"{where}, line {number}: {names} stand in the first line of a script.")
     read = _decoded(line, ScriptLine, number, where)
     if read.thinking is None and read.text is None and read.calls is None:
         raise ConfigError(f"{where}, line {number}: give text, thinking or calls.")

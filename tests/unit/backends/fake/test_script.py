@@ -100,6 +100,12 @@ def test_a_name_in_a_users_text_is_no_turn(tmp_path: Path) -> None:
         ("{}\n" * (LINES_MAX + 1), f"more than {LINES_MAX} lines"),
         ("x" * (SCRIPT_BYTES_MAX + 1), f"more than {SCRIPT_BYTES_MAX} bytes"),
         ("[" * 100_000, "line 1: "),
+        ('{"a":' + "[" * 100_000, "line 1: "),
+        (
+            '{"text": "a"}\n{"end": "</s>"}',
+            "line 2: template, control, end, assistant",
+        ),
+        ('{"text": "a", "delay_ms": 10001}', "line 1: Expected `float` <= 10000"),
         ("\udcff", "is not UTF-8"),
     ],
     ids=str,
@@ -112,6 +118,13 @@ def test_a_mistake_is_one_sentence_with_its_line(tmp_path: Path, content: str, r
         read_script(path)
     assert reason in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_mark_of_the_byte_order_is_no_part_of_the_first_line(tmp_path: Path) -> None:
+    """Guards files that an editor of Windows wrote."""
+    path = tmp_path / "script.jsonl"
+    path.write_text('{"text": "a"}', encoding="utf-8-sig")
+    assert answer(script_of(read_script(path)), "") == "a"
 
 
 def test_the_script_of_the_page_is_one(tmp_path: Path) -> None:

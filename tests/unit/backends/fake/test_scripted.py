@@ -7,16 +7,23 @@ from typing import Any
 import pytest
 
 from jitney import LLM, SamplingParams
+from jitney.backends.fake.backend import FakeBackend, FakeSettings
+from jitney.backends.fake.script import read_script
+from jitney.core.batch import Batch, Entry, Open, Sampling
 from jitney.core.params import StructuredOutputsParams
 from jitney.errors import ConfigError, InvalidRequest
 
 LONG = "A bus comes when it comes. " * 12
 
 
-def llm_of(folder: Path, *lines: dict[str, Any], **settings: Any) -> LLM:
+def script_at(folder: Path, *lines: dict[str, Any]) -> Path:
     path = folder / "script.jsonl"
     path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
-    return LLM(backend="fake", script=path, **settings)
+    return path
+
+
+def llm_of(folder: Path, *lines: dict[str, Any], **settings: Any) -> LLM:
+    return LLM(backend="fake", script=script_at(folder, *lines), **settings)
 
 
 def user(text: str) -> dict[str, str]:
@@ -55,13 +62,42 @@ def test_several_answers_of_one_request_are_equal(tmp_path: Path) -> None:
     assert {each.text for each in output.outputs} == {LONG}
 
 
-def test_a_constraint_is_obeyed(tmp_path: Path) -> None:
-    """Guards a script that breaks the schema of a request, and one that keeps it."""
-    with llm_of(tmp_path, {"contains": "good", "text": "yes"}, {"text": "maybe"}) as llm:
+@pytest.mark.parametrize("is_process", [False, True])
+def test_an_answer_that_a_constraint_forbids_ends_with_a_sentence(
+    tmp_path: Path, is_process: bool
+) -> None:
+    """Guards a script that keeps the schema of a request, and one that breaks it: it got text
+    without end that no script has. Too short, too long and other are each told, others go on."""
+    bad = ("maybe", "ye", "yes!")
+    lines = [{"contains": "good", "text": "yes"}, *({"contains": f"<{x}>", "text": x} for x in bad)]
+    with llm_of(tmp_path, *lines, {"text": LONG}, backend_process=is_process) as llm:
         params = SamplingParams(structured_outputs=StructuredOutputsParams(choice=["yes", "no"]))
-        outputs = llm.chat([[user("good")], [user("bad")]], params)
-    assert outputs[0].outputs[0].text == "yes"
-    assert outputs[1].outputs[0].text in {"yes", "no"}
+        handles = [llm.submit(llm.chat_prompt([user(f"<{each}>")]), params) for each in bad]
+        free = llm.submit(llm.chat_prompt([user("hi")]), SamplingParams(max_tokens=1000))
+        (good,) = llm.chat([user("good")], params)
+        for handle in handles:
+            with pytest.raises(InvalidRequest, match="Answer 1 of the script does not fit what"):
+                handle.result()
+        assert free.result().outputs[0].text == LONG
+    assert good.outputs[0].text == "yes"
+
+
+def test_a_batch_takes_as_long_as_the_slowest_of_its_answers(tmp_path: Path) -> None:
+    """Guards `delay_ms`: each token has it, from the first on, and only while its answer runs."""
+    path = script_at(
+        *(tmp_path, {"contains": "a", "text": "xy", "delay_ms": 3}),
+        *({"contains": "b", "text": "z", "delay_ms": 2}, {"text": "w"}),
+    )
+    backend = FakeBackend(FakeSettings(script=read_script(path)))
+    prompts = [tuple(backend.encode([(text, False)])) for text in "abc"]
+    opens = tuple(Open(slot, Sampling(seed=1, prompt_count=1)) for slot in range(3))
+    begun = tuple(Entry(slot, 0, prompt, True) for slot, prompt in enumerate(prompts))
+    outcomes = [backend.execute(Batch(1, opens, begun))]
+    starts = ({0: 1, 1: 1}, {1: 2, 2: 1}, {2: 2})
+    for number, each in enumerate(starts, 2):
+        spans = [Entry(slot, start, (), True, continues=True) for slot, start in each.items()]
+        outcomes.append(backend.execute(Batch(number, (), tuple(spans))))
+    assert [each.seconds for each in outcomes] == [0.003, 0.003, 0.002, 0.0]
 
 
 def test_a_conversation_without_a_line_is_refused_and_others_go_on(tmp_path: Path) -> None:
@@ -69,7 +105,7 @@ def test_a_conversation_without_a_line_is_refused_and_others_go_on(tmp_path: Pat
     with llm_of(tmp_path, {"contains": "here", "text": LONG}) as llm:
         good = llm.submit(llm.chat_prompt([user("here")]), SamplingParams(max_tokens=1000))
         bad = llm.submit(llm.chat_prompt([user("away")]))
-        with pytest.raises(InvalidRequest, match="no line for answer 1 of this conversation"):
+        with pytest.raises(InvalidRequest, match=r"no line for answer 1 of .*away<\|im_end"):
             bad.result()
         assert good.result().outputs[0].text == LONG
 
