@@ -13,6 +13,7 @@ when a goal was missed.
     stalled  100 readers that stop reading, with and without logprobs, until they are cut
     starved  four busy loops on the server's cores, and then too little memory
     tenants  whether one key can tell what another one's prompts were, by count or by clock
+    turns    three turns of an agent with 24,000 tokens, beside a stream
 
 Run only when it is named, because it takes half an hour:
 
@@ -42,6 +43,7 @@ from benchmarks.http.soak import soak
 from benchmarks.http.stalled import stalled
 from benchmarks.http.starved import starved
 from benchmarks.http.tenants import tenants
+from benchmarks.http.turns import turns
 
 NOT_HERE = 2
 
@@ -55,6 +57,7 @@ SECTIONS: dict[str, Callable[[Report], None]] = {
     "stalled": stalled,
     "starved": starved,
     "tenants": tenants,
+    "turns": turns,
     "soak": soak,
 }
 WHEN_NAMED = frozenset({"soak"})

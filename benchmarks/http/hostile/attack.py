@@ -40,6 +40,8 @@ class Setup:
     """Where its log goes: a file, a pipe that nobody reads, a disk without room."""
     is_json_wanted: bool = False
     """The bystander's question is answered by a schema, always the same."""
+    keeps_answers: bool = False
+    """Whether it has a folder for what it is to keep."""
     memory_more_mib: int | None = None
     """A limit on memory, so much above what it takes at rest."""
 

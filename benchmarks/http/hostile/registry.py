@@ -10,6 +10,7 @@ from benchmarks.http.hostile import (
     polls,
     rendering,
     requests,
+    stored,
 )
 from benchmarks.http.hostile.attack import Attack
 
@@ -20,6 +21,7 @@ ATTACKS: tuple[Attack, ...] = (
     *polls.ATTACKS,
     *bodies.ATTACKS,
     *requests.ATTACKS,
+    *stored.ATTACKS,
     *grammars.ATTACKS,
     *rendering.ATTACKS,
     *machine.ATTACKS,

@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -126,6 +127,9 @@ def watched(setup: Setup, flags: tuple[str, ...], calm_s: float = CALM_S) -> Ite
     keys = ("--api-key", f"{BYSTANDER_KEY},{ATTACKER_KEY}")
     with contextlib.ExitStack() as stack:
         errors = stack.enter_context(_log(setup))
+        if setup.keeps_answers:
+            kept = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+            flags = (*flags, "--jobs-dir", kept)
         server = stack.enter_context(
             served(*flags, *setup.flags, *keys, program=jitney, errors=errors)
         )
