@@ -11,8 +11,14 @@ from jitney.server.openai_responses.limits import KEPT_MAX
 
 RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
 NEIGHBOUR_KEY = "the-key-of-a-bystander"
+MODEL = "claude-sonnet-4-5"
+"""Any model answers to the names of Anthropic's."""
+
 KEEPING = Setup(keeps_answers=True)
 TOOLS = 128
+SCHEMA_DEPTH = 10
+"""With so many tools about as long as a constraint may be, and 220,000 bytes of a prompt."""
+
 KEPT_S = 240.0
 FEEDS = 64
 LONG_TOKENS = 2000
@@ -47,7 +53,7 @@ async def foreign_ids(target: Target) -> None:
 
 async def many_tools(target: Target) -> None:
     """128 tools of large schemas, of which one must be called, in both protocols."""
-    schema = _nested(20)
+    schema = _nested(SCHEMA_DEPTH)
     names = [f"tool_{number}" for number in range(TOOLS)]
     functions = [{"type": "function", "name": each, "parameters": schema} for each in names]
     tools = [{"name": each, "input_schema": schema} for each in names]
@@ -68,12 +74,13 @@ async def deep_bodies(target: Target) -> None:
         schema = b'{"properties": {"a":' * depth + b"{}" + b"}}" * depth
         tool = b'{"type": "function", "name": "f", "parameters": %b}' % schema
         used = b'{"name": "f", "input_schema": %b}' % schema
-        begun = b'{"max_tokens": 1, "messages": [{"role": "user", "content": %b}]'
+        begun = b'{"model": "%b", "max_tokens": 1, "messages": [{"role": "user", "content": %b}]'
+        name = MODEL.encode()
         bodies += [
             (RESPONSES, b'{"input": [{"role": "user", "content": %b}]}' % lists),
             (RESPONSES, b'{"input": "x", "tools": [%b], "max_output_tokens": 1}' % tool),
-            (MESSAGES, begun % lists + b"}"),
-            (MESSAGES, begun % b'"x"' + b', "tools": [%b]}' % used),
+            (MESSAGES, begun % (name, lists) + b"}"),
+            (MESSAGES, begun % (name, b'"x"') + b', "tools": [%b]}' % used),
         ]
     requests = [target.request(f"POST {path}", body) for path, body in bodies]
     await crowd(len(requests), lambda number: target.send(requests[number]))
@@ -105,7 +112,8 @@ async def kept_answers(target: Target) -> None:
 
 async def feeds_left(target: Target) -> None:
     """Readers of one running answer that leave after their first bytes, over and over."""
-    body = {**_asked(), "max_output_tokens": LONG_TOKENS, "background": True}
+    body = {**_asked(), "max_output_tokens": LONG_TOKENS}
+    body |= {"background": True, "ignore_eos": True}
     path = f"{RESPONSES}/{(await _made(target, target.key, body))['id']}?stream=true"
     request = target.request(f"GET {path}")
 
@@ -131,11 +139,12 @@ async def feeds_from_anywhere(target: Target) -> None:
 
 
 def _asked() -> Json:
-    return {"input": "Which bus?", "max_output_tokens": 4, "ignore_eos": True}
+    return {"input": "Which bus?", "max_output_tokens": 4}
 
 
 def _message() -> Json:
-    return {"messages": [{"role": "user", "content": "Which bus?"}], "max_tokens": 4}
+    asked = [{"role": "user", "content": "Which bus?"}]
+    return {"model": MODEL, "messages": asked, "max_tokens": 4}
 
 
 def _nested(depth: int) -> Any:  # Any: a JSON schema
@@ -175,8 +184,13 @@ ATTACKS = (
         name="tools-128",
         text="128 tools of large schemas, one enforced, and 12,800; both protocols",
         run=many_tools,
-        seconds=8.0,
-        bounds=SLOTS_TAKEN,
+        setup=Setup(flags=("--max-model-len", "250000")),
+        seconds=12.0,
+        bounds=Bounds(
+            chat_ms=None,
+            memory_mib=60.0,
+            because="its own requests take slots, and compiled constraints are kept",
+        ),
     ),
     Attack(
         name="deep-items",
