@@ -33,7 +33,7 @@ TOKENS = 600
 BUDGETS = 20
 """Thoughts of this many different lengths are asked for."""
 SPARE = 1.2
-"""Some schemas cannot be enforced."""
+"""Some schemas are left out."""
 
 
 @dataclass(slots=True)
@@ -50,8 +50,8 @@ class Counted:
     """What was seen."""
 
     answers: int = 0
-    refused: int = 0
-    """Schemas that cannot be enforced."""
+    left_out: int = 0
+    """Schemas that are refused, or whose calm answers do not end."""
     with_thoughts: int = 0
     kills: int = 0
     killed_in_thought: int = 0
@@ -153,7 +153,7 @@ async def measured(server: Served, count: int, pieces: int) -> Counted:
     schemas = all_schemas(int(count * SPARE))
     found = await asyncio.gather(*(asking.calm(at, each) for at, each in enumerate(schemas)))
     pairs = [(schema, each) for schema, each in zip(schemas, found, strict=True) if each][:count]
-    counted.refused = found.count(None)
+    counted.left_out = found.count(None)
     killing = asyncio.create_task(kill_always(server, asking, counted, pieces))
     again = await asyncio.gather(*(asking.answer(body) for _, (body, _) in pairs))
     killing.cancel()
