@@ -16,8 +16,8 @@ MODEL = "claude-sonnet-4-5"
 
 KEEPING = Setup(keeps_answers=True)
 TOOLS = 128
-SCHEMA_DEPTH = 10
-"""With so many tools about as long as a constraint may be, and 220,000 bytes of a prompt."""
+SCHEMA_DEPTH = 2
+"""With so many tools a prompt of about 55,000 tokens."""
 
 KEPT_S = 240.0
 FEEDS = 64
@@ -184,7 +184,7 @@ ATTACKS = (
         name="tools-128",
         text="128 tools of large schemas, one enforced, and 12,800; both protocols",
         run=many_tools,
-        setup=Setup(flags=("--max-model-len", "250000")),
+        setup=Setup(flags=("--max-model-len", "65536")),
         seconds=12.0,
         bounds=Bounds(
             chat_ms=None,
