@@ -55,6 +55,7 @@ class Memory:
         self._traits = traits
         self._settings = settings
         self._counters = counters
+        self._rewinds = traits.rewinds
         self._block = traits.block_tokens
         self.ledger = Ledger(traits.kv_tokens // self._block, self._block)
         self._free = list(range(traits.slots_max))
@@ -205,12 +206,12 @@ class Memory:
         holding.is_cached = True
         self._cached_blocks = None
         # A batch in flight may compute more. Where that cannot be cut off, it stays.
-        kept = sequence.computed if self._traits.rewinds else sequence.planned
+        kept = sequence.computed if self._rewinds else sequence.planned
         is_known = kept <= sequence.known_count
         if not (keeps_memory and self._settings.enable_prefix_caching and kept and is_known):
             self._release(holding)
         else:
-            if self._traits.rewinds:
+            if self._rewinds:
                 self._index.trim(holding, kept)
             else:
                 holding.length = kept
@@ -269,7 +270,7 @@ class Memory:
         for holding in self.holdings.values():
             depth = holding.computed_depth
             # A state is of use where it ends only.
-            first = strides if self._traits.rewinds else max(depth // strides, 1) * strides
+            first = strides if self._rewinds else max(depth // strides, 1) * strides
             found.update(holding.chain.keys(depth)[first - 1 : depth : strides])
         return frozenset(found)
 
@@ -327,13 +328,13 @@ class Memory:
         return self.ledger.held_by([s.slot for s in running if s.slot is not None])
 
     def _new_index(self) -> PrefixIndex | StateIndex:
-        return PrefixIndex() if self._traits.rewinds else StateIndex()
+        return PrefixIndex() if self._rewinds else StateIndex()
 
     def _promise(self, sequence: Sequence, holding: Holding, length: int) -> None:
         """After so many tokens: where a copy of its state is to be kept next, if anywhere."""
         holding.keeps_at, sequence.keeps_at = 0, -1
         can_keep = self._traits.slots_max > self._settings.max_num_seqs
-        if self._traits.rewinds or not can_keep or not self._settings.enable_prefix_caching:
+        if self._rewinds or not can_keep or not self._settings.enable_prefix_caching:
             return
         # The last token is always left to compute.
         last = sequence.prompt_count - 1
