@@ -13,7 +13,8 @@ pytest.importorskip("huggingface_hub", reason="the extra `hub` is not installed"
 pytest.importorskip("gguf", reason="needs the gguf package")
 
 from jitney.backends.machine import free_memory
-from jitney.models.hub_head import BYTES_MAX
+from jitney.models import hub_head
+from jitney.models.hub_head import BYTES_MAX, FIRST_BYTES
 from tests.backends_for_tests import needs
 from tests.e2e import program
 from tests.e2e.hub_place import Q4, REPOSITORY, SHAPE, WAIT_S, Place, break_later, place_in
@@ -279,9 +280,9 @@ def test_a_model_that_nothing_runs_is_refused_before_it_is_fetched(
     place.hub.repositories["owner/other"] = {"other-Q8_0.gguf": content.ljust(LARGE, b"\0")}
     for command in (("pull", "owner/other"), ("run", "--model", "owner/other", "hi")):
         refused = place.refused(*command)
-        assert refused.startswith("owner/other was not fetched. "), refused
-        assert f"llama.cpp does not run it: {reason}" in refused, refused
-    assert fetched(place) <= 2 * BYTES_MAX
+        assert refused.startswith("owner/other was not fetched, because nothing here"), refused
+        assert f"llama.cpp: {reason}" in refused, refused
+    assert fetched(place) <= 2 * FIRST_BYTES
     assert not list(place.cache.glob("head-*")), "heads are removed"
 
 
@@ -293,14 +294,25 @@ def test_a_model_that_is_too_large_is_refused_before_it_is_fetched(
     meminfo.write_text("MemAvailable: 1024 kB\n", encoding="utf-8")
     monkeypatch.setattr(free_memory, "MEMINFO", meminfo)
     place.hub.repositories["owner/large"] = {"large-Q8_0.gguf": tiny.ljust(LARGE, b"\0")}
-    refused = place.refused("pull", "owner/large")
+    refused = place.refused("run", "--model", "owner/large", "hi")
     assert "of weights and" in refused
     assert "take a smaller model or a smaller quantisation" in refused
-    assert fetched(place) <= BYTES_MAX
+    assert fetched(place) <= FIRST_BYTES
+    assert place.pulled("owner/large").name == "large-Q8_0.gguf", "for another machine, or later"
 
 
-def test_a_large_model_that_runs_is_fetched_whole(place: Place, tiny: bytes) -> None:
-    """Guards the check itself: a model that runs passes it."""
+def test_a_large_model_that_runs_is_fetched_whole(
+    place: Place, tiny: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards the check itself: a model that runs passes it, with a head of several requests."""
+    monkeypatch.setattr(hub_head, "FIRST_BYTES", 1024)
     place.hub.repositories["owner/large"] = {"large-Q8_0.gguf": tiny.ljust(LARGE, b"\0")}
-    path = place.pulled("owner/large")
-    assert path.read_bytes() == tiny.ljust(LARGE, b"\0")
+    assert place.pulled("owner/large").read_bytes() == tiny.ljust(LARGE, b"\0")
+    assert [each.range for each in place.hub.contents()[:2]] == ["bytes=0-1023", "bytes=1024-4095"]
+
+
+def test_a_head_that_breaks_off_is_no_reason_to_refuse(place: Place, tiny: bytes) -> None:
+    """Guards people behind a bad connection: the fetch itself goes on where it was."""
+    place.hub.repositories["owner/large"] = {"large-Q8_0.gguf": tiny.ljust(LARGE, b"\0")}
+    place.hub.cuts["large-Q8_0.gguf"] = [100]
+    assert place.pulled("owner/large").read_bytes() == tiny.ljust(LARGE, b"\0")

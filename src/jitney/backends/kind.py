@@ -107,9 +107,11 @@ class Kind:
     """Refuses other settings that have no meaning here. Raises ConfigError."""
     refusal: Callable[[Path, int | None], str | None] = lambda model, length: None
     """Why it cannot run this model, with sequences of this length; None when it can."""
-    unable: Callable[[Path, Settings], str | None] = lambda head, settings: None
-    """Why a model that it does not refuse could not run here, as a clause: asked before its weights
-    are fetched. The path is that of its head (`models.hub_head`)."""
+    unknown: Callable[[Path], str | None] = lambda head: None
+    """Why its library could not load a model that it does not refuse, as a clause: asked before its
+    weights are fetched. The path is that of its head (`models.hub_head`)."""
+    no_room: Callable[[Path, Settings], str | None] = lambda head, settings: None
+    """Why this machine could not hold that model now, as a clause."""
     ready: Callable[[Path, Settings], Path] = lambda source, settings: source
     """The model in the form that it reads. A converted model is kept in the cache."""
     conversions: tuple[str, ...] = ()

@@ -19,7 +19,7 @@ from jitney.cli.verbs import PullOptions
 from jitney.config import Resolved, Settings
 from jitney.errors import ConfigError
 from jitney.loading import ready_model
-from jitney.loading.model_source import check_head, located, takes_model
+from jitney.loading.model_source import check_known, located, takes_model
 from jitney.models import embedded
 from jitney.models.hub_reference import hub_module, parse_reference
 from jitney.models.parts import size_of
@@ -51,7 +51,7 @@ def _pull_named(name: str, settings: Settings) -> None:
             "owner/name:quant or owner/name/file.gguf."
         )
     with _progress() as report:
-        check = partial(check_head, settings)
+        check = partial(check_known, settings)
         model = hub_module("hub").fetch(reference, settings.cache_dir, report, check)
     sys.stdout.write(f"{reference} is here: {model} ({size_of(model) / MIB:.1f} MiB)\n")
 

@@ -12,7 +12,7 @@ Tests: tests/simulation and tests/unit/core/test_scheduler.py.
 """
 
 import heapq
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from dataclasses import dataclass
 
 from jitney.core.backend import Traits
@@ -63,6 +63,8 @@ class Memory:
         """What each slot holds. Changed only here."""
         self._cached: OrderedDict[int, Holding] = OrderedDict()
         self._index = self._new_index()
+        self._first_copies: deque[Holding] = deque()
+        """Copies near the beginning of prompts that are evicted like all others, oldest first."""
         self._operations: list[MemoryOperation] = []
         self._saved: dict[Sequence, SavedMemory] = {}
         self._saved_tokens = 0
@@ -146,6 +148,7 @@ class Memory:
         """Keep a copy of its state, if there is room for one: now, because the next batch goes on
         from here."""
         assert sequence.slot is not None, "only a sequence with a slot has a state"
+        assert sequence.keeps_at is not None, "it is to be kept here"
         assert 0 < sequence.planned <= sequence.keeps_at, (sequence.planned, sequence.keeps_at)
         length, source = sequence.planned, self.holdings[sequence.slot]
         self._promise(sequence, source, sequence.keeps_at)
@@ -161,12 +164,26 @@ class Memory:
         kept = Holding(slot, source.chain, length, is_background=sequence.is_background)
         kept.is_cached = kept.is_copy = True
         self.holdings[slot] = self._cached[slot] = kept
-        # A long prompt keeps many on its way, which must not push out everybody's last ones.
-        is_last = sequence.keeps_at < 0
-        self._cached.move_to_end(slot, last=is_last and not sequence.is_background)
         self._cached_blocks = None
+        if sequence.keeps_at is not None:
+            self._put_back(kept)
+        elif sequence.is_background:
+            self._cached.move_to_end(slot, last=False)
         self._index.extend(kept)
         self._counters["kept_states"] += 1
+
+    def _put_back(self, kept: Holding) -> None:
+        """A long prompt keeps many copies on its way, which must not push out everybody's last
+        ones: all but the first ones of a few prompts are evicted before others."""
+        demoted = kept
+        if kept.length <= KEPT_STATE_EVERY:
+            self._first_copies.append(kept)
+            spare = self._traits.slots_max - self._settings.max_num_seqs
+            if len(self._first_copies) <= max(1, spare // 4):
+                return
+            demoted = self._first_copies.popleft()
+        if self._cached.get(demoted.slot) is demoted:
+            self._cached.move_to_end(demoted.slot, last=False)
 
     def forget_copies(self, sequence: Sequence) -> None:
         """Release the copies of its states: they may hold the cause of its failure."""
@@ -256,6 +273,7 @@ class Memory:
         self._free = list(range(self._traits.slots_max))
         self.holdings.clear()
         self._cached.clear()
+        self._first_copies.clear()
         self._index = self._new_index()
         self._operations.clear()
         self._saved.clear()
@@ -332,7 +350,7 @@ class Memory:
 
     def _promise(self, sequence: Sequence, holding: Holding, length: int) -> None:
         """After so many tokens: where a copy of its state is to be kept next, if anywhere."""
-        holding.keeps_at, sequence.keeps_at = 0, -1
+        holding.keeps_at = sequence.keeps_at = None
         can_keep = self._traits.slots_max > self._settings.max_num_seqs
         if self._rewinds or not can_keep or not self._settings.enable_prefix_caching:
             return

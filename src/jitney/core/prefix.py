@@ -173,7 +173,7 @@ class Holding:
         self.is_cached = False
         self.is_copy = False
         """Whether it was copied to be kept: then whoever finds it gets a copy of it."""
-        self.keeps_at = 0
+        self.keeps_at: int | None = None
         """Where a copy of its state will be kept next, if its slot cannot be cut back."""
         self.computed_depth = 0
         self.known_depth = 0
@@ -186,7 +186,7 @@ class Holding:
     @property
     def stands_at(self) -> int:
         """Where its state is of use to others: at its end, or at the copy that is kept next."""
-        return self.length if self.is_cached else self.keeps_at
+        return self.length if self.is_cached else self.keeps_at or 0
 
 
 @dataclass(frozen=True, slots=True)

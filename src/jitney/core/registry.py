@@ -98,8 +98,9 @@ class Registry:
         if want > 1 and self._decodes_differ:
             # Generated tokens are computed again as they were first: one by one (invariant 4).
             want = max(1, min(want, sequence.prompt_count - sequence.planned))
-        if sequence.keeps_at > sequence.planned:
-            want = min(want, sequence.keeps_at - sequence.planned)
+        at = sequence.keeps_at
+        if at is not None and at > sequence.planned:
+            want = min(want, at - sequence.planned)
         if want > 1 and sequence.wants_prompt_logprobs:
             return min(want, limits.SCORED_SPAN_MAX)
         return want
@@ -135,7 +136,8 @@ class Registry:
             return
         for sequence in self.running:
             # Not one token later: a single token in the middle of a prompt is no decode.
-            if sequence.planned <= sequence.keeps_at <= sequence.planned + 1:
+            at = sequence.keeps_at
+            if at is not None and at - sequence.planned <= 1:
                 self.memory.keep_state(sequence)
 
     def start(self, sequence: Sequence, match: Match, now: float) -> None:

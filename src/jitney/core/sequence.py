@@ -95,8 +95,8 @@ class Sequence:
     computed: int = 0
     planned: int = 0
     pending: int = 0
-    keeps_at: int = -1
-    """The next position at which its state is to be kept. A span ends there; -1: none does."""
+    keeps_at: int | None = None
+    """The next position at which a copy of its state is to be kept. A span ends there."""
     chain: Chain | None = None
     history: History = field(default_factory=History)
 
@@ -199,7 +199,7 @@ class Sequence:
         self.computed = 0
         self.planned = 0
         self.pending = 0
-        self.keeps_at = -1
+        self.keeps_at = None
 
 
 def decodes_of(sequences: list[Sequence]) -> Decodes:

@@ -6,10 +6,12 @@ Tests: tests/unit/loading/test_loading.py.
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from jitney.backends.kind import Kind
 from jitney.backends.kinds import all_kinds, kind_of
 from jitney.config import Settings
 from jitney.errors import ModelError
@@ -32,24 +34,46 @@ def located(settings: Settings, progress: embedded.Progress = lambda done, total
     reference = reference_of(settings.model)
     if reference is None or not takes_model(settings):
         return settings
-    check = partial(check_head, settings)
+    check = partial(check_loadable, settings)
     found = hub_module("hub").find_or_fetch(reference, settings.cache_dir, progress, check)
     return replace(settings, model=found)
 
 
-def check_head(settings: Settings, head: Path, name: str) -> None:
-    """Raise ModelError where no backend would run the model of this head with these settings."""
-    reasons = []
+def check_known(settings: Settings, head: Path, name: str) -> None:
+    """Raise ModelError where no backend knows the model of this head."""
+    _check_head(settings, name, lambda kind: _why_unknown(kind, settings, head))
+
+
+def check_loadable(settings: Settings, head: Path, name: str) -> None:
+    """The same, also where none could load it on this machine now."""
+    _check_head(
+        settings,
+        name,
+        lambda kind: _why_unknown(kind, settings, head) or kind.no_room(head, settings),
+    )
+
+
+def _why_unknown(kind: Kind, settings: Settings, head: Path) -> str | None:
+    try:
+        return kind.refusal(head, settings.max_model_len) or kind.unknown(head)
+    except ModelError:
+        return None  # the file itself says it, with its own name
+
+
+def _check_head(settings: Settings, name: str, reason_of: Callable[[Kind], str | None]) -> None:
+    is_auto = settings.backend == "auto"
+    reasons: dict[str, str] = {}
     for kind in all_kinds():
-        is_asked = kind.is_automatic() if settings.backend == "auto" else False
-        if not kind.takes_model or not (is_asked or kind.name == settings.backend):
+        is_asked = kind.is_automatic() if is_auto else kind.name == settings.backend
+        if not kind.takes_model or not is_asked:
             continue
-        reason = kind.refusal(head, settings.max_model_len) or kind.unable(head, settings)
+        reason = reason_of(kind)
         if reason is None:
             return
-        reasons.append(f"{kind.title} does not run it: {reason.rstrip('.')}")
+        reasons.setdefault(reason.rstrip("."), kind.title)
     if reasons:
-        raise ModelError(f"{name} was not fetched. {'; '.join(reasons)}.")
+        listed = "; ".join(f"{title}: {reason}" for reason, title in reasons.items())
+        raise ModelError(f"{name} was not fetched, because nothing here can run it. {listed}.")
 
 
 def located_if_fetched(settings: Settings) -> Settings | None:

@@ -10,7 +10,9 @@ Tests: tests/e2e/test_hub.py and test_hub_mistakes.py.
 """
 
 import logging
+import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,6 +38,8 @@ IDLE_TRIES_MAX = 2
 """A broken connection is opened again at once. After this many tries without a byte it fails."""
 REASON_CHARACTERS_MAX = 200
 MIB = 2**20
+HEAD_S_MAX = 3600.0
+_HEAD = "head-"
 _HUB = f"the hub at {constants.ENDPOINT}"
 
 _BytesReport = Callable[[int], None]
@@ -103,16 +107,22 @@ def _check_head(reference: Reference, files: list[_File], cache: Path, check: Ch
     """Have a large model of one file checked, of which nothing was fetched yet."""
     model, blobs = files[0], hub_cache.blobs_folder(reference.repository)
     is_large = model.is_resumable and model.size > BYTES_MAX and model.name.endswith(".gguf")
-    if len(files) > 1 or not is_large or _bytes_on_disk(blobs, model):
+    if len(files) > 1 or not is_large:
         return
-    url = hf_hub_url(reference.repository, model.name, revision=model.commit)
-    with disk_errors(f"{cache} could not be made"):
+    with disk_errors(f"{cache} could not be used"):
+        if _bytes_on_disk(blobs, model):
+            return
         cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache, prefix="head-") as folder:
-        head = Path(folder) / Path(model.name).name
-        with disk_errors(f"{reference} could not be fetched"), _hub_errors(reference):
-            is_whole = fetch_head(url, model.size, head)
-        if is_whole:
+        for left in cache.glob(f"{_HEAD}*"):
+            if time.time() - left.stat().st_mtime > HEAD_S_MAX:
+                shutil.rmtree(left, ignore_errors=True)  # of a process that was killed
+        folder = tempfile.TemporaryDirectory(dir=cache, prefix=_HEAD)
+    with folder:
+        head = Path(folder.name) / Path(model.name).name
+        url = hf_hub_url(reference.repository, model.name, revision=model.commit)
+        with _hub_errors(reference):
+            is_there = fetch_head(url, model.size, head)
+        if is_there:
             check(head, str(reference))
 
 

@@ -9,7 +9,8 @@ Tests: tests/e2e/test_hub_mistakes.py.
 from collections.abc import Callable
 from pathlib import Path
 
-from huggingface_hub import get_session
+from httpx2 import HTTPError
+from huggingface_hub import errors, get_session
 from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]
 
 from jitney.errors import ModelError
@@ -25,7 +26,19 @@ Check = Callable[[Path, str], None]
 
 
 def fetch_head(url: str, size: int, target: Path) -> bool:
-    """Write the head of the model at this address; false where it is too long, or damaged."""
+    """Write the head of the model at this address. False where that fails: then the whole file says
+    what is wrong. Raises an error of the hub's library for a model that is gated or gone."""
+    try:
+        return _fetch_head(url, size, target)
+    except errors.HfHubHTTPError as error:
+        if error.response.status_code in (401, 403, 404):
+            raise
+        return False
+    except (HTTPError, OSError):
+        return False
+
+
+def _fetch_head(url: str, size: int, target: Path) -> bool:
     fetched, wanted = 0, FIRST_BYTES
     while wanted <= BYTES_MAX:
         fetched += _append(url, target, fetched, min(wanted, size))
@@ -36,7 +49,7 @@ def fetch_head(url: str, size: int, target: Path) -> bool:
             if head_bytes(target) <= fetched:
                 return True
         except ModelError:
-            pass  # cut in the middle, or damaged: the whole file will say so
+            pass  # it may be cut in the middle
         if fetched < wanted:
             return False
         wanted *= 4

@@ -148,6 +148,34 @@ def test_long_prompts_with_one_beginning_share_it() -> None:
     assert computed(one, (*base, 2, 2, 2)) == len(base) + 3 - 2 * KEPT_STATE_EVERY
 
 
+def full(**others: Any) -> Scheduler:
+    """One of four sequences whose slots are all full of what unrelated prompts left."""
+    one = scheduler(
+        4, replace(TRAITS, state_bytes=8, kv_tokens=90_000, model_len_max=4_000, **others)
+    )
+    for number in range(40):
+        computed(one, tuple(range(10_000 + 100 * number, 10_080 + 100 * number)))
+    return one
+
+
+def test_a_common_beginning_is_shared_where_all_slots_are_full() -> None:
+    """Guards the first copy of a prompt: its own last one must not push it out."""
+    one, base = full(slots_max=16), tuple(range(100, 1_600))
+    computed(one, (*base, *range(3_000, 3_200)))
+    found = [computed(one, (*base, *range(at, at + 200))) for at in (4_000, 5_000, 6_000)]
+    assert found == [len(base) + 200 - KEPT_STATE_EVERY] * 3
+
+
+def test_a_long_prompt_leaves_conversations_alone() -> None:
+    """Guards those who come back: its copies on the way are evicted before theirs."""
+    one = full(slots_max=16)
+    talks = [tuple(range(20_000 + 1_000 * each, 20_000 + 1_000 * each + 500)) for each in range(3)]
+    for talk in talks:
+        computed(one, talk)
+    computed(one, tuple(range(40_000, 43_900)))
+    assert [computed(one, (*talk, *ANSWER, 7, 7)) for talk in talks] == [3, 3, 3]
+
+
 def test_copies_of_a_failed_sequence_are_forgotten() -> None:
     """Guards the next request: a copy may hold what made the first one fail."""
     one = recurrent()

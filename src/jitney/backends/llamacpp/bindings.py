@@ -371,17 +371,21 @@ def _free_context(pointer: Pointer, end_pool: Callable[[], None] | None, _model:
 
 
 def _answered(payload: dict[str, Any]) -> dict[str, bool]:
-    """Whether there is a GPU. Raises ModelError for the head of a model that cannot be loaded."""
-    head = payload.get("head")
-    if head is not None:
-        try:
-            model = Model(Path(head), gpu_layers=0, extra_kernels=False, has_weights=False)
-        except ModelError:
-            # Without the path, which is that of the head.
-            raise ModelError(native_log().reason()) from None
-        if not model.is_causal_decoder:
-            raise ModelError("it is not a model that continues a text")
-    return {"finds_gpu": supports_gpu()}
+    """Whether the head of a model can be loaded; without one, whether there is a GPU."""
+    head = payload["head"]
+    return _loads(Path(head)) if head else {"finds_gpu": supports_gpu()}
+
+
+def _loads(head: Path) -> dict[str, bool]:
+    """Nothing, or raises ModelError with the reason."""
+    try:
+        model = Model(head, gpu_layers=0, extra_kernels=False, has_weights=False)
+    except ModelError:
+        # Without the path, which is that of the head.
+        raise ModelError(native_log().reason()) from None
+    if not model.is_causal_decoder:
+        raise ModelError("it is not a model that continues a text")
+    return {}
 
 
 if __name__ == "__main__":

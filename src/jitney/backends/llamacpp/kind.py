@@ -68,14 +68,17 @@ def refusal(model: Path, model_len_max: int | None) -> str | None:
     return "it reads GGUF files, and the model is a folder" if model.is_dir() else None
 
 
-def unable(head: Path, settings: Settings) -> str | None:
-    """Why the library would not load this model, or this machine not hold it."""
-    if settings.gpu_layers == 0 and (reason := too_large(head.stat().st_size)) is not None:
-        return reason
+def unknown(head: Path) -> str | None:
+    """Why the library would not load the model of this head. A child asks it."""
     if not KIND.distributions():
         return None
     found = ask(BINDINGS, {"head": str(head)}, START_S_MAX)
     return found.failure if found.status == EXIT_REFUSED else None
+
+
+def no_room(head: Path, settings: Settings) -> str | None:
+    """Why this machine could not hold the model now."""
+    return too_large(head.stat().st_size) if settings.gpu_layers == 0 else None
 
 
 def ready(source: Path, settings: Settings) -> Path:
@@ -154,7 +157,7 @@ def _with_layers(settings: Settings) -> Settings:
 @functools.cache
 def _finds_gpu() -> bool:
     """Whether llama.cpp finds a GPU. A child looks, so that its driver is not loaded here."""
-    return bool(ask(BINDINGS, {}, START_S_MAX).found.get("finds_gpu"))
+    return bool(ask(BINDINGS, {"head": ""}, START_S_MAX).found.get("finds_gpu"))
 
 
 def _runs_extra_kernels(values: Values, settings: Settings) -> bool:
@@ -205,7 +208,8 @@ KIND = Kind(
     check=check,
     failure=failure,
     refusal=refusal,
-    unable=unable,
+    unknown=unknown,
+    no_room=no_room,
     ready=ready,
     conversions=(Q8_KIND,),
     values=values,

@@ -93,8 +93,8 @@ def refusal(model: Path, model_len_max: int | None) -> str | None:
     return families.refusal(read_header(model), model_len_max)
 
 
-def unable(head: Path, settings: Settings) -> str | None:
-    """Why this machine could not hold the model."""
+def no_room(head: Path, settings: Settings) -> str | None:
+    """Why this machine could not hold the model now."""
     return too_large(head.stat().st_size)
 
 
@@ -211,7 +211,7 @@ KIND = Kind(
     },
     failure=lambda settings: chosen_dtypes(settings).failure,
     refusal=refusal,
-    unable=unable,
+    no_room=no_room,
     ready=ready,
     conversions=tuple(f"{CONVERSION}-{weights}" for weights in ("float16", "packed")),
     values=values,
