@@ -60,8 +60,9 @@ class ScriptedAnswers:
         if sample.token == self._next(each, answer.tokens):
             return sample
         reason = (
-            f"Answer {answer.turn} of the script does not fit what the request enforces (a schema, "
-            "a grammar, a tool or a budget for thinking); change the line or the request."
+            f"The script's answer to turn {answer.turn} of this conversation does not fit what the "
+            "request enforces (a schema, a grammar, a tool or a budget for thinking); change its "
+            "line or the request."
         )
         contents.fault = Fault(reason, FaultKind.PROMPT)
         return Sample(fault=contents.fault)

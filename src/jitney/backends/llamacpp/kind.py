@@ -27,6 +27,10 @@ _log = logging.getLogger("jitney")
 
 ADVICE = "`jitney backends --add llamacpp` adds it, prebuilt; the extra `llama` compiles it"
 BINDINGS = "jitney.backends.llamacpp.bindings"
+NO_SPARE = (
+    "This model keeps a recurrent state, and no slot is left to keep one for others: each prompt "
+    "is computed whole; lower max_num_seqs"
+)
 Q8_KIND = "Q8_0"
 Q8_FILE = "model.gguf"
 Q8_BYTES_PER_WEIGHT = 34 / 32
@@ -111,6 +115,8 @@ def values(settings: Settings, source: Path | None) -> Values:
     if is_pool:
         reason = _reason_of_pool(settings, header)
         KIND.report_differences(settings.batch_invariant, reason)
+    if header.state_bytes and sizes.slots <= settings.max_num_seqs:
+        _log.warning("%s", NO_SPARE)
     # In one pool the fused kernel skips other sequences' cells.
     fused = ("on", "auto") if is_pool else ("on",)
     found: Values = {
@@ -192,7 +198,8 @@ KIND = Kind(
     classes=("LlamaCppSettings", "make_backend"),
     models="GGUF files of every architecture that llama.cpp knows",
     runs_on="the CPU, and a GPU if llama.cpp was built for one (--gpu-layers)",
-    memory="single tokens; cells for each slot where they fit, one pool elsewhere",
+    memory="single tokens; cells for each slot where they fit, one pool elsewhere and where layers "
+    "keep a recurrent state",
     block_tokens=1,
     texts=f"{SAME_TEXTS} (--batch-invariant), but where all sequences share one pool",
     extra="llama",

@@ -6,8 +6,6 @@ four times faster, and memory is slots times the longest sequence
 (docs/decisions/0008-cells-of-their-own.md). So slots get their own cells where they fit.
 """
 
-from dataclasses import replace
-
 from jitney.backends.shared import sizing
 from jitney.config import Settings
 from jitney.errors import ConfigError
@@ -64,39 +62,43 @@ def size_llamacpp(settings: Settings, header: GgufHeader, free_bytes: int | None
 def _size_recurrent(settings: Settings, header: GgufHeader, free_bytes: int | None) -> sizing.Sizes:
     """One pool, because the library copies whole states only there. Keys and values have what the
     states leave. Raises a SetupError."""
-    count, state_bytes = settings.max_num_seqs, header.state_bytes
-    spare = max(free_bytes - header.file_bytes, 0) if free_bytes is not None else None
-    if settings.gpu_layers != 0:
-        spare = None
-    slots = count + OWN_SPARE_MIN
-    if spare is not None:
-        fitting = int(spare * STATES_SHARE) // state_bytes
-        slots = max(slots, min(fitting, sizing.pool_slots(count)))
-    slots = min(slots, SLOTS_MAX)
-    spare = None if spare is None else max(spare - slots * state_bytes, 0)
-    if settings.memory_limit is not None:
-        settings = _beside_states(settings, settings.memory_limit, slots * state_bytes)
-    token_bytes = header.kv_bytes_per_token
-    if token_bytes == 0:
-        return sizing.Sizes(sizing.kv_tokens_of(replace(settings, memory_limit=None)), slots)
-    memory = sizing.TokenMemory(token_bytes=token_bytes, unit=UNIT, free_bytes=spare)
-    kv_tokens = memory.budget(settings)
-    if kv_tokens is None:
-        kv_tokens = sizing.kv_tokens_of(settings)
-        if spare is not None and not settings.max_model_len:
-            fits = max(memory.fitting(POOL_SHARE), UNIT)
-            kv_tokens = min(max(kv_tokens, header.context_length or 0), fits)
+    limit, spare = settings.memory_limit, None
+    if free_bytes is not None and settings.gpu_layers == 0:
+        spare = max(free_bytes - header.file_bytes, 0)
+    slots = _slots_of_states(settings, header.state_bytes, spare if limit is None else limit)
+    states_bytes, token_bytes = slots * header.state_bytes, header.kv_bytes_per_token
+    memory = sizing.TokenMemory(
+        token_bytes=token_bytes,
+        unit=UNIT,
+        free_bytes=None if spare is None else max(spare - states_bytes, 0),
+    )
+    if limit is not None:
+        least = states_bytes + UNIT * token_bytes
+        if limit < least:
+            raise ConfigError(
+                f"memory_limit ({limit} bytes) is too little for {slots} slots of this model, each "
+                f"with a state of {header.state_bytes} bytes, and {UNIT} tokens; give at least "
+                f"{least}, or lower max_num_seqs."
+            )
+        if token_bytes:
+            kv_tokens = (limit - states_bytes) // token_bytes // UNIT * UNIT
+            memory.check_free(kv_tokens, settings)
+            return sizing.Sizes(kv_tokens, slots)
+    kv_tokens = sizing.kv_tokens_of(settings)
+    if settings.kv_tokens is not None:
+        memory.check_free(kv_tokens, settings)
+    elif token_bytes and memory.free_bytes is not None and not settings.max_model_len:
+        fits = max(memory.fitting(POOL_SHARE), UNIT)
+        kv_tokens = min(max(kv_tokens, header.context_length or 0), fits)
     return sizing.Sizes(_whole(kv_tokens, UNIT), slots)
 
 
-def _beside_states(settings: Settings, limit: int, states_bytes: int) -> Settings:
-    """The settings with what the states leave of the limit."""
-    if limit <= states_bytes:
-        raise ConfigError(
-            f"memory_limit ({limit} bytes) is too little for the states of all slots of this "
-            f"model, which take {states_bytes}; raise it, or lower max_num_seqs."
-        )
-    return replace(settings, memory_limit=limit - states_bytes)
+def _slots_of_states(settings: Settings, state_bytes: int, room: int | None) -> int:
+    """As many spare slots as a share of the room holds; a few, where it is not known."""
+    count = settings.max_num_seqs
+    fitting = 0 if room is None else int(room * STATES_SHARE) // state_bytes
+    slots = max(count + OWN_SPARE_MIN, min(fitting, sizing.pool_slots(count)))
+    return min(slots, SLOTS_MAX)
 
 
 def _share_of(memory: sizing.TokenMemory, header: GgufHeader) -> int | None:

@@ -76,7 +76,9 @@ def test_an_answer_that_a_constraint_forbids_ends_with_a_sentence(
         free = llm.submit(llm.chat_prompt([user("hi")]), SamplingParams(max_tokens=1000))
         (good,) = llm.chat([user("good")], params)
         for handle in handles:
-            with pytest.raises(InvalidRequest, match="Answer 1 of the script does not fit what"):
+            with pytest.raises(
+                InvalidRequest, match="turn 1 of this conversation does not fit what"
+            ):
                 handle.result()
         assert free.result().outputs[0].text == LONG
     assert good.outputs[0].text == "yes"

@@ -119,7 +119,10 @@ def test_the_budget_that_is_named_gives_each_slot_its_own_cells(sequences: int) 
         # Eight states take 8 of 10 million bytes beside the weights, and half of the rest is taken.
         ({}, 11 * 10**6, Sizes(768, 8, 0)),
         ({"kv_tokens": 2048}, 10**12, Sizes(2048, 20, 0)),
-        ({"memory_limit": 22 * 10**6}, 10**12, Sizes(1792, 20, 0)),
+        # The limit is for states and tokens, whatever the machine has.
+        ({"memory_limit": 10 * 10**6}, 10**12, Sizes(1792, 8, 0)),
+        ({"memory_limit": 8 * 10**6 + 256_000}, 10**12, Sizes(256, 8, 0)),
+        ({"memory_limit": 200 * 10**6}, 10**12, Sizes(179_968, 20, 0)),
     ],
 )
 def test_states_take_memory_before_tokens_do(
@@ -134,7 +137,7 @@ def test_states_take_memory_before_tokens_do(
 def test_a_model_of_states_alone_needs_no_memory_for_tokens() -> None:
     """Guards Mamba, whose header says nothing of keys and values."""
     found = replace(header(0), state_bytes=10**6)
-    settings = Settings(max_num_seqs=4, memory_limit=10**8)
+    settings = Settings(max_num_seqs=4, memory_limit=2 * 10**8)
     assert size_llamacpp(settings, found, 10**12) == Sizes(16 * 1024, 20, 0)
-    with pytest.raises(ConfigError, match="lower max_num_seqs"):
+    with pytest.raises(ConfigError, match="give at least 8000000, or lower max_num_seqs"):
         size_llamacpp(replace(settings, memory_limit=2 * 10**6), found, 10**12)
