@@ -60,6 +60,11 @@ class Counted:
     seconds: float = 0.0
     wrong: list[str] = field(default_factory=list)
 
+    def is_good(self, count: int) -> bool:
+        """Whether so many answers are right, and the kills met thoughts and objects."""
+        were_met = self.kills and self.killed_in_thought and self.killed_in_object
+        return bool(were_met) and not self.wrong and self.answers >= count
+
 
 class Asking:
     """Asks a server, so many at once."""
@@ -69,6 +74,8 @@ class Asking:
         self._room = asyncio.Semaphore(AT_ONCE)
         self.running: list[Answer] = []
         self.pieces = 0
+        self.failed: list[str] = []
+        """Why answers of the calm run failed."""
 
     async def answer(self, body: Json) -> Answer | None:
         """The answer; None where the schema is refused."""
@@ -106,6 +113,9 @@ class Asking:
             found = await self.answer(body)
             if found is None or found.ended == "stop":
                 return None if found is None else (body, found)
+            if found.ended != "length":
+                self.failed.append(f"schema {number}: {found.ended}")
+                return None
         return None
 
 
@@ -130,7 +140,10 @@ async def kill_always(server: Served, asking: Asking, counted: Counted, pieces: 
         worker = server.worker()
         if worker is None or asking.pieces < killed_at + pieces:
             continue
-        os.kill(worker, signal.SIGKILL)
+        try:
+            os.kill(worker, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
         killed_at = asking.pieces
         counted.kills += 1
         counted.killed_in_object += sum(bool(each.content) for each in asking.running)
@@ -153,13 +166,13 @@ async def measured(server: Served, count: int, pieces: int) -> Counted:
     schemas = all_schemas(int(count * SPARE))
     found = await asyncio.gather(*(asking.calm(at, each) for at, each in enumerate(schemas)))
     pairs = [(schema, each) for schema, each in zip(schemas, found, strict=True) if each][:count]
-    counted.left_out = found.count(None)
+    counted.left_out = found.count(None) - len(asking.failed)
     killing = asyncio.create_task(kill_always(server, asking, counted, pieces))
     again = await asyncio.gather(*(asking.answer(body) for _, (body, _) in pairs))
     killing.cancel()
     judged = zip(pairs, again, strict=True)
     told = [wrong_of(schema, calm, each) for (schema, (_, calm)), each in judged]
-    counted.wrong = [each[:300] for each in told if each is not None]
+    counted.wrong = [each[:300] for each in (*asking.failed, *told) if each is not None]
     counted.answers = len(pairs)
     counted.with_thoughts = sum(bool(calm.reasoning) for _, (_, calm) in pairs)
     counted.seconds = round(time.monotonic() - started, 1)
@@ -167,7 +180,7 @@ async def measured(server: Served, count: int, pieces: int) -> Counted:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code 1 if an answer breaks its schema, or a kill changes one."""
+    """Exit code 1 if an answer fails or breaks its schema, a kill changes one, or none met it."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.thinking_schemas")
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--pieces", type=int, default=400, help="between two kills")
@@ -176,7 +189,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with served("--backend", "fake", program=jitney) as server:
         counted = asyncio.run(measured(server, asked.count, asked.pieces))
     print(json.dumps(asdict(counted)))
-    return int(bool(counted.wrong) or counted.answers < asked.count)
+    return int(not counted.is_good(asked.count))
 
 
 if __name__ == "__main__":
