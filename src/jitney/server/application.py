@@ -93,7 +93,7 @@ _INSTEAD = {
 }
 """The hint for each path, without slashes at its end."""
 
-_OF_JOBS = ("/v1/files", "/v1/batches", f"{MESSAGES_PATH}/batches")
+_OF_JOBS = ("/v1/files/", "/v1/batches/", f"{MESSAGES_PATH}/batches/")
 
 
 class Application:
@@ -272,7 +272,7 @@ async def _http_refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
         instead = instead_of(request.url.path) or "/openapi.json lists those there are"
-        if not request.app.state.has_jobs and request.url.path.startswith(_OF_JOBS):
+        if not request.app.state.has_jobs and f"{request.url.path}/".startswith(_OF_JOBS):
             instead = "it needs a folder of jobs, and this server has none (--jobs-dir)"
         refusal = Refusal("not_found", f"There is nothing at this path; {instead}.")
     elif error.status_code == 405:

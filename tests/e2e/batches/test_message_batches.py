@@ -115,6 +115,7 @@ def test_without_a_folder_the_reason_is_told() -> None:
             assert "folder of jobs" in error_of(server.get(path), 404)
         for path in ("/v1/files", "/v1/batches"):
             assert "--jobs-dir" in check_error(server.get(path), 404)["message"]
+        assert "--jobs-dir" not in check_error(server.get("/v1/filesystem"), 404)["message"]
 
 
 def test_a_cancelled_batch_says_which_requests_were_not_answered(tmp_path: Path) -> None:

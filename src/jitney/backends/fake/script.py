@@ -23,8 +23,10 @@ from jitney.tokenizers.byte_tokenizer import ByteTokenizer
 SCRIPT_BYTES_MAX = 2**22
 LINES_MAX = 10_000
 CONTROL_MAX = 256
-DELAY_MS_MAX = 10_000
 """A person writes a script by hand, and each prompt is compared with its lines."""
+
+DELAY_MS_MAX = 10_000
+"""Slower than any model: a test of an agent that waits."""
 
 COMPARED_MAX = 160
 """Characters of a text that no line fits, for the person who looks for the reason."""

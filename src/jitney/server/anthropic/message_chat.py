@@ -105,6 +105,8 @@ class _Conversation:
         self.tools: dict[str, Json] = {}
         self._known: dict[str, Json] = {}
         """All tools so far: one that went may come back by its name."""
+        self._elsewhere: list[Any] = []
+        """Names of tools that were left out, as they came."""
         self._ignored = ignored
 
     def add_tools(self, tools: list[MessageTool | ServerTool]) -> None:
@@ -113,6 +115,9 @@ class _Conversation:
         if len(own) < len(tools):
             message = "tools that Anthropic's servers run are not there; send an input_schema"
             self._leave_out(SERVER_TOOLS, message, may_ignore=bool(own))
+        self._elsewhere = [
+            getattr(each, "name", None) for each in tools if isinstance(each, ServerTool)
+        ]
         for tool in own:
             if tool.name in self.tools:
                 raise InvalidRequest("tools has two tools of one name.", "tools")
@@ -156,6 +161,8 @@ class _Conversation:
                 self._add_tool(block.tool.definition)
             elif (tool := self._known.get(block.tool.name)) is not None:
                 self.tools[block.tool.name] = tool
+            elif block.tool.name not in self._elsewhere:
+                raise _unknown(block.tool.name)
         elif isinstance(block, ToolRemoval):
             self.tools.pop(block.tool.name, None)
         elif not isinstance(block, TextBlock):
@@ -203,6 +210,11 @@ class _Conversation:
 
 def _misplaced(block: Block, role: str) -> InvalidRequest:
     return InvalidRequest(f"messages: {block.type} has no place in one of {role}.", "messages")
+
+
+def _unknown(name: str) -> InvalidRequest:
+    message = f"messages: tool_addition names {name}, which is no tool so far; send its definition."
+    return InvalidRequest(message, "messages")
 
 
 def _result(block: ToolResult) -> str:

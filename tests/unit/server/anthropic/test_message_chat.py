@@ -168,6 +168,18 @@ def test_a_tool_that_went_comes_back_by_its_name() -> None:
     assert [each.function.name for each in found.tools or []] == ["f"]
 
 
+@pytest.mark.parametrize("ignored", [None, []])
+def test_a_tool_that_was_never_there_is_named(ignored: list[str] | None) -> None:
+    """Guards agents with a slip in a name: the model would never hear of the tool. One of
+    Anthropic's servers was left out, and named, before."""
+    added = {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "web_search"}}
+    messages = [USER, {"role": "system", "content": [added]}]
+    with pytest.raises(InvalidRequest, match="web_search"):
+        chat(ignored, tools=[TOOL], messages=messages)
+    search = {"type": "web_search_20250305", "name": "web_search"}
+    assert len(chat([], tools=[TOOL, search], messages=messages).tools or []) == 1
+
+
 @pytest.mark.parametrize(
     ("messages", "told"),
     [
