@@ -150,6 +150,22 @@ def test_one_that_is_deleted_makes_no_more(start: Start, tmp_path: Path) -> None
     check_error(server.get(f"{PATH}/{response_id}"), 404)
 
 
+def test_whoever_reads_one_that_is_deleted_is_told(start: Start, tmp_path: Path) -> None:
+    """Guards readers: a stream that breaks off would be read again, and the id is gone."""
+    server = start(World(jobs_dir=tmp_path / "jobs", backend=SLOW))
+    body = {"model": MODEL, "input": "hi", "background": True, "stream": True, **LONG}
+    seen: list[dict[str, Any]] = []
+    with server.client() as client, client.stream("POST", PATH, json=body) as reply:
+        for event in _events(reply):
+            if not seen:
+                with server.client() as other:
+                    other.delete(f"{PATH}/{event['response']['id']}")
+            seen.append(event)
+    check_numbers(seen)
+    assert (seen[-1]["type"], seen[-1]["code"]) == ("error", "response_not_found")
+    assert "was deleted" in seen[-1]["message"]
+
+
 def test_more_than_may_live_are_refused(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import pytest
+
 from tests.e2e.batches.batch_client import SLOW
 from tests.e2e.openai_responses.response_client import PATH, ask, replayed, text_of
 from tests.e2e.server.conftest import Start
@@ -100,9 +102,11 @@ def test_a_cancelled_response_is_made_once_and_elsewhere(start: Start, tmp_path:
     assert (called.on_loop | called.on_store) & SLOW_WORK == set()
 
 
-def test_an_answer_is_stored_as_rows_that_are_there(server: Running) -> None:
+@pytest.mark.parametrize("background", [False, True])
+def test_an_answer_is_stored_as_rows_that_are_there(server: Running, background: bool) -> None:
     """Guards those who write pieces: whoever keeps a long answer writes its JSON elsewhere."""
+    asked: dict[str, Any] = {"stream": True, "max_output_tokens": 200}
     with calls_seen(server) as called:
-        assert ask(server, stream=True, max_output_tokens=200).status_code == 200
+        assert ask(server, background=background, **asked).status_code == 200
     assert "response_table" in called.on_store
     assert called.on_store & SLOW_WORK == set()

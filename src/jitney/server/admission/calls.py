@@ -43,6 +43,8 @@ class Call:
     """When it must be done."""
     window_s: float | None = None
     """For a line of a batch: how long it may wait and run, instead of the server's limits."""
+    input_bytes: int = 0
+    """Of its body, and of the stored responses that it goes on from."""
     is_background: bool = False
     """Whether it runs behind all others."""
     is_large: bool = False

@@ -112,6 +112,7 @@ class BodyReader:
         call = Call.of(request.scope)
         content = await self._read(request, call)
         call.place.take()
+        call.input_bytes = len(content)
         call.is_large = len(content) > limits.WORK_SMALL_BYTES
         call.is_tiny = len(content) <= limits.WORK_TINY_BYTES
         if len(content) <= limits.INLINE_BYTES_MAX:

@@ -27,7 +27,7 @@ from jitney.server.batches.store import BatchStore, StoreThread, until_disk_work
 from jitney.server.error_object import Refusal, refusal_for
 from jitney.server.openai.chat_body import ChatBody
 from jitney.server.openai.check_body import check_fields
-from jitney.server.openai.replies import Json, Reply
+from jitney.server.openai.replies import Json, dump_json
 from jitney.server.openai_responses import limits
 from jitney.server.openai_responses.background_form import BackgroundForm
 from jitney.server.openai_responses.event_feed import Watchers
@@ -39,6 +39,7 @@ from jitney.server.openai_responses.stored_rows import (
     AnswerPiece,
     Damaged,
     ResponseRows,
+    piece_row,
     pieces_from,
     response_of,
 )
@@ -50,9 +51,9 @@ _WAITS = "The background responses wait for the disk"
 _LATER = (errors.NoRoom, errors.BackendCrashed, MemoryError)
 _STOPPED = (errors.Draining, errors.EngineStopped)
 _PASSING_CODES = ("cancelled", "rate_limit_exceeded")
-_UNREADABLE: Json = {"code": "server_error", "message": UNREADABLE}
+_UNREADABLE = dump_json({"code": "server_error", "message": UNREADABLE})
 
-Kept = tuple[int, AnswerPiece | None, Ended | None, "asyncio.Future[None]"]
+Kept = tuple[int, Json | None, Ended | None, "asyncio.Future[None]"]
 
 
 class BackgroundRunner:
@@ -187,7 +188,7 @@ class BackgroundRunner:
         except Exception as error:
             self._raise_unless_final(error)
             refusal = refusal_for(error, f"response {serial}")
-            told = error_object(refusal.body)
+            told = dump_json(error_object(refusal.body))
             return Ended(serial=serial, status="failed", now=now_s(), error=told)
 
     async def _answer(self, serial: int, owner: str, rows: ResponseRows) -> Ended:
@@ -199,19 +200,21 @@ class BackgroundRunner:
         call.caller = caller
         # It may be a long conversation, with much of an answer.
         body, pieces = await run_work(service, call, partial(_task_of, rows))
-        forms: list[BackgroundForm] = []
-        generation = await prepare(service, body, call, partial(_form, call.id, forms))
-        (form,) = forms
+        make_form = partial(BackgroundForm, response_id=call.id)
+        generation = await prepare(service, body, call, make_form)
+        form = generation.reply
+        assert isinstance(form, BackgroundForm), "it was prepared as one"
         if pieces:
             await run_work(service, call, partial(form.go_on, pieces))
         with generation.running():
             await self._read_all(serial, generation, form)
+        last = form.take()
         return Ended(
             serial=serial,
             status=state_of(form.finish_reason),
             now=now_s(),
-            usage=usage_object(generation.usages(), form.reasoning_count),
-            piece=form.take(),
+            usage=dump_json(usage_object(generation.usages(), form.reasoning_count)),
+            piece=piece_row(last) if last is not None and last.deltas else None,
         )
 
     async def _read_all(self, serial: int, generation: Generation, form: BackgroundForm) -> None:
@@ -226,7 +229,7 @@ class BackgroundRunner:
             if generation.is_over:
                 return
             if form.finish_reason is None and (piece := form.take()) is not None:
-                await self._keep(serial, piece)
+                await self._keep(serial, piece_row(piece))
 
     def _raise_unless_final(self, error: Exception) -> None:
         """Raise what `_run_one` waits for, where the request itself is not the reason."""
@@ -239,9 +242,7 @@ class BackgroundRunner:
             message = "There is no room for the response now."
             raise errors.QueueFull(message, limits.LATER_S_MAX) from error
 
-    async def _keep(
-        self, serial: int, piece: AnswerPiece | None = None, end: Ended | None = None
-    ) -> None:
+    async def _keep(self, serial: int, piece: Json | None = None, end: Ended | None = None) -> None:
         """Write this, together with what others write, and wait until it is on the disk."""
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._unkept.append((serial, piece, end, written))
@@ -299,8 +300,3 @@ def _task_of(rows: ResponseRows) -> tuple[ChatBody, list[AnswerPiece]]:
     if not isinstance(task, dict):
         raise Damaged
     return check_fields(task, ChatBody), pieces_from(rows.pieces)
-
-
-def _form(response_id: str, forms: list[BackgroundForm], reply: Reply) -> BackgroundForm:
-    forms.append(BackgroundForm(reply, response_id))
-    return forms[-1]

@@ -33,6 +33,7 @@ from jitney.server.openai_responses.stored_rows import (
 from jitney.server.service import Service
 
 _PING = b": ping\n\n"
+_DELETED = "The response was deleted, or has expired, while it was read; no more of it comes."
 
 
 class Watchers:
@@ -98,15 +99,16 @@ class EventReplay:
         return progress, table.pieces(self.serial, self._piece_number, limits.READ_PIECES)
 
     def read(self, progress: sqlite3.Row | None, rows: Rows) -> bytes:
-        """Events of these rows; the last is an error if they cannot be read. A worker thread."""
+        """Events of these rows; the last is an error if they are gone, or cannot be read. A worker
+        thread."""
         try:
             if progress is not None:
                 return self._events(progress_of(progress), rows)
         except (Damaged, *MALFORMED):
             self.is_over = True
-            return self._writer.error(UNREADABLE)
+            return self._writer.error("server_error", UNREADABLE)
         self.is_over = True
-        return b""
+        return self._writer.error("response_not_found", _DELETED)
 
     def _events(self, progress: ResponseProgress, rows: Rows) -> bytes:
         events = [self._opening(progress.is_started)]

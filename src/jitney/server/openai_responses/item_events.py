@@ -88,9 +88,10 @@ class ItemWriter:
         """The last event."""
         return self.tell(_ENDS[response["status"]], response)
 
-    def error(self, message: str) -> bytes:
-        """An event that says why no more come."""
-        return self._event("error", {"code": "server_error", "message": message, "param": None})
+    def error(self, code: str, message: str) -> bytes:
+        """An event that says why no more come, whatever number the caller asked from."""
+        self.event_count = max(self.event_count, self._after + 1)
+        return self._event("error", {"code": code, "message": message, "param": None})
 
     def _write(self, events: list[bytes], kind: str, text: str, logprobs: Logprobs | None) -> None:
         if self._text is None or self._text.item["type"] != kind:

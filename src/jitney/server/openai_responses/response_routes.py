@@ -160,7 +160,7 @@ class _Answering:
 
     async def _translate(self, body: ResponseBody, *, is_kept: bool) -> tuple[ChatBody, Json]:
         """The chat, and what the object repeats of the body. What is large is done elsewhere."""
-        earlier = await self._stored.earlier(self._owner, body)
+        earlier = await self._stored.earlier(self._call, body)
 
         def translate() -> tuple[ChatBody, Json]:
             if is_kept:
@@ -182,7 +182,7 @@ class _Answering:
         return ResponseForm(reply, state)
 
     async def _keep(self, form: ResponseForm) -> bool:
-        return await self._stored.keep(self._owner, form, self._items)
+        return await self._stored.keep(self._call, form, self._items)
 
     async def _whole(self, generation: Generation) -> Response:
         response = await whole_response(generation, self._request)
@@ -199,7 +199,7 @@ class _Answering:
         if generation.reply.streams:
             # Before it begins: a caller that is refused knows of no response.
             self._stored.check_streams(self._owner)
-        state = await self._stored.queue(self._owner, form, self._items, chat)
+        state = await self._stored.queue(self._call, form, self._items, chat)
         if not generation.reply.streams:
             return _object(await _written(state))
         return _stream(await self._stored.events(self._owner, state.id, -1))

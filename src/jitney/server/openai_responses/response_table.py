@@ -21,16 +21,9 @@ from typing import TypeVar
 from jitney.server.batches.database import Database
 from jitney.server.batches.store import BatchStore
 from jitney.server.error_object import NO_RETRY, Refusal
-from jitney.server.openai.replies import Json, dump_json
+from jitney.server.openai.replies import Json
 from jitney.server.openai_responses import limits
-from jitney.server.openai_responses.stored_rows import (
-    AnswerPiece,
-    NewRows,
-    ResponseRows,
-    Rows,
-    bytes_of,
-    piece_row,
-)
+from jitney.server.openai_responses.stored_rows import NewRows, ResponseRows, Rows, bytes_of
 
 T = TypeVar("T")
 
@@ -41,14 +34,15 @@ _FORGOTTEN_MAX = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How a response ended, and its last piece, if there is one."""
+    """How a response ended, and the row of its last piece, if there is one."""
 
     serial: int
     status: str
     now: int
-    usage: Json | None = None
-    error: Json | None = None
-    piece: AnswerPiece | None = None
+    usage: str | None = None
+    error: str | None = None
+    """Both are JSON already."""
+    piece: Json | None = None
 
 
 class ResponseTable:
@@ -156,8 +150,9 @@ class ResponseTable:
             assert row is not None, serial
         return ResponseRows(row, self.pieces(serial))
 
-    def keep(self, pieces: Iterable[tuple[int, AnswerPiece]], ends: Iterable[Ended] = ()) -> None:
-        """Add pieces to responses that have not ended, and end others. All in one transaction."""
+    def keep(self, pieces: Iterable[tuple[int, Json]], ends: Iterable[Ended] = ()) -> None:
+        """Add rows of pieces to responses that have not ended, and end others. All in one
+        transaction."""
         with self._database.transaction():
             for serial, piece in pieces:
                 if self._is_unfinished(serial):
@@ -201,23 +196,20 @@ class ResponseTable:
         query = f"SELECT 1 FROM responses WHERE serial = ? AND status {_UNFINISHED}"
         return self._database.row(query, serial) is not None
 
-    def _add_piece(self, serial: int, piece: AnswerPiece) -> None:
-        values = piece_row(piece)
-        self._database.insert("response_pieces", {"response": serial, **values})
+    def _add_piece(self, serial: int, piece: Json) -> None:
+        self._database.insert("response_pieces", {"response": serial, **piece})
         query = "UPDATE responses SET bytes = bytes + ? WHERE serial = ?"
-        self._database.execute(query, bytes_of(values), serial)
+        self._database.execute(query, bytes_of(piece), serial)
 
     def _end(self, end: Ended) -> None:
         if not self._is_unfinished(end.serial):
             return
-        if end.piece is not None and end.piece.deltas:
+        if end.piece is not None:
             self._add_piece(end.serial, end.piece)
-        usage = None if end.usage is None else dump_json(end.usage)
-        error = None if end.error is None else dump_json(end.error)
         self._database.execute(
             "UPDATE responses SET status = ?, completed_at = ?, usage = ?, error = ?, task = NULL "
             "WHERE serial = ?",
-            *(end.status, end.now, usage, error, end.serial),
+            *(end.status, end.now, end.usage, end.error, end.serial),
         )
         query = "UPDATE response_pieces SET text = NULL, tokens = NULL WHERE response = ?"
         self._database.execute(query, end.serial)

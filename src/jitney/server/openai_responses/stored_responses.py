@@ -117,7 +117,7 @@ class StoredResponses:
             )
             raise Refusal("storage_limit", message, param="store", headers=NO_RETRY)
 
-    async def earlier(self, owner: str, body: ResponseBody) -> list[Json]:
+    async def earlier(self, call: Call, body: ResponseBody) -> list[Json]:
         """The items of the conversation that a body goes on from. Raises Refusal."""
         previous_id, bytes_max = body.previous_response_id, self._service.body_limit
         if previous_id is None:
@@ -127,10 +127,11 @@ class StoredResponses:
         missing = Refusal(*_MISSING, param="previous_response_id")
         if not self._batches.thread.is_open and not await self._batches.is_there():
             raise missing
-        earlier = EarlierItems(previous_id, bytes_max)
+        owner, earlier = call.caller.name, EarlierItems(previous_id, bytes_max)
         while (next_id := earlier.next_id) is not None:
             links = await self.ask(partial(_links, owner, next_id))
             size = sum(each.row["bytes"] for each in links)
+            call.input_bytes += size
             await self._make(owner, partial(earlier.read, links), size=size)
         return earlier.items()
 
@@ -150,7 +151,7 @@ class StoredResponses:
         rows = await self.ask(lambda table: table.find_whole(owner, response_id))
         return await self._make(owner, partial(object_bytes, rows), size=rows.row["bytes"])
 
-    async def _make(self, owner: str, make: Callable[[], T], *, size: int = 0) -> T:
+    async def _make(self, owner: str, make: Callable[[], T], *, size: int) -> T:
         """What is made of rows of this size, in a worker thread, where keys take turns. Raises
         Refusal."""
         line = owner, size > INLINE_BYTES_MAX
@@ -159,33 +160,35 @@ class StoredResponses:
         except Damaged:
             raise Refusal("response_damaged", UNREADABLE, headers=NO_RETRY) from None
 
-    async def keep(self, owner: str, form: ResponseForm, items: list[Json]) -> bool:
+    async def keep(self, call: Call, form: ResponseForm, items: list[Json]) -> bool:
         """Keep a response that has ended; whether the disk took it."""
+        owner = call.caller.name
         new = NewResponse(owner=owner, state=form.state, input=items, deltas=form.deltas)
         try:
-            await self._store(new)
+            await self._store(new, size=call.input_bytes)
         except (DiskError, Draining, Refusal) as error:
             _log.warning("%s is not kept: %s", form.id, error)
             return False
         return True
 
     async def queue(
-        self, owner: str, form: ResponseForm, items: list[Json], chat: ChatBody
+        self, call: Call, form: ResponseForm, items: list[Json], chat: ChatBody
     ) -> ResponseState:
         """Keep a background response, which goes on by itself. Raises Refusal."""
         dump = partial(chat.model_dump, exclude_none=True, exclude_unset=True, by_alias=True)
         task = await asyncio.to_thread(dump, mode="json")
         task |= {"seed": form.seed, "stream": True}
         state = replace(form.state, status="queued", is_background=True)
+        new = NewResponse(owner=call.caller.name, state=state, input=items, task=task)
         with disk_refusals():
-            await self._store(NewResponse(owner=owner, state=state, input=items, task=task))
+            await self._store(new, size=call.input_bytes)
         assert self.runner is not None, "There is a folder"
         self.runner.wake()
         return state
 
-    async def _store(self, new: NewResponse) -> None:
+    async def _store(self, new: NewResponse, *, size: int) -> None:
         assert self._batches is not None, "It was checked"
-        rows = await self._make(new.owner, partial(rows_of, new))
+        rows = await self._make(new.owner, partial(rows_of, new), size=size)
         await self._batches.thread.call(on_table(lambda table: table.add(rows)))
 
     async def cancel(self, owner: str, response_id: str) -> bytes:

@@ -91,9 +91,9 @@ def rows_of(new: NewResponse) -> NewRows:
     state, count = new.state, limits.PIECE_DELTAS
     parts = [list(new.deltas[start : start + count]) for start in range(0, len(new.deltas), count)]
     pieces = [piece_row(AnswerPiece(number, part)) for number, part in enumerate(parts, 1)]
-    texts = {"asked": dump_json(state.asked), "input": dump_json(new.input)}
+    texts = {"asked": dump_slices(state.asked), "input": dump_slices(new.input)}
     if new.task is not None:
-        texts["task"] = dump_json(new.task)
+        texts["task"] = dump_slices(new.task)
     values = {
         "id": state.id,
         "owner": new.owner,
