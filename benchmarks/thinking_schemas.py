@@ -34,6 +34,8 @@ BUDGETS = 20
 """Thoughts of this many different lengths are asked for."""
 SPARE = 1.2
 """Some schemas are left out."""
+LEFT_OUT = ("length", "invalid_request_error")
+"""How calm answers end that are: not at all, or where the schema is refused in use."""
 
 
 @dataclass(slots=True)
@@ -113,7 +115,7 @@ class Asking:
             found = await self.answer(body)
             if found is None or found.ended == "stop":
                 return None if found is None else (body, found)
-            if found.ended != "length":
+            if not str(found.ended).startswith(LEFT_OUT):
                 self.failed.append(f"schema {number}: {found.ended}")
                 return None
         return None
@@ -124,7 +126,7 @@ def _add(answer: Answer, event: bytes) -> None:
         return
     told = json.loads(event)
     if "error" in told:
-        answer.ended = str(told["error"]["message"])
+        answer.ended = f"{told['error']['type']}: {told['error']['message']}"
         return
     (choice,) = told["choices"]
     answer.reasoning += choice["delta"].get("reasoning_content") or ""
