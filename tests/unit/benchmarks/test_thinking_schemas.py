@@ -19,4 +19,6 @@ def test_all_answers_and_kills_at_both_points_are_good() -> None:
 @pytest.mark.parametrize("missing", ["kills", "killed_in_thought", "killed_in_object"])
 def test_a_run_that_killed_nothing_is_not_good(missing: str) -> None:
     """Guards against a check that is always right."""
-    assert not replace(GOOD, **{missing: 0}).is_good(3)
+    found = replace(GOOD)
+    setattr(found, missing, 0)
+    assert not found.is_good(3)
