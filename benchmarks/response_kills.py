@@ -1,10 +1,11 @@
 """`python -m benchmarks.response_kills`: background responses whose server is killed every few
-seconds, recounted.
+seconds, recounted. With `--messages` a batch of Anthropic's in their place.
 
 In turn the server and its backend's process are killed with SIGKILL, and a killed server is started
 again at once. A reader for each response reads its stream all the time, and goes on by number.
 When all have ended, each stream is recounted: every number once and none missing, the text that of
-the stored object, and both that of a calm run. The last line is JSON.
+the stored object, and both that of a calm run. Of a batch each request has one result, in order,
+with the text of a calm run. The last line is JSON.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,9 @@ from tests.e2e.openai_responses.response_client import (
 from tests.e2e.server.processes import backend_of
 
 MODEL = "fake"
+MESSAGES = "/v1/messages"
+BATCHES = f"{MESSAGES}/batches"
+DELAY_MS = 10
 TROUBLE_S = 0.2
 READ_S = 60.0
 LENGTHS = 31
@@ -56,6 +60,7 @@ class Counted:
     resumed: int = 0
     """Streams that went on by number."""
     events: int = 0
+    """Or results, of a batch."""
     seconds: float = 0.0
     wrong: list[str] = field(default_factory=list)
 
@@ -103,13 +108,18 @@ async def pause(over: asyncio.Event, seconds: float) -> bool:
 
 
 async def kill_always(
-    folder: Path, place: Place, every_s: float, counted: Counted, over: asyncio.Event
+    folder: Path,
+    flags: Sequence[str],
+    place: Place,
+    every_s: float,
+    counted: Counted,
+    over: asyncio.Event,
 ) -> None:
     """Serve, and kill the server and its backend in turn, until it is over."""
     while not over.is_set():
         stack = contextlib.ExitStack()
         try:
-            server = await asyncio.to_thread(stack.enter_context, server_process(folder))
+            server = await asyncio.to_thread(stack.enter_context, server_process(folder, *flags))
             place.address = server.address
             if await pause(over, every_s):
                 return
@@ -153,32 +163,96 @@ async def recount(
     return wrong
 
 
+def message_of(number: int, tokens: int) -> dict[str, Any]:
+    """What one request of a batch asks for."""
+    messages = [{"role": "user", "content": f"answer {number}."}]
+    return {"model": MODEL, "messages": messages, "max_tokens": tokens + number % LENGTHS}
+
+
+def write_script(path: Path, count: int, tokens: int) -> None:
+    """A long text of its own for each request; the fake backend's own texts may end at once."""
+    lines = [
+        {"contains": f"answer {number}.", "text": f"{number} " * tokens, "delay_ms": DELAY_MS}
+        for number in range(count)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+async def begin_batch(server: ServerProcess, count: int, tokens: int) -> list[str]:
+    """The id of one batch of so many requests."""
+    requests = [
+        {"custom_id": f"r{number}", "params": message_of(number, tokens)} for number in range(count)
+    ]
+    async with httpx.AsyncClient(base_url=server.address, timeout=READ_S) as client:
+        return [(await client.post(BATCHES, json={"requests": requests})).json()["id"]]
+
+
+async def wait_batch(client: httpx.AsyncClient, place: Place, batch_id: str) -> None:
+    """Returns when the batch has ended, whichever server says so."""
+    status = ""
+    while status != "ended":
+        await asyncio.sleep(TROUBLE_S)
+        with contextlib.suppress(httpx.TransportError):
+            reply = await client.get(f"{place.address}{BATCHES}/{batch_id}")
+            status = reply.json()["processing_status"]
+
+
+async def recount_batch(
+    server: ServerProcess, batch_id: str, count: int, tokens: int, counted: Counted
+) -> None:
+    """Each request has one result, in order, and the text of a calm call."""
+    async with httpx.AsyncClient(base_url=server.address, timeout=READ_S) as client:
+        text = (await client.get(f"{BATCHES}/{batch_id}/results")).text
+        results = [json.loads(line) for line in text.splitlines()]
+        counted.events = len(results)
+        if [each["custom_id"] for each in results] != [f"r{number}" for number in range(count)]:
+            counted.wrong.append("the results are not those of the requests, in order")
+            return
+        bodies = [message_of(number, tokens) for number in range(count)]
+        calm = await asyncio.gather(*(client.post(MESSAGES, json=body) for body in bodies))
+        for result, reply in zip(results, calm, strict=True):
+            if result["result"].get("message", {}).get("content") != reply.json()["content"]:
+                counted.wrong.append(json.dumps(result)[:200])
+
+
 async def main() -> int:
     """Exit code 1 if anything was lost, there twice, or different."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--answers", type=int, default=300)
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--every", type=float, default=5.0, help="seconds between two kills")
+    parser.add_argument("--messages", action="store_true", help="a batch of Anthropic's")
     asked = parser.parse_args()
+    make = begin_batch if asked.messages else begin
     counted, place, started_at = Counted(asked.answers), Place(), time.monotonic()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "jobs"
-        with server_process(folder) as server:
-            ids = await begin(server, asked.answers, asked.tokens)
+        script = Path(name) / "script.jsonl"
+        write_script(script, asked.answers, asked.tokens)
+        flags = ("--script", str(script)) if asked.messages else ()
+        with server_process(folder, *flags) as server:
+            ids = await make(server, asked.answers, asked.tokens)
             server.kill()
         over = asyncio.Event()
-        killing = asyncio.create_task(kill_always(folder, place, asked.every, counted, over))
+        killing = asyncio.create_task(kill_always(folder, flags, place, asked.every, counted, over))
         while not place.address:  # noqa: ASYNC110, it is another task
             await asyncio.sleep(TROUBLE_S)
         # One client for all: each makes a context for TLS, which takes long.
         async with httpx.AsyncClient(timeout=READ_S, limits=httpx.Limits()) as client:
-            seen = await asyncio.gather(*(read(client, place, each, counted) for each in ids))
+            if asked.messages:
+                await wait_batch(client, place, ids[0])
+                seen = []
+            else:
+                seen = await asyncio.gather(*(read(client, place, each, counted) for each in ids))
         over.set()
         await killing
         counted.seconds = round(time.monotonic() - started_at, 1)
         counted.events = sum(map(len, seen))
-        with server_process(folder) as server:
-            counted.wrong = await recount(server, ids, seen, asked.tokens)
+        with server_process(folder, *flags) as server:
+            if asked.messages:
+                await recount_batch(server, ids[0], asked.answers, asked.tokens, counted)
+            else:
+                counted.wrong = await recount(server, ids, seen, asked.tokens)
     print(json.dumps(asdict(counted)))
     return 1 if counted.wrong else 0
 

@@ -1,4 +1,4 @@
-"""Finds the longest prefix of a prompt where slots cannot be cut back: `StateIndex`.
+"""Which states are kept where slots cannot be cut back, and the longest prefix: `StateIndex`.
 
 A recurrent state is there for all tokens of a slot or not at all. So a prefix is of use only if it
 ends where a kept slot ends: where a sequence ended, or at a copy that was made on the way
@@ -8,11 +8,40 @@ the methods and the chains of `PrefixIndex`. Called by `Memory`.
 Tests: tests/unit/core/test_kept_states.py and tests/simulation.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable
 
-from jitney.core.limits import PREFIX_STRIDE
+from jitney.core.limits import KEPT_STATE_EVERY, PREFIX_STRIDE, PREFIX_WAIT_MIN
 from jitney.core.prefix import CANDIDATES_MAX, Chain, Holding, HoldingsByKey, Match, put, take
+
+
+def next_copy(length: int, prompt_count: int) -> int | None:
+    """Where the next copy of a state is kept, after so many tokens of a prompt."""
+    last = prompt_count - 1  # the last token is always left to compute
+    following = (length // KEPT_STATE_EVERY + 1) * KEPT_STATE_EVERY
+    if following <= last:
+        return following
+    # Before so few tokens a copy is not worth the tick that it takes.
+    return last if last - length >= PREFIX_WAIT_MIN else None
+
+
+class FirstCopies:
+    """The copies near the beginning of prompts that are evicted like all others, oldest first."""
+
+    def __init__(self, spare_slots: int) -> None:
+        self._copies: deque[Holding] = deque()
+        self._count_max = max(1, spare_slots // 4)
+
+    def demoted_by(self, kept: Holding) -> Holding | None:
+        """The copy that is to be evicted before others, now that this one is kept on the way."""
+        if kept.length > KEPT_STATE_EVERY:
+            return kept
+        self._copies.append(kept)
+        return self._copies.popleft() if len(self._copies) > self._count_max else None
+
+    def clear(self) -> None:
+        """All are lost."""
+        self._copies.clear()
 
 
 class StateIndex:

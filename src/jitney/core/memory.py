@@ -12,7 +12,7 @@ Tests: tests/simulation and tests/unit/core/test_scheduler.py.
 """
 
 import heapq
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from dataclasses import dataclass
 
 from jitney.core.backend import Traits
@@ -27,9 +27,9 @@ from jitney.core.batch import (
     Truncate,
 )
 from jitney.core.counters import Counters
-from jitney.core.kept_states import StateIndex
+from jitney.core.kept_states import FirstCopies, StateIndex, next_copy
 from jitney.core.ledger import Ledger
-from jitney.core.limits import KEPT_STATE_EVERY, PREFIX_STRIDE, PREFIX_WAIT_MIN
+from jitney.core.limits import PREFIX_STRIDE
 from jitney.core.prefix import NO_MATCH, Chain, Holding, Match, PrefixIndex
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.sequence import Sequence
@@ -63,8 +63,7 @@ class Memory:
         """What each slot holds. Changed only here."""
         self._cached: OrderedDict[int, Holding] = OrderedDict()
         self._index = self._new_index()
-        self._first_copies: deque[Holding] = deque()
-        """Copies near the beginning of prompts that are evicted like all others, oldest first."""
+        self._first_copies = FirstCopies(traits.slots_max - settings.max_num_seqs)
         self._operations: list[MemoryOperation] = []
         self._saved: dict[Sequence, SavedMemory] = {}
         self._saved_tokens = 0
@@ -175,14 +174,8 @@ class Memory:
     def _put_back(self, kept: Holding) -> None:
         """A long prompt keeps many copies on its way, which must not push out everybody's last
         ones: all but the first ones of a few prompts are evicted before others."""
-        demoted = kept
-        if kept.length <= KEPT_STATE_EVERY:
-            self._first_copies.append(kept)
-            spare = self._traits.slots_max - self._settings.max_num_seqs
-            if len(self._first_copies) <= max(1, spare // 4):
-                return
-            demoted = self._first_copies.popleft()
-        if self._cached.get(demoted.slot) is demoted:
+        demoted = self._first_copies.demoted_by(kept)
+        if demoted is not None and self._cached.get(demoted.slot) is demoted:
             self._cached.move_to_end(demoted.slot, last=False)
 
     def forget_copies(self, sequence: Sequence) -> None:
@@ -354,14 +347,7 @@ class Memory:
         can_keep = self._traits.slots_max > self._settings.max_num_seqs
         if self._rewinds or not can_keep or not self._settings.enable_prefix_caching:
             return
-        # The last token is always left to compute.
-        last = sequence.prompt_count - 1
-        following = (length // KEPT_STATE_EVERY + 1) * KEPT_STATE_EVERY
-        if following > last:
-            # Before so few tokens a copy is not worth the tick that it takes.
-            following = last if last - length >= PREFIX_WAIT_MIN else 0
-        if following:
-            holding.keeps_at = sequence.keeps_at = following
+        holding.keeps_at = sequence.keeps_at = next_copy(length, sequence.prompt_count)
 
     def _chain(self, sequence: Sequence) -> Chain:
         if sequence.chain is None:

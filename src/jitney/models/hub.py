@@ -12,9 +12,8 @@ Tests: tests/e2e/test_hub.py and test_hub_mistakes.py.
 import logging
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -113,10 +112,8 @@ def _check_head(reference: Reference, files: list[_File], cache: Path, check: Ch
         if _bytes_on_disk(blobs, model):
             return
         cache.mkdir(parents=True, exist_ok=True)
-        for left in cache.glob(f"{_HEAD}*"):
-            if time.time() - left.stat().st_mtime > HEAD_S_MAX:
-                shutil.rmtree(left, ignore_errors=True)  # of a process that was killed
         folder = tempfile.TemporaryDirectory(dir=cache, prefix=_HEAD)
+        _remove_heads(cache, Path(folder.name).stat().st_mtime - HEAD_S_MAX)
     with folder:
         head = Path(folder.name) / Path(model.name).name
         url = hf_hub_url(reference.repository, model.name, revision=model.commit)
@@ -124,6 +121,14 @@ def _check_head(reference: Reference, files: list[_File], cache: Path, check: Ch
             is_there = fetch_head(url, model.size, head)
         if is_there:
             check(head, str(reference))
+
+
+def _remove_heads(cache: Path, made_before: float) -> None:
+    """Remove what processes left that were killed. Another one may do so at the same time."""
+    for left in cache.glob(f"{_HEAD}*"):
+        with suppress(FileNotFoundError):
+            if left.stat().st_mtime < made_before:
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def _checked(path: Path, cache: Path) -> Path:

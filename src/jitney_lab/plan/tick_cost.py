@@ -114,6 +114,7 @@ class BackendTraits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     block_tokens: Annotated[int, msgspec.Meta(ge=1, le=SIZE_MAX)]
     can_save: bool
     kv_bytes_per_token: Annotated[int, msgspec.Meta(ge=0, le=TOKENS_MAX)]
+    state_bytes: Annotated[int, msgspec.Meta(ge=0, le=TOKENS_MAX)] = 0
     batch_invariant: bool
     decodes_differ: bool
 
