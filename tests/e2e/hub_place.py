@@ -89,7 +89,8 @@ class Place:
         """Fetch a model, which must succeed; where it is."""
         done = self.jitney("pull", name, **environ)
         assert done.returncode == 0, done.stderr
-        return Path(done.stdout.partition(" is here: ")[2].rpartition(" (")[0])
+        first = done.stdout.splitlines()[0]
+        return Path(first.partition(" is here: ")[2].rpartition(" (")[0])
 
     def refused(self, *words: str, **environ: str) -> str:
         """Run what must fail; its last sentence."""

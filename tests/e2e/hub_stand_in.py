@@ -43,6 +43,8 @@ class HubStandIn:
     """What opens the gated ones."""
     in_git: set[str] = field(default_factory=set)
     """Files that are too small for large-file storage, and have no sha256."""
+    longer: dict[str, int] = field(default_factory=dict)
+    """The sizes of files that have zeros behind their content. Only parts of them can be had."""
     damaged: set[str] = field(default_factory=set)
     """Files of which one byte is changed on the way."""
     cuts: dict[str, list[int]] = field(default_factory=dict)
@@ -54,6 +56,8 @@ class HubStandIn:
     at_cut: Callable[[], None] = lambda: None
     """Called before a connection is cut."""
     seen: list[Seen] = field(default_factory=list)
+    sent_bytes: int = 0
+    """Bytes of the content of files that were sent."""
     url: str = ""
 
     def contents(self) -> list[Seen]:
@@ -154,10 +158,11 @@ class _Answering(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def _sibling(self, repository: str, name: str, content: bytes) -> dict[str, object]:
-        sibling: dict[str, object] = {"rfilename": name, "size": len(content), "blobId": "0" * 40}
+        size = self.stand_in.longer.get(name, len(content))
+        sibling: dict[str, object] = {"rfilename": name, "size": size, "blobId": "0" * 40}
         if name not in self.stand_in.in_git:
             digest = self.stand_in.digest(repository, name)
-            sibling["lfs"] = {"size": len(content), "sha256": digest, "pointerSize": 134}
+            sibling["lfs"] = {"size": size, "sha256": digest, "pointerSize": 134}
         return sibling
 
     def _send(self, repository: str, name: str, *, has_body: bool) -> None:
@@ -172,9 +177,14 @@ class _Answering(BaseHTTPRequestHandler):
             if name in hub.damaged:
                 content = content[:-1] + bytes([content[-1] ^ 1])
             asked = re.fullmatch(r"bytes=([0-9]+)-([0-9]*)", self.headers.get("range") or "")
-            if asked is not None:
-                start, whole = int(asked[1]), len(content)
-                content = content[: int(asked[2]) + 1] if asked[2] else content
+            size = hub.longer.get(name, len(content))
+            if asked is None and name in hub.longer:
+                self._refuse(500, "")
+                return
+            if asked is not None and name not in hub.in_git:
+                start, whole = int(asked[1]), size
+                end = min(int(asked[2]) + 1, size) if asked[2] else size
+                content = content[:end].ljust(end if name in hub.longer else 0, b"\0")
         self.send_response(206 if whole else 200)
         if whole:
             self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{whole}")
@@ -191,6 +201,7 @@ class _Answering(BaseHTTPRequestHandler):
         try:
             if not cuts:
                 self.wfile.write(content)
+                self.stand_in.sent_bytes += len(content)
                 return
             self.wfile.write(content[: cuts.pop(0)])
             self.wfile.flush()

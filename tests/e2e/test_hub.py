@@ -103,7 +103,7 @@ def test_nothing_is_fetched_to_list_backends(place: Place) -> None:
     done = place.jitney("backends", f"{REPOSITORY}:Q8_0")
     assert done.returncode == 0, done.stderr
     assert f"{REPOSITORY}:Q8_0, not fetched yet" in done.stdout
-    assert place.hub.seen == []
+    assert not place.hub_cache.exists()
 
 
 @pytest.mark.parametrize(

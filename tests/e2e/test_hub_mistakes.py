@@ -1,10 +1,8 @@
 """Names, networks and disks that fail, against a stand-in of the hub: one sentence each time."""
 
-import re
 import signal
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,13 +10,8 @@ import pytest
 pytest.importorskip("huggingface_hub", reason="the extra `hub` is not installed")
 pytest.importorskip("gguf", reason="needs the gguf package")
 
-from jitney.backends.machine import free_memory
-from jitney.models import hub_head
-from jitney.models.hub_head import BYTES_MAX, FIRST_BYTES
-from tests.backends_for_tests import needs
 from tests.e2e import program
-from tests.e2e.hub_place import Q4, REPOSITORY, SHAPE, WAIT_S, Place, break_later, place_in
-from tests.models_for_tests import write_tiny_gguf
+from tests.e2e.hub_place import Q4, REPOSITORY, WAIT_S, Place, break_later, place_in
 
 
 @pytest.fixture
@@ -244,75 +237,3 @@ def test_a_disk_that_fills_up_meanwhile_is_a_sentence(
     place.hub.at_content = lambda: None
     filler.unlink()
     assert place.pulled(REPOSITORY).read_bytes() == tiny
-
-
-LARGE = 2 * BYTES_MAX
-"""More than a head may have, so that a head is looked at first."""
-
-
-def fetched(place: Place) -> int:
-    """How many bytes of models were sent, by the ranges that were asked for."""
-    ranges = [re.fullmatch(r"bytes=(\d+)-(\d+)", each.range or "") for each in place.hub.contents()]
-    assert all(ranges), "a whole file was asked for"
-    return sum(int(each[2]) + 1 - int(each[1]) for each in ranges if each is not None)
-
-
-@pytest.mark.parametrize(
-    ("architecture", "tokenizer", "reason"),
-    [
-        ("nonesuch", b"gpt-2", "unknown model architecture: 'nonesuch'"),
-        (
-            "starcoder2",
-            b"gpt-X",
-            "error loading model vocabulary: unknown pre-tokenizer type: 'gpt-X'",
-        ),
-    ],
-)
-def test_a_model_that_nothing_runs_is_refused_before_it_is_fetched(
-    place: Place, tmp_path: Path, architecture: str, tokenizer: bytes, reason: str
-) -> None:
-    """Guards people from waiting for gigabytes that nothing here can load."""
-    needs("llamacpp")
-    path = tmp_path / "other.gguf"
-    write_tiny_gguf(path, shape=replace(SHAPE, architecture=architecture))
-    content = path.read_bytes().replace(b"gpt-2", tokenizer)
-    path.unlink()
-    place.hub.repositories["owner/other"] = {"other-Q8_0.gguf": content.ljust(LARGE, b"\0")}
-    for command in (("pull", "owner/other"), ("run", "--model", "owner/other", "hi")):
-        refused = place.refused(*command)
-        assert refused.startswith("owner/other was not fetched, because nothing here"), refused
-        assert f"llama.cpp: {reason}" in refused, refused
-    assert fetched(place) <= 2 * FIRST_BYTES
-    assert not list(place.cache.glob("head-*")), "heads are removed"
-
-
-def test_a_model_that_is_too_large_is_refused_before_it_is_fetched(
-    place: Place, tiny: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Guards people from waiting for more than their memory holds."""
-    meminfo = tmp_path / "meminfo"
-    meminfo.write_text("MemAvailable: 1024 kB\n", encoding="utf-8")
-    monkeypatch.setattr(free_memory, "MEMINFO", meminfo)
-    place.hub.repositories["owner/large"] = {"large-Q8_0.gguf": tiny.ljust(LARGE, b"\0")}
-    refused = place.refused("run", "--model", "owner/large", "hi")
-    assert "of weights and" in refused
-    assert "take a smaller model or a smaller quantisation" in refused
-    assert fetched(place) <= FIRST_BYTES
-    assert place.pulled("owner/large").name == "large-Q8_0.gguf", "for another machine, or later"
-
-
-def test_a_large_model_that_runs_is_fetched_whole(
-    place: Place, tiny: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Guards the check itself: a model that runs passes it, with a head of several requests."""
-    monkeypatch.setattr(hub_head, "FIRST_BYTES", 1024)
-    place.hub.repositories["owner/large"] = {"large-Q8_0.gguf": tiny.ljust(LARGE, b"\0")}
-    assert place.pulled("owner/large").read_bytes() == tiny.ljust(LARGE, b"\0")
-    assert [each.range for each in place.hub.contents()[:2]] == ["bytes=0-1023", "bytes=1024-4095"]
-
-
-def test_a_head_that_breaks_off_is_no_reason_to_refuse(place: Place, tiny: bytes) -> None:
-    """Guards people behind a bad connection: the fetch itself goes on where it was."""
-    place.hub.repositories["owner/large"] = {"large-Q8_0.gguf": tiny.ljust(LARGE, b"\0")}
-    place.hub.cuts["large-Q8_0.gguf"] = [100]
-    assert place.pulled("owner/large").read_bytes() == tiny.ljust(LARGE, b"\0")

@@ -53,6 +53,51 @@ class Library:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """The memory that a model takes on this machine, and how long its sequences may be now."""
+
+    weights_bytes: int
+    token_bytes: float
+    """Keys and values of one token; 0 where the model does not say."""
+    state_bytes: int = 0
+    """The recurrent state of a sequence."""
+    model_len_max: int
+    """The longest sequence that the model was made for; 0 where it does not say."""
+    kv_tokens: int | None
+    """The tokens that one sequence may have of the memory; None where that is a GPU's, which only
+    the library knows."""
+
+    def length(self, settings: Settings) -> int | None:
+        """The longest sequence with these settings; None where it is not known."""
+        if self.kv_tokens is None:
+            return None
+        is_even = settings.max_per_sequence == "even"
+        tokens = max(self.kv_tokens // (settings.max_num_seqs if is_even else 1), 1)
+        lengths = (tokens, self.model_len_max, settings.max_model_len)
+        return min(each for each in lengths if each)
+
+    def in_words(self, settings: Settings) -> str:
+        """All of it, for people."""
+        words = [f"{_in_units(self.weights_bytes)} of weights"]
+        if self.token_bytes:
+            words.append(f"{_in_units(self.token_bytes)} for each token of context")
+        if self.state_bytes > 1:
+            words.append(f"{_in_units(self.state_bytes)} for the state of each sequence")
+        length = self.length(settings)
+        if length is not None:
+            words.append(f"room now for a context of {length} tokens")
+        return ", ".join(words)
+
+
+def _in_units(count: float) -> str:
+    for unit in ("bytes", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.{int(unit != 'bytes')}f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
     """One kind of backend. Fields without a default are required."""
 
@@ -110,8 +155,9 @@ class Kind:
     unknown: Callable[[Path], str | None] = lambda head: None
     """Why its library could not load a model that it does not refuse, as a clause: asked before its
     weights are fetched. The path is that of its head (`models.hub_head`)."""
-    no_room: Callable[[Path, Settings], str | None] = lambda head, settings: None
-    """Why this machine could not hold that model now, as a clause."""
+    needs: Callable[[Path, Settings], Needs | None] = lambda source, settings: None
+    """The memory that a model takes, by its header or its head. Raises a SetupError where this
+    machine could not hold it now."""
     ready: Callable[[Path, Settings], Path] = lambda source, settings: source
     """The model in the form that it reads. A converted model is kept in the cache."""
     conversions: tuple[str, ...] = ()

@@ -1,12 +1,13 @@
 """`jitney backends`: shows what is installed, what works here, and which backend a model would get.
 
 Main thread. Each backend is tried once, in a child process. Without `--measure` and `--add`,
-nothing is fetched or converted, and only the results of those trials are written.
+nothing is converted, nothing but the head of a model on the hub is fetched, and only the results of
+trials are written.
 """
 
 import json
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from rich.console import Console
 from rich.table import Table
@@ -17,9 +18,9 @@ from jitney.cli.adding import add_backend
 from jitney.cli.pull import fetch_model, show_log
 from jitney.cli.verbs import BackendsOptions
 from jitney.config import Resolved, Settings
-from jitney.errors import ConfigError, MissingDependency
-from jitney.loading import backend_state, select_backend, select_backend_if_known
-from jitney.loading.model_source import located_if_fetched, takes_model
+from jitney.errors import ConfigError, MissingDependency, ModelError
+from jitney.loading import select_backend, select_backend_if_known, state_with_needs
+from jitney.loading.model_source import located_head, located_if_fetched, takes_model
 from jitney.loading.selection import FEW_SEQUENCES, BackendState
 from jitney.models import embedded
 from jitney.text.printable import printable
@@ -46,6 +47,7 @@ class Overview:
     reason: str
     numbers: str | None = None
     """The number type it would compute with, if there is a choice."""
+    settings: Settings
 
 
 def call(options: BackendsOptions, resolved: Resolved) -> None:
@@ -71,12 +73,26 @@ def overview(settings: Settings, *, measures: bool = False) -> Overview:
     if here is None and measures:
         fetch_model(settings)
         here = located_if_fetched(settings)
-    known = replace(settings, model=None) if here is None else here
-    states = tuple(backend_state(kind, known) for kind in all_kinds())
+    if here is not None:
+        return _overview(settings, here, is_here=True, measures=measures)
+    with located_head(settings) as head:
+        try:
+            return _overview(settings, head, is_here=False, measures=False)
+        except ModelError as error:
+            named = str(error).replace(f"{head and head.model}", f"{settings.model}")
+            raise ModelError(named) from None
+
+
+def _overview(
+    settings: Settings, here: Settings | None, *, is_here: bool, measures: bool
+) -> Overview:
+    """The same with the settings that have the path of the model, or of its head if it has one."""
+    known = here or replace(settings, model=None)
+    states = tuple(state_with_needs(kind, known) for kind in all_kinds())
     selection, reason = None, NOT_FETCHED
     try:
         if here is not None:
-            selection = select_backend_if_known(here)
+            selection = select_backend_if_known(here, states)
             if selection is None and measures:
                 fetch_model(here)
                 selection = select_backend(here)
@@ -85,11 +101,12 @@ def overview(settings: Settings, *, measures: bool = False) -> Overview:
         reason = str(error).rstrip(".")
     chosen = None if selection is None else selection.name
     return Overview(
-        model=_model_text(settings, is_here=here is not None),
+        model=_model_text(settings, is_here=is_here),
         states=states,
         chosen=chosen,
         reason=reason + _obstacle(chosen, states),
         numbers=None if here is None or chosen is None else kind_of(chosen).numbers(here),
+        settings=settings,
     )
 
 
@@ -119,6 +136,9 @@ def overview_json(found: Overview) -> str:
             "failure": each.failure,
             "version": None if each.library is None else each.library.version,
             "refusal": each.refusal,
+            "no_room": each.no_room,
+            "needs": each.needs
+            and asdict(each.needs) | {"length": each.needs.length(found.settings)},
         }
         for each in found.states
     ]
@@ -159,6 +179,11 @@ def _rows(found: Overview) -> list[tuple[str, str, str]]:
         ]
         if each.refusal is not None:
             rows.append(("  refuses", f"this model: {printable(each.refusal)}", ""))
+        if each.no_room is not None:
+            rows.append(("  lacks", f"room for this model: {each.no_room}", ""))
+        if each.needs is not None:
+            words = each.needs.in_words(found.settings)
+            rows.append(("  runs", f"this model: {words}", ""))
         rows.append(("", "", ""))
     is_known = found.reason not in (NOT_MEASURED, NOT_FETCHED)
     rows += [

@@ -13,11 +13,12 @@ from functools import partial
 from rich.console import Console
 from rich.progress import DownloadColumn, TransferSpeedColumn
 
+from jitney.backends.kinds import all_kinds
 from jitney.cli.adding import add_if_missing
 from jitney.cli.progress_bar import progress_bar
 from jitney.cli.verbs import PullOptions
 from jitney.config import Resolved, Settings
-from jitney.errors import ConfigError
+from jitney.errors import ConfigError, SetupError
 from jitney.loading import ready_model
 from jitney.loading.model_source import check_known, located, takes_model
 from jitney.models import embedded
@@ -54,6 +55,24 @@ def _pull_named(name: str, settings: Settings) -> None:
         check = partial(check_known, settings)
         model = hub_module("hub").fetch(reference, settings.cache_dir, report, check)
     sys.stdout.write(f"{reference} is here: {model} ({size_of(model) / MIB:.1f} MiB)\n")
+    for line in _needs_of(replace(settings, model=model)):
+        sys.stdout.write(f"{line}\n")
+
+
+def _needs_of(settings: Settings) -> Iterator[str]:
+    """A line for each backend that runs the model at this path: the memory that it takes."""
+    model = settings.model
+    assert model is not None, "It was fetched"
+    for kind in all_kinds():
+        try:
+            if not kind.is_automatic() or kind.refusal(model, settings.max_model_len) is not None:
+                continue
+            needs = kind.needs(model, settings)
+        except SetupError as error:
+            yield f"{kind.title}: {error}"
+        else:
+            if needs is not None:
+                yield f"{kind.title}: {needs.in_words(settings)}"
 
 
 def fetch_model(

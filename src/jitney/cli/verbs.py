@@ -163,8 +163,9 @@ class PullOptions:
 
     A model of the hub goes into the cache that other tools share; HF_HOME, HF_TOKEN, HF_ENDPOINT
     and HF_HUB_OFFLINE mean what they mean elsewhere. Without a quant it is Q4_K_M, then Q8_0, then
-    the only one there is. An interrupted download continues where it stopped. The embedded model,
-    SmolLM2-135M-Instruct, is also converted for its backend.
+    the only one there is. A model that nothing here runs is refused before it is fetched; of others
+    it says the memory that they take. An interrupted download continues where it stopped. The
+    embedded model, SmolLM2-135M-Instruct, is also converted for its backend.
 
     Examples:
         jitney pull
@@ -227,12 +228,14 @@ class BackendsOptions:
     """List the backends: what is installed, what works here, and which would be chosen.
 
     Each installed one is tried once, with a tiny model in its own process. The choice is for the
-    given model, or the embedded one, under the settings in force, with its reason. Nothing is
+    given model, or the embedded one, under the settings in force, with its reason, and with the
+    memory that the model takes. Of a model of the hub only the first megabytes are read. Nothing is
     fetched, converted or measured without --add or --measure.
 
     Examples:
         jitney backends
         jitney backends --add llamacpp
+        jitney backends Qwen/Qwen3-0.6B-GGUF:Q8_0
         jitney backends model.gguf --max-num-seqs 4 --measure
         jitney backends --json
     """

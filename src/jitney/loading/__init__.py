@@ -5,6 +5,8 @@ for one backend belongs into its `kind.py`, not here.
 """
 
 import logging
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from jitney.backends.kind import Kind, Values
@@ -69,13 +71,17 @@ def select_backend(settings: Settings, progress: Progress = lambda done, total: 
     return selection or _select_fastest(source_of(settings, progress), settings)
 
 
-def select_backend_if_known(settings: Settings) -> Selection | None:
+def select_backend_if_known(
+    settings: Settings, states: Sequence[BackendState] = ()
+) -> Selection | None:
     """Like `select_backend`, but None where the speed must be measured first.
 
-    Reads headers. Tries each backend once and remembers the result. Fetches and converts nothing.
+    Without the states of all backends, they are found. Reads headers. Tries each backend once and
+    remembers the result. Fetches and converts nothing.
     """
     if settings.backend == "auto":
-        candidates = _candidates(settings)
+        found = [each for each in states if each.kind.is_automatic()]
+        candidates = found or _candidates(settings)
         try:
             selection = select(settings, candidates)
         except MissingDependency as error:
@@ -103,6 +109,19 @@ def backend_state(kind: Kind, settings: Settings) -> BackendState:
     refusal = None if model is None else kind.refusal(model, settings.max_model_len)
     failure = None if library is None else kind.failure(settings)
     return BackendState(kind, library, failure, refusal)
+
+
+def state_with_needs(kind: Kind, settings: Settings) -> BackendState:
+    """The same, with what the library says of a named model, and the memory that it takes."""
+    found, model = backend_state(kind, settings), settings.model
+    if model is None or found.refusal is not None:
+        return found
+    if (refusal := kind.unknown(model)) is not None:
+        return replace(found, refusal=refusal)
+    try:
+        return replace(found, needs=kind.needs(model, settings))
+    except SetupError as error:
+        return replace(found, no_room=str(error).rstrip("."))
 
 
 def missing_backend(settings: Settings) -> Kind | None:

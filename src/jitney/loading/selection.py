@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from jitney.backends.kind import Kind, Library, threads_of
+from jitney.backends.kind import Kind, Library, Needs, threads_of
 from jitney.backends.trials.trial import Trial, TrialResults
 from jitney.backends.trials.trial_process import EXIT_REFUSED, TrialResult
 from jitney.config import Settings
@@ -45,6 +45,10 @@ class BackendState:
     """Why it does not work on this machine; None when it does."""
     refusal: str | None = None
     """Why it cannot run this model; None when it can."""
+    needs: Needs | None = None
+    """The memory that the model takes, where that was asked for and is known."""
+    no_room: str | None = None
+    """Why this machine could not hold the model now."""
 
     @property
     def is_able(self) -> bool:

@@ -29,6 +29,8 @@ from jitney.models.parts import part_name, parts_of
 DIMENSIONS_MAX = 4
 WEIGHTS_MAX = 2**50
 ALIGNMENT_DEFAULT = 32
+FAMILY_CHARACTERS_MAX = 80
+"""For the name of an architecture, which stands in sentences."""
 _LAYER = re.compile(r"^blk\.\d+\.")
 _RECURRENT = (
     ".ssm_conv1d.weight",
@@ -137,7 +139,7 @@ def _read_header(path: Path, _stamps: tuple[Stamp | None, ...]) -> GgufHeader:
         if _split(read_fields(part, tensors.add, tensors.budget)) != (count, number - 1):
             raise damaged(part, f"it does not say that it is part {number} of {count}")
     family = metadata.get("general.architecture")
-    if not isinstance(family, str) or not family:
+    if not isinstance(family, str) or not 1 <= len(family) <= FAMILY_CHARACTERS_MAX:
         raise damaged(path, "it does not say which architecture the model has")
     prefix = f"{family}."
     own = {

@@ -6,14 +6,12 @@ download: that loses its data when it is interrupted, but here a later call resu
 the shared cache only if its digest is right. Any thread. If several processes fetch at once, one
 does it and the others wait. Every failure is a ModelError of one sentence.
 
-Tests: tests/e2e/test_hub.py and test_hub_mistakes.py.
+Tests: tests/e2e/test_hub.py, test_hub_mistakes.py and test_hub_heads.py.
 """
 
 import logging
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,8 +26,8 @@ from jitney.errors import ModelError
 from jitney.models import hub_cache, notes
 from jitney.models.embedded import Progress
 from jitney.models.files import check_room, disk_errors, make_once, publish, sha256_of
-from jitney.models.hub_head import BYTES_MAX, Check, fetch_head
-from jitney.models.hub_reference import Reference, choose_model, models_among
+from jitney.models.hub_head import BYTES_MAX, Check, RemoteFile, fetch_head, folder_for_head
+from jitney.models.hub_reference import CONFIG, Reference, choose_model, models_among
 
 ASK_S_MAX = 20.0
 READ_S_MAX = 60.0
@@ -37,8 +35,7 @@ IDLE_TRIES_MAX = 2
 """A broken connection is opened again at once. After this many tries without a byte it fails."""
 REASON_CHARACTERS_MAX = 200
 MIB = 2**20
-HEAD_S_MAX = 3600.0
-_HEAD = "head-"
+WEIGHTS_SUFFIXES = (".gguf", ".safetensors")
 _HUB = f"the hub at {constants.ENDPOINT}"
 
 _BytesReport = Callable[[int], None]
@@ -102,33 +99,51 @@ def fetch(reference: Reference, cache: Path, progress: Progress, check: Check) -
     return _checked(path, cache)
 
 
-def _check_head(reference: Reference, files: list[_File], cache: Path, check: Check) -> None:
-    """Have a large model of one file checked, of which nothing was fetched yet."""
-    model, blobs = files[0], hub_cache.blobs_folder(reference.repository)
-    is_large = model.is_resumable and model.size > BYTES_MAX and model.name.endswith(".gguf")
-    if len(files) > 1 or not is_large:
+@contextmanager
+def head(reference: Reference, cache: Path) -> Iterator[Path | None]:
+    """The head of the newest version of the model, until the end of the block.
+
+    None, and a line in the log, where the hub cannot be reached or does not send it.
+    """
+    try:
+        files = _repository_files(reference)
+    except Unreachable as error:
+        _log.warning("%s", error)
+        yield None
         return
-    with disk_errors(f"{cache} could not be used"):
-        if _bytes_on_disk(blobs, model):
-            return
-        cache.mkdir(parents=True, exist_ok=True)
-        folder = tempfile.TemporaryDirectory(dir=cache, prefix=_HEAD)
-        _remove_heads(cache, Path(folder.name).stat().st_mtime - HEAD_S_MAX)
-    with folder:
-        head = Path(folder.name) / Path(model.name).name
-        url = hf_hub_url(reference.repository, model.name, revision=model.commit)
+    chosen = choose_model(reference, models_among(files))
+    with _head(reference, [files[name] for name in chosen.files], cache) as found:
+        yield found
+
+
+@contextmanager
+def _head(reference: Reference, files: list[_File], cache: Path) -> Iterator[Path | None]:
+    remote = [RemoteFile(each.name, _url(reference, each), each.size) for each in files]
+    with folder_for_head(cache) as folder:
         with _hub_errors(reference):
-            is_there = fetch_head(url, model.size, head)
-        if is_there:
-            check(head, str(reference))
+            failure = fetch_head(remote, folder)
+        if failure is not None:
+            _log.warning("What %s needs is not known before it is fetched: %s", reference, failure)
+        path = folder if files[0].name == CONFIG else folder / Path(files[0].name).name
+        yield path if failure is None else None
 
 
-def _remove_heads(cache: Path, made_before: float) -> None:
-    """Remove what processes left that were killed. Another one may do so at the same time."""
-    for left in cache.glob(f"{_HEAD}*"):
-        with suppress(FileNotFoundError):
-            if left.stat().st_mtime < made_before:
-                shutil.rmtree(left, ignore_errors=True)
+def _check_head(reference: Reference, files: list[_File], cache: Path, check: Check) -> None:
+    """Have a large model checked of which nothing was fetched yet."""
+    blobs = hub_cache.blobs_folder(reference.repository)
+    weights = [each for each in files if each.name.endswith(WEIGHTS_SUFFIXES)]
+    if sum(each.size for each in files) <= BYTES_MAX:
+        return
+    with disk_errors(f"{blobs} could not be read"):
+        if any(_bytes_on_disk(blobs, each) for each in weights):
+            return
+    with _head(reference, files, cache) as found:
+        if found is not None:
+            check(found, str(reference))
+
+
+def _url(reference: Reference, file: _File) -> str:
+    return hf_hub_url(reference.repository, file.name, revision=file.commit)
 
 
 def _checked(path: Path, cache: Path) -> Path:
@@ -233,7 +248,7 @@ def _fetch_blob(reference: Reference, file: _File, cache: Path, report: _BytesRe
 
 def _download(reference: Reference, file: _File, unfinished: Path, report: _BytesReport) -> None:
     """Fetch the missing part of a file, over as many connections as needed."""
-    url = hf_hub_url(reference.repository, file.name, revision=file.commit)
+    url = _url(reference, file)
     idle = 0
     while True:
         before = unfinished.stat().st_size if unfinished.exists() else 0

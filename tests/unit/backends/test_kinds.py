@@ -8,7 +8,7 @@ from dataclasses import fields
 import pytest
 
 import jitney.backends.llamacpp
-from jitney.backends.kind import Kind
+from jitney.backends.kind import Kind, Needs
 from jitney.backends.kinds import NAMES, all_kinds, kind_of, load, load_process
 from jitney.backends.llamacpp import library
 from jitney.config import Settings
@@ -73,3 +73,25 @@ def test_to_ask_a_kind_loads_nothing_heavy(kind: Kind) -> None:
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("kv_tokens", "settings", "length"),
+    [
+        (8192, Settings(), 4096),
+        (3000, Settings(), 3000),
+        (3000, Settings(max_model_len=2000), 2000),
+        (3000, Settings(max_num_seqs=3, max_per_sequence="even"), 1000),
+        (2, Settings(max_num_seqs=3, max_per_sequence="even"), 1),
+        (None, Settings(), None),
+    ],
+)
+def test_the_longest_context_is_what_all_limits_leave(
+    kv_tokens: int | None, settings: Settings, length: int | None
+) -> None:
+    """Guards what `jitney backends` says of a model: the figure that a server would start with."""
+    needs = Needs(weights_bytes=3 * 2**29, token_bytes=384, model_len_max=4096, kv_tokens=kv_tokens)
+    assert needs.length(settings) == length
+    words = needs.in_words(settings)
+    assert words.startswith("1.5 GiB of weights, 384 bytes for each token of context")
+    assert (f"a context of {length} tokens" in words) == (length is not None)

@@ -377,7 +377,7 @@ def _answered(payload: dict[str, Any]) -> dict[str, bool]:
 
 
 def _loads(head: Path) -> dict[str, bool]:
-    """Nothing, or raises ModelError with the reason."""
+    """What its architecture decides. Raises ModelError, with a clause, if it cannot be loaded."""
     try:
         model = Model(head, gpu_layers=0, extra_kernels=False, has_weights=False)
     except ModelError:
@@ -385,9 +385,9 @@ def _loads(head: Path) -> dict[str, bool]:
         raise ModelError(native_log().reason()) from None
     if not model.is_causal_decoder:
         raise ModelError("it is not a model that continues a text")
-    return {}
+    return {"is_rewindable": model.is_rewindable}
 
 
 if __name__ == "__main__":
-    # The child with which `kind` looks for a GPU, and at models that were not fetched yet.
+    # The child of `asked`, which also looks at models that were not fetched yet.
     answer(_answered)

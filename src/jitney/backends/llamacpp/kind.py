@@ -11,12 +11,19 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any  # Any: plain values for the backend's settings
 
-from jitney.backends.kind import SAME_TEXTS, Kind, Library, Values, threads_of, version_of
-from jitney.backends.llamacpp import attention, kernels, library, prebuilt
+from jitney.backends.kind import (
+    SAME_TEXTS,
+    Kind,
+    Library,
+    Needs,
+    Values,
+    threads_of,
+    version_of,
+)
+from jitney.backends.llamacpp import asked, attention, kernels, library, prebuilt
 from jitney.backends.llamacpp.memory_layout import SLOTS_MAX, own_cells, size_llamacpp
-from jitney.backends.machine.free_memory import available_bytes, too_large
-from jitney.backends.trials.trial import START_S_MAX, try_backend
-from jitney.backends.trials.trial_process import EXIT_REFUSED, ask
+from jitney.backends.machine.free_memory import available_bytes, refuse_too_large
+from jitney.backends.trials.trial import try_backend
 from jitney.config import Settings
 from jitney.config.settings import GPU_LAYERS_ALL
 from jitney.errors import ConfigError, SetupError
@@ -26,7 +33,6 @@ from jitney.models.gguf import GgufHeader, read_header
 _log = logging.getLogger("jitney")
 
 ADVICE = "`jitney backends --add llamacpp` adds it, prebuilt; the extra `llama` compiles it"
-BINDINGS = "jitney.backends.llamacpp.bindings"
 NO_SPARE = (
     "This model keeps a recurrent state, and no slot is left to keep one for others: each prompt "
     "is computed whole; lower max_num_seqs"
@@ -73,16 +79,25 @@ def refusal(model: Path, model_len_max: int | None) -> str | None:
 
 
 def unknown(head: Path) -> str | None:
-    """Why the library would not load the model of this head. A child asks it."""
-    if not KIND.distributions():
-        return None
-    found = ask(BINDINGS, {"head": str(head)}, START_S_MAX)
-    return found.failure if found.status == EXIT_REFUSED else None
+    """Why the library would not load the model of this head. Raises ModelError."""
+    return asked.unknown(head, KIND.distributions())
 
 
-def no_room(head: Path, settings: Settings) -> str | None:
-    """Why this machine could not hold the model now."""
-    return too_large(head.stat().st_size) if settings.gpu_layers == 0 else None
+def needs(source: Path, settings: Settings) -> Needs:
+    """The memory that the model takes. Raises a SetupError."""
+    settings = _with_layers(settings)
+    header = _header(source, settings)
+    is_here = settings.gpu_layers == 0
+    if is_here:
+        refuse_too_large(header.file_bytes)
+    sizes = size_llamacpp(settings, header, available_bytes())
+    return Needs(
+        weights_bytes=header.file_bytes,
+        token_bytes=header.kv_bytes_per_token,
+        state_bytes=header.state_bytes,
+        model_len_max=header.context_length or 0,
+        kv_tokens=(sizes.slot_tokens_max or sizes.kv_tokens) if is_here else None,
+    )
 
 
 def ready(source: Path, settings: Settings) -> Path:
@@ -109,7 +124,7 @@ def values(settings: Settings, source: Path | None) -> Values:
     assert source is not None, "This backend takes a model"
     settings = _with_layers(settings)
     model = ready(source, settings)
-    header = read_header(model)
+    header = _header(model, settings)
     sizes = size_llamacpp(settings, header, available_bytes())
     is_pool = sizes.slot_tokens_max == 0
     if is_pool:
@@ -146,7 +161,7 @@ def speed_facts(source: Path, settings: Settings) -> object:
     layers on a GPU, if there are any."""
     settings = _with_layers(settings)
     try:
-        sizes = size_llamacpp(settings, read_header(source), available_bytes())
+        sizes = size_llamacpp(settings, _header(source, settings), available_bytes())
     except SetupError:
         return False  # loading reports what is wrong
     is_split = sizes.slot_tokens_max != 0
@@ -160,10 +175,13 @@ def _with_layers(settings: Settings) -> Settings:
     return replace(settings, gpu_layers=0)
 
 
+def _header(model: Path, settings: Settings) -> GgufHeader:
+    return asked.full_header(model, KIND.distributions(), settings.cache_dir)
+
+
 @functools.cache
 def _finds_gpu() -> bool:
-    """Whether llama.cpp finds a GPU. A child looks, so that its driver is not loaded here."""
-    return bool(ask(BINDINGS, {"head": ""}, START_S_MAX).found.get("finds_gpu"))
+    return asked.finds_gpu()
 
 
 def _runs_extra_kernels(values: Values, settings: Settings) -> bool:
@@ -216,7 +234,7 @@ KIND = Kind(
     failure=failure,
     refusal=refusal,
     unknown=unknown,
-    no_room=no_room,
+    needs=needs,
     ready=ready,
     conversions=(Q8_KIND,),
     values=values,

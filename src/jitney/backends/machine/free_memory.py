@@ -33,6 +33,12 @@ def too_large(weights_bytes: int) -> str | None:
     )
 
 
+def refuse_too_large(weights_bytes: int) -> None:
+    """Raise NoRoom for such weights, before it is known where they will be."""
+    if (reason := too_large(weights_bytes)) is not None:
+        raise NoRoom(f"{reason}.")
+
+
 def free_beside(model: Path, weights_bytes: int) -> int | None:
     """The free memory after the weights are loaded. Raises NoRoom where they do not fit."""
     check_weights(model, weights_bytes)

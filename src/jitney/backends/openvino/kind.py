@@ -12,8 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any  # Any: plain values for the backend's settings
 
-from jitney.backends.kind import SAME_TEXTS, Kind, Library, Values, threads_of, version_of
-from jitney.backends.machine.free_memory import free_beside, too_large
+from jitney.backends.kind import (
+    SAME_TEXTS,
+    Kind,
+    Library,
+    Needs,
+    Values,
+    threads_of,
+    version_of,
+)
+from jitney.backends.machine.free_memory import available_bytes, free_beside, refuse_too_large
 from jitney.backends.machine.processor import read_processor
 from jitney.backends.openvino import families
 from jitney.backends.openvino.families import BLOCK_TOKENS, Dtypes, dtypes
@@ -93,9 +101,32 @@ def refusal(model: Path, model_len_max: int | None) -> str | None:
     return families.refusal(read_header(model), model_len_max)
 
 
-def no_room(head: Path, settings: Settings) -> str | None:
-    """Why this machine could not hold the model now."""
-    return too_large(head.stat().st_size)
+def needs(source: Path, settings: Settings) -> Needs:
+    """The memory that the model takes, before it is converted. Raises a SetupError."""
+    facts, chosen = families.facts(source), chosen_dtypes(settings).dtypes
+    if families.is_exported(source):
+        weights_bytes = _exported_bytes(source)
+    else:
+        header = read_header(source)
+        is_packed = chosen.weights(header.parameter_count) == "packed"
+        weights_bytes = header.file_bytes if is_packed else 2 * header.parameter_count
+    refuse_too_large(weights_bytes)
+    available = available_bytes()
+    memory = TokenMemory(
+        token_bytes=facts.kv_values_per_token * chosen.kv_bytes,
+        unit=BLOCK_TOKENS,
+        free_bytes=None if available is None else available - weights_bytes,
+    )
+    return Needs(
+        weights_bytes=weights_bytes,
+        token_bytes=memory.token_bytes,
+        model_len_max=facts.model_len_max,
+        kv_tokens=size_paged(settings, facts.model_len_max, memory).kv_tokens,
+    )
+
+
+def _exported_bytes(folder: Path) -> int:
+    return sum((folder / name).stat().st_size for name in families.FILES)
 
 
 def numbers(settings: Settings) -> str:
@@ -149,11 +180,10 @@ def values(settings: Settings, source: Path | None) -> Values:
             "OpenVINO computes with float32 and rounded activations on one thread, because its "
             "bfloat16 needs two; answers differ a little from those on more threads"
         )
-    weights_bytes = sum((model / name).stat().st_size for name in families.FILES)
     memory = TokenMemory(
         token_bytes=facts.kv_values_per_token * chosen.kv_bytes,
         unit=BLOCK_TOKENS,
-        free_bytes=free_beside(model, weights_bytes),
+        free_bytes=free_beside(model, _exported_bytes(model)),
     )
     sizes = size_paged(settings, facts.model_len_max, memory)
     found: Values = {
@@ -211,7 +241,7 @@ KIND = Kind(
     },
     failure=lambda settings: chosen_dtypes(settings).failure,
     refusal=refusal,
-    no_room=no_room,
+    needs=needs,
     ready=ready,
     conversions=tuple(f"{CONVERSION}-{weights}" for weights in ("float16", "packed")),
     values=values,

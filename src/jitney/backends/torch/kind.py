@@ -10,8 +10,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jitney.backends.kind import SAME_TEXTS, Kind, Library, Values, threads_of, version_of
-from jitney.backends.machine.free_memory import free_beside
+from jitney.backends.kind import (
+    SAME_TEXTS,
+    Kind,
+    Library,
+    Needs,
+    Values,
+    threads_of,
+    version_of,
+)
+from jitney.backends.machine.free_memory import available_bytes, free_beside, refuse_too_large
 from jitney.backends.machine.gpu import describe_gpu
 from jitney.backends.machine.processor import read_processor, text_of
 from jitney.backends.shared.sizing import TokenMemory, size_paged
@@ -100,20 +108,49 @@ def numbers(settings: Settings) -> str:
     return f"{words}, {threads} threads" if threads > 1 else f"{words}, one thread"
 
 
+def needs(source: Path, settings: Settings) -> Needs:
+    """The memory that the model takes. Raises a SetupError."""
+    shape, dtypes = _shape(source), chosen_dtypes(settings)
+    weights_bytes, token_bytes = _weights_bytes(shape, settings), _token_bytes(shape, dtypes)
+    kv_tokens = None
+    if not has_gpu():
+        refuse_too_large(weights_bytes)
+        available = available_bytes()
+        free_bytes = None if available is None else available - weights_bytes
+        memory = TokenMemory(token_bytes=token_bytes, unit=BLOCK_TOKENS, free_bytes=free_bytes)
+        kv_tokens = size_paged(settings, shape.length_max, memory).kv_tokens
+    return Needs(
+        weights_bytes=weights_bytes,
+        token_bytes=token_bytes,
+        model_len_max=shape.length_max,
+        kv_tokens=kv_tokens,
+    )
+
+
+def _shape(source: Path) -> Architecture:
+    tokens = 1 if source.is_dir() else len(read_vocabulary(source).tokens)
+    return checkpoint.architecture_at(source, tokens)
+
+
+def _weights_bytes(shape: Architecture, settings: Settings) -> int:
+    number_bytes = BYTES[chosen_dtypes(settings)["dtype"]]
+    return shape.weight_bytes(number_bytes, 1 if settings.quantization else number_bytes)
+
+
+def _token_bytes(shape: Architecture, dtypes: dict[str, str]) -> int:
+    return shape.kv_values_per_token * BYTES[dtypes["kv_dtype"]]
+
+
 def values(settings: Settings, source: Path | None) -> Values:
     """The values for `TorchSettings`. Raises a SetupError."""
     assert source is not None, "This backend takes a model"
-    tokens = 1 if source.is_dir() else len(read_vocabulary(source).tokens)
-    shape = checkpoint.architecture_at(source, tokens)
-    dtypes = chosen_dtypes(settings)
+    shape, dtypes = _shape(source), chosen_dtypes(settings)
     if has_gpu():
         return _gpu_values(settings, source, shape, dtypes)
-    number_bytes = BYTES[dtypes["dtype"]]
-    weights_bytes = shape.weight_bytes(number_bytes, 1 if settings.quantization else number_bytes)
     memory = TokenMemory(
-        token_bytes=shape.kv_values_per_token * BYTES[dtypes["kv_dtype"]],
+        token_bytes=_token_bytes(shape, dtypes),
         unit=BLOCK_TOKENS,
-        free_bytes=free_beside(source, weights_bytes),
+        free_bytes=free_beside(source, _weights_bytes(shape, settings)),
     )
     sizes = size_paged(settings, shape.length_max, memory)
     found: Values = {
@@ -138,7 +175,7 @@ def _gpu_values(
             f"kv_cache_dtype is {dtypes['kv_dtype']} and dtype is {dtypes['dtype']}: on a GPU they "
             "are the same, or kv_cache_dtype is fp8; leave it out."
         )
-    token_bytes = shape.kv_values_per_token * BYTES[dtypes["kv_dtype"]]
+    token_bytes = _token_bytes(shape, dtypes)
     memory = TokenMemory(token_bytes=token_bytes, unit=GPU_BLOCK_TOKENS, free_bytes=None)
     is_given = settings.kv_tokens is not None or settings.memory_limit is not None
     sizes = size_paged(settings, shape.length_max, memory)
@@ -190,6 +227,7 @@ KIND = Kind(
     },
     failure=failure,
     refusal=checkpoint.refusal,
+    needs=needs,
     values=values,
     trial_values=trial_values,
     numbers=numbers,

@@ -12,8 +12,9 @@ from tests.backends_for_tests import skip_reason
 if reason := skip_reason("llamacpp"):
     pytest.skip(reason, allow_module_level=True)
 
-from jitney.backends.llamacpp import bindings
-from jitney.errors import BackendFailed
+from jitney.backends.llamacpp import asked, bindings, prebuilt
+from jitney.backends.llamacpp.kind import KIND
+from jitney.errors import BackendFailed, ModelError
 
 SHAPE = bindings.LlamaCppSettings(
     model="",
@@ -98,3 +99,23 @@ def test_a_copy_of_another_length_is_refused(tiny_model: Path) -> None:
     context = bindings.Context(model, SHAPE)
     with pytest.raises(BackendFailed, match="restored 0 tokens of 5 in slot 0"):
         context.restore(0, context.save(0), 5)
+
+
+def test_the_list_of_architectures_is_that_of_the_prebuilt_library(tmp_path: Path) -> None:
+    """Guards models from a refusal by an old list, where the library is yet to be added."""
+    gguf = pytest.importorskip("gguf", reason="needs the gguf package")
+    models = pytest.importorskip("tests.models_for_tests", reason="needs the gguf package")
+    assert prebuilt.PREBUILT["Linux", "x86_64", ""].release == asked.RELEASE
+    installed = KIND.library()
+    if installed is None or not (installed.version or "").startswith(asked.RELEASE):
+        pytest.skip("another release of llama.cpp is installed")
+    path, loaded = tmp_path / "model.gguf", set()
+    for name in asked.ARCHITECTURES.union(gguf.MODEL_ARCH_NAMES.values()):
+        shape = models.TinyShape(architecture=name, layers=1, width=64, heads=2, inner=64)
+        models.write_tiny_gguf(path, shape=shape)
+        try:
+            bindings._loads(path)
+        except ModelError:
+            continue
+        loaded.add(name)
+    assert loaded == asked.ARCHITECTURES

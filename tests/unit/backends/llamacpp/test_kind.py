@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 
 from jitney.backends.kind import Library
-from jitney.backends.llamacpp import kernels, kind, library
+from jitney.backends.llamacpp import asked, kernels, kind, library
 from jitney.backends.llamacpp.kind import KIND, failure
 from jitney.config import Settings
 from jitney.config.settings import GPU_LAYERS_ALL
+from jitney.models import gguf
+from tests.backends_for_tests import needs, share_verdicts
 from tests.children_for_tests import MODULES, Children, install, refuses, stand_in
 
 ALL = """*'"extra_kernels": true'*"""
@@ -110,3 +112,30 @@ def test_the_package_that_brings_it_is_what_a_verdict_holds_for(
     install(monkeypatch, missing=missing)
     assert isinstance(KIND.library(), Library)
     assert KIND.distributions() == (name,)
+
+
+def test_a_state_that_only_the_library_knows_takes_the_pool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards architectures that are newer than our list of tensors: they are not refused. The
+    library is asked once."""
+    needs("llamacpp")
+    made = pytest.importorskip("tests.hybrids_for_tests", reason="needs the gguf package")
+    models = pytest.importorskip("tests.models_for_tests", reason="needs the gguf package")
+    hybrid, plain = tmp_path / "hybrid.gguf", tmp_path / "plain.gguf"
+    made.write_hybrid(hybrid, made.HYBRIDS["qwen35"])
+    models.write_tiny_gguf(plain)
+    monkeypatch.setattr(gguf, "_RECURRENT", ("no tensor",))
+    assert gguf.read_header(hybrid).state_bytes == 0
+    given = Settings(cache_dir=share_verdicts(tmp_path / "cache"), max_num_seqs=2, threads=1)
+    values = KIND.values(given, hybrid)
+    assert values["slot_tokens_max"] == 0
+    backend = KIND.load(values)
+    assert not backend.traits.rewinds
+    backend.close()
+    assert KIND.values(given, plain)["slot_tokens_max"] != 0
+    assert KIND.speed_facts(hybrid, given) is False
+    children: list[object] = []
+    monkeypatch.setattr(asked, "ask", lambda *sent: children.append(sent))
+    assert KIND.values(given, hybrid)["slot_tokens_max"] == 0
+    assert children == []
