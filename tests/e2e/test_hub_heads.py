@@ -154,6 +154,8 @@ def test_a_model_in_parts_is_refused_by_the_heads_of_its_parts(
     assert refused.endswith(" `jitney pull owner/large` fetches it all the same.")
     assert place.hub.sent_bytes <= FIRST_BYTES + 2 * PART_BYTES
     assert [each.name for each in place.cache.glob("head-*")] == []
+    told = place.jitney("backends", "owner/large").stdout
+    assert "; but this machine has no room for the model now: it has 3.0 GiB of weights" in told
 
 
 def test_parts_of_an_unknown_architecture_are_refused(place: Place, tmp_path: Path) -> None:

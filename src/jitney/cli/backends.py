@@ -162,6 +162,8 @@ def _obstacle(chosen: str | None, states: tuple[BackendState, ...]) -> str:
         return ""
     if each.library is None:
         return f"; but it is {state(each)}"
+    if each.no_room is not None:
+        return f"; but this machine has no room for the model now: {each.no_room}"
     return f"; but it cannot run the model: {each.refusal}" if each.refusal else ""
 
 
