@@ -114,7 +114,12 @@ class Application:
             allowed_host=allowed_hosts(serving, keys),
         )
         self.service = Service(
-            loaded.engine, loaded.request_factory, loaded.template, settings, keys
+            loaded.engine,
+            loaded.request_factory,
+            loaded.template,
+            settings,
+            keys,
+            own_name=loaded.model_name,
         )
         self.batches = None
         if serving.jobs_dir is not None:

@@ -11,7 +11,7 @@ from jitney.config import ServeSettings
 from jitney.server.batches.database import DiskError
 from jitney.server.openai_responses import limits
 from jitney.server.openai_responses.response_table import ResponseTable
-from tests.e2e.batches.batch_client import FIRST, KEYS, OTHER
+from tests.e2e.batches.batch_client import FIRST, KEYS, OTHER, SLOW
 from tests.e2e.openai_responses.response_client import (
     PATH,
     TOOL,
@@ -191,6 +191,16 @@ def test_a_response_expires(start: Start, tmp_path: Path, monkeypatch: pytest.Mo
         assert database.execute(query).fetchone() == (1,)
 
 
+def test_a_stream_that_fails_is_not_stored_and_says_so(start: Start, tmp_path: Path) -> None:
+    """Guards honesty: what ended with an error cannot be read again."""
+    server = start(World(jobs_dir=tmp_path / "jobs", backend=SLOW))
+    asked: dict[str, Any] = {"deadline_ms": 500, "max_output_tokens": 3000, "ignore_eos": True}
+    last = events_of(ask(server, stream=True, **asked).text)[-1]
+    assert last["type"] == "response.failed"
+    assert last["response"]["store"] is False
+    check_error(find(server, last["response"]["id"]), 404)
+
+
 @pytest.mark.parametrize(
     "query",
     [
@@ -198,6 +208,8 @@ def test_a_response_expires(start: Start, tmp_path: Path, monkeypatch: pytest.Mo
         "UPDATE responses SET asked = '3' WHERE id = ?",
         "UPDATE responses SET input = x'ff' WHERE id = ?",
         "UPDATE response_pieces SET deltas = '[3]' WHERE response = "
+        "(SELECT serial FROM responses WHERE id = ?)",
+        "UPDATE response_pieces SET deltas = '3' WHERE response = "
         "(SELECT serial FROM responses WHERE id = ?)",
         "UPDATE response_pieces SET number = 7 WHERE response = "
         "(SELECT serial FROM responses WHERE id = ?)",

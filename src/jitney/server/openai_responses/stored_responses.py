@@ -179,7 +179,13 @@ class StoredResponses:
         task = await asyncio.to_thread(dump, mode="json")
         task |= {"seed": form.seed, "stream": True}
         state = replace(form.state, status="queued", is_background=True)
-        new = NewResponse(owner=call.caller.name, state=state, input=items, task=task)
+        new = NewResponse(
+            owner=call.caller.name,
+            state=state,
+            input=items,
+            model=self._service.own_models[0],
+            task=task,
+        )
         with disk_refusals():
             await self._store(new, size=call.input_bytes)
         assert self.runner is not None, "There is a folder"
