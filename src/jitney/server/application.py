@@ -114,13 +114,9 @@ class Application:
             allowed_host=allowed_hosts(serving, keys),
         )
         self.service = Service(
-            loaded.engine,
-            loaded.request_factory,
-            loaded.template,
-            settings,
-            keys,
-            own_name=loaded.model_name,
+            loaded.engine, loaded.request_factory, loaded.template, settings, keys
         )
+        self.service.own_name = loaded.model_name
         self.batches = None
         if serving.jobs_dir is not None:
             self.batches = open_batches(self.service, waits_for_store=waits_for_store)

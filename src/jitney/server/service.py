@@ -125,16 +125,16 @@ class Service:
         settings: ServeSettings,
         keys: tuple[Key, ...] = (),
         clock: Clock | None = None,
-        own_name: str = "",
     ) -> None:
         self.engine = engine
-        self._own_name = own_name
         self.request_factory = request_factory
         self.template = template
         assert settings.served_model_name, "A model has a name"
         self.settings = settings
         self.model_name = settings.served_model_name[0]
         """What replies call the model."""
+        self.own_name = ""
+        """What its files are called, if that is known."""
         self.model_len_max = engine.settings.model_len_max
         """The longest sequence, prompt and completion together."""
         self.body_limit = settings.body_limit or body_limit_for(self.model_len_max)
@@ -172,7 +172,7 @@ class Service:
         """The served names, each with a digest of the model: what one began, another that has its
         name does not go on with. Its own name, its tokens and its template tell models apart."""
         vocabulary = self.vocabulary
-        facts = blake2b(repr((self._own_name, vocabulary.chat_template)).encode(), digest_size=8)
+        facts = blake2b(repr((self.own_name, vocabulary.chat_template)).encode(), digest_size=8)
         facts.update(b"\0".join(vocabulary.pieces))
         return tuple(f"{each} {facts.hexdigest()}" for each in self.settings.served_model_name)
 

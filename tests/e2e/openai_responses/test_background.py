@@ -272,7 +272,7 @@ def test_one_with_more_tokens_than_fit_ends_with_its_text(tmp_path: Path) -> Non
         database.execute("DELETE FROM response_pieces WHERE response = 2")
     with server_process(folder, "--max-model-len", "512") as server:
         for each in ids:
-            wait_until(lambda each=each: found(server, each)["status"] in ENDED, "it did not end")
+            wait_until(lambda: found(server, each)["status"] in ENDED, "it did not end")  # noqa: B023, at once
         long, other = (found(server, each) for each in ids)
     assert (long["status"], other["status"]) == ("incomplete", "incomplete")
     assert long["usage"]["output_tokens"] > 600
