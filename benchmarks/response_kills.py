@@ -39,6 +39,9 @@ BATCHES = f"{MESSAGES}/batches"
 DELAY_MS = 10
 TROUBLE_S = 0.2
 READ_S = 60.0
+LAST = "response.incomplete"
+"""Each answer is as long as it may be."""
+ENDS = (LAST, "response.completed", "response.failed", "error")
 LENGTHS = 31
 """How many different numbers of tokens are asked for."""
 
@@ -85,14 +88,16 @@ async def events_of(reply: httpx.Response) -> AsyncIterator[dict[str, Any]]:
 async def read(
     client: httpx.AsyncClient, place: Place, response_id: str, counted: Counted
 ) -> list[dict[str, Any]]:
-    """All events of a response, over all servers."""
+    """All events of a response, over all servers, to the last: `LAST`, unless it is wrong."""
     seen: list[dict[str, Any]] = []
-    while not (seen and seen[-1]["type"] == "response.incomplete"):
+    while not (seen and seen[-1]["type"] in ENDS):
         after = seen[-1]["sequence_number"] if seen else -1
         counted.resumed += bool(seen)
         path = f"{PATH}/{response_id}?stream=true&starting_after={after}"
         with contextlib.suppress(httpx.TransportError):
             async with client.stream("GET", f"{place.address}{path}") as reply:
+                if reply.status_code == 404:
+                    return seen
                 async for event in events_of(reply):
                     seen.append(event)
         await asyncio.sleep(TROUBLE_S)
@@ -155,6 +160,8 @@ async def recount(
             calm = (await client.post(PATH, json=body)).json()
             try:
                 check_numbers(events)
+                last = [each["type"] for each in events[-1:]]
+                assert last == [LAST], f"it ended with {last}"
                 assert events[-1]["response"] == stored, "the stored object differs"
                 assert deltas_of(events) == text_of(stored), "the text differs from the stream"
                 assert text_of(stored) == text_of(calm), "the text differs from a calm run"

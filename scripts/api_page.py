@@ -195,7 +195,14 @@ disk before anybody
 sees it. So a stream is resumed by `starting_after` with no event twice and none lost, and an answer
 that was under way goes on after `kill -9` of the server or the backend, from its stored tokens and
 with its seed. It waits while its key or its model is not served; cancel it, if they do not come
-back.
+back. Another model under the same name is not its model: the name of its file, its tokens and its
+chat template tell. Where the context is shorter than its answer by then, it ends as `incomplete`.
+It is kept until it has ended, however old it is.
+
+An input may name an item of a stored answer by its id (`item_reference`); it is read from there and
+stored with the input. Items of inputs have no such names. `reasoning_tokens` in the usage is 0 also
+where it is not known, for models without a token that ends a thought: clients of OpenAI's expect a
+number. In the usage of batches it is always 0.
 
 What is stored belongs to the name of its key. Keys of `--api-key` and `JITNEY_API_KEY` are named by
 their place: give names in a file (`--api-key-file`) where they may change places.

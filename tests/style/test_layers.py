@@ -35,7 +35,7 @@ HEAVY = {
     "llguidance": ("jitney/sampling", "jitney/text", "jitney/backends"),
     "msgspec": (
         *("jitney/backends", "jitney/config", "jitney/models", "jitney/sandbox"),
-        *("jitney/server/batches", "jitney/server/page"),
+        *("jitney/server/batches", "jitney/server/openai_responses", "jitney/server/page"),
         *("jitney_cluster", "jitney_lab"),
     ),
     "ray": ("jitney_cluster",),

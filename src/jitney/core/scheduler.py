@@ -83,7 +83,7 @@ class Scheduler:
         self._registry.add(sequences, now)
         for sequence in sequences:
             if sequence.known_count >= sequence.known_max:
-                # It was resumed after its last token; only its end was lost.
+                # It was resumed after its last token; only its end was lost, or there is less room.
                 self._registry.end(sequence, reason=FinishReason.LENGTH, now=now)
 
     def cancel(self, request_id: RequestId, now: float) -> list[Event]:

@@ -106,7 +106,6 @@ class Sequence:
         self.is_background = self.request.is_background
         self.prompt_count = len(self.request.prompt)
         self.tokens = [*self.request.prompt, *self.request.resumed_tokens[self.index]]
-        assert len(self.tokens) <= self.known_max, "a resumed one has no more than it may"
 
     @property
     def known_count(self) -> int:
@@ -232,7 +231,8 @@ def make_sequences(
 ) -> list[Sequence]:
     """The sequences of a request, one for each completion. Raises if it can never fit.
 
-    Of a resumed request, those that have not ended, with the tokens that they have.
+    Of a resumed request, those that have not ended, with the tokens that they have: more than fit,
+    where the engine that made them had more room.
     """
     prompt_count = len(request.prompt)
     check_prompt_length(prompt_count, model_len_max)

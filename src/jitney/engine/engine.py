@@ -115,9 +115,12 @@ class Engine:
         Without `streams` only the ending is kept for the caller, which is cheaper. A bounded stream
         is cancelled when too much of it is unread. Latencies count from `arrived_at` on the
         engine's clock, waits from now, and time limits from the acceptance. Raises QueueFull if the
-        inbox is full, and EngineStopped.
+        inbox is full, EngineStopped, and InvalidRequest where resumed tokens are none: they come
+        from a disk or over a wire, and the engine's thread does not look.
         """
         self.check_process()
+        for tokens in request.resumed:
+            self.backend.vocabulary.check("resumed", tokens or ())
         mailbox = Mailbox(streams=streams, is_bounded=is_bounded)
         self._inbox.submit(Submit(request, mailbox, self._clock.now(), arrived_at))
         return Handle(request, mailbox, self, lambda answer: answer)

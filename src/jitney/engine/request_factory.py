@@ -171,9 +171,9 @@ class RequestFactory:
         """
         options = options or RequestOptions()
         check_prompt_length(len(prompt), self._model_len_max)
-        self._check_tokens("prompt", prompt)
-        self._check_tokens("stop_token_ids", params.stop_token_ids or ())
-        self._check_tokens("logit_bias", params.logit_bias or ())
+        self._vocabulary.check("prompt", prompt)
+        self._vocabulary.check("stop_token_ids", params.stop_token_ids or ())
+        self._vocabulary.check("logit_bias", params.logit_bias or ())
         if params.constraint is not None:
             self.prepare(params.constraint, is_wanted)
         return Request(
@@ -218,15 +218,6 @@ class RequestFactory:
                 "shorten the prompt.",
                 "prompt",
             )
-
-    def _check_tokens(self, name: str, tokens: Iterable[int]) -> None:
-        count = len(self._vocabulary.pieces)
-        for token in tokens:
-            # In Python a bool is an int, but it is not a token.
-            if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < count:
-                raise InvalidRequest(
-                    f"{name} has {token!r:.80}, and the model's tokens are 0 to {count - 1}.", name
-                )
 
 
 def _slices(segments: Iterable[Segment]) -> Iterator[list[Segment]]:

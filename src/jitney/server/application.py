@@ -116,6 +116,7 @@ class Application:
         self.service = Service(
             loaded.engine, loaded.request_factory, loaded.template, settings, keys
         )
+        self.service.own_name = loaded.model_name
         self.batches = None
         if serving.jobs_dir is not None:
             self.batches = open_batches(self.service, waits_for_store=waits_for_store)

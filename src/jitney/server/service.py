@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from hashlib import blake2b
 from time import thread_time
 from typing import Protocol
 
@@ -132,6 +133,8 @@ class Service:
         self.settings = settings
         self.model_name = settings.served_model_name[0]
         """What replies call the model."""
+        self.own_name = ""
+        """What its files are called, if that is known."""
         self.model_len_max = engine.settings.model_len_max
         """The longest sequence, prompt and completion together."""
         self.body_limit = settings.body_limit or body_limit_for(self.model_len_max)
@@ -163,6 +166,15 @@ class Service:
     def vocabulary(self) -> Vocabulary:
         """The tokens of the model."""
         return self.engine.backend.vocabulary
+
+    @functools.cached_property
+    def own_models(self) -> tuple[str, ...]:
+        """The served names, each with a digest of the model: what one began, another that has its
+        name does not go on with. Its own name, its tokens and its template tell models apart."""
+        vocabulary = self.vocabulary
+        facts = blake2b(repr((self.own_name, vocabulary.chat_template)).encode(), digest_size=8)
+        facts.update(b"\0".join(vocabulary.pieces))
+        return tuple(f"{each} {facts.hexdigest()}" for each in self.settings.served_model_name)
 
     @functools.cached_property
     def format(self) -> ModelFormat | None:

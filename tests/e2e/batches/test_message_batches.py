@@ -70,6 +70,7 @@ def test_each_request_has_one_result_in_anthropics_form(server: Running) -> None
     assert made["request_counts"]["processing"] == 5 or made["processing_status"] == "ended"
     batch = ended(server, made)
     assert batch["request_counts"] == counts(succeeded=2, errored=3)
+    assert server.get(f"/v1/batches/{batch['id']}").json()["metadata"] is None
     found = results(server, batch)
     live = server.post("/v1/messages", asked("good")["params"]).json()
     assert found["good"]["type"] == "succeeded"
@@ -78,6 +79,16 @@ def test_each_request_has_one_result_in_anthropics_form(server: Running) -> None
     kinds = {name: found[name]["error"]["error"]["type"] for name in ("wrong", "stream", "model")}
     invalid = "invalid_request_error"
     assert kinds == {"wrong": invalid, "stream": invalid, "model": "not_found_error"}
+
+
+def test_the_same_call_gives_the_same_batch_also_after_its_end(server: Running) -> None:
+    """Guards clients that lost the answer: what is noted at the end is no part of the call."""
+    made = create(server, asked("a"), **{"idempotency-key": "k"}).json()
+    ended(server, made)
+    again = create(server, asked("a"), **{"idempotency-key": "k"})
+    assert again.json()["id"] == made["id"]
+    with server.client() as client:
+        client.delete(f"{PATH}/{made['id']}")
 
 
 def test_lists_have_pages_and_batches_are_deleted_with_their_files(server: Running) -> None:

@@ -2,20 +2,24 @@
 and taken up again by the next server after `kill -9`."""
 
 import contextlib
+import json
 import os
 import signal
 import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from jitney.backends.fake.script import read_script
+from jitney.config import ServeSettings
 from jitney.server.openai_responses import limits
-from tests.e2e.batches.batch_client import SLOW
+from tests.e2e.batches.batch_client import FIRST, KEYS, OTHER, SLOW
 from tests.e2e.batches.batch_process import START_S, ServerProcess, server_process
 from tests.e2e.openai_responses.response_client import (
     PATH,
@@ -30,7 +34,15 @@ from tests.e2e.openai_responses.response_client import (
     timeless,
 )
 from tests.e2e.server.conftest import Start
-from tests.e2e.server.harness import MODEL, WAIT_S, Running, World, check_error, wait_until
+from tests.e2e.server.harness import (
+    MODEL,
+    WAIT_S,
+    Running,
+    World,
+    check_error,
+    running,
+    wait_until,
+)
 from tests.e2e.server.processes import backend_of
 
 ENDED = ("completed", "incomplete", "failed", "cancelled")
@@ -193,20 +205,139 @@ def test_what_is_wrong_is_refused_before_it_is_stored(server: Running) -> None:
     check_error(ask(server, background=True, tool_choice="required"), 400, "tool_choice")
 
 
-def test_a_row_that_cannot_be_read_fails_alone(tmp_path: Path) -> None:
-    """Row 57: at a start, one damaged task fails, and the others are answered."""
+OF_ROW = {
+    "task": ("'{'", "'[]'", "'{}'", "NULL", "x'ff'", "9"),
+    "asked": ("'3'", "x'ff'"),
+    "input": ("'{}'", "'[3]'"),
+    "usage": ("'7'",),
+    "error": ("'['",),
+    "created_at": ("'soon'",),
+    "completed_at": ("'soon'",),
+}
+OF_PIECE = {
+    "number": ("9",),
+    "deltas": ("'7'", "'[3]'"),
+    "text": ("x'ff'",),
+    "tokens": ("""'["x"]'""", "'[true]'", "'[999999]'", "'[-5]'", "'7'", "'{'"),
+}
+
+
+def test_rows_that_cannot_be_read_fail_alone(tmp_path: Path) -> None:
+    """Row 57: at a start, whatever column is damaged, that response fails, and the others are
+    answered."""
     folder = tmp_path / "jobs"
+    damages = [
+        f"UPDATE {table} SET {column} = {value} WHERE {key} = ?"
+        for table, key, columns in (
+            ("responses", "serial", OF_ROW),
+            ("response_pieces", "response", OF_PIECE),
+        )
+        for column, values in columns.items()
+        for value in values
+    ]
     with server_process(folder, *SLOWLY) as server:
-        ids = [begun(server, number) for number in range(2)]
+        ids = [begun(server, number) for number in range(len(damages) + 1)]
         server.kill()
     with sqlite3.connect(folder / "jobs.sqlite") as database:
-        query = "UPDATE responses SET task = '{', status = 'queued' WHERE id = ?"
-        database.execute(query, (ids[0],))
+        database.execute("UPDATE responses SET status = 'queued'")
+        database.execute("DELETE FROM response_pieces")
+        piece = "INSERT INTO response_pieces VALUES (?, 1, '[]', 'a', '[97]')"
+        for serial, damage in enumerate(damages, 1):
+            database.execute(piece, (serial,))
+            database.execute(damage, (serial,))
     with server_process(folder) as server:
-        wait_until(lambda: found(server, ids[1])["status"] == "incomplete", "it was not answered")
-        broken = found(server, ids[0])
-        assert broken["status"] == "failed"
-        assert broken["error"]["code"] == "server_error"
+        wait_until(lambda: found(server, ids[-1])["status"] == "incomplete", "it was not answered")
+        with sqlite3.connect(folder / "jobs.sqlite", timeout=30) as database:
+            query = "SELECT serial FROM responses WHERE status != 'failed' ORDER BY serial"
+            wait_until(
+                lambda: database.execute(query).fetchall() == [(len(ids),)], "not all have failed"
+            )
+        for each in ids[:-1]:
+            reply = httpx.get(f"{server.address}{PATH}/{each}", timeout=WAIT_S)
+            code = (reply.json()["error"] or {}).get("code")
+            assert code in ("server_error", "invalid_prompt", "response_damaged"), each
+        assert not [each for each in server.log if "backend was lost" in each]
+
+
+def test_one_with_more_tokens_than_fit_ends_with_its_text(tmp_path: Path) -> None:
+    """Guards starts: a context may be shorter than it was, and every later server would end by the
+    same response."""
+    folder = tmp_path / "jobs"
+    with server_process(folder, *SLOWLY) as server:
+        # Those that wait behind others, so that nothing is made of them yet.
+        *_, long, other = (begun(server, number) for number in range(6))
+        server.kill()
+    began(folder, long, "a" * 700, b"a" * 700)
+    with server_process(folder, "--max-model-len", "512") as server:
+        for each in (long, other):
+            wait_until(lambda: found(server, each)["status"] in ENDED, "it did not end")  # noqa: B023, at once
+        done, anew = found(server, long), found(server, other)
+    assert (done["status"], text_of(done)) == ("incomplete", "a" * 700)
+    assert done["usage"]["output_tokens"] == 700
+    assert anew["status"] == "incomplete"
+    assert anew["usage"]["output_tokens"] < 512
+
+
+def began(folder: Path, response_id: str, text: str, made: bytes) -> None:
+    """Have these tokens, which are bytes, stored as all that was made of a response."""
+    with sqlite3.connect(folder / "jobs.sqlite") as database:
+        query = "SELECT serial FROM responses WHERE id = ?"
+        ((serial,),) = database.execute(query, (response_id,))
+        database.execute("DELETE FROM response_pieces WHERE response = ?", (serial,))
+        deltas = json.dumps([{"delta": {"content": text}}])
+        piece = (serial, 1, deltas, text, json.dumps(list(made)))
+        database.execute("INSERT INTO response_pieces VALUES (?, ?, ?, ?, ?)", piece)
+
+
+def test_it_waits_while_its_key_or_its_model_is_not_served(tmp_path: Path) -> None:
+    """Guards answers from strangers: neither another key nor another model of its name goes on with
+    it, and when both are back it ends."""
+    script, jobs = tmp_path / "script.jsonl", tmp_path / "jobs"
+    script.write_text('{"text": "another model"}\n')
+    world = World(jobs_dir=jobs, keys=KEYS, backend=SLOW)
+    others = (
+        replace(world, keys=KEYS[1:]),
+        replace(world, settings=ServeSettings(served_model_name=("other",))),
+        replace(world, backend=replace(SLOW, script=read_script(script))),
+    )
+    body = {"model": MODEL, "input": "hi", "background": True}
+    mine, theirs = ({"authorization": f"Bearer {key}"} for key in (FIRST, OTHER))
+    with running(world) as server:
+        reply = server.post(PATH, {**body, "max_output_tokens": 100}, **mine).json()
+    with sqlite3.connect(jobs / "jobs.sqlite") as database:
+        database.execute("UPDATE responses SET status = 'queued'")
+    for each in others:
+        with running(each) as server:
+            short = {**body, "model": server.service.model_name, "max_output_tokens": 4}
+            done = server.post(PATH, short, **theirs).json()
+            path = f"{PATH}/{done['id']}"
+            wait_until(lambda: server.get(path, **theirs).json()["status"] in ENDED, "it waits")  # noqa: B023, at once
+            with sqlite3.connect(jobs / "jobs.sqlite", timeout=30) as database:
+                query = "SELECT status FROM responses WHERE id = ?"
+                ((status,),) = database.execute(query, (reply["id"],))
+            assert status == "queued", each
+    with running(world) as server:
+        path = f"{PATH}/{reply['id']}"
+        wait_until(lambda: server.get(path, **mine).json()["status"] in ENDED, "it still waits")
+        assert server.get(path, **mine).json()["usage"]["output_tokens"] == 100
+
+
+def test_half_a_character_outlives_a_kill(tmp_path: Path) -> None:
+    """Guards streams of any script: what came in two parts is one character, once."""
+    script, folder = tmp_path / "script.jsonl", tmp_path / "jobs"
+    text = "\u00e4\u4e2d\U0001f600" * 40
+    script.write_text(json.dumps({"text": text}) + "\n")
+    flags = ("--script", str(script))
+    with server_process(folder, *SLOWLY, *flags) as server:
+        *_, last = (begun(server, number) for number in range(6))
+        server.kill()
+    began(folder, last, text[:2], text[:3].encode()[:-2])
+    with server_process(folder, *flags) as server:
+        path = f"{server.address}{PATH}/{last}?stream=true"
+        events = events_of(httpx.get(path, timeout=WAIT_S).text)
+        check_numbers(events)
+        assert deltas_of(events) == text_of(events[-1]["response"])
+        assert deltas_of(events).startswith(text)
 
 
 SLOWLY = ("--max-num-seqs", "2")

@@ -11,7 +11,7 @@ from jitney.config import ServeSettings
 from jitney.server.batches.database import DiskError
 from jitney.server.openai_responses import limits
 from jitney.server.openai_responses.response_table import ResponseTable
-from tests.e2e.batches.batch_client import FIRST, KEYS, OTHER
+from tests.e2e.batches.batch_client import FIRST, KEYS, OTHER, SLOW
 from tests.e2e.openai_responses.response_client import (
     PATH,
     TOOL,
@@ -73,6 +73,26 @@ def test_a_tool_loop_goes_on_behind_a_stored_response(server: Running) -> None:
     assert second.status_code == 200, second.text
 
 
+def test_an_item_of_a_stored_answer_is_named_by_its_id(server: Running) -> None:
+    """Guards clients that send `item_reference` for what they know to be stored: the prompt is that
+    of the item, and the item is stored again."""
+    one, two = ({"role": "user", "content": each} for each in ("one", "two"))
+    (item,) = ask(server, [one]).json()["output"]
+    plain = ask(server, [one, item, two]).json()
+    for reference in ({"type": "item_reference", "id": item["id"]}, {"id": item["id"]}):
+        told = ask(server, [one, reference, two]).json()
+        assert text_of(told) == text_of(plain)
+        assert told["usage"]["input_tokens"] == plain["usage"]["input_tokens"]
+        listed = server.get(f"{PATH}/{told['id']}/input_items?order=asc").json()["data"]
+        assert listed[1] == item
+    for unknown in ("msg_0", item["id"] + "0", "x", listed[0]["id"]):
+        reply = ask(server, [one, {"type": "item_reference", "id": unknown}])
+        told = check_error(reply, 404, "input[1]")
+        assert told["code"] == "response_not_found"
+    again = [{"type": "item_reference", "id": item["id"]}] * 2
+    assert ask(server, [one, *again, two], store=False).status_code == 200
+
+
 def test_input_items_are_listed_in_pages(server: Running) -> None:
     """Guards `input_items`: each has an id, newest first, and a page is bounded."""
     given = [{"role": "user", "content": f"{number}"} for number in range(5)]
@@ -122,13 +142,16 @@ def test_a_response_belongs_to_its_key(start: Start, tmp_path: Path) -> None:
     server = start(World(jobs_dir=tmp_path / "jobs", keys=KEYS))
     mine, others = ({"authorization": f"Bearer {key}"} for key in (FIRST, OTHER))
     body = {"model": MODEL, "input": "hi", "max_output_tokens": 4}
-    response_id = server.post(PATH, body, **mine).json()["id"]
+    response = server.post(PATH, body, **mine).json()
+    response_id, (item,) = response["id"], response["output"]
     with server.client(headers=others) as client:
         for path in ("", "/input_items", "?stream=true"):
             check_error(client.get(f"{PATH}/{response_id}{path}"), 404)
         check_error(client.delete(f"{PATH}/{response_id}"), 404)
         check_error(client.post(f"{PATH}/{response_id}/cancel"), 404)
         check_error(client.post(PATH, json={**body, "previous_response_id": response_id}), 404)
+        named = {**body, "input": [{"type": "item_reference", "id": item["id"]}]}
+        check_error(client.post(PATH, json=named), 404)
     assert find(server, response_id, **mine).status_code == 200
 
 
@@ -143,6 +166,7 @@ def test_without_a_folder_nothing_is_kept(start: Start) -> None:
     assert asked.headers["x-jitney-ignored"] == "store"
     check_error(ask(server, background=True), 400, "background")
     check_error(ask(server, previous_response_id="resp_0"), 400, "previous_response_id")
+    check_error(ask(server, [{"type": "item_reference", "id": "msg_0"}]), 400, "input")
     check_error(find(server, plain.json()["id"]), 404)
     strict = start(World(settings=ServeSettings(served_model_name=(MODEL,), strict=True)))
     check_error(ask(strict, store=True), 400, "store")
@@ -191,6 +215,16 @@ def test_a_response_expires(start: Start, tmp_path: Path, monkeypatch: pytest.Mo
         assert database.execute(query).fetchone() == (1,)
 
 
+def test_a_stream_that_fails_is_not_stored_and_says_so(start: Start, tmp_path: Path) -> None:
+    """Guards honesty: what ended with an error cannot be read again."""
+    server = start(World(jobs_dir=tmp_path / "jobs", backend=SLOW))
+    asked: dict[str, Any] = {"deadline_ms": 500, "max_output_tokens": 3000, "ignore_eos": True}
+    last = events_of(ask(server, stream=True, **asked).text)[-1]
+    assert last["type"] == "response.failed"
+    assert last["response"]["store"] is False
+    check_error(find(server, last["response"]["id"]), 404)
+
+
 @pytest.mark.parametrize(
     "query",
     [
@@ -198,6 +232,8 @@ def test_a_response_expires(start: Start, tmp_path: Path, monkeypatch: pytest.Mo
         "UPDATE responses SET asked = '3' WHERE id = ?",
         "UPDATE responses SET input = x'ff' WHERE id = ?",
         "UPDATE response_pieces SET deltas = '[3]' WHERE response = "
+        "(SELECT serial FROM responses WHERE id = ?)",
+        "UPDATE response_pieces SET deltas = '3' WHERE response = "
         "(SELECT serial FROM responses WHERE id = ?)",
         "UPDATE response_pieces SET number = 7 WHERE response = "
         "(SELECT serial FROM responses WHERE id = ?)",

@@ -140,6 +140,9 @@ async def test_what_another_engine_made_is_not_made_again() -> None:
         pytest.param(make_request("x" * 600), None, "ContextLengthExceeded", id="too long"),
         pytest.param(make_request(), b"\xc1", "InvalidRequest", id="cannot be read"),
         pytest.param(
+            replace(make_request(), resumed=((97, -5),)), None, "InvalidRequest", id="no token"
+        ),
+        pytest.param(
             replace(make_request(n=2), resumed=(None, None)), None, "InvalidRequest", id="nothing"
         ),
     ],

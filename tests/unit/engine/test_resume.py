@@ -1,5 +1,6 @@
 """A request that another engine began goes on here from its tokens: none twice, none lost."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,9 +10,11 @@ from jitney.core.events import FinishReason
 from jitney.core.params import StructuredOutputsParams
 from jitney.core.request import Request
 from jitney.engine.answer import Answer, Completion, Delta
+from jitney.engine.engine import Engine
 from jitney.engine.mailbox import Mailbox
+from jitney.errors import InvalidRequest
 from jitney.records import RequestStarted
-from tests.unit.engine.worlds import make_request, make_world
+from tests.unit.engine.worlds import MODEL_LEN_MAX, make_request, make_world
 
 ASKED: list[dict[str, Any]] = [
     {"max_tokens": 24},
@@ -118,3 +121,25 @@ def test_only_tokens_of_its_prompt_count_as_cached() -> None:
     assert cached == [0, 8]
     statistics = world.tick.statistics
     assert (statistics.started_prompt_tokens, statistics.cached_tokens) == (16, 8)
+
+
+@pytest.mark.parametrize("room", [{}, {"max_tokens": 1}])
+def test_one_with_more_than_fits_here_ends_with_what_it_has(room: dict[str, Any]) -> None:
+    """Guards every other request: the engine that began it had more room."""
+    made = tuple(range(100, 130)) * (MODEL_LEN_MAX // 30)
+    after, answer = run(replace(make_request("a prompt", **room), resumed=(made,)))
+    (completion,) = answer.completions
+    assert (completion.tokens, completion.finish_reason) == (made, FinishReason.LENGTH)
+    assert [each.tokens for each in after] == [()]
+
+
+@pytest.mark.parametrize("token", [10_000, -5, 2**70, "x", None, True])
+def test_what_is_no_token_is_refused_before_the_engine_sees_it(
+    make_engine: Callable[..., Engine], token: Any
+) -> None:
+    """Guards every other request: a damaged store would end the engine, at each start again."""
+    engine = make_engine()
+    with pytest.raises(InvalidRequest, match="tokens are 0 to"):
+        engine.send(replace(make_request("a prompt"), resumed=((100, token),)))
+    whole = engine.submit(make_request("a prompt", max_tokens=2)).result()
+    assert whole.completions[0].finish_reason is FinishReason.LENGTH

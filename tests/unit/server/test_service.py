@@ -15,7 +15,10 @@ from jitney.server.service import Service, body_limit_for
 @pytest.fixture
 def service() -> Service:
     """Over an engine that has stopped."""
-    backend = FakeBackend(FakeSettings())
+    return made_over(FakeBackend(FakeSettings()))
+
+
+def made_over(backend: FakeBackend) -> Service:
     engine = Engine(backend, SchedulerSettings(model_len_max=100))
     settings = ServeSettings(served_model_name=("tiny",))
     made = Service(engine, RequestFactory(backend, 100, lambda: 1), None, settings)
@@ -28,6 +31,14 @@ def test_a_stopped_engine_is_not_called_a_shutdown(service: Service) -> None:
     assert service.health().status == service.readiness().status == "stopped"
     service.drain()
     assert service.readiness().status == "draining"
+
+
+def test_another_file_under_one_name_is_another_model() -> None:
+    """Guards answers that go on after a restart: sizes of one family have the same tokens."""
+    one, again, other = (made_over(FakeBackend(FakeSettings())) for _ in range(3))
+    other.own_name = "tiny-4b"
+    assert one.own_models == again.own_models
+    assert not set(one.own_models) & set(other.own_models)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from jitney.server.batches import limits
 from jitney.server.batches.database import DONE, FAILED, PENDING, Database
 from jitney.server.batches.message_lines import MESSAGES
 from jitney.server.batches.rows import (
+    ERRORED,
     LIVE_STATES,
     BatchStatus,
     LineResult,
@@ -33,9 +34,6 @@ _LINES = (
     f"SELECT number, start, length, custom_id, state = {DONE} AS is_done, reply FROM lines "
     "WHERE batch = ? AND number > ?"
 )
-ERRORED = "errored"
-"""In the metadata of a batch of messages, which has none of its caller's: see `end`."""
-
 _ENDABLE = (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS)
 
 

@@ -22,7 +22,6 @@ from jitney.server.admission.calls import Call
 from jitney.server.anthropic.message_routes import described
 from jitney.server.batches import limits
 from jitney.server.batches.batch_routes import NO_BATCH, After
-from jitney.server.batches.batch_table import ERRORED
 from jitney.server.batches.batches import Batches
 from jitney.server.batches.database import DiskError
 from jitney.server.batches.message_lines import MESSAGES, MessageLine
@@ -166,7 +165,7 @@ def _counts(batch: StoredBatch) -> Json:
     counts = dict.fromkeys(("processing", "succeeded", "errored", "canceled", "expired"), 0)
     if batch.status.is_live:
         return {**counts, "processing": batch.total}
-    counts["errored"] = int((batch.metadata or {}).get(ERRORED, batch.failed))
+    counts["errored"] = batch.failed if batch.errored is None else batch.errored
     counts["succeeded"] = batch.completed
     if batch.status in _ENDS:
         counts[_ENDS[batch.status]] = batch.failed - counts["errored"]

@@ -18,11 +18,15 @@ from typing import Any, TypeVar
 import msgspec
 
 from jitney.engine.answer import Usage
+from jitney.server.anthropic.message_errors import PATH
 from jitney.server.openai.replies import Json, dump_json
 
 WINDOW = "24h"
 
 NO_TOKENS = Usage(prompt_count=0, completion_count=0, cached_count=0)
+
+ERRORED = "errored"
+"""Noted in the column of the metadata of a batch of messages, which has none of its caller's."""
 
 LIVE = ("validating", "in_progress", "finalizing", "cancelling")
 LIVE_STATES = f"IN {LIVE}"
@@ -105,6 +109,8 @@ class StoredBatch(NewBatch):
     """How it will end, once that is decided."""
     errors: tuple[Mapping[str, Any], ...]  # Any: a JSON value
     """Why it failed as a whole, as OpenAI writes it."""
+    errored: int | None = None
+    """Of a batch of messages that has ended: the lines that had an error."""
     read_bytes: int
     """How much of its input was checked."""
     read_lines: int
@@ -192,7 +198,10 @@ def file_of(row: sqlite3.Row) -> StoredFile:
 def batch_of(row: sqlite3.Row) -> StoredBatch:
     """The batch in a row."""
     metadata, errors = json.loads(row["metadata"] or "null"), json.loads(row["errors"] or "[]")
-    return msgspec.convert(dict(row) | {"metadata": metadata, "errors": errors}, StoredBatch)
+    values = {**dict(row), "metadata": metadata, "errors": errors}
+    if metadata is not None and row["endpoint"] == PATH:
+        values |= {"metadata": None, "errored": int(metadata[ERRORED])}
+    return msgspec.convert(values, StoredBatch)
 
 
 def file_object(file: StoredFile) -> Json:

@@ -20,6 +20,7 @@ from functools import partial
 from typing import TypeVar
 
 from jitney import errors
+from jitney.core.backend import Vocabulary
 from jitney.engine.engine import EngineState
 from jitney.server.admission.calls import Call
 from jitney.server.answer_call import Generation, prepare, run_work
@@ -140,8 +141,7 @@ class BackgroundRunner:
 
     def _serves(self, owner: str, model: str) -> bool:
         """Others wait until their key and their model are here again."""
-        is_known = self._service.keys.named(owner) is not None
-        return is_known and model in self._service.settings.served_model_name
+        return self._service.keys.named(owner) is not None and model in self._service.own_models
 
     def _start(self, tasks: asyncio.TaskGroup, serial: int) -> None:
         owner, model = self._waiting.pop(serial)
@@ -199,7 +199,8 @@ class BackgroundRunner:
         call = Call(rows.row["id"], service.clock.now(), is_large=True)
         call.caller = caller
         # It may be a long conversation, with much of an answer.
-        body, pieces = await run_work(service, call, partial(_task_of, rows))
+        task = partial(_task_of, rows, service.vocabulary)
+        body, pieces = await run_work(service, call, task)
         make_form = partial(BackgroundForm, response_id=call.id)
         generation = await prepare(service, body, call, make_form)
         form = generation.reply
@@ -294,9 +295,14 @@ class BackgroundRunner:
         return await self._thread.call(on_table(use))
 
 
-def _task_of(rows: ResponseRows) -> tuple[ChatBody, list[AnswerPiece]]:
+def _task_of(rows: ResponseRows, vocabulary: Vocabulary) -> tuple[ChatBody, list[AnswerPiece]]:
     """What is to be answered, and what there is of the answer. Raises Damaged and Refusal."""
-    task = response_of(rows.row).task
-    if not isinstance(task, dict):
+    task, pieces = response_of(rows.row).task, pieces_from(rows.pieces)
+    try:
+        for each in pieces:
+            vocabulary.check("tokens", each.tokens)
+    except errors.InvalidRequest:
+        raise Damaged from None
+    if task is None:
         raise Damaged
-    return check_fields(task, ChatBody), pieces_from(rows.pieces)
+    return check_fields(task, ChatBody), pieces

@@ -16,6 +16,9 @@ from jitney.server.openai.replies import Json, dump_json
 
 Logprobs = list[Json]
 
+ID_DIGITS = 32
+"""Of the id of a response, which those of its items begin with."""
+
 _ENDS: Mapping[str, str] = {
     "completed": "response.completed",
     "failed": "response.failed",
@@ -191,6 +194,11 @@ def output_of(response_id: str, deltas: Sequence[Json], status: str) -> list[Jso
 def push(writer: ItemWriter, stored: Json) -> bytes:
     """Events of a delta as it is stored: with its logprobs, if there are any."""
     return writer.push(stored["delta"], stored.get("logprobs"))
+
+
+def response_of_item(item_id: str) -> str:
+    """The id of the response whose answer has an item with this id."""
+    return f"resp_{item_id.partition('_')[2][:ID_DIGITS]}"
 
 
 def kept_delta(choice: Json) -> Json | None:

@@ -110,8 +110,16 @@ class ReasoningItem(Strict):
     status: ItemStatus | None = None
 
 
+class ReferenceItem(Strict):
+    """An item of a stored answer, which is put in its place."""
+
+    type: Literal["item_reference"]
+    id: Name
+
+
 Item = Annotated[
-    MessageItem | CallItem | CallOutputItem | ReasoningItem, Field(discriminator="type")
+    MessageItem | CallItem | CallOutputItem | ReasoningItem | ReferenceItem,
+    Field(discriminator="type"),
 ]
 
 
@@ -212,10 +220,10 @@ class ResponseBody(SamplingFields):
     ignored_parts = IN_RESPONSES
 
     input: Annotated[list[Item], most(limits.ITEMS_MAX)] = Field(
-        description="A text, or items: `message`, `function_call`, `function_call_output` and "
-        "`reasoning`. Items of tools that run at OpenAI are left out, and the header "
-        "`x-jitney-ignored` names them. Thoughts of earlier turns are handed to the chat template, "
-        "unless they are encrypted."
+        description="A text, or items: `message`, `function_call`, `function_call_output`, "
+        "`reasoning`, and `item_reference` to an item of a stored answer. Items of tools that run "
+        "at OpenAI are left out, and the header `x-jitney-ignored` names them. Thoughts of earlier "
+        "turns are handed to the chat template, unless they are encrypted."
     )
     instructions: str | None = note("The first system message; not carried on to later turns.")
     tools: Annotated[list[ResponseTool], most(TOOLS_MAX)] | None = note(

@@ -104,6 +104,7 @@ class ResponseForm:
         """The last event of a stream that failed."""
         begun = self.opening()
         self.state.status, self.state.error = "failed", error_object(body)
+        self.state.is_stored = False
         closed = self._writer.close("incomplete")
         self.state.output = self._writer.items
         return begun + closed + self._writer.end(self.state.object()) + DONE

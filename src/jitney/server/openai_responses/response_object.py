@@ -42,11 +42,6 @@ class ResponseState:
     is_background: bool = False
     output: list[Json] = field(default_factory=list)
 
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing more comes."""
-        return self.status not in ("queued", "in_progress")
-
     def object(self) -> Json:
         """What a caller gets."""
         is_cut = self.status == "incomplete"

@@ -161,13 +161,15 @@ class _Answering:
     async def _translate(self, body: ResponseBody, *, is_kept: bool) -> tuple[ChatBody, Json]:
         """The chat, and what the object repeats of the body. What is large is done elsewhere."""
         earlier = await self._stored.earlier(self._call, body)
+        referred = await self._stored.referred(self._call, body)
 
         def translate() -> tuple[ChatBody, Json]:
             if is_kept:
-                self._items = with_ids(input_items(body))
-            return chat_body(body, earlier), asked_of(body, self._service.model_name)
+                self._items = with_ids(input_items(body, referred))
+            chat = chat_body(body, earlier, referred)
+            return chat, asked_of(body, self._service.model_name)
 
-        if self._call.is_tiny and not earlier:
+        if self._call.is_tiny and not (earlier or referred):
             return translate()
         return await unless_left(run_work(self._service, self._call, translate), self._request)
 

@@ -182,8 +182,12 @@ class ResponseTable:
         return int(row["serial"])
 
     def sweep(self, now: int) -> int:
-        """Remove some of the responses that are expired, until so many rows are gone; how many."""
-        query = "SELECT serial FROM responses WHERE created_at < ? ORDER BY created_at LIMIT ?"
+        """Remove some of the responses that are expired, until so many rows are gone; how many. One
+        that has not ended stays, as where room is made: a clock may be wrong at a start."""
+        query = (
+            f"SELECT serial FROM responses WHERE created_at < ? AND NOT status {_UNFINISHED} "
+            "ORDER BY created_at LIMIT ?"
+        )
         removed = 0
         with self._database.transaction():
             for row in self._database.rows(query, now - limits.EXPIRY_S, limits.SWEEP_ROWS):

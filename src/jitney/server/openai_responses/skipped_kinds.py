@@ -14,7 +14,8 @@ from jitney.server.error_object import Refusal
 
 Fields = dict[str, Any]  # Any: a JSON value
 
-ITEMS = ("message", "function_call", "function_call_output", "reasoning")
+REFERENCE = "item_reference"
+ITEMS = ("message", "function_call", "function_call_output", "reasoning", REFERENCE)
 """Kinds of items that are read."""
 
 SKIPPED_TOOLS = frozenset(
@@ -122,9 +123,9 @@ def _keep(
 
 
 def _item_kind(value: Any) -> Any:
-    """The kind of an item; messages may leave theirs out."""
-    if isinstance(value, dict) and "role" in value:
-        value.setdefault("type", "message")
+    """The kind of an item; messages and references may leave theirs out."""
+    if isinstance(value, dict) and ("role" in value or value.keys() == {"id"}):
+        value.setdefault("type", "message" if "role" in value else REFERENCE)
     return _kind(value)
 
 

@@ -29,16 +29,19 @@ from jitney.server.openai_responses import limits
 from jitney.server.openai_responses.background_runner import BackgroundRunner
 from jitney.server.openai_responses.earlier_items import EarlierItems
 from jitney.server.openai_responses.event_feed import EventReplay, Watchers, feed
-from jitney.server.openai_responses.response_body import ResponseBody
+from jitney.server.openai_responses.item_events import response_of_item
+from jitney.server.openai_responses.response_body import ReferenceItem, ResponseBody
 from jitney.server.openai_responses.response_form import ResponseForm
 from jitney.server.openai_responses.response_object import ResponseState
 from jitney.server.openai_responses.response_table import ResponseTable, on_table
 from jitney.server.openai_responses.stored_rows import (
+    ENDED_WELL,
     UNREADABLE,
     Damaged,
     NewResponse,
     ResponseRows,
     StoredResponse,
+    answered,
     object_bytes,
     response_of,
     rows_of,
@@ -135,6 +138,27 @@ class StoredResponses:
             await self._make(owner, partial(earlier.read, links), size=size)
         return earlier.items()
 
+    async def referred(self, call: Call, body: ResponseBody) -> dict[str, Json]:
+        """Items of stored answers that a body names, by their ids. Raises Refusal."""
+        owner, found, bytes_left = call.caller.name, dict[str, Json](), self._service.body_limit
+        for at, item in enumerate(body.input):
+            if not isinstance(item, ReferenceItem) or item.id in found:
+                continue
+            if self._batches is None:
+                raise _no_folder("input")
+            rows = await self.ask(partial(_answer_with, owner, item.id))
+            size = sum(each.row["bytes"] for each in rows)
+            call.input_bytes, bytes_left = call.input_bytes + size, bytes_left - size
+            found |= await self._make(owner, partial(_items_of, rows), size=size)
+            place = f"input[{at}]"
+            if item.id not in found:
+                message = f"{place}: no stored answer of this key has an item with this id."
+                raise Refusal("response_not_found", message, param=place)
+            if bytes_left < 0:
+                message = f"{place}: the answers that are named are too long together."
+                raise Refusal("invalid_value", message, param=place)
+        return found
+
     async def ask(self, use: Callable[[ResponseTable], T | None]) -> T:
         """What the store says. Raises Refusal if it says nothing, or cannot be asked."""
         if self._batches is None:
@@ -179,7 +203,13 @@ class StoredResponses:
         task = await asyncio.to_thread(dump, mode="json")
         task |= {"seed": form.seed, "stream": True}
         state = replace(form.state, status="queued", is_background=True)
-        new = NewResponse(owner=call.caller.name, state=state, input=items, task=task)
+        new = NewResponse(
+            owner=call.caller.name,
+            state=state,
+            input=items,
+            model=self._service.own_models[0],
+            task=task,
+        )
         with disk_refusals():
             await self._store(new, size=call.input_bytes)
         assert self.runner is not None, "There is a folder"
@@ -215,6 +245,15 @@ class StoredResponses:
         assert self._batches is not None, "There is a folder"
         self.check_streams(owner)
         return feed(self._service, self._batches.thread, self._watchers, owner, replay)
+
+
+def _answer_with(owner: str, item_id: str, table: ResponseTable) -> list[ResponseRows]:
+    rows = table.find_whole(owner, response_of_item(item_id))
+    return [] if rows is None or rows.row["status"] not in ENDED_WELL else [rows]
+
+
+def _items_of(rows: list[ResponseRows]) -> dict[str, Json]:
+    return {item["id"]: item for each in rows for item in answered(each).state.output}
 
 
 def _links(owner: str, response_id: str, table: ResponseTable) -> list[ResponseRows]:

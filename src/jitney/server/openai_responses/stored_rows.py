@@ -8,7 +8,9 @@ import json
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
 
 from jitney.server.openai.replies import Json, dump_json, dump_slices
 from jitney.server.openai_responses import limits
@@ -22,6 +24,7 @@ MALFORMED = (LookupError, TypeError, AttributeError)
 """What a writer of events raises for deltas that are none."""
 
 Rows = Sequence[sqlite3.Row]
+T = TypeVar("T")
 
 
 class Damaged(Exception):
@@ -35,6 +38,8 @@ class NewResponse:
     owner: str
     state: ResponseState
     input: list[Json]
+    model: str = ""
+    """The one that goes on with it."""
     task: Json | None = None
     deltas: Sequence[Json] = ()
     """Its answer, if it has ended."""
@@ -100,7 +105,7 @@ def rows_of(new: NewResponse) -> NewRows:
         "status": state.status,
         "is_background": state.is_background,
         "is_started": not state.is_background,
-        "model": state.asked["model"],
+        "model": new.model,
         "previous_id": state.asked["previous_response_id"],
         **texts,
         "usage": None if state.usage is None else dump_json(state.usage),
@@ -125,42 +130,36 @@ def bytes_of(values: Json) -> int:
 
 def response_of(row: sqlite3.Row) -> StoredResponse:
     """Raises Damaged."""
-    state = ResponseState(
-        id=row["id"],
-        asked=_read(row["asked"]),
-        created_at=row["created_at"],
-        status=row["status"],
-        completed_at=row["completed_at"],
-        usage=_read(row["usage"]),
-        error=_read(row["error"]),
-        is_stored=True,
-        is_background=bool(row["is_background"]),
-    )
-    if not isinstance(state.asked, dict):
-        raise Damaged
-    return StoredResponse(
-        serial=row["serial"],
-        owner=row["owner"],
-        state=state,
-        input=_read(row["input"]),
-        task=_read(row["task"]),
-    )
+    told = {name: _read(row[name]) for name in ("asked", "usage", "error")}
+    plain = {name: row[name] for name in ("id", "created_at", "status", "completed_at")}
+    state = {**told, **plain, "is_stored": True, "is_background": bool(row["is_background"])}
+    values = {name: _read(row[name]) for name in ("input", "task")}
+    values |= {"serial": row["serial"], "owner": row["owner"], "state": state}
+    return _checked(values, StoredResponse)
 
 
 def progress_of(row: sqlite3.Row) -> ResponseProgress:
     """Raises Damaged."""
-    told = _read(row["usage"]), _read(row["error"])
-    return ResponseProgress(row["status"], bool(row["is_started"]), *told, row["completed_at"])
+    told = {name: _read(row[name]) for name in ("usage", "error")}
+    return _checked({**dict(row), **told, "is_started": bool(row["is_started"])}, ResponseProgress)
 
 
 def pieces_from(rows: Rows, after: int = 0) -> list[AnswerPiece]:
     """The pieces behind this number. Raises Damaged."""
-    found: list[AnswerPiece] = []
-    for number, row in enumerate(rows, after + 1):
-        if row["number"] != number:
-            raise Damaged
-        tokens = tuple(_read(row["tokens"]) or ())
-        found.append(AnswerPiece(number, _read(row["deltas"]), row["text"], tokens))
+    found = [
+        _checked(
+            {
+                "number": row["number"],
+                "deltas": _read(row["deltas"]),
+                "text": row["text"],
+                "tokens": _read(row["tokens"] or "[]"),
+            },
+            AnswerPiece,
+        )
+        for row in rows
+    ]
+    if any(piece.number != number for number, piece in enumerate(found, after + 1)):
+        raise Damaged
     return found
 
 
@@ -186,4 +185,12 @@ def _read(text: str | None) -> Any:  # Any: a JSON value
     try:
         return None if text is None else json.loads(text)
     except (ValueError, TypeError, RecursionError):
+        raise Damaged from None
+
+
+def _checked(values: Json, kind: type[T]) -> T:
+    """The value of this kind. A row is from a disk: what it says may be anything."""
+    try:
+        return msgspec.convert(values, kind)
+    except (msgspec.ValidationError, RecursionError):
         raise Damaged from None

@@ -16,18 +16,23 @@ from jitney.server.openai_responses.response_body import (
     AllowedTools,
     ChosenTool,
     FormatOfText,
+    ReferenceItem,
     ResponseBody,
 )
 from jitney.server.openai_responses.skipped_kinds import LOGPROBS
 
 Json = dict[str, Any]  # Any: a JSON value
 
+NONE: Mapping[str, Json] = {}
+
 _SYSTEM = ("system", "developer")
 
 
-def chat_body(body: ResponseBody, earlier: Iterable[Json] = ()) -> ChatBody:
+def chat_body(
+    body: ResponseBody, earlier: Iterable[Json] = (), referred: Mapping[str, Json] = NONE
+) -> ChatBody:
     """The chat that answers a body behind these items. Raises Refusal and InvalidRequest."""
-    items = [*earlier, *input_items(body)]
+    items = [*earlier, *input_items(body, referred)]
     messages = messages_of(body.instructions, items)
     if not messages:
         raise InvalidRequest("input has nothing that could be answered.", "input")
@@ -46,9 +51,12 @@ def chat_body(body: ResponseBody, earlier: Iterable[Json] = ()) -> ChatBody:
     return check_fields({name: each for name, each in fields.items() if each is not None}, ChatBody)
 
 
-def input_items(body: ResponseBody) -> list[Json]:
-    """The items of a body as JSON."""
-    return [each.model_dump(exclude_none=True) for each in body.input]
+def input_items(body: ResponseBody, referred: Mapping[str, Json] = NONE) -> list[Json]:
+    """The items of a body as JSON; in the place of references the items with these ids."""
+    return [
+        referred[each.id] if isinstance(each, ReferenceItem) else each.model_dump(exclude_none=True)
+        for each in body.input
+    ]
 
 
 def messages_of(instructions: str | None, items: Iterable[Json]) -> list[Json]:
