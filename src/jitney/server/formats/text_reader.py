@@ -100,9 +100,11 @@ class TextReader:
         while (place := self.text.find(mark, self.at)) < 0:
             end = len(self.text) - overlap(self.text[self.at :], mark)
             take(self.text[self.at : end])
+            self.unsure.append(self.text[self.at : end])
             self.at = end
             yield
         take(self.text[self.at : place])
+        self.unsure.append(self.text[self.at : place] + mark)
         self.at = place + len(mark)
 
     def json_string(self) -> Reading[str]:
