@@ -15,6 +15,7 @@ from enum import Enum, auto
 from jitney.server.formats.answer_forms import CallForm
 from jitney.server.formats.json_calls import NAME_CHARACTERS, JsonCall
 from jitney.server.formats.text_reader import (
+    CLOSERS,
     SPACE,
     DeltaWriter,
     Reading,
@@ -32,7 +33,7 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0", "\
 _DIGITS = {"x": 2, "u": 4, "U": 8}
 _QUOTES = "\"'"
 _PREFIXES = ("r", "u", "b", "f", "br", "rb", "fr", "rf")
-_ATOM_ENDS = SPACE + ",:=()[]{}" + _QUOTES
+_ATOM_ENDS = SPACE + ",:=([{" + CLOSERS + _QUOTES
 _STRING, _ATOM = "string", "atom"
 """Kinds of tokens. Any other is one character, which is its own kind."""
 
@@ -99,7 +100,7 @@ class LooseObject:
                 writer.arguments(reader.taken())
                 if kind in _OPENINGS:
                     self._open.append(kind)
-                elif kind in "}])":
+                elif kind in CLOSERS:
                     self._open.pop()
 
     def _take(self, kind: str, text: str) -> bool:
@@ -120,7 +121,7 @@ class LooseObject:
         elif kind == "," and due is _Due.COMMA:
             self._write("", held=", ")
             self._due = self._first_due()
-        elif kind in "}])" and due not in (_Due.EQUALS, _Due.VALUE) and self._is_call():
+        elif kind in CLOSERS and due not in (_Due.EQUALS, _Due.VALUE) and self._is_call():
             self._held = self._held.removeprefix(", ")
             self._write(self._open.pop())
             self._due = _Due.COMMA

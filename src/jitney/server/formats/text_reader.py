@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 from jitney.server.formats.answer_forms import AnswerForm
 
 SPACE = " \n\r\t"
+CLOSERS = "}])"
+"""Behind a call that is complete they belong to it, too: models write one too many."""
 CONTENT, REASONING = "content", "reasoning_content"
 """The fields of text in a delta."""
 
