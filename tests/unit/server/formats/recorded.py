@@ -269,9 +269,7 @@ RECORDED = [
     ),
     Recorded(
         "deepseek",
-        "".join(
-            (_ALL, _BEGIN, "now", _SEP, "{}}\n", _END, _BEGIN, "now", _SEP, "{}", _END, _ALL_END)
-        ),
+        f"{_ALL}{_BEGIN}now{_SEP}{{}}}}\n{_END}{_BEGIN}now{_SEP}{{}}{_END}{_ALL_END}",
         said("", NOW, NOW),
     ),
     Recorded("deepseek", f"{_ALL}nothing", said(f"{_ALL}nothing")),
