@@ -34,7 +34,8 @@ _LINES = (
     "WHERE batch = ? AND number > ?"
 )
 ERRORED = "errored"
-"""In the metadata of a batch of messages, which has none of its caller's: see `end`."""
+"""In the metadata of a batch of messages, which has none of its caller's: see `end`. Beside it
+stands whether unknown fields are ignored, as the header of the call says it."""
 
 _ENDABLE = (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS)
 
@@ -217,7 +218,8 @@ class BatchTable:
 
     def _note_errored(self, serial: int) -> None:
         """Keep apart how many lines had an error: the others are not asked any more."""
-        noted = json.dumps({ERRORED: str(self.get(serial).failed)})
+        batch = self.get(serial)
+        noted = json.dumps({**(batch.metadata or {}), ERRORED: str(batch.failed)})
         query = "UPDATE batches SET metadata = ? WHERE serial = ?"
         self._database.execute(query, noted, serial)
 
@@ -344,7 +346,10 @@ class BatchTable:
 
 def _check_same(earlier: StoredBatch, new: NewBatch, digest: str) -> None:
     """Refuse a batch whose idempotency key is that of another batch."""
-    of_earlier = (earlier.input_sha256, earlier.endpoint, earlier.metadata or {})
+    metadata = dict(earlier.metadata or {})
+    if earlier.endpoint == MESSAGES:
+        metadata.pop(ERRORED, None)
+    of_earlier = (earlier.input_sha256, earlier.endpoint, metadata)
     if of_earlier != (digest, new.endpoint, new.metadata or {}):
         message = "This Idempotency-Key was used for another batch; use a new one."
         raise Refusal("idempotency_key_reused", message)
