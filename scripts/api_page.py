@@ -8,6 +8,7 @@ from jitney.server import limits
 from jitney.server.anthropic.message_body import MessagesBody
 from jitney.server.anthropic.message_fields import IGNORED_PARTS as PARTS_OF_MESSAGES
 from jitney.server.anthropic.message_fields import UNKNOWN
+from jitney.server.openai.conversation import INVALID
 from jitney.server.batches.batch_routes import BatchBody
 from jitney.server.batches.message_batch_routes import MessageBatchBody
 from jitney.server.error_object import CODES
@@ -226,8 +227,9 @@ lists of Python (Llama 4, LFM2), the channels of gpt-oss, and the forms of Gemma
 DeepSeek to V3.1, Kimi K2, Granite 3 and Nemotron 2. Values that are written as text become JSON by
 the tool's schema. A template that does not know tools gets them as text in the system message, in
 the first form; calls and answers of tools in the history are written out in the same way. What
-looks like a call and is none is content. A call whose arguments are no JSON object may come back:
-the template gets their text as `invalid_json`.
+looks like a call and is none is content. In Python's form and Gemma's, mistakes behind the first
+key are passed on as they are, to the end of the call. A call whose arguments are no JSON object may
+come back: the template gets their text as `invalid_json`.
 
 `tool_choice` `required`, or a function by name, is enforced: arguments always match the schema.
 Under `auto` the model decides, and what it writes is passed on as it is, `strict` or not; yet a
@@ -251,8 +253,10 @@ first token. `thinking_token_budget` ends the reasoning after so many tokens.
 
 `/v1/messages` is the chat above in another form: its clients, Claude Code among them, need only the
 address (`ANTHROPIC_BASE_URL`) and a key. Messages that follow one another in one role are one. Any
-`anthropic-beta` is accepted; with it, fields that nobody knows are ignored, and the header
-`x-jitney-ignored` has `{UNKNOWN}`. A result of a tool that `is_error` begins with `Error: `.
+`anthropic-beta` is accepted; with it, fields that nobody knows are ignored wherever they stand, and
+the header `x-jitney-ignored` has `{UNKNOWN}`. A result of a tool that `is_error` begins with
+`Error: `. An input of a tool that is no JSON object is `{{"{INVALID}": "what the model wrote"}}`,
+also where it was cut off; in a stream, one that begins as an object is passed on as it comes.
 
 Events are named as Anthropic names them; a silent stream says `ping`. The usage at the beginning of
 a stream has the whole prompt as `input_tokens`; the one at its end tells what came from the cache

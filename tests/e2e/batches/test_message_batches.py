@@ -12,6 +12,7 @@ from tests.e2e.batches.batch_process import server_process
 from tests.e2e.server.harness import MODEL, WAIT_S, Running, World, check_error, running, wait_until
 
 PATH = "/v1/messages/batches"
+BETAS = {"anthropic-beta": "brand-new-2027-01-01"}
 
 
 def asked(custom_id: str, **fields: Any) -> dict[str, Any]:
@@ -81,14 +82,16 @@ def test_each_request_has_one_result_in_anthropics_form(server: Running) -> None
     assert kinds == {"wrong": invalid, "stream": invalid, "model": "not_found_error"}
 
 
-def test_the_same_call_gives_the_same_batch_also_after_its_end(server: Running) -> None:
-    """Guards clients that lost the answer: what is noted at the end is no part of the call."""
-    made = create(server, asked("a"), **{"idempotency-key": "k"}).json()
-    ended(server, made)
-    again = create(server, asked("a"), **{"idempotency-key": "k"})
-    assert again.json()["id"] == made["id"]
-    with server.client() as client:
-        client.delete(f"{PATH}/{made['id']}")
+def test_a_batch_of_betas_may_have_unknown_fields(server: Running) -> None:
+    """Guards clients: the header of the call means for its requests what it means for live ones."""
+    new = asked("a", brand_new=1, tools=[{"name": "f", "input_schema": {}, "brand_new": 1}])
+    batch = ended(server, create(server, new, asked("b"), **BETAS).json())
+    found = results(server, batch)
+    assert found["a"]["ignored"] == ["unknown-fields"]
+    assert "ignored" not in found["b"]
+    assert batch["request_counts"] == counts(succeeded=2)
+    plain = ended(server, create(server, new).json())
+    assert plain["request_counts"] == counts(errored=1)
 
 
 def test_lists_have_pages_and_batches_are_deleted_with_their_files(server: Running) -> None:
@@ -173,6 +176,7 @@ def test_the_same_call_again_is_the_same_batch(server: Running) -> None:
     first, again = (create(server, asked("a"), **{"idempotency-key": "k"}).json() for _ in range(2))
     assert first["id"] == again["id"]
     ended(server, first)
+    assert create(server, asked("a"), **{"idempotency-key": "k"}).json()["id"] == first["id"]
     inputs = server.get("/v1/files?purpose=batch").json()["data"]
     assert len(inputs) == 1
     other = create(server, asked("b"), **{"idempotency-key": "k"})
@@ -193,10 +197,11 @@ def test_row_59_bad_bodies_of_batches_store_nothing(server: Running) -> None:
 def test_a_server_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
     """Guards the promise in this form too: killed twice, each request has one result, with the
     text that a live call has."""
-    requests = [asked(f"r{at}", max_tokens=150) for at in range(120)]
+    requests = [asked(f"r{at}", max_tokens=150, brand_new=1) for at in range(120)]
     folder = tmp_path / "jobs"
     with server_process(folder) as server:
-        made = httpx.post(f"{server.address}{PATH}", json={"requests": requests}).json()
+        body = {"requests": requests}
+        made = httpx.post(f"{server.address}{PATH}", json=body, headers=BETAS).json()
         server.kill()
     url = f"{PATH}/{made['id']}"
     with server_process(folder) as server:
@@ -213,5 +218,6 @@ def test_a_server_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
         rows = [json.loads(each) for each in text.splitlines()]
         assert [each["custom_id"] for each in rows] == [each["custom_id"] for each in requests]
         for row, given in list(zip(rows, requests, strict=True))[::40]:
-            live = httpx.post(f"{server.address}/v1/messages", json=given["params"], timeout=WAIT_S)
+            url = f"{server.address}/v1/messages"
+            live = httpx.post(url, json=given["params"], timeout=WAIT_S, headers=BETAS)
             assert row["result"]["message"]["content"] == live.json()["content"]

@@ -131,11 +131,15 @@ def test_names_of_anthropics_own_models_are_answered_by_this_one(server: Running
 
 def test_a_caller_of_betas_may_send_unknown_fields(server: Running) -> None:
     """Guards agents of tomorrow, and callers of today: else a field is known or refused."""
-    body = {**ASKED, "brand_new": {"a": 1}}
+    new = {"brand_new": {"a": 1}}
+    messages = [{"role": "user", "content": [{"type": "text", "text": "a", **new}]}]
+    tools = [{"name": "f", "input_schema": {}, **new}]
+    body = {**ASKED, "messages": messages, "tools": tools, "thinking": {"type": "adaptive", **new}}
     tried = server.post(f"{PATH}?beta=true", body, **{"anthropic-beta": "brand-new-2027-01-01"})
     assert tried.status_code == 200
     assert tried.headers["x-jitney-ignored"] == "unknown-fields"
-    check_error(server.post(PATH, body), 400, "invalid_request_error", "no field brand_new")
+    for wrong in (body, {**ASKED, **new}):
+        check_error(server.post(PATH, wrong), 400, "invalid_request_error", "no field")
 
 
 def test_a_strict_server_ignores_nothing(start: Start) -> None:

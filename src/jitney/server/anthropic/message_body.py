@@ -122,6 +122,7 @@ class ServerTool(Strict):
     )
 
     type: Annotated[str, StringConstraints(max_length=limits.NAME_CHARACTERS_MAX)]
+    name: Any = None
 
 
 def _kind_of_tool(value: Any) -> str:  # Any: not yet checked

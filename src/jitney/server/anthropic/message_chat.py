@@ -115,9 +115,7 @@ class _Conversation:
         if len(own) < len(tools):
             message = "tools that Anthropic's servers run are not there; send an input_schema"
             self._leave_out(SERVER_TOOLS, message, may_ignore=bool(own))
-        self._elsewhere = [
-            getattr(each, "name", None) for each in tools if isinstance(each, ServerTool)
-        ]
+        self._elsewhere = [each.name for each in tools if isinstance(each, ServerTool)]
         for tool in own:
             if tool.name in self.tools:
                 raise InvalidRequest("tools has two tools of one name.", "tools")

@@ -15,6 +15,7 @@ from jitney.server.anthropic.message_body import MessagesBody
 from jitney.server.anthropic.message_chat import carried
 from jitney.server.anthropic.message_errors import error_body
 from jitney.server.error_object import Refusal
+from jitney.server.openai.conversation import INVALID, arguments_of
 from jitney.server.openai.replies import Json, Reply, dump_json
 
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
@@ -48,6 +49,9 @@ class _Blocks:
     _thought: list[str] = field(default_factory=list)
     """What is not shown of the open block."""
     _call: int = -1
+    _has_input: bool = False
+    _end: str = ""
+    """What is still written behind the input of a tool."""
 
     def events(self, delta: Json) -> list[Json]:
         """What a delta adds."""
@@ -73,19 +77,28 @@ class _Blocks:
             signature = carried("".join(self._thought)) if self.hides_thinking else _SIGNATURE
             signed = {"type": "signature_delta", "signature": signature}
             found = [{"type": "content_block_delta", "index": self.index, "delta": signed}]
-        self.kind, self._thought = None, []
+        elif self._end:
+            found = [self._added(self._end)]
+        self.kind, self._thought, self._end = None, [], ""
         return [*found, {"type": "content_block_stop", "index": self.index}]
 
     def _called(self, part: Json) -> list[Json]:
-        """What a part of a call adds; its first part has a head."""
+        """What a part of a call adds; its first part has a head. An input that begins as no object
+        is a string in one."""
         found: list[Json] = []
         function = part["function"]
+        text = function.get("arguments")
         if part["index"] != self._call:
-            self._call = part["index"]
+            self._call, self._has_input = part["index"], False
             head = {"id": part["id"], "name": function["name"], "input": {}}
             found += self._opened(_TOOL, head, is_new=True)
-        if function.get("arguments"):
-            found.append(self._added(function["arguments"]))
+        if text and not self._has_input:
+            self._has_input = True
+            if text.lstrip()[:1] != "{":
+                found.append(self._added(f'{{"{INVALID}": "'))
+                self._end = '"}'
+        if text:
+            found.append(self._added(json.dumps(text)[1:-1] if self._end else text))
         return found
 
     def _opened(self, kind: str, head: Json, *, is_new: bool = False) -> list[Json]:
@@ -122,17 +135,8 @@ def content_of(events: list[Json]) -> list[Json]:
             else:
                 blocks[each["index"]][name] += text
     for index, text in inputs.items():
-        blocks[index]["input"] = _object(text)
+        blocks[index]["input"] = arguments_of(text)
     return blocks
-
-
-def _object(text: str) -> Json:
-    """The arguments of a call; none, where the answer was cut off inside them."""
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 @dataclass(slots=True)

@@ -68,31 +68,21 @@ def described(kind: type[Strict]) -> Json:
 async def _read(service: Service, request: Request, kind: type[Body]) -> tuple[Body, ChatBody]:
     """The body of a request, and the chat that it means."""
     ignored = None if service.settings.strict else Call.of(request.scope).ignored
-    has_betas = "anthropic-beta" in request.headers
+    unknown = unknown_of(request)
 
     def check(content: bytes) -> tuple[Body, ChatBody]:
         fields = parse_object(content, service.values_max)
-        body = check_message(fields, kind, ignored, has_betas=has_betas)
+        body = check_fields(fields, kind, ignored, unknown)
         check_name(service, body.model, ignored)
         return body, chat_of(body, ignored)
 
     return await service.bodies.read(request, check)
 
 
-def check_message(
-    fields: Json, kind: type[Body], ignored: list[str] | None, *, has_betas: bool
-) -> Body:
-    """The body in this object, which is used up. Raises Refusal with status 400.
-
-    A caller that tries betas sends fields of theirs, which are ignored: an agent that was updated
-    would be sent away otherwise.
-    """
-    if has_betas and ignored is not None:
-        unknown = [name for name in fields if name not in {*kind.model_fields, *kind.refused}]
-        for name in unknown:
-            del fields[name]
-        ignored += [UNKNOWN] if unknown else []
-    return check_fields(fields, kind, ignored)
+def unknown_of(request: Request) -> str | None:
+    """What fields that nobody knows are called, if they are ignored. A caller that tries betas
+    sends some: an agent that was updated would be sent away otherwise."""
+    return UNKNOWN if "anthropic-beta" in request.headers else None
 
 
 def _count(service: Service, chat: ChatBody, call: Call) -> int:

@@ -22,6 +22,7 @@ from jitney.server.admission.keys import Caller
 from jitney.server.answer_call import ReplyForm, as_it_is, prepare, run_work
 from jitney.server.anthropic.message_body import MessagesBody
 from jitney.server.anthropic.message_chat import chat_of, check_name
+from jitney.server.anthropic.message_fields import UNKNOWN
 from jitney.server.anthropic.message_reply import message_form
 from jitney.server.batches import limits
 from jitney.server.batches.batch_input import InputChanged
@@ -142,7 +143,7 @@ class LineAnswerer:
         try:
             if not self.is_open:
                 raise errors.EngineStopped("Nothing more is answered here.")
-            check = partial(self._checked_body, batch.endpoint, line, content, call)
+            check = partial(self._checked_body, batch, line, content, call)
             body, usage = await self._answer(call, check, is_suspect=is_suspect)
         except Exception as error:
             self._raise_unless_final(error)
@@ -163,14 +164,15 @@ class LineAnswerer:
         return encoded, _sum(generation.usages())
 
     def _checked_body(
-        self, endpoint: str | None, line: StoredLine, content: bytes, call: Call
+        self, batch: StoredBatch, line: StoredLine, content: bytes, call: Call
     ) -> CheckedBody:
         """On a worker thread: the body on a line, and the form of its reply. Raises Refusal and
         InputChanged."""
-        found = _checked_line(endpoint, line.custom_id, content, self.values_max)
+        found = _checked_line(batch.endpoint, line.custom_id, content, self.values_max)
         ignored = None if self._service.settings.strict else call.ignored
         if isinstance(found, MessageLine):
-            return self._checked_message(found, call.id, ignored)
+            unknown = UNKNOWN if UNKNOWN in (batch.metadata or {}) else None
+            return self._checked_message(found, call.id, ignored, unknown)
         body = check_fields(dict(found.body), _KINDS[found.url], ignored)
         for name, reason in _REFUSED.items():
             if getattr(body, name):
@@ -180,10 +182,10 @@ class LineAnswerer:
         return body, as_it_is
 
     def _checked_message(
-        self, line: MessageLine, request_id: str, ignored: list[str] | None
+        self, line: MessageLine, request_id: str, ignored: list[str] | None, unknown: str | None
     ) -> CheckedBody:
         """The same for Anthropic's form."""
-        body = check_fields(dict(line.params), MessagesBody, ignored)
+        body = check_fields(dict(line.params), MessagesBody, ignored, unknown)
         if body.stream:
             message = f"stream is not supported in a batch: {_REFUSED['stream']}."
             raise Refusal("unsupported_parameter", message, param="stream")

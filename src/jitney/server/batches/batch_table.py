@@ -215,7 +215,8 @@ class BatchTable:
 
     def _note_errored(self, serial: int) -> None:
         """Keep apart how many lines had an error: the others are not asked any more."""
-        noted = json.dumps({ERRORED: str(self.get(serial).failed)})
+        batch = self.get(serial)
+        noted = json.dumps({**(batch.metadata or {}), ERRORED: str(batch.failed)})
         query = "UPDATE batches SET metadata = ? WHERE serial = ?"
         self._database.execute(query, noted, serial)
 

@@ -19,7 +19,7 @@ from pydantic import Field
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from jitney.server.admission.calls import Call
-from jitney.server.anthropic.message_routes import described
+from jitney.server.anthropic.message_routes import described, unknown_of
 from jitney.server.batches import limits
 from jitney.server.batches.batch_routes import NO_BATCH, After
 from jitney.server.batches.batches import Batches
@@ -138,7 +138,7 @@ async def _create(
         with disk_refusals():
             await open_store(batches)
             file = await uploads.store(owner, FILENAME, asked.content)
-            new = _new_batch(service, owner, file.id, key, batches.now())
+            new = _new_batch(service, owner, file.id, key, batches.now(), unknown_of(request))
             return await batches.thread.call(partial(_begin, new, asked))
 
 
@@ -202,13 +202,19 @@ def _lines_of(content: bytes, values_max: int) -> _Lines:
 
 
 def _new_batch(
-    service: Service, owner: str, file_id: str, key: str | None, created_at: int
+    service: Service,
+    owner: str,
+    file_id: str,
+    key: str | None,
+    created_at: int,
+    unknown: str | None,
 ) -> NewBatch:
     return NewBatch(
         owner=owner,
         endpoint=MESSAGES,
         model=service.model_name,
         input_file_id=file_id,
+        metadata=None if unknown is None else {unknown: "ignored"},
         idempotency_key=key,
         created_at=created_at,
         expires_at=created_at + limits.WINDOW_S,

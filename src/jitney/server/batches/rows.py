@@ -26,7 +26,8 @@ WINDOW = "24h"
 NO_TOKENS = Usage(prompt_count=0, completion_count=0, cached_count=0)
 
 ERRORED = "errored"
-"""Noted in the column of the metadata of a batch of messages, which has none of its caller's."""
+"""Noted in the column of the metadata of a batch of messages, which has none of its caller's.
+Beside it stands whether unknown fields are ignored, as the header of the call says it."""
 
 LIVE = ("validating", "in_progress", "finalizing", "cancelling")
 LIVE_STATES = f"IN {LIVE}"
@@ -199,8 +200,8 @@ def batch_of(row: sqlite3.Row) -> StoredBatch:
     """The batch in a row."""
     metadata, errors = json.loads(row["metadata"] or "null"), json.loads(row["errors"] or "[]")
     values = {**dict(row), "metadata": metadata, "errors": errors}
-    if metadata is not None and row["endpoint"] == PATH:
-        values |= {"metadata": None, "errored": int(metadata[ERRORED])}
+    if metadata and row["endpoint"] == PATH and ERRORED in metadata:
+        values["errored"] = int(metadata.pop(ERRORED))
     return msgspec.convert(values, StoredBatch)
 
 
@@ -226,7 +227,7 @@ def batch_object(batch: StoredBatch) -> Json:
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": batch.prompt_tokens + batch.completion_tokens,
         },
-        "metadata": None if batch.metadata is None else dict(batch.metadata),
+        "metadata": batch.metadata if batch.endpoint != PATH else None,
     }
 
 

@@ -15,6 +15,7 @@ from jitney.server.formats.json_calls import JsonCall, copy_nested, read_named
 from jitney.server.formats.loose_calls import read_gemma, read_python
 from jitney.server.formats.tag_calls import TagCall
 from jitney.server.formats.text_reader import (
+    CLOSERS,
     CONTENT,
     REASONING,
     SPACE,
@@ -199,12 +200,13 @@ class AnswerParser:
         """Read what stands after a call. False if no other call follows at once."""
         yield from self._drop_others()
         reader = self._reader
-        character = yield from reader.skip(SPACE + (";" if form.is_bare else ""))
+        closers = CLOSERS.replace("]", "") if self._in_list else CLOSERS
+        character = yield from reader.skip(SPACE + closers + (";" if form.is_bare else ""))
         if self._in_list and character in ",]":
             yield from reader.next()
             if character == ",":
                 return True
-            yield from reader.skip()
+            yield from reader.skip(SPACE + CLOSERS)
         elif form.is_bare and character == "{":
             return True
         if form.closing and (yield from reader.skip_mark(form.closing)):
@@ -273,6 +275,7 @@ class AnswerParser:
                 yield from copy_nested(reader, (yield from reader.next()), writer.arguments)
                 writer.end()
                 yield from self._drop_others()
+                yield from reader.skip(SPACE + CLOSERS)
                 writer.is_in_call = False
                 reader.taken()
         elif self._field == REASONING:

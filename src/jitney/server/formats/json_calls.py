@@ -7,9 +7,17 @@ import json
 from collections.abc import Callable
 
 from jitney.server.formats.answer_forms import CallForm
-from jitney.server.formats.text_reader import SPACE, DeltaWriter, Reading, TextReader, whole
+from jitney.server.formats.text_reader import (
+    CLOSERS,
+    SPACE,
+    DeltaWriter,
+    Reading,
+    TextReader,
+    whole,
+)
 
 _DEPTH_STEPS = {"{": 1, "[": 1, "}": -1, "]": -1}
+_WORD_ENDS = SPACE + ',}{["'
 _FENCE = "```json"
 _NAME_CHARACTERS_MAX = 160
 
@@ -21,6 +29,7 @@ class JsonCall:
         self._reader = reader
         self._writer = writer
         self._arguments_keys = ("arguments", form.arguments_key)
+        self._closing = form.closing
         self._key: str | None = None
 
     def read(self) -> Reading[None]:
@@ -30,6 +39,9 @@ class JsonCall:
             character = yield from self._reader.next()
         is_open = character == "{"
         while is_open:
+            # A bracket may be missing.
+            if self._closing and (yield from self._reader.comes(self._closing)):
+                return
             character = yield from self._reader.next()
             if character == '"':
                 is_open = self._take((yield from self._reader.json_string()))
@@ -39,6 +51,8 @@ class JsonCall:
                 self._key = None
             elif character == "}" or (self._key is None and character not in ":" + SPACE):
                 is_open = False
+            elif character not in ":" + SPACE:
+                yield from self._read_word(character)
 
     def _take(self, text: str) -> bool:
         """Take a key, the name, or arguments in a string. False if this is not a call."""
@@ -51,16 +65,27 @@ class JsonCall:
             self._key = value
         elif self._key == "name" and not writer.is_in_call:
             return writer.named(value)
-        elif self._key in self._arguments_keys and not writer.has_arguments:
+        elif self._is_arguments():
             # Some models write the arguments as JSON in a string, as the API has them.
             writer.arguments(value)
         return True
 
     def _read_nested(self, opening: str) -> Reading[None]:
-        """Read an object or a list up to its end. An object may be the arguments."""
-        is_arguments = self._key in self._arguments_keys and opening == "{"
-        take = self._writer.arguments if is_arguments else _ignored
+        """Read an object or a list up to its end. The first may be the arguments."""
+        take = self._writer.arguments if self._is_arguments() else _ignored
         yield from copy_nested(self._reader, opening, take)
+
+    def _read_word(self, character: str) -> Reading[None]:
+        """Read a number or a word. As arguments it is a mistake, which is passed on."""
+        found = [character]
+        while (yield from self._reader.skip("")) not in _WORD_ENDS:
+            found.append((yield from self._reader.next()))
+        if self._is_arguments() and found != list("null"):
+            self._writer.arguments("".join(found))
+
+    def _is_arguments(self) -> bool:
+        """Whether a value that begins now is the arguments: only the first is."""
+        return self._key in self._arguments_keys and not self._writer.has_arguments
 
 
 def copy_nested(reader: TextReader, opening: str, take: Callable[[str], None]) -> Reading[None]:
@@ -113,7 +138,7 @@ def read_named(form: CallForm, reader: TextReader, writer: DeltaWriter) -> Readi
     if (yield from reader.skip()) == "{":
         yield from copy_nested(reader, (yield from reader.next()), writer.arguments)
     if is_fenced:
-        yield from reader.skip()
+        yield from reader.skip(SPACE + CLOSERS)
         yield from reader.skip_mark("```")
 
 

@@ -1,16 +1,21 @@
 """Reads calls whose arguments are nearly JSON: Python's, or Gemma's. Pure; token by token.
 
-What is read is passed on as JSON: other quotation marks, keys without any, `True` and `None`.
+What is read is passed on as JSON: other quotation marks, strings that join, keys without marks,
+`True` and `None`. A value without a key, before there is any, makes it no call. Later mistakes are
+passed on as they are, with everything behind them: so the arguments are no JSON, and show what the
+model wrote.
 
-Tests: tests/unit/server/formats/test_families.py.
+Tests: tests/unit/server/formats/test_loose_calls.py, tests/unit/server/formats/test_families.py.
 """
 
 import json
-from collections.abc import Callable
+import re
+from enum import Enum, auto
 
 from jitney.server.formats.answer_forms import CallForm
 from jitney.server.formats.json_calls import NAME_CHARACTERS, JsonCall
 from jitney.server.formats.text_reader import (
+    CLOSERS,
     SPACE,
     DeltaWriter,
     Reading,
@@ -20,11 +25,27 @@ from jitney.server.formats.text_reader import (
 )
 
 _WORDS = {"True": "true", "False": "false", "None": "null"}
-_CLOSING = {"{": "}", "[": "]", "(": ")"}
-_JSON_CLOSING = {"}": "}", "]": "]", ")": "]"}
+_WORDS |= {each: each for each in _WORDS.values()}
+_FRACTION = re.compile(r"[+-]?([0-9_]*\.[0-9_]*([eE][+-]?[0-9]+)?|[0-9_]+[eE][+-]?[0-9]+)")
+_OPENINGS = {"{": "{", "[": "[", "(": "["}
+_CLOSINGS = {"{": "}", "[": "]"}
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0", "\n": ""}
 _DIGITS = {"x": 2, "u": 4, "U": 8}
-_ATOM_ENDS = SPACE + ",:=()[]{}\"'"
+_QUOTES = "\"'"
+_PREFIXES = ("r", "u", "b", "f", "br", "rb", "fr", "rf")
+_ATOM_ENDS = SPACE + ",:=([{" + CLOSERS + _QUOTES
+_STRING, _ATOM = "string", "atom"
+"""Kinds of tokens. Any other is one character, which is its own kind."""
+
+
+class _Due(Enum):
+    """What may come next."""
+
+    KEY = auto()
+    EQUALS = auto()
+    VALUE = auto()
+    ITEM = auto()
+    COMMA = auto()
 
 
 def read_python(form: CallForm, reader: TextReader, writer: DeltaWriter) -> Reading[None]:
@@ -33,8 +54,8 @@ def read_python(form: CallForm, reader: TextReader, writer: DeltaWriter) -> Read
         yield from JsonCall(form, reader, writer).read()
         return
     name = yield from reader.word(NAME_CHARACTERS)
-    if (yield from reader.skip_mark("(")) and writer.named(name):
-        yield from LooseObject(reader, writer.arguments, form.quote).read(")", "=")
+    if (yield from reader.skip_mark("(")):
+        yield from LooseObject(reader, writer, form.quote, name).read()
 
 
 def read_gemma(form: CallForm, reader: TextReader, writer: DeltaWriter) -> Reading[None]:
@@ -43,61 +64,100 @@ def read_gemma(form: CallForm, reader: TextReader, writer: DeltaWriter) -> Readi
     if not (yield from reader.skip_mark("call:")):
         return
     name = yield from reader.word(NAME_CHARACTERS)
-    if (yield from reader.skip_mark("{")) and writer.named(name):
-        yield from LooseObject(reader, writer.arguments, form.quote).read("}", ":")
+    if (yield from reader.skip_mark("{")):
+        yield from LooseObject(reader, writer, form.quote, name).read()
 
 
 class LooseObject:
-    """Keys and values up to a closing character, handed on as JSON."""
+    """The arguments of one call, after the bracket that opens them. It is a call of this name once
+    it has a key, or has ended without any."""
 
-    def __init__(self, reader: TextReader, write: Callable[[str], None], quote: str) -> None:
+    def __init__(self, reader: TextReader, writer: DeltaWriter, quote: str, name: str) -> None:
         self._reader = reader
-        self._write = write
+        self._writer = writer
         self._quote = quote
-        self._open: list[str] = []
-        """The closing characters of what is open."""
-        self._between = ""
-        """A comma that is written once something follows it."""
-        self._is_key = True
+        self._name = name
+        self._open = ["}"]
+        """How JSON closes what is open."""
+        self._due = _Due.KEY
+        self._held = "{"
+        """JSON that is written with the next token: a comma may be the last, and a string may go
+        on."""
 
-    def read(self, closing: str, equals: str) -> Reading[None]:
-        """Read up to the closing character; this one stands between key and value."""
-        self._open = [closing]
-        self._write("{")
+    def read(self) -> Reading[None]:
+        """Read up to the closing bracket."""
+        reader, writer, is_raw = self._reader, self._writer, False
         while self._open:
-            character = yield from self._reader.skip()
-            if self._quote and (yield from self._reader.skip_mark(self._quote)):
-                found: list[str] = []
-                yield from self._reader.copy(self._quote, found.append)
-                self._value(written("".join(found)))
-            elif character in "\"'":
-                self._value((yield from self._read_string()))
-            elif character in _ATOM_ENDS:
-                yield from self._reader.next()
-                self._mark(character, equals)
+            if writer.is_in_call:
+                reader.taken()
+            kind, text = yield from self._read_token()
+            if not is_raw and not self._take(kind, text):
+                if not writer.is_in_call:
+                    return
+                is_raw = True
+                writer.arguments(self._held)
+            if is_raw:
+                writer.arguments(reader.taken())
+                if kind in _OPENINGS:
+                    self._open.append(kind)
+                elif kind in CLOSERS:
+                    self._open.pop()
+
+    def _take(self, kind: str, text: str) -> bool:
+        """Write a token as JSON. False if it has no place here."""
+        due = self._due
+        if kind == _STRING and self._held == '"':
+            self._writer.arguments(text[1:-1])
+        elif kind in (_STRING, _ATOM) and due in (_Due.KEY, _Due.VALUE, _Due.ITEM):
+            if kind == _STRING:
+                self._write(text[:-1], held='"')
             else:
-                self._value(self._atom((yield from self._read_atom())))
-
-    def _mark(self, character: str, equals: str) -> None:
-        if character in _CLOSING:
-            self._value("[" if character in "([" else "{")
-            self._open.append(_CLOSING[character])
-            self._is_key = character == "{"
-        elif character in _JSON_CLOSING:
-            closing = self._open.pop()
-            is_object = closing == "}" or not self._open
-            self._write("}" if is_object else _JSON_CLOSING[closing])
-            self._between, self._is_key = "", False
-        elif character == ",":
-            self._between = ", "
-            self._is_key = self._open[-1] == "}" or len(self._open) == 1
-        elif character in (":", equals):
+                self._write(written(text) if due is _Due.KEY else _json_of(text))
+            self._due = _Due.EQUALS if due is _Due.KEY else _Due.COMMA
+        elif kind in _OPENINGS and due in (_Due.VALUE, _Due.ITEM):
+            self._write(_OPENINGS[kind])
+            self._open.append(_CLOSINGS[_OPENINGS[kind]])
+            self._due = self._first_due()
+        elif kind == "," and due is _Due.COMMA:
+            self._write("", held=", ")
+            self._due = self._first_due()
+        elif kind in CLOSERS and due not in (_Due.EQUALS, _Due.VALUE) and self._is_call():
+            self._held = self._held.removeprefix(", ")
+            self._write(self._open.pop())
+            self._due = _Due.COMMA
+        elif kind in ":=" and due is _Due.EQUALS and self._is_call():
             self._write(": ")
-            self._is_key = False
+            self._due = _Due.VALUE
+        else:
+            return False
+        return True
 
-    def _value(self, text: str) -> None:
-        self._write(self._between + text)
-        self._between = ""
+    def _first_due(self) -> _Due:
+        return _Due.KEY if self._open[-1] == "}" else _Due.ITEM
+
+    def _is_call(self) -> bool:
+        return self._writer.is_in_call or self._writer.named(self._name)
+
+    def _write(self, text: str, held: str = "") -> None:
+        self._writer.arguments(self._held + text)
+        self._held = held
+
+    def _read_token(self) -> Reading[tuple[str, str]]:
+        """Its kind and its text; that of a string is JSON."""
+        reader = self._reader
+        character = yield from reader.skip()
+        if self._quote and (yield from reader.skip_mark(self._quote)):
+            found: list[str] = []
+            yield from reader.copy(self._quote, found.append)
+            return _STRING, written("".join(found))
+        if character in _QUOTES:
+            return _STRING, (yield from self._read_string(is_raw=False))
+        if character in _ATOM_ENDS:
+            return (yield from reader.next()), ""
+        word = yield from self._read_atom()
+        if reader.text[reader.at] in _QUOTES and word.lower() in _PREFIXES:
+            return _STRING, (yield from self._read_string(is_raw="r" in word.lower()))
+        return _ATOM, word
 
     def _read_atom(self) -> Reading[str]:
         """A word or a number."""
@@ -109,22 +169,17 @@ class LooseObject:
                 return "".join(found)
             found.append((yield from self._reader.next()))
 
-    def _atom(self, text: str) -> str:
-        if self._is_key:
-            return written(text)
-        word = _WORDS.get(text, text)
-        try:
-            return json.dumps(json.loads(word), allow_nan=False)
-        except (ValueError, RecursionError):
-            return written(text)
-
-    def _read_string(self) -> Reading[str]:
+    def _read_string(self, *, is_raw: bool) -> Reading[str]:
         """A string of Python, or of JSON."""
         reader = self._reader
-        quote = yield from reader.next()
+        quote = (yield from reader.comes('"""', "'''")) or reader.text[reader.at]
+        yield from reader.skip_mark(quote)
         found: list[str] = []
-        while (character := (yield from reader.next())) != quote:
-            if character == "\\":
+        while not (yield from reader.skip_mark(quote)):
+            character = yield from reader.next()
+            if character == "\\" and is_raw:
+                character += yield from reader.next()
+            elif character == "\\":
                 character = yield from self._read_escape()
             found.append(character)
         # Halves of a pair, as JSON escapes them, become one character.
@@ -137,3 +192,14 @@ class LooseObject:
         digits = yield from self._reader.word("0123456789abcdefABCDEF", _DIGITS[character])
         code = int(digits, 16) if digits else 0
         return chr(code) if code < 0x110000 else "\N{REPLACEMENT CHARACTER}"
+
+
+def _json_of(atom: str) -> str:
+    """A word or a number as JSON; a string, if it is neither."""
+    if atom in _WORDS:
+        return _WORDS[atom]
+    try:
+        value = float(atom) if _FRACTION.fullmatch(atom) else int(atom.encode("ascii"), 0)
+        return json.dumps(value, allow_nan=False)
+    except ValueError:
+        return written(atom)

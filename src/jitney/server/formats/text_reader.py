@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 from jitney.server.formats.answer_forms import AnswerForm
 
 SPACE = " \n\r\t"
+CLOSERS = "}])"
+"""Behind a call that is complete they belong to it, too: models write one too many."""
 CONTENT, REASONING = "content", "reasoning_content"
 """The fields of text in a delta."""
 
@@ -100,9 +102,11 @@ class TextReader:
         while (place := self.text.find(mark, self.at)) < 0:
             end = len(self.text) - overlap(self.text[self.at :], mark)
             take(self.text[self.at : end])
+            self.unsure.append(self.text[self.at : end])
             self.at = end
             yield
         take(self.text[self.at : place])
+        self.unsure.append(self.text[self.at : place] + mark)
         self.at = place + len(mark)
 
     def json_string(self) -> Reading[str]:

@@ -58,11 +58,13 @@ def check_fields(
     fields: dict[str, Any],  # Any: a JSON value
     kind: type[Body],
     ignored: list[str] | None = None,
+    unknown: str | None = None,
 ) -> Body:
     """The body in this object, which is used up. Raises Refusal with status 400.
 
     Harmless fields that the body does not have are added to `ignored`; without that list they are
-    refused. All names in it are those of the body's tables.
+    refused. All names in it are those of the body's tables. With `unknown` all other fields that it
+    does not have are harmless, too, and have that name together.
     """
     for name in [each for each in fields if each in kind.refused]:
         refused = kind.refused[name]
@@ -78,12 +80,20 @@ def check_fields(
     except ValidationError as error:
         parts = () if ignored is None else kind.ignored_parts
         dropped = [path for path in parts if _drop(fields, path.split("."))]
-        if ignored is None or not dropped:
+        if ignored is None or (unknown is None and not dropped):
             raise _explained(error, kind) from None
         ignored += dropped
-        return check_fields(fields, kind, ignored)
+        if dropped:
+            return check_fields(fields, kind, ignored, unknown)
     except RecursionError:
         raise Refusal("invalid_json", "The body is nested too deeply.") from None
+    try:
+        body = kind.model_validate(fields, extra="ignore")
+    except ValidationError as error:
+        raise _explained(error, kind) from None
+    assert unknown is not None, "anything else was refused"
+    ignored.append(unknown)
+    return body
 
 
 def _drop(value: Any, path: list[str]) -> bool:

@@ -26,6 +26,9 @@ _SEGMENTS_AT_END = 4
 CALLS_MAX = 16
 """Calls that one answer is allowed when calls are enforced."""
 
+INVALID = "invalid_json"
+"""The name of arguments that are no JSON object."""
+
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 _SPACING = {"whitespace_flexible": False, "key_separator": ": ", "item_separator": ", "}
 """As models are trained to write calls. With free space, a model may write only space."""
@@ -118,7 +121,7 @@ def message_values(message: ChatMessage) -> dict[str, Any]:
         values["tool_calls"] = [each.model_dump() for each in message.tool_calls]
         for call in values["tool_calls"]:
             function = call["function"]
-            function["arguments"] = _arguments(function["arguments"])
+            function["arguments"] = arguments_of(function["arguments"])
     return values
 
 
@@ -130,14 +133,16 @@ def _with_thinking(values: dict[str, Any]) -> dict[str, Any]:
     return values if reasoning is None or is_full else {**values, "thinking": reasoning}
 
 
-def _arguments(text: str) -> dict[str, Any]:
+def arguments_of(text: str) -> dict[str, Any]:
     """The arguments of a call; under a name of ours, if a model wrote no JSON object, or was cut
     off in one. What we sent can come back, and the model sees what it wrote."""
     try:
         value = json.loads(text or "{}")
+        # Python reads more than JSON has: NaN, 1e999, halves of surrogate pairs.
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError):
         value = None
-    return value if isinstance(value, dict) else {"invalid_json": text}
+    return value if isinstance(value, dict) else {INVALID: text}
 
 
 def as_text(

@@ -1,11 +1,12 @@
 """Tests of `jitney.server.anthropic.message_body`: what is taken, and where a mistake is."""
 
+import json
 from typing import Any
 
 import pytest
 
-from jitney.server.anthropic.message_body import MessagesBody
-from jitney.server.anthropic.message_fields import IGNORED_PARTS
+from jitney.server.anthropic.message_body import MessagesBody, NewTool, ToolAddition
+from jitney.server.anthropic.message_fields import IGNORED_PARTS, UNKNOWN
 from jitney.server.error_object import Refusal
 from jitney.server.openai.check_body import check_fields
 
@@ -70,3 +71,59 @@ def test_a_mistake_is_named_by_its_place(fields: dict[str, Any], param: str) -> 
     with pytest.raises(Refusal) as refused:
         checked(fields, [])
     assert refused.value.param == param
+
+
+NEW = {"brand_new": {"a": [1]}}
+OF_BETAS: dict[str, Any] = {
+    "system": [{"type": "text", "text": "s", **NEW}],
+    "messages": [
+        {"role": "user", "content": [{"type": "text", "text": "u", **NEW}, {"type": "tool_result",
+         "tool_use_id": "1", "content": [{"type": "text", "text": "r", **NEW}], **NEW}], **NEW},
+        {"role": "system", "content": [{"type": "tool_addition", "tool": {
+            "type": "tool_definition", "definition": {"name": "g", "input_schema": NEW, **NEW},
+            **NEW}, **NEW}]},
+    ],
+    "tools": [
+        {"name": "f", "input_schema": {}, **NEW, "text": 1, "own": 2, **CACHED},
+        {"type": "new_20270101", "name": "n", **NEW},
+    ],
+    "tool_choice": {"type": "auto", "tool": 1, **NEW},
+    "thinking": {"type": "adaptive", **NEW},
+    "output_config": {"effort": "low", **NEW},
+    "metadata": NEW,
+    **NEW,
+}  # fmt: skip
+
+
+def test_unknown_fields_are_left_out_at_every_place() -> None:
+    """Guards agents that try betas: a field that nobody knows is ignored wherever it stands, and
+    free objects stay as they are."""
+    ignored: list[str] = []
+    fields = json.loads(json.dumps({**FULL, **OF_BETAS}))
+    body = check_fields(fields, MessagesBody, ignored, unknown=UNKNOWN)
+    assert ignored.count(UNKNOWN) == 1
+    assert "tools.cache_control" in ignored
+    assert [each.name for each in body.tools or []] == ["f", "n"]
+    (addition,) = body.messages[1].content
+    assert isinstance(addition, ToolAddition)
+    assert isinstance(addition.tool, NewTool)
+    assert addition.tool.definition.input_schema == NEW
+    with pytest.raises(Refusal):
+        checked(OF_BETAS, [])
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": [{"name": "f", **NEW}]}, "tools[0].input_schema"),
+        ({"thinking": {"type": "new", **NEW}}, "thinking.type"),
+        ({"compaction": NEW, **NEW}, "compaction"),
+    ],
+)
+def test_mistakes_beside_unknown_fields_are_named(fields: dict[str, Any], param: str) -> None:
+    """Guards callers of betas: only what is unknown is left out."""
+    with pytest.raises(Refusal) as refused:
+        check_fields({**FULL, **json.loads(json.dumps(fields))}, MessagesBody, [], unknown=UNKNOWN)
+    assert refused.value.param == param
+    with pytest.raises(Refusal):
+        check_fields({**FULL, **NEW}, MessagesBody, None, unknown=UNKNOWN)

@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 
-from jitney.server.anthropic.message_chat import carried
+from jitney.server.anthropic.message_body import CountBody
+from jitney.server.anthropic.message_chat import carried, chat_of
 from jitney.server.anthropic.message_reply import _Blocks, content_of, message_event
+from jitney.server.openai.conversation import message_values
+from jitney.server.openai.replies import dump_json
 
 
 def call(index: int, arguments: str, **head: Any) -> dict[str, Any]:
@@ -26,9 +29,10 @@ DELTAS: list[tuple[list[dict[str, Any]], list[dict[str, Any]]]] = [
       call(1, '{"b":2}', id="2")],
      [{"type": "text", "text": "a"}, {**TOOL, "input": {"a": 1}},
       {**TOOL, "id": "2", "input": {"b": 2}}]),
-    ([call(0, '{"a":', id="1")], [{**TOOL, "input": {}}]),
-    ([call(0, "[1]", id="1"), {"content": "after"}],
-     [{**TOOL, "input": {}}, {"type": "text", "text": "after"}]),
+    ([call(0, "", id="1")], [{**TOOL, "input": {}}]),
+    ([call(0, '{"a":', id="1")], [{**TOOL, "input": {"invalid_json": '{"a":'}}]),
+    ([call(0, "[1", id="1"), call(0, ', "a"]'), {"content": "after"}],
+     [{**TOOL, "input": {"invalid_json": '[1, "a"]'}}, {"type": "text", "text": "after"}]),
 ]  # fmt: skip
 
 
@@ -48,6 +52,45 @@ def test_deltas_are_blocks(deltas: list[dict[str, Any]], expected: list[dict[str
             open_index = None if each["type"] == "content_block_stop" else open_index
     assert open_index is None
     assert content_of(events) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a": NaN, "b": nope}',
+        '{"a": 1}{"b": 2}',
+        '{"a": 1e999}',
+        '{"a": "\\ud800"}',
+        "hello",
+        "null",
+    ],
+)
+def test_input_that_is_no_json_is_told_and_comes_back(text: str) -> None:
+    """Guards agents: no tool is run with nothing instead, the reply can be written, and the model
+    reads what it wrote when the message comes back."""
+    blocks = _Blocks()
+    events = blocks.events(call(0, "", id="1"))
+    for character in text:
+        events += blocks.events(call(0, character))
+    (block,) = content_of(events + blocks.closed())
+    assert json.loads(dump_json(block).encode())["input"] == {"invalid_json": text}
+    body = {"model": "m", "messages": [
+        {"role": "assistant", "content": [block]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1"}]},
+    ]}  # fmt: skip
+    told = message_values(chat_of(CountBody.model_validate(body), None).messages[0])
+    assert told["tool_calls"][0]["function"]["arguments"] == {"invalid_json": text}
+
+
+@pytest.mark.parametrize("text", ["hello", '["a\n"]', "1"])
+def test_a_streamed_input_that_is_no_object_is_one_too(text: str) -> None:
+    """Guards clients that read the pieces of an input as JSON."""
+    blocks = _Blocks()
+    events = blocks.events(call(0, text[:1], id="1"))
+    events += [*blocks.events(call(0, text[1:])), *blocks.closed()]
+    deltas = [each["delta"] for each in events if each["type"] == "content_block_delta"]
+    pieces = [each["partial_json"] for each in deltas]
+    assert json.loads("".join(pieces)) == {"invalid_json": text}
 
 
 def test_thoughts_that_are_not_shown_travel_in_the_signature() -> None:

@@ -187,6 +187,7 @@ RECORDED = [
     Recorded(
         "mistral", '[TOOL_CALLS]weather[CALL_ID]abc123DEF[ARGS]{"city": "Rome"}', said("", ROME)
     ),
+    Recorded("mistral", "[TOOL_CALLS]now[ARGS]{}}[TOOL_CALLS]now[ARGS]{}", said("", NOW, NOW)),
     Recorded("mistral", "[THINK]Hm.[/THINK]Hello", said("Hello", thought="Hm.")),
     Recorded("mistral", "[TOOL_CALLS]nobody[ARGS]{}", said("[TOOL_CALLS]nobody[ARGS]{}")),
     Recorded(
@@ -214,6 +215,11 @@ RECORDED = [
     ),
     Recorded("gpt-oss", "<|channel|>analysis<|message|>Never ends", said(thought="Never ends")),
     Recorded("gpt-oss", "<|channel|>commentary to=python <|constrain|>code<|message|>1", said("1")),
+    Recorded(
+        "gpt-oss",
+        '<|channel|>commentary to=functions.weather<|message|>{"city": "Rome"}}\n<|call|>',
+        said("", ROME),
+    ),
     Recorded("gpt-oss", "<|channel|>fin", said()),
     Recorded("gpt-oss", "no header at all", said("no header at all")),
     Recorded(
@@ -255,6 +261,16 @@ RECORDED = [
         f"{_ALL}{_BEGIN}function{_SEP}weather\n```json\n" + '{"city": "Rome"}' + f"\n```{_END}\n"
         f"{_BEGIN}function{_SEP}now\n```json\n" + "{}" + f"\n```{_END}{_ALL_END}",
         said("", ROME, NOW),
+    ),
+    Recorded(
+        "deepseek",
+        f"{_ALL}{_BEGIN}function{_SEP}now\n```json\n" + "{}}" + f"\n```{_END}{_ALL_END}",
+        said("", NOW),
+    ),
+    Recorded(
+        "deepseek",
+        f"{_ALL}{_BEGIN}now{_SEP}{{}}}}\n{_END}{_BEGIN}now{_SEP}{{}}{_END}{_ALL_END}",
+        said("", NOW, NOW),
     ),
     Recorded("deepseek", f"{_ALL}nothing", said(f"{_ALL}nothing")),
     Recorded("deepseek", f"{_ALL}{_BEGIN}nobody{_SEP}x", said(f"{_ALL}{_BEGIN}nobody{_SEP}x")),
@@ -322,6 +338,7 @@ RECORDED = [
     Recorded("granite", "<|tool_call|>none", said("<|tool_call|>none")),
     Recorded("pythonic", "[weather(city='Rome'), now()]", said("", ROME, NOW)),
     Recorded("pythonic", "<|python_start|>[now()]<|python_end|>", said("", NOW)),
+    Recorded("pythonic", "<|python_start|>[now())]]<|python_end|> so", said("so", NOW)),
     Recorded("pythonic", '{"name": "weather", "parameters": {"city": "Rome"}}', said("", ROME)),
     Recorded("pythonic", "[1] says so.", said("[1] says so.")),
     Recorded("plain", "Just text, <tool_call> or not", said("Just text, <tool_call> or not")),

@@ -1,6 +1,6 @@
 """Tests of `jitney.server.formats`: a family's answers are read the same however they are cut."""
 
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +11,7 @@ from jitney.server.formats.answer_families import FAMILIES, family_of, model_for
 from jitney.server.formats.answer_forms import AnswerForm
 from jitney.server.formats.answer_parser import AnswerParser
 from jitney.server.formats.argument_values import types_of
+from tests.unit.server.formats.counted import check_linear
 from tests.unit.server.formats.recorded import FAMILY, RECORDED, Message, Recorded, form_of, read
 
 NAMES = sorted(FAMILY)
@@ -76,13 +77,25 @@ def test_no_text_is_too_strange(name: str, is_thinking: bool, text: str) -> None
     assert "".join((found.reasoning + found.content).split()) == "".join(text.split())
 
 
+BEGUN = {
+    "hermes": ['<tool_call>{"name": "now", "arguments": {"a": "', '<tool_call>{"name": "'],
+    "qwen-coder": ["<tool_call>\n<function=weather>\n<parameter=near>\n"],
+    "glm": ["<tool_call>weather<arg_key>near</arg_key><arg_value>", "<tool_call>weather<arg_key>"],
+    "llama": ['{"name": "now", "parameters": [', '{"name": "now", "parameters": 1'],
+    "mistral": ["[TOOL_CALLS]now[ARGS]{", '[TOOL_CALLS][{"name": "now"}'],
+    "gpt-oss": ["<|channel|>commentary to=functions.now<|message|>{", "<|channel|>"],
+    "gemma": ['<|tool_call>call:now{a:<|"|>', "<|tool_call>call:now{a:1 b"],
+    "pythonic": ["[now(a='", "[now(a=1 b", '[now(a="""', "[now(a=b"],
+}
+"""What is open when a long text comes."""
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_long_answers_are_looked_at_once(name: str) -> None:
     """Guards the event loop: neither space nor a long value makes the work grow with its square."""
-    form = form_of(FAMILY[name], is_thinking=True)
-    assert len(read([" "] * 30_000, form).content) in (0, 30_000)
-    long = "<tool_call>\n<function=weather>\n<parameter=near>\n"
-    read([long, *["[1, 2]</"] * 15_000], form_of(FAMILY[name]))
+    check_linear(form_of(FAMILY[name], is_thinking=True), "", " ")
+    for begun, part in product(("", *BEGUN.get(name, ())), ("[1, 2]</", " ", "\\", "<")):
+        check_linear(form_of(FAMILY[name]), begun, part)
 
 
 TEMPLATES = {

@@ -188,7 +188,7 @@ def test_a_template_without_tools_gets_text() -> None:
 
 def test_arguments_in_the_history_are_objects() -> None:
     """Guards templates, which read them as such; and agents whose model wrote none."""
-    for text in ("[1]", '{"a": ', "nonsense"):
+    for text in ("[1]", '{"a": ', "nonsense", '{"a": NaN}', '{"a": "\\ud800"}'):
         call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": text}}
         message = ChatMessage.model_validate({"role": "assistant", "tool_calls": [call]})
         (found,) = message_values(message)["tool_calls"]
