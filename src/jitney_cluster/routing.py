@@ -189,20 +189,22 @@ class _RoutedReplica:
         self._weigh()
 
     def cached_count(self, head: Head) -> int:
-        """Tokens of the head that it has, or will have. At least one is always computed."""
-        held, unseen = self._held, self._unseen_keys
-        depth = 0
-        for key in head.keys:
-            if key not in held and key not in unseen:
-                break
-            depth += 1
+        """Tokens of the head that it has, or will have. At least one is always computed.
+
+        Whoever has a key has all before it, though where slots cannot be cut back only the last one
+        is of use, and reported.
+        """
+        held, unseen, keys = self._held, self._unseen_keys, head.keys
+        if held.isdisjoint(keys) and not unseen:
+            return 0  # so it is of most replicas
+        depth = len(keys)
+        while depth and keys[depth - 1] not in held and keys[depth - 1] not in unseen:
+            depth -= 1
         return min(depth * HEAD_TOKENS, head.prompt_count - 1)
 
     def expected_s(self, head: Head, unknown_token_s: float) -> float:
         """The expected time until the first token of a request here."""
-        own_count, keys = head.prompt_count, head.keys
-        if keys and (keys[0] in self._held or keys[0] in self._unseen_keys):
-            own_count -= self.cached_count(head)
+        own_count = head.prompt_count - self.cached_count(head)
         token_s = unknown_token_s if self._token_s is None else self._token_s
         expected_s = self._fixed_s + (self._before_count + own_count) * token_s * self._slowness
         # Without memory one of the running requests has to end first.

@@ -6,7 +6,7 @@ A mark that stays at zero over the sweep means that the simulation proves less t
 from collections import Counter
 
 from jitney.core import counters
-from jitney.core.batch import Batch, Copy, Discard, Restore, Save, Truncate
+from jitney.core.batch import Batch, Copy, Discard, Open, Restore, Save, Truncate
 from jitney.core.events import FinishEvent, FinishReason, PreemptEvent, PreemptReason
 from jitney.core.limits import STOP_STRINGS_MAX
 from jitney.core.request import RequestId
@@ -61,6 +61,7 @@ NAMES = (
     "clock jumped",
     "completions of one request",
     "constraint",
+    "copy found that was waited for",
     "deltas merged",
     "drained",
     "entry continues",
@@ -94,6 +95,8 @@ class Marks:
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self._background: set[RequestId] = set()
+        self._kept: set[int] = set()
+        """Slots that were filled in the last batch with copies for which nobody had a use yet."""
 
     def add(self, name: str) -> None:
         """This place was visited."""
@@ -123,7 +126,14 @@ class Marks:
                 self.add("backend given up")
 
     def _see_batch(self, seen: Executed) -> None:
-        for operation in seen.batch.operations:
+        operations = seen.batch.operations
+        copies = [each for each in operations if isinstance(each, Copy)]
+        opened = {each.slot for each in operations if isinstance(each, Open)}
+        # Whoever comes by chance is seldom here in the very next batch.
+        if any(each.source in self._kept and each.target in opened for each in copies):
+            self.add("copy found that was waited for")
+        self._kept = {each.target for each in copies if each.target not in opened}
+        for operation in operations:
             if type(operation) in _OPERATIONS:
                 self.add(_OPERATIONS[type(operation)])
         if any(entry.continues for entry in seen.batch.entries):

@@ -124,6 +124,13 @@ def draw_world(seed: int) -> World:
     if Random(f"rewinds {seed}").random() < RECURRENT_CHANCE:
         # Their kernels round by the shape of a pass, and no texts are promised to be equal.
         fake = replace(fake, state_bytes=64, rounds=False)
+        states = Random(f"kept states {seed}")
+        fake = replace(fake, slots=fake.slots + states.choice((0, 2, 8)))
+        # Copies on the way are rare in prompts that are as short as these, and found by few.
+        every, chunk = states.choice((16, 32, 64, 1024)), states.choice((4, settings.prefill_chunk))
+        settings = replace(settings, kept_state_every=every, prefill_chunk=chunk)
+        habits = replace(habits, family=states.choice((habits.family, 1.0)))
+        faults = replace(faults, entry=states.choice((faults.entry, 0.05)))
     if seed % BACKGROUND_EVERY == BACKGROUND_EVERY - 1:
         chance = Random(f"background {seed}").choice((0.2, 0.5, 0.9))
         habits = replace(habits, background=chance)

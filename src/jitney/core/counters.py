@@ -18,6 +18,8 @@ NAMES = (
     "computed_completion_tokens",
     "computed_prompt_tokens",
     "copied_tokens",
+    "copies_demoted",
+    "copies_forgotten",
     "deadline_running",
     "deadline_waiting",
     "displaced",

@@ -115,11 +115,6 @@ prompt is always computed again. Half of this value would double the time to ind
 PREFIX_WAIT_MIN = 32
 """A request waits for the prefill of another one only if that saves at least this many tokens."""
 
-KEPT_STATE_EVERY = 1024
-"""Where slots cannot be cut back, a copy of the state is kept after so many tokens of a prompt, and
-shortly before its end. Each copy takes a slot and, for a small model, some megabytes; and each ends
-a span, so prompts would be slower with more of them."""
-
 PAUSE_S_MAX = 600.0
 """All pauses of a request together: a paused request takes memory."""
 

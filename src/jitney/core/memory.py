@@ -12,7 +12,6 @@ Tests: tests/simulation and tests/unit/core/test_scheduler.py.
 """
 
 import heapq
-from collections import OrderedDict
 from dataclasses import dataclass
 
 from jitney.core.backend import Traits
@@ -27,7 +26,7 @@ from jitney.core.batch import (
     Truncate,
 )
 from jitney.core.counters import Counters
-from jitney.core.kept_states import FirstCopies, StateIndex, next_copy
+from jitney.core.kept_states import EvictionOrder, StateIndex, next_copy
 from jitney.core.ledger import Ledger
 from jitney.core.limits import PREFIX_STRIDE
 from jitney.core.prefix import NO_MATCH, Chain, Holding, Match, PrefixIndex
@@ -61,9 +60,8 @@ class Memory:
         self._free = list(range(traits.slots_max))
         self.holdings: dict[int, Holding] = {}
         """What each slot holds. Changed only here."""
-        self._cached: OrderedDict[int, Holding] = OrderedDict()
+        self._cached = EvictionOrder(settings, traits.slots_max)
         self._index = self._new_index()
-        self._first_copies = FirstCopies(traits.slots_max - settings.max_num_seqs)
         self._operations: list[MemoryOperation] = []
         self._saved: dict[Sequence, SavedMemory] = {}
         self._saved_tokens = 0
@@ -133,7 +131,9 @@ class Memory:
             self._give_restored(sequence)
             return
         is_whole = source is not None and source.is_cached and match.length == source.length
-        if source is not None and is_whole and not source.is_copy:
+        # A state stays for others: a copy always, and what ended while there are free slots.
+        stays = not self._rewinds and (self._free or (source is not None and source.is_copy))
+        if source is not None and is_whole and not stays:
             self._take_over(sequence, source, match.length)
         elif not self._give_copy(sequence, match):
             assert source is not None, "there is room for what copies nothing"
@@ -143,14 +143,22 @@ class Memory:
         self.discard(sequence)
         self._counters["copied_tokens"] += sequence.computed
 
-    def keep_state(self, sequence: Sequence) -> None:
-        """Keep a copy of its state, if there is room for one: now, because the next batch goes on
-        from here."""
+    def until_copy(self, sequence: Sequence) -> int | None:
+        """How many tokens it may compute until a copy of its state is to be kept, if any is."""
         assert sequence.slot is not None, "only a sequence with a slot has a state"
-        assert sequence.keeps_at is not None, "it is to be kept here"
-        assert 0 < sequence.planned <= sequence.keeps_at, (sequence.planned, sequence.keeps_at)
+        keeps_at = self.holdings[sequence.slot].keeps_at
+        return None if keeps_at is None else keeps_at - sequence.planned
+
+    def keep_state(self, sequence: Sequence) -> None:
+        """Keep a copy of its state, if it is to be kept here and there is room: now, because the
+        next batch goes on from here."""
+        left = self.until_copy(sequence)
+        # Not one token later: a single token in the middle of a prompt is no decode.
+        if sequence.slot is None or left is None or left > 1:
+            return
         length, source = sequence.planned, self.holdings[sequence.slot]
-        self._promise(sequence, source, sequence.keeps_at)
+        assert left >= 0 < length, (length, left)
+        source.keeps_at = self._next_copy(sequence, length + left)
         self._index.extend(source)
         match = self._index.longest(source.chain, length, is_background=sequence.is_background)
         if match.length == length:
@@ -162,28 +170,22 @@ class Memory:
         self.ledger.copy(sequence.slot, slot, length)
         kept = Holding(slot, source.chain, length, is_background=sequence.is_background)
         kept.is_cached = kept.is_copy = True
-        self.holdings[slot] = self._cached[slot] = kept
+        self.holdings[slot] = kept
         self._cached_blocks = None
-        if sequence.keeps_at is not None:
-            self._put_back(kept)
-        elif sequence.is_background:
-            self._cached.move_to_end(slot, last=False)
+        is_on_way = source.keeps_at is not None
+        self._counters["copies_demoted"] += self._cached.add_copy(kept, is_on_way=is_on_way)
         self._index.extend(kept)
         self._counters["kept_states"] += 1
 
-    def _put_back(self, kept: Holding) -> None:
-        """A long prompt keeps many copies on its way, which must not push out everybody's last
-        ones: all but the first ones of a few prompts are evicted before others."""
-        demoted = self._first_copies.demoted_by(kept)
-        if demoted is not None and self._cached.get(demoted.slot) is demoted:
-            self._cached.move_to_end(demoted.slot, last=False)
-
-    def forget_copies(self, sequence: Sequence) -> None:
-        """Release the copies of its states: they may hold the cause of its failure."""
-        for holding in [each for each in self._cached.values() if each.chain is sequence.chain]:
-            if holding.is_copy:
+    def forget(self, sequence: Sequence) -> None:
+        """Release what is cached of its tokens: it may hold the cause of a failure, or its request
+        has ended and nobody else may use it."""
+        scope = None if self._settings.enable_prefix_caching else self._scope(sequence)
+        for holding in list(self._cached.values()):
+            if holding.chain is sequence.chain or holding.chain.scope == scope:
                 del self._cached[holding.slot]
                 self._release(holding)
+                self._counters["copies_forgotten"] += holding.is_copy
 
     def grow(self, sequence: Sequence, length: int) -> bool:
         """Take room for the sequence's first `length` tokens; may evict cached prefixes."""
@@ -230,10 +232,7 @@ class Memory:
                 # A batch in flight computed more than the end of the sequence.
                 self._operations.append(Truncate(holding.slot, kept))
                 self.ledger.shrink(holding.slot, kept)
-            self._cached[holding.slot] = holding
-            # What background sequences leave is evicted first, the newest of it first: live ones
-            # come back more often.
-            self._cached.move_to_end(holding.slot, last=not sequence.is_background)
+            self._counters["copies_demoted"] += self._cached.add(holding)
         sequence.forget_computed()
 
     def save(self, sequence: Sequence) -> bool:
@@ -266,7 +265,6 @@ class Memory:
         self._free = list(range(self._traits.slots_max))
         self.holdings.clear()
         self._cached.clear()
-        self._first_copies.clear()
         self._index = self._new_index()
         self._operations.clear()
         self._saved.clear()
@@ -307,7 +305,9 @@ class Memory:
         assert len(owned) == len(running), "two sequences in one slot"
         assert owned.isdisjoint(self._cached), "a running sequence in a cached slot"
         assert owned | set(self._cached) == set(self.holdings), "a slot without an owner"
-        assert len(self._free) + len(self.holdings) == self._traits.slots_max, self._free
+        slots_max, promising = self._traits.slots_max, [h.keeps_at for h in self.holdings.values()]
+        assert slots_max > self._settings.max_num_seqs or not any(promising), "a slot is promised"
+        assert len(self._free) + len(self.holdings) == slots_max, self._free
         for slot in self._free:
             assert ledger.length(slot) == 0, slot
         for slot, holding in self._cached.items():
@@ -341,13 +341,16 @@ class Memory:
     def _new_index(self) -> PrefixIndex | StateIndex:
         return PrefixIndex() if self._rewinds else StateIndex()
 
-    def _promise(self, sequence: Sequence, holding: Holding, length: int) -> None:
+    def _next_copy(self, sequence: Sequence, length: int) -> int | None:
         """After so many tokens: where a copy of its state is to be kept next, if anywhere."""
-        holding.keeps_at = sequence.keeps_at = None
-        can_keep = self._traits.slots_max > self._settings.max_num_seqs
-        if self._rewinds or not can_keep or not self._settings.enable_prefix_caching:
-            return
-        holding.keeps_at = sequence.keeps_at = next_copy(length, sequence.prompt_count)
+        settings, prompt_count = self._settings, sequence.prompt_count
+        if self._rewinds or self._traits.slots_max == settings.max_num_seqs:
+            return None
+        if settings.enable_prefix_caching:
+            return next_copy(length, prompt_count, settings.kept_state_every)
+        # Only the other completions of its request use it.
+        is_shared = sequence.request.params.n > 1
+        return next_copy(length, prompt_count, prompt_count) if is_shared else None
 
     def _chain(self, sequence: Sequence) -> Chain:
         if sequence.chain is None:
@@ -385,7 +388,7 @@ class Memory:
             self._operations.append(Copy(source.slot, slot, match.length))
             self.ledger.copy(source.slot, slot, match.length)
             if source.is_cached and not (source.is_background and sequence.is_background):
-                self._cached.move_to_end(source.slot)  # most recently used
+                self._cached.use(source)
         self._own(sequence, slot, match.length)
         return True
 
@@ -409,7 +412,7 @@ class Memory:
         is_background = sequence.is_background
         holding = Holding(slot, self._chain(sequence), computed, is_background=is_background)
         self.holdings[slot] = holding
-        self._promise(sequence, holding, computed)
+        holding.keeps_at = self._next_copy(sequence, computed)
         self._index.extend(holding)
         self._operations.append(Open(slot, sequence.sampling))
         sequence.slot = slot

@@ -51,15 +51,15 @@ class Chain:
         "_origin",
         "_origins",
         "_root",
-        "_scope",
         "read_count",
+        "scope",
         "spanned",
         "tokens",
     )
 
     def __init__(self, scope: str, tokens: list[int], spanned: int = 0, *, order: int = 0) -> None:
         """Of two equal chains, the one of the higher order takes the origins of the other."""
-        self._scope = scope
+        self.scope = scope
         self._root = _root(scope)
         self.tokens = tokens
         self.spanned = spanned
@@ -124,7 +124,7 @@ class Chain:
         known = bisect_left(range(depth), True, key=lambda at: ours[at] is not theirs[at])
         start, end = known * PREFIX_STRIDE, depth * PREFIX_STRIDE
         self.read_count += end - start
-        if self._scope != other._scope or self.tokens[start:end] != other.tokens[start:end]:
+        if self.scope != other.scope or self.tokens[start:end] != other.tokens[start:end]:
             return False
         # At each depth the older one, so that no two chains can exchange theirs without end.
         for at in range(known, depth):

@@ -49,6 +49,7 @@ class Registry:
         self._overtake_s = settings.overtake_s
         self._decodes_differ = traits.decodes_differ
         self._rewinds = traits.rewinds
+        self._reuses = settings.enable_prefix_caching
         self._counters = counters
         self.by_class = settings.policy is Policy.PRIORITY
         self.memory = Memory(traits, settings, counters)
@@ -98,9 +99,9 @@ class Registry:
         if want > 1 and self._decodes_differ:
             # Generated tokens are computed again as they were first: one by one (invariant 4).
             want = max(1, min(want, sequence.prompt_count - sequence.planned))
-        at = sequence.keeps_at
-        if at is not None and at > sequence.planned:
-            want = min(want, at - sequence.planned)
+        if want > 1 and not self._rewinds:
+            # A span ends where a copy of the state is to be kept.
+            want = min(want, self.memory.until_copy(sequence) or want)
         if want > 1 and sequence.wants_prompt_logprobs:
             return min(want, limits.SCORED_SPAN_MAX)
         return want
@@ -135,10 +136,7 @@ class Registry:
         if self._rewinds:
             return
         for sequence in self.running:
-            # Not one token later: a single token in the middle of a prompt is no decode.
-            at = sequence.keeps_at
-            if at is not None and at - sequence.planned <= 1:
-                self.memory.keep_state(sequence)
+            self.memory.keep_state(sequence)
 
     def start(self, sequence: Sequence, match: Match, now: float) -> None:
         """A waiting sequence gets a slot and runs. The caller has seen that there is room."""
@@ -211,7 +209,7 @@ class Registry:
             # Others must not reuse memory that may hold the cause of a failure.
             self.memory.leave(sequence, keeps_memory=reason is not FinishReason.FAILED)
             if reason is FinishReason.FAILED:
-                self.memory.forget_copies(sequence)
+                self.memory.forget(sequence)
             self._stop_running(sequence)
         else:
             if sequence not in self.paused:
@@ -226,6 +224,8 @@ class Registry:
         siblings.remove(sequence)
         if not siblings:
             del self.by_request[sequence.request.id]
+            if not self._reuses:
+                self.memory.forget(sequence)
         event = FinishEvent(
             sequence.request.id,
             sequence.index,

@@ -245,7 +245,10 @@ class Scheduler:
         of_prompts = of_completions = 0
         for place, sequence in enumerate(planned.sequences):
             # It may have been cancelled, or ended by its text, while the batch was in flight.
+            sample = outcome.more.get(place)
             if sequence.slot is None:
+                if sample is not None and sample.fault is not None:
+                    registry.memory.forget(sequence)
                 continue
             if place < decode_count:
                 start, length, wants_token = starts[place], 1, True
@@ -255,7 +258,6 @@ class Scheduler:
             of_prompt = sequence.compute(start, length)
             of_prompts += of_prompt
             of_completions += length - of_prompt
-            sample = outcome.more.get(place)
             if sample is not None and not self._take_more(sequence, start, sample, now):
                 continue
             if wants_token:

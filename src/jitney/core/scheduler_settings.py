@@ -94,6 +94,10 @@ class SchedulerSettings:
     enable_prefix_caching: bool = True
     watermark: float = 0.02
     """Share of the memory that admission keeps free, so that running sequences can grow."""
+    kept_state_every: int = 1024
+    """Where slots cannot be cut back, a copy of the state is kept after so many tokens of a prompt,
+    and shortly before its end. Each copy takes a slot and, for a small model, some megabytes; and
+    each ends a span, so prompts would be slower with more of them."""
     saved_limit: int = 2**30
     strategy: Strategy = Strategy.CONTINUOUS
     policy: Policy | SchedulingPolicy = Policy.FIFO

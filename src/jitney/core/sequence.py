@@ -95,8 +95,6 @@ class Sequence:
     computed: int = 0
     planned: int = 0
     pending: int = 0
-    keeps_at: int | None = None
-    """The next position at which a copy of its state is to be kept. A span ends there."""
     chain: Chain | None = None
     history: History = field(default_factory=History)
 
@@ -198,7 +196,6 @@ class Sequence:
         self.computed = 0
         self.planned = 0
         self.pending = 0
-        self.keeps_at = None
 
 
 def decodes_of(sequences: list[Sequence]) -> Decodes:

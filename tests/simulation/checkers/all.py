@@ -13,6 +13,7 @@ from tests.simulation.checkers.limits import LimitsChecker
 from tests.simulation.checkers.oracle import OracleChecker
 from tests.simulation.checkers.scope import ScopeChecker
 from tests.simulation.checkers.shares import SharesChecker
+from tests.simulation.checkers.states import StatesChecker
 from tests.simulation.checkers.steering import SteeringChecker
 from tests.simulation.checkers.stream import StreamChecker
 from tests.simulation.checkers.usage import UsageChecker
@@ -41,6 +42,7 @@ def make_checkers(
         OracleChecker(oracle),
         StreamChecker(oracle),
         EndingChecker(),
+        StatesChecker(),
         IsolationChecker(oracle, by_chance=world.faults.any_batch),
         WaitingChecker(settings, oracle, pauses),
         # Before the shares are told of a request: what it asks them is how things stood.

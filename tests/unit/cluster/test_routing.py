@@ -10,6 +10,7 @@ import pytest
 
 from jitney_cluster.routing import (
     ENDED_EARLY_MAX,
+    HEAD_STRIDES,
     HEAD_TOKENS,
     REPORT_AGE_S,
     Head,
@@ -18,6 +19,7 @@ from jitney_cluster.routing import (
     head_of,
 )
 from tests.unit.cluster.conftest import IDLE_REPORT as IDLE
+from tests.unit.core.schedulers import TRAITS, applied, live, scheduler, submit
 
 US = "ingress"
 LONG = tuple(range(4 * HEAD_TOKENS))
@@ -78,11 +80,22 @@ def test_a_cached_prefix_attracts() -> None:
     assert table._known("c").cached_count(head_of(LONG, "")) == HEAD_TOKENS
 
 
-def test_what_follows_a_gap_is_not_cached() -> None:
-    """Guards estimates: a key is of use only with all keys before it."""
-    head = head_of(LONG, "")
-    report = replace(IDLE, heads=frozenset(head.keys[1:]))
-    assert table_of({"a": report})._known("a").cached_count(head) == 0
+def test_a_state_attracts_though_only_its_end_is_reported() -> None:
+    """Guards conversations with models whose slots cannot be cut back: what a scheduler tells of
+    its states is what the router counts."""
+    traits = replace(TRAITS, state_bytes=8, kv_tokens=4_000, model_len_max=1_000)
+    one = scheduler(4, traits)
+    submit(one, live("a", LONG, max_tokens=4))
+    while (batch := one.plan(0.0)) is not None:
+        applied(one, batch)
+    near = replace(IDLE, heads=one.heads(HEAD_STRIDES))
+    table = table_of({"near": near, "far": IDLE})
+    going_on, other = head_of((*LONG, 5, 5, 5, 5, 7), ""), head_of((*LONG[:150], *LONG), "")
+    assert always(table, going_on) == "near"
+    assert table._known("near").cached_count(going_on) == len(LONG)
+    assert table.expected_s("near", going_on) < table.expected_s("far", going_on)
+    assert table._known("near").cached_count(other) == 0
+    assert table._known("near").cached_count(Head(10)) == 0
 
 
 def test_scopes_keep_tenants_apart() -> None:

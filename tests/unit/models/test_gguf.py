@@ -286,24 +286,6 @@ def test_mutated_headers_only_raise_model_errors(
     assert header.kv_bytes_per_token >= 0
 
 
-@pytest.mark.parametrize(
-    ("name", "state_bytes"),
-    [
-        ("lfm2", 2 * 4 * 128 * 2),
-        ("mamba2", 2 * 4 * (3 * (256 + 2 * 16) + 256 * 16)),
-        ("qwen35", 1 * 4 * (3 * (64 + 2 * 2 * 32) + 64 * 32)),
-    ],
-)
-def test_the_state_of_a_sequence_is_read_from_the_header(
-    tmp_path: Path, name: str, state_bytes: int
-) -> None:
-    """Guards memory that is chosen before the weights are loaded, and the refusal of half a
-    state."""
-    path = tmp_path / "hybrid.gguf"
-    write_hybrid(path, HYBRIDS[name])
-    assert read_header(path).state_bytes == state_bytes
-
-
 def test_keys_and_values_are_counted_in_layers_that_have_them(tmp_path: Path) -> None:
     """Guards the memory of models whose header does not say which layers have attention."""
     hybrid = HYBRIDS["qwen35"]

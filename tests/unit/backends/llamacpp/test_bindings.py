@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any  # Any: native functions
 
@@ -15,6 +16,7 @@ if reason := skip_reason("llamacpp"):
 from jitney.backends.llamacpp import asked, bindings, prebuilt
 from jitney.backends.llamacpp.kind import KIND
 from jitney.errors import BackendFailed, ModelError
+from jitney.models.gguf import read_header
 
 SHAPE = bindings.LlamaCppSettings(
     model="",
@@ -119,3 +121,28 @@ def test_the_list_of_architectures_is_that_of_the_prebuilt_library(tmp_path: Pat
             continue
         loaded.add(name)
     assert loaded == asked.ARCHITECTURES
+
+
+@pytest.mark.parametrize(
+    "name", ["lfm2", "granitehybrid", "nemotron_h", "falcon-h1", "mamba2", "qwen35"]
+)
+def test_the_header_says_what_a_slot_takes(tmp_path: Path, name: str) -> None:
+    """Guards memory that is chosen by the header alone: the library saves as many bytes."""
+    hybrids = pytest.importorskip("tests.hybrids_for_tests", reason="needs the gguf package")
+    path = tmp_path / "hybrid.gguf"
+    hybrids.write_hybrid(path, hybrids.HYBRIDS[name])
+    header = read_header(path)
+    model = bindings.Model(path, gpu_layers=0, extra_kernels=False)
+    context = bindings.Context(model, replace(SHAPE, kv_tokens=256, max_num_batched_tokens=128))
+    saved = []
+    for start, end in ((0, 40), (40, 100)):
+        count = end - start
+        context.tokens[:count] = range(5, 5 + count)
+        context.positions[:count] = range(start, end)
+        context.slots[:count] = context.needs_logits[:count] = 0
+        assert context.decode(count) == 0
+        saved.append(len(context.save(0)))
+    token_bytes = (saved[1] - saved[0]) / 60
+    # The library writes where each token stands, too, and some bytes for each kind of memory.
+    assert 0 <= token_bytes - header.kv_bytes_per_token <= 24
+    assert 0 <= saved[0] - 40 * token_bytes - header.state_bytes <= 160
