@@ -6,13 +6,12 @@ Only the engine thread runs batches and calls `reset` and `check`. Any thread ma
 Tests: tests/conformance.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from jitney.core.batch import Batch, Outcome
 from jitney.core.params import Constraint
-from jitney.errors import InvalidRequest
 
 Segment = tuple[str, bool]
 """A part of a prompt, and whether names of control tokens in it become those tokens."""
@@ -67,16 +66,6 @@ class Vocabulary:
         if token is None or not 0 <= token < len(self.pieces):
             return None
         return self.pieces[token].decode("utf-8", errors="replace")
-
-    def check(self, name: str, tokens: Iterable[Any]) -> None:
-        """Raise InvalidRequest where one of them is no token of the model."""
-        count = len(self.pieces)
-        for token in tokens:
-            # In Python a bool is an int, but it is not a token.
-            if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < count:
-                raise InvalidRequest(
-                    f"{name} has {token!r:.80}, and the model's tokens are 0 to {count - 1}.", name
-                )
 
 
 class TextBackend(Protocol):

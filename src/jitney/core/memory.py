@@ -26,10 +26,10 @@ from jitney.core.batch import (
     Truncate,
 )
 from jitney.core.counters import Counters
-from jitney.core.kept_states import EvictionOrder, StateIndex, next_copy
+from jitney.core.kept_states import StateIndex, next_copy
 from jitney.core.ledger import Ledger
 from jitney.core.limits import PREFIX_STRIDE
-from jitney.core.prefix import NO_MATCH, Chain, Holding, Match, PrefixIndex
+from jitney.core.prefix import NO_MATCH, Chain, EvictionOrder, Holding, Match, PrefixIndex
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.sequence import Sequence
 from jitney.core.staying import Staying

@@ -1,4 +1,5 @@
-"""Finds the slot with the longest prefix of a prompt: `Chain`, `Holding` and `PrefixIndex`.
+"""Finds the slot with the longest prefix of a prompt: `Chain`, `Holding` and `PrefixIndex`; and
+which cached one is evicted next: `EvictionOrder`.
 
 A chain has a key for each whole stride of PREFIX_STRIDE tokens. A key depends on all tokens up to
 the end of its stride. So two sequences with the same beginning have the same keys for it, also in
@@ -13,6 +14,7 @@ by `Memory`.
 """
 
 from bisect import bisect_left
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,10 +22,14 @@ from hashlib import blake2b
 from itertools import islice
 
 from jitney.core.limits import PREFIX_STRIDE, PREFIX_WAIT_MIN
+from jitney.core.scheduler_settings import SchedulerSettings
 
 CANDIDATES_MAX = 8
 """Holdings compared at one depth. They differ by less than a stride, so a few are enough. Where
 decodes differ, a holding that is usable in part may hide a better one."""
+
+NEAR_TOKENS = 512
+"""A copy that ends less than this before a state that is kept too is of little use beside it."""
 
 HoldingsByKey = dict[int, list["Holding"]]
 """Most keys have one holding, and there are many keys: lists are small."""
@@ -207,6 +213,61 @@ class Match:
 
 
 NO_MATCH = Match(None, 0, 0)
+
+
+class EvictionOrder(OrderedDict[int, Holding]):
+    """The cached slots: the next one to be evicted is the first, the last one was used last.
+
+    A prompt keeps copies on its way and before its end. They must not push out what others come
+    back to, so most of them are put first: of those on the way all but the first ones of a few
+    prompts, until somebody uses them; and one that ends shortly before a state that is kept too.
+    """
+
+    def __init__(self, settings: SchedulerSettings, slots_max: int) -> None:
+        super().__init__()
+        self._kept_every = settings.kept_state_every
+        self._first_max = max(1, (slots_max - settings.max_num_seqs) // 4)
+        self._first_copies: list[Holding] = []
+        """The first copies of prompts that stand with the others and that nobody has used."""
+
+    def add(self, holding: Holding) -> int:
+        """A sequence left it. Returns how many copies of its states this puts first."""
+        self[holding.slot] = holding
+        # What background sequences leave is evicted first, the newest of it first: live ones come
+        # back more often.
+        self.move_to_end(holding.slot, last=not holding.is_background)
+        near = [
+            each
+            for each in self.values()
+            if each.is_copy
+            and each not in self._first_copies
+            and each.chain is holding.chain
+            and holding.length - each.length < NEAR_TOKENS
+        ]
+        return sum([self._put_first(each) for each in near])
+
+    def add_copy(self, copy: Holding, *, is_on_way: bool) -> int:
+        """It is kept on the way of a prompt or before its end. Returns as `add` does."""
+        self[copy.slot] = copy
+        if copy.is_background or (is_on_way and copy.length > self._kept_every):
+            return self._put_first(copy)
+        if is_on_way:
+            self._first_copies.append(copy)
+        if len(self._first_copies) <= self._first_max:
+            return 0
+        return self._put_first(self._first_copies.pop(0))
+
+    def use(self, holding: Holding) -> None:
+        """Somebody got a copy of it."""
+        self.move_to_end(holding.slot)
+        if holding in self._first_copies:
+            self._first_copies.remove(holding)
+
+    def _put_first(self, copy: Holding) -> bool:
+        is_there = self.get(copy.slot) is copy
+        if is_there:
+            self.move_to_end(copy.slot, last=False)
+        return is_there
 
 
 class PrefixIndex:

@@ -27,6 +27,7 @@ from jitney.engine.handle import Handle
 from jitney.engine.loop import Inbox, Loop, Stop, Submit
 from jitney.engine.mailbox import Mailbox
 from jitney.engine.observe import Observers
+from jitney.engine.request_factory import check_tokens
 from jitney.engine.stats import Statistics, Stats
 from jitney.engine.tick import Tick
 from jitney.errors import EngineError, EngineStopped, QueueFull
@@ -120,7 +121,7 @@ class Engine:
         """
         self.check_process()
         for tokens in request.resumed:
-            self.backend.vocabulary.check("resumed", tokens or ())
+            check_tokens(self.backend.vocabulary, "resumed", tokens or ())
         mailbox = Mailbox(streams=streams, is_bounded=is_bounded)
         self._inbox.submit(Submit(request, mailbox, self._clock.now(), arrived_at))
         return Handle(request, mailbox, self, lambda answer: answer)

@@ -10,10 +10,10 @@ import random
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable  # Any: tokens that may be none
 
 from jitney.core import limits
-from jitney.core.backend import Segment, TextBackend
+from jitney.core.backend import Segment, TextBackend, Vocabulary
 from jitney.core.params import Constraint, SamplingParams
 from jitney.core.request import Priority, Request, RequestId, Share, utf8_bytes
 from jitney.core.sequence import check_prompt_length
@@ -171,9 +171,9 @@ class RequestFactory:
         """
         options = options or RequestOptions()
         check_prompt_length(len(prompt), self._model_len_max)
-        self._vocabulary.check("prompt", prompt)
-        self._vocabulary.check("stop_token_ids", params.stop_token_ids or ())
-        self._vocabulary.check("logit_bias", params.logit_bias or ())
+        check_tokens(self._vocabulary, "prompt", prompt)
+        check_tokens(self._vocabulary, "stop_token_ids", params.stop_token_ids or ())
+        check_tokens(self._vocabulary, "logit_bias", params.logit_bias or ())
         if params.constraint is not None:
             self.prepare(params.constraint, is_wanted)
         return Request(
@@ -217,6 +217,17 @@ class RequestFactory:
                 f"needs at least one token, and the context holds {self._model_len_max} tokens; "
                 "shorten the prompt.",
                 "prompt",
+            )
+
+
+def check_tokens(vocabulary: Vocabulary, name: str, tokens: Iterable[Any]) -> None:
+    """Raise InvalidRequest where one of them is no token of the model."""
+    count = len(vocabulary.pieces)
+    for token in tokens:
+        # In Python a bool is an int, but it is not a token.
+        if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < count:
+            raise InvalidRequest(
+                f"{name} has {token!r:.80}, and the model's tokens are 0 to {count - 1}.", name
             )
 
 

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from jitney.backends.fake.backend import FakeSettings
+from jitney.backends.fake.script import read_script
 from jitney.config import ServeSettings
 from jitney.server.batches.database import DiskError
 from jitney.server.openai_responses import limits
 from jitney.server.openai_responses.response_table import ResponseTable
-from tests.e2e.batches.batch_client import FIRST, KEYS, OTHER, SLOW
+from tests.e2e.batches.batch_client import FIRST, KEYS, OTHER
 from tests.e2e.openai_responses.response_client import (
     PATH,
     TOOL,
@@ -217,9 +219,13 @@ def test_a_response_expires(start: Start, tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_stream_that_fails_is_not_stored_and_says_so(start: Start, tmp_path: Path) -> None:
     """Guards honesty: what ended with an error cannot be read again."""
-    server = start(World(jobs_dir=tmp_path / "jobs", backend=SLOW))
-    asked: dict[str, Any] = {"deadline_ms": 500, "max_output_tokens": 3000, "ignore_eos": True}
-    last = events_of(ask(server, stream=True, **asked).text)[-1]
+    script = tmp_path / "script.jsonl"
+    script.write_text('{"text": "1234567890 is what the schema forbids"}')
+    settings = FakeSettings(kv_tokens=65_536, script=read_script(script))
+    server = start(World(jobs_dir=tmp_path / "jobs", backend=settings))
+    wanted = {"type": "json_schema", "name": "number", "schema": {"type": "integer"}}
+    reply = ask(server, stream=True, max_output_tokens=64, text={"format": wanted})
+    last = events_of(reply.text)[-1]
     assert last["type"] == "response.failed"
     assert last["response"]["store"] is False
     check_error(find(server, last["response"]["id"]), 404)

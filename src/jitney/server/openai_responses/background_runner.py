@@ -22,6 +22,7 @@ from typing import TypeVar
 from jitney import errors
 from jitney.core.backend import Vocabulary
 from jitney.engine.engine import EngineState
+from jitney.engine.request_factory import check_tokens
 from jitney.server.admission.calls import Call
 from jitney.server.answer_call import Generation, prepare, run_work
 from jitney.server.batches.store import BatchStore, StoreThread, until_disk_works
@@ -300,7 +301,7 @@ def _task_of(rows: ResponseRows, vocabulary: Vocabulary) -> tuple[ChatBody, list
     task, pieces = response_of(rows.row).task, pieces_from(rows.pieces)
     try:
         for each in pieces:
-            vocabulary.check("tokens", each.tokens)
+            check_tokens(vocabulary, "tokens", each.tokens)
     except errors.InvalidRequest:
         raise Damaged from None
     if task is None:
