@@ -54,6 +54,8 @@ def check_loadable(settings: Settings, head: Path, name: str) -> None:
 
 
 def _why_unknown(kind: Kind, settings: Settings, head: Path) -> str | None:
+    if (reason := kind.value_refusal(settings)) is not None:
+        return reason
     try:
         return kind.refusal(head, settings.max_model_len) or kind.unknown(head)
     except ModelError:

@@ -44,7 +44,7 @@ class BackendState:
     failure: str | None = None
     """Why it does not work on this machine; None when it does."""
     refusal: str | None = None
-    """Why it cannot run this model; None when it can."""
+    """Why it cannot run this model, or takes no such setting; None when it can."""
 
     @property
     def is_able(self) -> bool:

@@ -7,19 +7,26 @@ import functools
 import logging
 import signal
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any  # Any: plain values for the backend's settings
 
 from jitney.backends.kind import SAME_TEXTS, Kind, Library, Values, threads_of, version_of
 from jitney.backends.llamacpp import attention, kernels, library, prebuilt
-from jitney.backends.llamacpp.memory_layout import SLOTS_MAX, own_cells, size_llamacpp
+from jitney.backends.llamacpp.memory_layout import (
+    Q8,
+    SLOTS_MAX,
+    own_cells,
+    size_llamacpp,
+    unfit_heads,
+)
 from jitney.backends.machine.free_memory import available_bytes, too_large
 from jitney.backends.trials.trial import START_S_MAX, try_backend
 from jitney.backends.trials.trial_process import EXIT_REFUSED, ask
 from jitney.config import Settings
 from jitney.config.settings import GPU_LAYERS_ALL
-from jitney.errors import ConfigError, SetupError
+from jitney.errors import ConfigError, ModelError, SetupError
 from jitney.models import conversions
 from jitney.models.gguf import GgufHeader, read_header
 
@@ -53,6 +60,11 @@ def check(settings: Settings) -> None:
             f"max_num_seqs is {settings.max_num_seqs}, and llama.cpp has at most "
             f"{SLOTS_MAX} sequences; lower it."
         )
+    if settings.kv_cache_dtype == Q8 and settings.flash_attention == "off":
+        raise ConfigError(
+            f"kv_cache_dtype is {Q8} and flash_attention is off, and llama.cpp has only fused "
+            f"attention for {Q8}; leave one of them out."
+        )
 
 
 def failure(settings: Settings) -> str | None:
@@ -81,8 +93,11 @@ def unknown(head: Path) -> str | None:
 
 
 def no_room(head: Path, settings: Settings) -> str | None:
-    """Why this machine could not hold the model now."""
-    return too_large(head.stat().st_size) if settings.gpu_layers == 0 else None
+    """Why this machine could not hold the model now with these settings."""
+    reason = too_large(head.stat().st_size) if settings.gpu_layers == 0 else None
+    with suppress(ModelError):  # the file itself says what is wrong
+        reason = reason or unfit_heads(read_header(head), settings.kv_cache_dtype)
+    return reason
 
 
 def ready(source: Path, settings: Settings) -> Path:
@@ -110,6 +125,12 @@ def values(settings: Settings, source: Path | None) -> Values:
     settings = _with_layers(settings)
     model = ready(source, settings)
     header = read_header(model)
+    is_q8 = settings.kv_cache_dtype == Q8
+    if is_q8:
+        reason = unfit_heads(header, Q8)
+        if reason is not None:
+            raise ConfigError(f"{model} does not go with these settings: {reason}.")
+        settings = replace(settings, flash_attention="on")
     sizes = size_llamacpp(settings, header, available_bytes())
     is_pool = sizes.slot_tokens_max == 0
     if is_pool:
@@ -126,6 +147,7 @@ def values(settings: Settings, source: Path | None) -> Values:
         "threads": threads_of(settings),
         "gpu_layers": settings.gpu_layers,
         "flash_attention": settings.flash_attention in fused,
+        "kv_type": Q8 if is_q8 else "float16",
     }
     found["extra_kernels"] = _runs_extra_kernels(found, settings)
     if is_pool:
@@ -211,7 +233,9 @@ KIND = Kind(
     own_settings={
         "gpu_layers": "only llama.cpp puts layers on a GPU",
         "flash_attention": "only llama.cpp has the choice",
+        "kv_cache_dtype": "llama.cpp has the choice",
     },
+    own_values={"kv_cache_dtype": ("auto", "float16", Q8)},
     check=check,
     failure=failure,
     refusal=refusal,
