@@ -1,6 +1,7 @@
 """Every backend that can be built here, under one name: the fixture `built`."""
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,12 @@ OWN_CELLS = {
     "flash_attention": False,
     "batch_invariant": True,
 }
+OWN_CELLS_Q8 = {
+    **OWN_CELLS,
+    **asdict(attention.SHAPES["on"][1]),
+    "flash_attention": True,
+    "kv_type": "q8_0",
+}
 TILES = {
     "decode_tile": 16,
     "span_tile": 128,
@@ -50,6 +57,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "llamacpp": POOL,
     "llamacpp-process": POOL,
     "llamacpp-cells": OWN_CELLS,
+    "llamacpp-cells-q8": OWN_CELLS_Q8,
     **{f"llamacpp-{name}": POOL for name in HYBRIDS},
     "torch-tiles": {**TILES, "quantization": "int8", "kv_dtype": "fp8"},
     "torch-cuda": {"device": "cuda"},

@@ -148,6 +148,8 @@ class Kind:
     own_settings: Mapping[str, str] = field(default_factory=dict)
     """Settings that not every backend has, each with the reason as a clause. A user who gives one
     of them gets the first backend that has it, and an error where one without it was chosen."""
+    own_values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """All values that it takes of a setting of which others take other values."""
     check: Callable[[Settings], None] = lambda settings: None
     """Refuses other settings that have no meaning here. Raises ConfigError."""
     refusal: Callable[[Path, int | None], str | None] = lambda model, length: None
@@ -171,6 +173,23 @@ class Kind:
         """The packages of the library; none where it is not installed."""
         found = self.library()
         return () if found is None else found.distributions
+
+    def refused_setting(self, settings: Settings) -> str | None:
+        """A setting whose value only other backends take; None where there is none."""
+        refused = (
+            name
+            for name, values in self.own_values.items()
+            if getattr(settings, name) not in values
+        )
+        return next(refused, None)
+
+    def value_refusal(self, settings: Settings) -> str | None:
+        """Why it does not take such a value, as a clause; None where it takes all."""
+        name = self.refused_setting(settings)
+        if name is None:
+            return None
+        values = ", ".join(self.own_values[name])
+        return f"it does not take {name} {getattr(settings, name)}, but {values}"
 
     def module(self, name: str) -> Any:
         """A module of its package that loads the library. Raises MissingDependency."""

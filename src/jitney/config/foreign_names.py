@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from jitney.config.forms import SWITCH, Form, number, whole_number
+from jitney.config.forms import SWITCH, Form, number, one_of, whole_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,12 @@ LLAMACPP = "llama.cpp"
 VLLM = "vLLM"
 OLDER = "older documents"
 
+CACHE_TYPES = one_of(
+    ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"),
+)
+CACHE_TYPES_HERE = (("f16", {"kv_cache_dtype": "float16"}), ("q8_0", {"kv_cache_dtype": "q8_0"}))
+CACHE_TYPES_ADVICE = "llama.cpp takes f16 or q8_0 here; give one of them, or leave it out"
+
 FOREIGN_NAMES: tuple[ForeignName, ...] = (
     ForeignName("model_path", "model", LLAMACPPEX),
     ForeignName("n_gpu_layers", "gpu_layers", f"{LLAMACPPEX}, {LLAMACPP}"),
@@ -52,6 +58,13 @@ FOREIGN_NAMES: tuple[ForeignName, ...] = (
         # `on` would exclude OpenVINO, which has no such choice.
         SWITCH,
         ((True, {"flash_attention": "auto"}), (False, {"flash_attention": "off"})),
+    ),
+    # Keys and values have one type, so two that differ are refused.
+    *(
+        ForeignName(
+            name, "kv_cache_dtype", LLAMACPP, CACHE_TYPES, CACHE_TYPES_HERE, CACHE_TYPES_ADVICE
+        )
+        for name in ("cache_type_k", "cache_type_v")
     ),
     ForeignName("max_batch_size", "max_num_seqs", f"{THEMISDB}, {ZIGLLAMA}"),
     ForeignName("n_parallel", "max_num_seqs", LLAMACPPEX),

@@ -30,7 +30,7 @@ from jitney.core.scheduler_settings import GroupAnswers, Mix, Policy, Scheduling
 
 BackendName = Literal["auto", "torch", "openvino", "llamacpp", "fake"]
 Dtype = Literal["auto", "float32", "bfloat16"]
-KvCacheDtype = Literal["auto", "fp8", "uint8", "bfloat16", "float16", "float32"]
+KvCacheDtype = Literal["auto", "fp8", "uint8", "q8_0", "bfloat16", "float16", "float32"]
 Quantization = Literal["fp8", "int8"]
 FlashAttention = Literal["auto", "on", "off"]
 BatchInvariant = Literal["auto", "on", "off"]
@@ -82,8 +82,9 @@ class Settings:
     processor has it, else float32. OpenVINO rounds activations then, and wants two threads for
     bfloat16."""
     kv_cache_dtype: KvCacheDtype = _model(default="auto")
-    """The number type of keys and values in OpenVINO and PyTorch; auto is that of dtype. fp8 is for
-    PyTorch, and uint8 for OpenVINO: they take half the memory of bfloat16."""
+    """The number type of keys and values; auto is that of dtype, and float16 in llama.cpp. fp8 is
+    for PyTorch, uint8 for OpenVINO and q8_0 for llama.cpp: they take about half the memory of
+    16 bits. On a CPU, prompts are slower with q8_0."""
     quantization: Quantization | None = _model(default_text="none: the type is that of dtype")
     """The number type of the weights of layers in PyTorch. fp8 and int8 take half the memory of
     bfloat16 and change texts slightly. A GPU needs compute capability 8.9 for fp8; a CPU is slower

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any  # Any: a value of any setting
 
 from jitney.backends.kind import Kind, Values
 from jitney.backends.kinds import all_kinds, kind_of, load_process
@@ -107,6 +108,11 @@ def backend_state(kind: Kind, settings: Settings) -> BackendState:
     model, library = settings.model, kind.library()
     # The file is read first: nothing is tried for a file that is not a model.
     refusal = None if model is None else kind.refusal(model, settings.max_model_len)
+    refused = kind.refused_setting(settings)
+    if refused is not None:
+        refusal = refusal or kind.value_refusal(settings)
+        usual: dict[str, Any] = {refused: "auto"}
+        settings = replace(settings, **usual)
     failure = None if library is None else kind.failure(settings)
     return BackendState(kind, library, failure, refusal)
 
@@ -145,12 +151,16 @@ def check_settings(kind: Kind, settings: Settings) -> None:
     owners: dict[str, list[str]] = {}
     for each in all_kinds():
         for setting in each.own_settings:
-            owners.setdefault(setting, []).append(each.name)
+            if setting != each.refused_setting(settings):
+                owners.setdefault(setting, []).append(each.name)
     for setting, names in owners.items():
         if kind.name not in names and is_given(settings, setting):
+            has = "does not have it"
+            if setting in kind.own_values:
+                has = f"has only {', '.join(kind.own_values[setting])} of it"
             raise ConfigError(
-                f"{setting} is given, and the {kind.name} backend does not have it; leave it out, "
-                f"or use the {' or '.join(names)} backend where it works."
+                f"{setting} is given, and the {kind.name} backend {has}; leave it out, or use the "
+                f"{' or '.join(names)} backend where it works."
             )
     kind.check(settings)
 
@@ -191,6 +201,7 @@ def _by_name(settings: Settings) -> str:
         for each in all_kinds()
         if each.takes_model and not each.is_automatic() and model is not None
         if each.refusal(model, settings.max_model_len) is None
+        if each.refused_setting(settings) is None
     ]
     return "".join(f" It runs with `--backend {name}`, where that is installed." for name in names)
 

@@ -72,7 +72,12 @@ def _verdicts(settings: Settings, head: Path) -> _Verdicts:
     asked = [kind for kind in kinds if settings.backend in ("auto", kind.name)]
     try:
         return [
-            (kind, kind.refusal(head, settings.max_model_len) or kind.unknown(head))
+            (
+                kind,
+                kind.value_refusal(settings)
+                or kind.refusal(head, settings.max_model_len)
+                or kind.unknown(head),
+            )
             for kind in asked
         ]
     except ModelError:

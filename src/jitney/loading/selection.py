@@ -44,7 +44,7 @@ class BackendState:
     failure: str | None = None
     """Why it does not work on this machine; None when it does."""
     refusal: str | None = None
-    """Why it cannot run this model; None when it can."""
+    """Why it cannot run this model, or takes no such setting; None when it can."""
     needs: Needs | None = None
     """The memory that the model takes, where that was asked for and is known."""
     no_room: str | None = None

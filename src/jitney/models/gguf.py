@@ -100,6 +100,8 @@ class GgufHeader:
     """Names of its tensors without the number of the layer, such as "attn_q.weight"."""
     metadata: Mapping[str, Value]
     part_count: int = 1
+    head_lengths: tuple[int, ...] = ()
+    """The numbers of a key and of a value, of one head."""
 
 
 def read_header(path: Path) -> GgufHeader:
@@ -159,6 +161,7 @@ def _read_header(path: Path, _stamps: tuple[Stamp | None, ...]) -> GgufHeader:
         tensor_kinds=frozenset(tensors.kinds),
         metadata=metadata,
         part_count=count,
+        head_lengths=_head_lengths(own),
     )
 
 
@@ -246,13 +249,17 @@ def _read_weights(fields: GgufFields, name: str) -> int:
 
 def _kv_bytes_per_token(own: Mapping[str, Value], tensors: _Tensors) -> int:
     heads = _largest(own, "attention.head_count")
-    head = _largest(own, "embedding_length") // heads if heads else 0
-    key_value = sum(_largest(own, f"attention.{kind}_length") or head for kind in ("key", "value"))
     heads_kv = _numbers(own, "attention.head_count_kv") or [heads]
     layers = _largest(own, "block_count") if len(heads_kv) == 1 else 1
     if tensors.recurrent_count:
         layers = min(layers, tensors.attention_count)
-    return layers * sum(heads_kv) * key_value * 2
+    return layers * sum(heads_kv) * sum(_head_lengths(own)) * 2
+
+
+def _head_lengths(own: Mapping[str, Value]) -> tuple[int, ...]:
+    heads = _largest(own, "attention.head_count")
+    head = _largest(own, "embedding_length") // heads if heads else 0
+    return tuple(_largest(own, f"attention.{kind}_length") or head for kind in ("key", "value"))
 
 
 def _state_bytes(own: Mapping[str, Value], layer_count: int) -> int:

@@ -11,7 +11,7 @@ import jitney.backends.llamacpp
 from jitney.backends.kind import Kind, Needs
 from jitney.backends.kinds import NAMES, all_kinds, kind_of, load, load_process
 from jitney.backends.llamacpp import library
-from jitney.config import Settings
+from jitney.config import Settings, known_settings
 from jitney.errors import ConfigError, MissingDependency
 
 
@@ -54,6 +54,10 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
 def test_a_kind_names_what_is_there(kind: Kind) -> None:
     """Guards a new backend: a mistyped name would be found by whoever gives that setting."""
     assert {each.name for each in fields(Settings)} >= set(kind.own_settings)
+    assert set(kind.own_settings) >= set(kind.own_values)
+    forms = {each.name: each.form for each in known_settings()}
+    for name, values in kind.own_values.items():
+        assert set(map(forms[name].read, values)) == set(values)
     assert kind.name in NAMES
     # Without an extra there is nothing to install, and else there is advice for who lacks it.
     assert bool(kind.extra) == bool(kind.libraries) == bool(kind.advice)

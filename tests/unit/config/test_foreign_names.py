@@ -10,6 +10,7 @@ from jitney.cli.main import main
 from jitney.config import Resolved, Setting, known_serve_settings, known_settings, resolve
 from jitney.config.definitions import flag_name
 from jitney.config.foreign_names import FOREIGN_NAMES, SYNONYMS, TABLES, ForeignName
+from jitney.config.forms import value_text
 from jitney.core.scheduler_settings import Mix, Policy, Strategy
 from jitney.errors import ConfigError
 
@@ -27,6 +28,8 @@ BESIDE: dict[str, dict[str, object]] = {
     "decode_batch_size": {"mix": "separate"},
     "min_batch_size": {"max_wait_ms": 7},
 }
+
+CANDIDATES: dict[str | None, tuple[object, ...]] = {None: (True, False), "N": (1, 2), "X": (0, 5)}
 
 PRINTED = (Path(__file__).parents[3] / "examples" / "themisdb.yaml").read_text(encoding="utf-8")
 
@@ -95,7 +98,7 @@ def test_a_word_put_differently_is_translated_or_refused_in_a_sentence(
 ) -> None:
     """Guards the rest of the table: each value means something or is refused; none is ignored."""
     assert word.form is not None
-    candidates = {None: (True, False), "N": (1, 2), "X": (0, 5)}[word.form.placeholder]
+    candidates = CANDIDATES.get(word.form.placeholder) or (word.form.placeholder or "").split("|")
     values = dict(word.values)
     for value in candidates:
         text = f"{word.name.upper()}: {str(value).lower()}\n"
@@ -108,7 +111,7 @@ def test_a_word_put_differently_is_translated_or_refused_in_a_sentence(
         elif value not in values:
             with pytest.raises(ConfigError) as refused:
                 read(tmp_path, text)
-            assert str(refused.value).startswith(f"{word.name} is {value} in file ")
+            assert str(refused.value).startswith(f"{word.name} is {value_text(value)} in file ")
             assert str(refused.value).endswith(f": {word.name.upper()}, and {word.advice}.")
             assert "leave it out" in word.advice
         else:
@@ -134,6 +137,7 @@ def test_a_word_put_differently_is_translated_or_refused_in_a_sentence(
             "max_num_seqs is given twice, under two of its names, .*BATCH .the static loop of the "
             "Mini-GPT course. and .*FLIGHT .the continuous loop of .*; leave one out",
         ),
+        ("cache_type_k: q8_0\ncache_type_v: f16\n", "is 'q8_0' by .* and 'float16' by .*; leave"),
         ("num_workers: 3\nreplicas: 2\n", "replicas is 3 by .* and 2 by .*; leave one"),
         ("llamacpp:\nbackend: openvino\n", "'llamacpp' by .*: llamacpp and 'openvino' by "),
     ],
@@ -150,6 +154,12 @@ def test_a_word_may_stand_beside_what_it_means(tmp_path: Path) -> None:
     """Guards files that say one thing twice: `enable_priority: true` and `policy: priority`."""
     found = read(tmp_path, "enable_priority: true\npolicy: PRIORITY\nenabled: yes\n").settings
     assert (found.policy, found.strategy) == (Policy.PRIORITY, Strategy.CONTINUOUS)
+
+
+def test_two_words_may_mean_the_same(tmp_path: Path) -> None:
+    """Guards llama.cpp's -ctk and -ctv: who gives one gives both, and here they have one type."""
+    text = "cache_type_k: q8_0\ncache_type_v: q8_0\nkv_cache_dtype: q8_0\n"
+    assert read(tmp_path, text).settings.kv_cache_dtype == "q8_0"
 
 
 def test_a_stronger_source_overrules_a_word(tmp_path: Path) -> None:

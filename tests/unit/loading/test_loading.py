@@ -11,6 +11,7 @@ from jitney.backends.kinds import kind_of
 from jitney.config import Settings
 from jitney.errors import ConfigError, MissingDependency, ModelError, SetupError
 from jitney.loading import check_settings, load_backend, select_backend, select_backend_if_known
+from jitney.loading.model_source import check_known
 from tests.children_for_tests import MODULES, install, refuses, stand_in
 from tests.models_for_tests import TinyShape, write_tiny_gguf
 
@@ -51,6 +52,9 @@ def exported(tmp_path: Path) -> Path:
     [
         ("llamacpp", "dtype", "float32"),
         ("llamacpp", "kv_cache_dtype", "uint8"),
+        ("openvino", "kv_cache_dtype", "q8_0"),
+        ("openvino", "kv_cache_dtype", "fp8"),
+        ("torch", "kv_cache_dtype", "q8_0"),
         ("fake", "dtype", "float32"),
         ("fake", "kv_cache_dtype", "uint8"),
         ("fake", "flash_attention", "on"),
@@ -66,6 +70,44 @@ def test_settings_of_other_backends_are_refused(
     """Guards against a setting that is taken and ignored."""
     sentence = refused_at_once(tmp_path, backend=backend, **{setting: value})
     assert sentence.startswith(f"{setting} is given, and the {backend} backend")
+
+
+@pytest.mark.parametrize(
+    ("value", "owner"), [("q8_0", "llamacpp"), ("uint8", "openvino"), ("float16", "openvino")]
+)
+def test_a_value_that_one_backend_has_decides_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: Any, owner: str
+) -> None:
+    """Guards `--kv-cache-dtype q8_0` without a backend: OpenVINO has the setting, not the value."""
+    install(monkeypatch)
+    stand_in(tmp_path, monkeypatch)
+    settings = Settings(cache_dir=tmp_path / "cache", kv_cache_dtype=value)
+    found = select_backend_if_known(settings)
+    assert found is not None
+    assert found.name == owner
+    assert found.reason.startswith("kv_cache_dtype is given")
+
+
+def test_a_value_that_no_backend_here_has_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards a folder for OpenVINO: what it takes is said, and nothing is loaded."""
+    install(monkeypatch)
+    stand_in(tmp_path, monkeypatch)
+    sentence = refused(tmp_path, MissingDependency, model=exported(tmp_path), kv_cache_dtype="q8_0")
+    assert (
+        "OpenVINO does not run this model: it does not take kv_cache_dtype q8_0, but auto, uint8"
+        in sentence
+    )
+    assert "llama.cpp does not run this model: it reads GGUF files" in sentence
+
+
+def test_a_value_that_a_backend_has_not_is_told_before_a_fetch(tmp_path: Path) -> None:
+    """Guards a download of gigabytes for a model that would be refused for its setting."""
+    write_tiny_gguf(tmp_path / "head")
+    settings = Settings(backend="openvino", kv_cache_dtype="q8_0")
+    with pytest.raises(ModelError, match=r"was not fetched, .* not take kv_cache_dtype q8_0, but"):
+        check_known(settings, tmp_path / "head", "owner/name")
 
 
 def test_as_many_layers_on_a_gpu_as_there_can_be_are_none_without_one(

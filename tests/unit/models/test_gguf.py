@@ -52,6 +52,7 @@ def test_reads_the_sizes_of_a_good_file(tmp_path: Path) -> None:
     assert header.head_count == 4
     # 2 layers, 2 heads, 32 numbers for a key and 32 for a value, 2 bytes each
     assert header.kv_bytes_per_token == 2 * 2 * (32 + 32) * 2
+    assert header.head_lengths == (32, 32)
     assert header.file_bytes == path.stat().st_size
     # 268 tokens, a width of 128, 64 of it for keys and values, and 256 inside
     layer = 2 * 128 + 2 * 128 * 128 + 2 * 64 * 128 + 3 * 256 * 128

@@ -84,7 +84,7 @@ def choose(
     }
     facts = [
         [header.architecture, header.parameter_count, header.kv_bytes_per_token],
-        [sorted(header.weight_types), values["threads"]],
+        [sorted(header.weight_types), values["threads"], values["kv_type"]],
     ]
     notice = "Trying which attention kernels are best for this model here, once"
     found = try_shapes(payloads, facts, distributions, settings.cache_dir, notice)

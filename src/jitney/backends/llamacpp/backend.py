@@ -22,6 +22,7 @@ from jitney.backends.llamacpp.bindings import (
     native_log,
     supports_gpu,
 )
+from jitney.backends.llamacpp.memory_layout import token_bytes_of
 from jitney.backends.llamacpp.passes import Pass, plan_passes, whole_pass
 from jitney.backends.machine import free_memory
 from jitney.backends.machine.neighbours import Neighbours
@@ -53,7 +54,7 @@ class LlamaCppModel:
         self._model: Model | None = None
         header = read_header(Path(settings.model))
         model = _load_model(settings, header.file_bytes)
-        token_bytes = header.kv_bytes_per_token
+        token_bytes = token_bytes_of(header, settings.kv_type)
         if settings.gpu_layers == 0:
             work_bytes = _work_bytes(settings, header.head_count, model.vocabulary_count)
             free_memory.check_states(settings.slots_native, header.state_bytes)

@@ -185,6 +185,8 @@ class LlamaCppSettings(PassShape):
     """Layers on a GPU; -1 means all."""
     flash_attention: bool = True
     """Faster in one pool on CPUs; slower where slots have cells of their own."""
+    kv_type: str = "float16"
+    """The numbers of keys and values: float16, or q8_0, which needs the fused attention."""
     slot_tokens_max: int = 0
     """Cells that each slot has for itself; 0 puts all slots into one pool of `kv_tokens`.
 
@@ -235,6 +237,8 @@ class Context:
             if settings.flash_attention
             else llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
         )
+        if settings.kv_type == "q8_0":
+            params.type_k = params.type_v = llama_cpp.GGML_TYPE_Q8_0
         # In one pool slots share the cells of a prefix, but attention reads all cells for every
         # slot. A slot with cells of its own reads only those.
         params.kv_unified = not settings.is_split
@@ -249,8 +253,8 @@ class Context:
             self._pointer: Pointer = llama_cpp.llama_init_from_model(model.pointer, params)
             if not self._pointer:
                 raise ModelError(
-                    f"kv_tokens: llama.cpp has no room for {cells} tokens in "
-                    f"{slots} slots ({log.reason()}); lower kv_tokens."
+                    f"kv_tokens: llama.cpp has no room for {cells} tokens of {settings.kv_type} in "
+                    f"{slots} slots ({log.reason()}); lower kv_tokens, or leave kv_cache_dtype out."
                 )
             end_pool = attach_pool(library.handle(), self._pointer, settings.threads)
             # The model is an argument so that it outlives the context.

@@ -34,7 +34,8 @@ def are_usable(values: Values, cache: Path, distributions: tuple[str, ...]) -> b
     run at all, and NoRoom where memory may be the reason.
     """
     model, found = Path(str(values["model"])), TrialResult()
-    tried = {name: values[name] for name in ("gpu_layers", "flash_attention", "threads")}
+    names = ("gpu_layers", "flash_attention", "threads", "kv_type")
+    tried = {name: values[name] for name in names}
     for is_extra in (True, False):
         trial = Trial(
             cache=cache,

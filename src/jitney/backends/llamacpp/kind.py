@@ -21,7 +21,14 @@ from jitney.backends.kind import (
     version_of,
 )
 from jitney.backends.llamacpp import asked, attention, kernels, library, prebuilt
-from jitney.backends.llamacpp.memory_layout import SLOTS_MAX, own_cells, size_llamacpp
+from jitney.backends.llamacpp.memory_layout import (
+    Q8,
+    SLOTS_MAX,
+    own_cells,
+    size_llamacpp,
+    token_bytes_of,
+    unfit_heads,
+)
 from jitney.backends.machine.free_memory import available_bytes, refuse_too_large
 from jitney.backends.trials.trial import try_backend
 from jitney.config import Settings
@@ -59,6 +66,11 @@ def check(settings: Settings) -> None:
             f"max_num_seqs is {settings.max_num_seqs}, and llama.cpp has at most "
             f"{SLOTS_MAX} sequences; lower it."
         )
+    if settings.kv_cache_dtype == Q8 and settings.flash_attention == "off":
+        raise ConfigError(
+            f"kv_cache_dtype is {Q8} and flash_attention is off, and llama.cpp has only fused "
+            f"attention for {Q8}; leave one of them out."
+        )
 
 
 def failure(settings: Settings) -> str | None:
@@ -87,13 +99,15 @@ def needs(source: Path, settings: Settings) -> Needs:
     """The memory that the model takes. Raises a SetupError."""
     settings = _with_layers(settings)
     header = _header(source, settings)
+    if (reason := unfit_heads(header, settings.kv_cache_dtype)) is not None:
+        raise ConfigError(f"{reason}.")
     is_here = settings.gpu_layers == 0
     if is_here:
         refuse_too_large(header.file_bytes)
     sizes = size_llamacpp(settings, header, available_bytes())
     return Needs(
         weights_bytes=header.file_bytes,
-        token_bytes=header.kv_bytes_per_token,
+        token_bytes=token_bytes_of(header, settings.kv_cache_dtype),
         state_bytes=header.state_bytes,
         model_len_max=header.context_length or 0,
         kv_tokens=(sizes.slot_tokens_max or sizes.kv_tokens) if is_here else None,
@@ -125,6 +139,11 @@ def values(settings: Settings, source: Path | None) -> Values:
     settings = _with_layers(settings)
     model = ready(source, settings)
     header = _header(model, settings)
+    if (reason := unfit_heads(header, settings.kv_cache_dtype)) is not None:
+        raise ConfigError(f"{model} does not go with these settings: {reason}.")
+    is_q8 = settings.kv_cache_dtype == Q8
+    if is_q8:
+        settings = replace(settings, flash_attention="on")
     sizes = size_llamacpp(settings, header, available_bytes())
     is_pool = sizes.slot_tokens_max == 0
     if is_pool:
@@ -141,6 +160,7 @@ def values(settings: Settings, source: Path | None) -> Values:
         "threads": threads_of(settings),
         "gpu_layers": settings.gpu_layers,
         "flash_attention": settings.flash_attention in fused,
+        "kv_type": Q8 if is_q8 else "float16",
     }
     found["extra_kernels"] = _runs_extra_kernels(found, settings)
     if is_pool:
@@ -229,7 +249,9 @@ KIND = Kind(
     own_settings={
         "gpu_layers": "only llama.cpp puts layers on a GPU",
         "flash_attention": "only llama.cpp has the choice",
+        "kv_cache_dtype": "llama.cpp has the choice",
     },
+    own_values={"kv_cache_dtype": ("auto", "float16", Q8)},
     check=check,
     failure=failure,
     refusal=refusal,

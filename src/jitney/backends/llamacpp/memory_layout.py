@@ -29,12 +29,35 @@ UNIT = 256
 """llama.cpp takes memory in multiples of this many tokens."""
 
 
+Q8 = "q8_0"
+Q8_BLOCK, Q8_BLOCK_BYTES = 32, 34
+"""Numbers of a block, and its bytes with a scale of 16 bits. A block is within one head."""
+
+
+def token_bytes_of(header: GgufHeader, kv_type: str) -> int:
+    """Bytes of the keys and values of a token, where their numbers are of this type."""
+    if kv_type != Q8:
+        return header.kv_bytes_per_token
+    return header.kv_bytes_per_token * Q8_BLOCK_BYTES // (2 * Q8_BLOCK)
+
+
+def unfit_heads(header: GgufHeader, kv_type: str) -> str | None:
+    """Why keys and values of this model cannot have this type, as a clause."""
+    unfit = [each for each in header.head_lengths if each % Q8_BLOCK]
+    if kv_type != Q8 or not unfit:
+        return None
+    return (
+        f"kv_cache_dtype {Q8} needs heads with a multiple of {Q8_BLOCK} numbers, and those of this "
+        f"model have {unfit[0]}; leave it out"
+    )
+
+
 def size_llamacpp(settings: Settings, header: GgufHeader, free_bytes: int | None) -> sizing.Sizes:
     """The sizes for these settings; `free_bytes` is None where the system does not say."""
     if header.state_bytes:
         return _size_recurrent(settings, header, free_bytes)
     pool_slots_count = min(sizing.pool_slots(settings.max_num_seqs), SLOTS_MAX)
-    token_bytes = header.kv_bytes_per_token
+    token_bytes = token_bytes_of(header, settings.kv_cache_dtype)
     is_on_gpu = settings.gpu_layers != 0
     memory = sizing.TokenMemory(
         token_bytes=token_bytes, unit=UNIT, free_bytes=None if is_on_gpu else free_bytes
@@ -66,7 +89,8 @@ def _size_recurrent(settings: Settings, header: GgufHeader, free_bytes: int | No
     if free_bytes is not None and settings.gpu_layers == 0:
         spare = max(free_bytes - header.file_bytes, 0)
     slots = _slots_of_states(settings, header.state_bytes, spare if limit is None else limit)
-    states_bytes, token_bytes = slots * header.state_bytes, header.kv_bytes_per_token
+    states_bytes = slots * header.state_bytes
+    token_bytes = token_bytes_of(header, settings.kv_cache_dtype)
     memory = sizing.TokenMemory(
         token_bytes=token_bytes,
         unit=UNIT,

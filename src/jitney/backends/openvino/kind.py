@@ -239,6 +239,7 @@ KIND = Kind(
         "dtype": "OpenVINO has the choice",
         "kv_cache_dtype": "OpenVINO has the choice",
     },
+    own_values={"kv_cache_dtype": ("auto", "uint8", "bfloat16", "float16", "float32")},
     failure=lambda settings: chosen_dtypes(settings).failure,
     refusal=refusal,
     needs=needs,

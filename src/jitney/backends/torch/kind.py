@@ -73,7 +73,7 @@ def has_gpu() -> bool:
 
 
 def chosen_dtypes(settings: Settings) -> dict[str, str]:
-    """The types of numbers to compute with, and to keep keys and values in. Raises ConfigError."""
+    """The types of numbers to compute with, and to keep keys and values in."""
     dtype: str = settings.dtype
     if dtype == "auto":
         is_half = has_gpu() or read_processor().has_bfloat16
@@ -81,11 +81,6 @@ def chosen_dtypes(settings: Settings) -> dict[str, str]:
     kv_dtype: str = settings.kv_cache_dtype
     if kv_dtype == "auto":
         kv_dtype = dtype
-    if kv_dtype not in BYTES:
-        raise ConfigError(
-            f"kv_cache_dtype is {kv_dtype}, and the torch backend takes {', '.join(BYTES)}; "
-            "change it, or leave it out."
-        )
     return {"dtype": dtype, "kv_dtype": kv_dtype}
 
 
@@ -225,6 +220,7 @@ KIND = Kind(
         "quantization": "PyTorch has the choice",
         "gpu_memory_utilization": "PyTorch runs on a GPU",
     },
+    own_values={"kv_cache_dtype": ("auto", *BYTES)},
     failure=failure,
     refusal=checkpoint.refusal,
     needs=needs,

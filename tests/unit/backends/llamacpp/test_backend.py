@@ -1,6 +1,7 @@
 """The llama.cpp backend on a tiny random model: edges that the conformance suite leaves out."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -11,8 +12,9 @@ from tests.backends_for_tests import skip_reason
 if reason := skip_reason("llamacpp"):
     pytest.skip(reason, allow_module_level=True)
 
-from jitney.backends.llamacpp.backend import make_backend
+from jitney.backends.llamacpp.backend import LlamaCppModel, make_backend
 from jitney.backends.llamacpp.bindings import LlamaCppSettings
+from jitney.backends.shared.model_backend import ModelBackend
 from jitney.core import limits
 from jitney.core.backend import Backend
 from jitney.core.batch import (
@@ -83,6 +85,18 @@ def test_traits_come_from_the_model(backend: Backend) -> None:
     assert traits.model_len_max == TinyShape().context
     assert traits.kv_bytes_per_token == 2 * 2 * (32 + 32) * 2
     assert not traits.batch_invariant
+
+
+def test_numbers_of_8_bits_are_counted_as_they_are_kept(tiny_model: Path) -> None:
+    """Guards the budget of saved memory, which is counted by these bytes: half as many."""
+    model = LlamaCppModel(replace(settings(tiny_model), kv_type="q8_0"))
+    small = ModelBackend(model)
+    fill(small, 0, 512)
+    saved = len(model.cells.save(0))
+    small.close()
+    # In each of 2 layers 2 heads of 32 numbers for keys, and as many for values.
+    assert small.traits.kv_bytes_per_token == 2 * 2 * 2 * 34
+    assert 512 * 272 <= saved <= 512 * 300
 
 
 def test_vocabulary_of_the_file(backend: Backend) -> None:

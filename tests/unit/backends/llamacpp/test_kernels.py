@@ -14,7 +14,7 @@ if reason := skip_reason("llamacpp"):
     pytest.skip(reason, allow_module_level=True)
 
 from jitney.backends.kind import Values
-from jitney.backends.llamacpp import kernels, library
+from jitney.backends.llamacpp import attention, kernels, library
 from jitney.backends.llamacpp.kind import KIND
 from jitney.backends.trials.trial import forget
 from jitney.config import Settings
@@ -51,9 +51,10 @@ def fake_child(tmp_path: Path, stand_in_python: Callable[[str], None]) -> FakeCh
     return fake
 
 
-def usable(model: Path, cache: Path) -> bool:
+def usable(model: Path, cache: Path, kv_type: str = "float16") -> bool:
     """Whether its fastest kernels run here."""
     values: Values = {"model": str(model), "gpu_layers": 0, "flash_attention": True, "threads": 2}
+    values["kv_type"] = kv_type
     return kernels.are_usable(values, cache, KIND.distributions())
 
 
@@ -98,6 +99,20 @@ def test_a_trial_has_the_attention_and_the_threads_of_the_settings(
     assert KIND.values(settings, model)["extra_kernels"]
     with pytest.raises(ModelError, match="SIGSEGV"):
         KIND.values(replace(settings, flash_attention="on"), model)
+
+
+def test_a_trial_holds_for_its_numbers_of_keys_and_values(
+    fake_child: FakeChild, cache: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards equal texts and crashes: what was seen with 16 bits says nothing of 8."""
+    log = fake_child("""echo '{"shape": null, "tokens_per_s": 1, "is_rewindable": true}'""")
+    monkeypatch.setattr(attention, "PARAMETERS_MIN", 0)
+    settings = Settings(model=model, cache_dir=cache, flash_attention="on", max_model_len=256)
+    for kv_type in ("auto", "float16", "q8_0", "q8_0"):
+        found = KIND.values(replace(settings, kv_cache_dtype=kv_type), model)
+        assert found["kv_type"] == ("q8_0" if kv_type == "q8_0" else "float16")
+    # Each twice: whether it runs, and which shape is exact; and once whether slots can be cut back.
+    assert log.read_text() == "start\n" * 5
 
 
 def test_a_trial_of_one_model_does_not_wait_for_that_of_another(

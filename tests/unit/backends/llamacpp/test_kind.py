@@ -1,5 +1,6 @@
 """Whether llama.cpp works here: with all kernels, or else without the fastest ones."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ from jitney.backends.llamacpp import asked, kernels, kind, library
 from jitney.backends.llamacpp.kind import KIND, failure
 from jitney.config import Settings
 from jitney.config.settings import GPU_LAYERS_ALL
+from jitney.errors import ConfigError
 from jitney.models import gguf
+from jitney.models.tiny import TinyShape, write_tiny_gguf
 from tests.backends_for_tests import needs, share_verdicts
 from tests.children_for_tests import MODULES, Children, install, refuses, stand_in
 
@@ -49,6 +52,32 @@ def test_as_many_layers_as_can_be_are_none_where_no_gpu_is_found(
     assert KIND.speed_facts(tiny_model, wished) == KIND.speed_facts(tiny_model, plain)
     assert KIND.values(wished, tiny_model) == KIND.values(plain, tiny_model)
     assert KIND.values(wished, tiny_model)["gpu_layers"] == layers
+
+
+def test_numbers_of_8_bits_have_fused_attention(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards the start: without it the library makes no memory for them."""
+    monkeypatch.setattr(kernels, "are_usable", lambda *given: True)
+    for sizes in ({"max_model_len": 256}, {"kv_tokens": 512}):
+        settings = Settings(model=tiny_model, kv_cache_dtype="q8_0", **sizes)  # type: ignore[arg-type]
+        found = KIND.values(settings, tiny_model)
+        assert (found["kv_type"], found["flash_attention"]) == ("q8_0", True)
+    with pytest.raises(ConfigError, match=r"flash_attention is off, .* leave one of them out"):
+        KIND.check(replace(settings, flash_attention="off"))
+
+
+def test_heads_that_are_no_whole_blocks_are_refused_by_the_header(tmp_path: Path) -> None:
+    """Guards a start that would end with a sentence about room: a block is within one head."""
+    path = tmp_path / "odd.gguf"
+    write_tiny_gguf(path, shape=TinyShape(width=96, heads=2, heads_kv=2))
+    plain = Settings(model=path, cache_dir=tmp_path)
+    settings = replace(plain, kv_cache_dtype="q8_0")
+    with pytest.raises(ConfigError, match=r"multiple of 32 .* this model have 48; leave it out"):
+        KIND.values(settings, path)
+    with pytest.raises(ConfigError, match="^kv_cache_dtype q8_0 needs heads with a multiple of 32"):
+        KIND.needs(path, settings)
+    assert KIND.needs(path, plain) is not None
 
 
 def tried(children: Children) -> list[bool]:

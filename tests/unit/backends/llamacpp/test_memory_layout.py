@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from jitney.backends.llamacpp.memory_layout import own_cells, size_llamacpp
+from jitney.backends.llamacpp.memory_layout import own_cells, size_llamacpp, token_bytes_of
 from jitney.backends.shared.sizing import Sizes
 from jitney.config import Settings
 from jitney.errors import ConfigError, ModelError
@@ -58,6 +58,25 @@ def test_memory_is_what_was_asked_for_or_what_fits(
 ) -> None:
     """Guards against a default that does not fit, and against a wish that is overruled."""
     assert size_llamacpp(Settings(**changes), header(), free_bytes) == expected
+
+
+@pytest.mark.parametrize(
+    ("limit", "state_bytes", "kv_type", "expected"),
+    [
+        (2**20, 0, "float16", Sizes(1024, 32, 0)),
+        (2**20, 0, "q8_0", Sizes(1792, 32, 0)),
+        (2**20 + 32 * 4096, 4096, "float16", Sizes(1024, 32, 0)),
+        (2**20 + 32 * 4096, 4096, "q8_0", Sizes(1792, 32, 0)),
+    ],
+)
+def test_numbers_of_8_bits_take_34_bytes_for_32(
+    limit: int, state_bytes: int, kv_type: Any, expected: Sizes
+) -> None:
+    """Guards what fits: with the bytes of 16 bits, half of a memory would stay empty."""
+    small = replace(header(1024), state_bytes=state_bytes)
+    assert token_bytes_of(small, kv_type) == {"float16": 1024, "q8_0": 544}[kv_type]
+    settings = Settings(memory_limit=limit, kv_cache_dtype=kv_type)
+    assert size_llamacpp(settings, small, 10**12) == expected
 
 
 @pytest.mark.parametrize(

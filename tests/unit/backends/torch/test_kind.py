@@ -36,12 +36,6 @@ def test_numbers_follow_the_processor_and_the_settings(
     assert (chosen["dtype"], chosen["kv_dtype"]) == expected
 
 
-def test_memory_that_it_does_not_have_is_refused() -> None:
-    """Guards a setting that only another backend knows."""
-    with pytest.raises(ConfigError, match="kv_cache_dtype is uint8"):
-        chosen_dtypes(Settings(backend="torch", kv_cache_dtype="uint8"))
-
-
 @pytest.mark.parametrize(
     ("version", "has_driver", "cuda", "is_used"),
     [
