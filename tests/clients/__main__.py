@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -80,6 +81,9 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=1, help="of the forward pass")
     parser.add_argument("--install", action="store_true", help="install the clients, and no more")
     asked = parser.parse_args()
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        # A shell has what it starts in the background ignore it, and so would clients.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     folder = cache_folder(environment()) / "clients"
     parts = [
         (rows_of_clients(CLIENTS, folder, asked), CHECKS),

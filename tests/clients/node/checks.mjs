@@ -11,7 +11,9 @@ const { JITNEY_URL: URL, JITNEY_REPORT: REPORT } = process.env;
 export const KEY = process.env.JITNEY_KEY;
 export const MODEL = process.env.JITNEY_MODEL;
 export const BASE_URL = `${URL}/v1`;
-const CHECKS = ["chat", "stream", "tools", "json_schema", "logprobs", "error", "cancel"];
+const CHECKS = [
+  "chat", "stream", "tools", "json_schema", "logprobs", "error", "cancel", "responses",
+];
 
 export const QUESTION = "Why is the sky blue?";
 export const CITY_QUESTION = "Tell me of a city.";

@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import OpenAI from "openai";
-import { zodResponseFormat } from "openai/helpers/zod";
+import { zodResponseFormat, zodTextFormat } from "openai/helpers/zod";
 import { z } from "zod";
 import {
   BASE_URL, City, CITY_QUESTION, ENDLESS_TOKENS, KEY, leftEarly, LONG_QUESTION, MODEL, QUESTION, run,
@@ -86,4 +86,27 @@ async function cancel() {
   });
 }
 
-await run("openai", { chat, stream, tools, json_schema, logprobs, error, cancel });
+async function responses() {
+  const fields = { model: MODEL, max_output_tokens: 16, temperature: 0 };
+  const first = await client.responses.create({ ...fields, input: QUESTION });
+  const events = [];
+  const streamed = await client.responses.create({ ...fields, input: QUESTION, stream: true });
+  for await (const event of streamed) events.push(event);
+  assert.deepEqual(events.map((each) => each.sequence_number), [...events.keys()]);
+  const deltas = events.filter((each) => each.type === "response.output_text.delta");
+  assert.equal(deltas.map((each) => each.delta).join(""), first.output_text);
+  assert.equal((await client.responses.retrieve(first.id)).output_text, first.output_text);
+  const next = { ...fields, input: "And why?", previous_response_id: first.id };
+  assert.equal((await client.responses.create(next)).previous_response_id, first.id);
+  const parsed = await client.responses.parse({
+    ...fields,
+    max_output_tokens: 200,
+    input: CITY_QUESTION,
+    text: { format: zodTextFormat(City, "city") },
+  });
+  City.parse(parsed.output_parsed);
+  await client.responses.delete(first.id);
+  await assert.rejects(client.responses.retrieve(first.id), OpenAI.NotFoundError);
+}
+
+await run("openai", { chat, stream, tools, json_schema, logprobs, error, cancel, responses });
