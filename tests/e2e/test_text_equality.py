@@ -31,6 +31,7 @@ from jitney.core.backend import Backend, QueueingBackend
 from jitney.core.batch import Batch
 from jitney.loading import ready_model
 from jitney.sampling.draw import uniform
+from tests.alone_for_tests import before_batch
 from tests.backends_for_tests import needs, share_verdicts
 from tests.families_for_tests import write_beginning
 
@@ -182,19 +183,6 @@ def assert_equal(got: list[RequestOutput], expected: list[RequestOutput]) -> Non
         assert ours.outputs[0].text == theirs.outputs[0].text
         assert ours.outputs[0].token_ids == theirs.outputs[0].token_ids
         assert ours.outputs[0].logprobs == theirs.outputs[0].logprobs
-
-
-def before_batch(backend: Backend, number: int, act: Callable[[], None]) -> None:
-    """Have something done just before the backend gets its so manyth batch from now on."""
-    name = "send" if isinstance(backend, QueueingBackend) else "execute"
-    usual, numbers = getattr(backend, name), itertools.count(1)
-
-    def call(batch: Batch) -> object:
-        if next(numbers) == number:
-            act()
-        return usual(batch)
-
-    setattr(backend, name, call)
 
 
 @pytest.mark.parametrize("shift", [1, 2])

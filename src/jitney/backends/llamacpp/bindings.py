@@ -114,6 +114,11 @@ class Model:
         )
 
     @property
+    def has_window(self) -> bool:
+        """Whether layers attend to the last tokens only."""
+        return int(llama_cpp.llama_model_n_swa(self.pointer)) > 0
+
+    @property
     def is_causal_decoder(self) -> bool:
         """Whether it writes text from left to right, without an encoder."""
         return bool(
@@ -298,6 +303,12 @@ class Context:
         """Copy the first tokens of one slot to another. Raises BackendFailed without room."""
         if not self._is_split:
             llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, length)
+            return
+        if self._model.has_window:
+            # A saved copy has not what a window passed, and a shorter copy needs it. This one has
+            # all cells of the slot; they are written before the next decode.
+            llama_cpp.llama_memory_seq_cp(self._memory, source, target, -1, -1)
+            self.truncate(target, length)
             return
         size = int(llama_cpp.llama_state_seq_get_size(self._pointer, source))
         if size > len(self._scratch):

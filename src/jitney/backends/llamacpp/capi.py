@@ -97,7 +97,7 @@ _Prototype = tuple[Any, tuple[Any, ...]]
 _OF_MODEL: Mapping[str, Any] = {
     **dict.fromkeys(("has_decoder", "has_encoder"), c_bool),
     **dict.fromkeys(("is_diffusion", "is_hybrid", "is_recurrent"), c_bool),
-    "n_ctx_train": c_int32,
+    **dict.fromkeys(("n_ctx_train", "n_swa"), c_int32),
     "get_vocab": c_void_p,
     "free": None,
 }

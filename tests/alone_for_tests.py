@@ -1,0 +1,155 @@
+"""A model served by jitney on llama.cpp, and the library's own word on each sequence beside it.
+
+Called alone, the library has a context of its own for one sequence, one thread, attention that is
+not fused, and only the cells that a sliding window needs; all tokens are computed by one call.
+"""
+
+import ctypes
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any  # Any: settings of every kind
+
+import numpy as np
+import numpy.typing as npt
+
+from jitney.backends.kinds import load, load_process
+from jitney.backends.llamacpp.attention import SHAPE_UNTRIED
+from jitney.backends.llamacpp.bindings import Model, llama_cpp
+from jitney.core.backend import Backend, QueueingBackend
+from jitney.core.batch import Batch
+from jitney.core.params import SamplingParams
+from jitney.core.request import Request, RequestId
+from jitney.core.scheduler_settings import SchedulerSettings
+from jitney.engine.answer import Answer
+from jitney.engine.engine import Engine
+from jitney.engine.handle import Handle
+from jitney.models.gguf import read_header
+
+Prompts = Sequence[tuple[int, ...]]
+
+LIKELY = -4.0
+"""Only tokens with a chance of two in a hundred or more are compared."""
+TOKENS_MAX = 256
+"""Of a sequence."""
+SLOTS_SPARE = 8
+LISTED = 20
+WAIT_S = 240.0
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """An answer: its tokens, and the likely ones at each position with their logprobs."""
+
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+    likely: tuple[dict[int, float], ...]
+    cached_count: int
+
+    @property
+    def content(self) -> tuple[object, ...]:
+        """What is equal where equal texts are promised."""
+        return self.tokens, self.likely
+
+
+@contextmanager
+def served(
+    model: Path, slots: int = 16, *, in_process: bool = False, kv_tokens: int = 0, **limits: Any
+) -> Iterator[Engine]:
+    """An engine with the memory that jitney gives such a model: a pool where it keeps a state."""
+    is_pool = read_header(model).state_bytes > 0
+    cells = (slots + SLOTS_SPARE) * TOKENS_MAX
+    values = {
+        **({} if is_pool else {**SHAPE_UNTRIED, "batch_invariant": True}),
+        "model": str(model),
+        "kv_tokens": kv_tokens or cells,
+        "slots": slots + SLOTS_SPARE,
+        "slot_tokens_max": 0 if is_pool else TOKENS_MAX,
+        "flash_attention": is_pool,
+        "max_num_batched_tokens": 2048,
+        # More would spin for each other on a busy machine, and the model is tiny.
+        "threads": 1,
+    }
+    backend = (load_process if in_process else load)("llamacpp", values)
+    settings = {"model_len_max": TOKENS_MAX, "max_num_seqs": slots, **limits}
+    engine = Engine(backend, SchedulerSettings(**settings))
+    engine.start()
+    try:
+        yield engine
+    finally:
+        engine.close(drain_s=0)
+
+
+def ask(engine: Engine, prompts: Prompts, count: int) -> list[Said]:
+    """The greedy answers to these prompts, asked together."""
+    params = SamplingParams(temperature=0, max_tokens=count, logprobs=LISTED, ignore_eos=True)
+    handles: list[Handle[Answer]] = [
+        engine.send(Request(id=RequestId(f"{number}"), prompt=prompt, params=params, seed=0), streams=False)
+        for number, prompt in enumerate(prompts)
+    ]
+    said = []
+    for prompt, handle in zip(prompts, handles, strict=True):
+        (completion,) = handle.result(WAIT_S).completions
+        assert completion.logprobs, completion.message
+        listed = tuple(dict(each.top) for each in completion.logprobs)
+        said.append(Said(prompt, completion.tokens, listed, completion.usage.cached_count))
+    return said
+
+
+def before_batch(backend: Backend, number: int, act: Callable[[], None]) -> None:
+    """Have something done just before the backend gets its so manyth batch from now on."""
+    name = "send" if isinstance(backend, QueueingBackend) else "execute"
+    usual, numbers = getattr(backend, name), itertools.count(1)
+
+    def call(batch: Batch) -> object:
+        if next(numbers) == number:
+            act()
+        return usual(batch)
+
+    setattr(backend, name, call)
+
+
+def logprobs_alone(
+    model: Path, tokens: Sequence[int], first: int
+) -> npt.NDArray[np.float64]:
+    """The logprobs of every token after each of these from position `first` on."""
+    loaded, count = Model(model, gpu_layers=0, extra_kernels=False), len(tokens)
+    params = llama_cpp.llama_context_default_params()
+    params.n_ctx = params.n_batch = params.n_ubatch = 2 * TOKENS_MAX
+    params.n_threads = params.n_threads_batch = 1
+    params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    params.swa_full = False
+    context = llama_cpp.llama_init_from_model(loaded.pointer, params)
+    assert context, "there is no room for it"
+    try:
+        batch = llama_cpp.llama_batch()
+        batch.n_tokens = count
+        batch.token = (ctypes.c_int32 * count)(*tokens)
+        batch.logits = (ctypes.c_int8 * count)(*([0] * first), *([1] * (count - first)))
+        assert llama_cpp.llama_decode(context, batch) == 0, "it failed"
+        shape = (count - first, loaded.vocabulary_count)
+        found = np.ctypeslib.as_array(llama_cpp.llama_get_logits(context), shape=shape)
+        rows = found.astype(np.float64)
+    finally:
+        llama_cpp.llama_free(context)
+    rows -= rows.max(axis=-1, keepdims=True)
+    return np.asarray(rows - np.log(np.exp(rows).sum(axis=-1, keepdims=True)))
+
+
+def gap_to_alone(model: Path, said: Said) -> float:
+    """The largest difference of a likely token's logprob, over the whole answer.
+
+    Both stand on the same tokens at each position, whatever each would have gone on with.
+    """
+    rows = logprobs_alone(model, (*said.prompt, *said.tokens[:-1]), len(said.prompt) - 1)
+    gaps = [
+        abs(listed[token] - row[token])
+        if token in listed
+        # One that is not listed is at most as likely as the last that is.
+        else max(0.0, row[token] - min(listed.values()))
+        for listed, row in zip(said.likely, rows, strict=True)
+        for token in np.flatnonzero(row >= LIKELY)
+    ]
+    return float(max(gaps))
