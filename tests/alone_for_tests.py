@@ -1,7 +1,8 @@
 """A model served by jitney on llama.cpp, and the library's own word on each sequence beside it.
 
-Called alone, the library has a context of its own for one sequence, one thread, attention that is
-not fused, and only the cells that a sliding window needs; all tokens are computed by one call.
+Called alone, the library has a context of its own for one sequence, one thread, and only the cells
+that a sliding window needs; all tokens are computed by one call. It has the attention kernel that
+jitney would take: fused, it rounds otherwise, and near ties between experts fall otherwise.
 """
 
 import ctypes
@@ -54,12 +55,17 @@ class Said:
         return self.tokens, self.likely
 
 
+def keeps_state(model: Path) -> bool:
+    """Whether its layers keep a recurrent state. All slots then share one pool."""
+    return read_header(model).state_bytes > 0
+
+
 @contextmanager
 def served(
     model: Path, slots: int = 16, *, in_process: bool = False, kv_tokens: int = 0, **limits: Any
 ) -> Iterator[Engine]:
     """An engine with the memory that jitney gives such a model: a pool where it keeps a state."""
-    is_pool = read_header(model).state_bytes > 0
+    is_pool = keeps_state(model)
     cells = (slots + SLOTS_SPARE) * TOKENS_MAX
     values = {
         **({} if is_pool else {**SHAPE_UNTRIED, "batch_invariant": True}),
@@ -112,28 +118,38 @@ def before_batch(backend: Backend, number: int, act: Callable[[], None]) -> None
 
 
 def logprobs_alone(
-    model: Path, tokens: Sequence[int], first: int
+    model: Path, tokens: Sequence[int], first: int, *, is_fused: bool, at_once: int = TOKENS_MAX
 ) -> npt.NDArray[np.float64]:
     """The logprobs of every token after each of these from position `first` on."""
     loaded, count = Model(model, gpu_layers=0, extra_kernels=False), len(tokens)
     params = llama_cpp.llama_context_default_params()
     params.n_ctx = params.n_batch = params.n_ubatch = 2 * TOKENS_MAX
     params.n_threads = params.n_threads_batch = 1
-    params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    params.flash_attn_type = (
+        llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
+        if is_fused
+        else llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    )
     params.swa_full = False
     context = llama_cpp.llama_init_from_model(loaded.pointer, params)
     assert context, "there is no room for it"
+    rows = np.empty((count, loaded.vocabulary_count))
     try:
-        batch = llama_cpp.llama_batch()
-        batch.n_tokens = count
-        batch.token = (ctypes.c_int32 * count)(*tokens)
-        batch.logits = (ctypes.c_int8 * count)(*([0] * first), *([1] * (count - first)))
-        assert llama_cpp.llama_decode(context, batch) == 0, "it failed"
-        shape = (count - first, loaded.vocabulary_count)
-        found = np.ctypeslib.as_array(llama_cpp.llama_get_logits(context), shape=shape)
-        rows = found.astype(np.float64)
+        for start in range(0, count, at_once):
+            end = min(start + at_once, count)
+            batch = llama_cpp.llama_batch()
+            batch.n_tokens = end - start
+            batch.token = (ctypes.c_int32 * (end - start))(*tokens[start:end])
+            wanted = [position >= first for position in range(start, end)]
+            batch.logits = (ctypes.c_int8 * (end - start))(*wanted)
+            assert llama_cpp.llama_decode(context, batch) == 0, "it failed"
+            if any(wanted):
+                shape = (sum(wanted), loaded.vocabulary_count)
+                found = llama_cpp.llama_get_logits(context)
+                rows[end - sum(wanted) : end] = np.ctypeslib.as_array(found, shape=shape)
     finally:
         llama_cpp.llama_free(context)
+    rows = rows[first:]
     rows -= rows.max(axis=-1, keepdims=True)
     return np.asarray(rows - np.log(np.exp(rows).sum(axis=-1, keepdims=True)))
 
@@ -143,7 +159,7 @@ def gap_to_alone(model: Path, said: Said) -> float:
 
     Both stand on the same tokens at each position, whatever each would have gone on with.
     """
-    rows = logprobs_alone(model, (*said.prompt, *said.tokens[:-1]), len(said.prompt) - 1)
+    rows = _rows_alone(model, said, keeps_state(model))
     gaps = [
         abs(listed[token] - row[token])
         if token in listed
@@ -153,3 +169,18 @@ def gap_to_alone(model: Path, said: Said) -> float:
         for token in np.flatnonzero(row >= LIKELY)
     ]
     return float(max(gaps))
+
+
+def rounding_alone(model: Path, said: Said) -> float:
+    """The same between the library's own ways: its two kernels of attention, and token by token."""
+    is_fused = keeps_state(model)
+    rows = _rows_alone(model, said, is_fused)
+    others = [_rows_alone(model, said, not is_fused), _rows_alone(model, said, is_fused, 1)]
+    return max(float(np.abs(rows - other)[rows >= LIKELY].max()) for other in others)
+
+
+def _rows_alone(
+    model: Path, said: Said, is_fused: bool, at_once: int = TOKENS_MAX
+) -> npt.NDArray[np.float64]:
+    tokens, first = (*said.prompt, *said.tokens[:-1]), len(said.prompt) - 1
+    return logprobs_alone(model, tokens, first, is_fused=is_fused, at_once=at_once)

@@ -24,8 +24,8 @@ Size = tuple[int, ...]
 WIDTH, HEADS, HEADS_KV, HEAD, INNER, LAYERS, EXPERT = 128, 4, 2, 32, 256, 4, 64
 VOCABULARY = 268
 WINDOW = 64
-GROWTH_MAX = 1200
-"""Complaints of the library; the longest was 380."""
+GROWTH_MAX = 800
+"""Complaints of the library."""
 
 FIRST: Mapping[str, KeyValue] = {
     "context_length": 1024,
@@ -96,7 +96,7 @@ KEYS: Mapping[str, KeyValue] = {
     "shortconv.l_cache": 3,
     "kda.head_dim": 32,
     "kda.gate_lower_bound": -5.0,
-    "wkv.head_size": 32,
+    "wkv.head_size": 64,
     **dict.fromkeys(("time_mix_extra_dim", "time_decay_extra_dim"), 32),
     "rescale_every_n_layers": 0,
     **dict.fromkeys(("swiglu_clamp_exp", "swiglu_clamp_shexp"), [7.0] * LAYERS),
@@ -140,7 +140,7 @@ _DELTA: dict[str, KeyValue] = {
     "ssm.group_count": 2,
 }
 _EXPERTS_OF = (
-    *("afmoe", "arctic", "dbrx", "deepseek", "deepseek2-ocr", "deepseek4", "dots1", "dots3note"),
+    *("arctic", "dbrx", "deepseek", "deepseek4", "dots3note"),
     *("gpt-oss", "grok", "hy_v3", "laguna", "llama4", "maple", "mellum", "mimo2", "minimax-01"),
     *("minimax-m2", "minimax-m3", "spark2_5", "step35"),
 )
@@ -160,6 +160,9 @@ OWN_KEYS: Mapping[str, Mapping[str, KeyValue]] = {
     "bailingmoe3": _EXPERTS | _LATENT | {"attention.head_count_kv": [0, 1, 0, 1]},
     "kimi-k3": _EXPERTS | _LATENT | {"attention.head_count_kv": [0, 1, 0, 1]},
     "kimi-linear": _EXPERTS | _LATENT | {"attention.head_count_kv": [0, 1, 0, 1]},
+    "deepseek2-ocr": _EXPERTS | {"attention.head_count_kv": HEADS},
+    "dots1": _EXPERTS | {"attention.head_count_kv": HEADS, "expert_gating_func": 2},
+    "afmoe": {**_EXPERTS, "expert_shared_count": 1, "leading_dense_block_count": 1},
     "deepseek4": _EXPERTS | {"expert_gating_func": 4},
     "hrm_text": {"hrm.layers_per_stack": 1, "hrm.h_cycles": 1, "hrm.l_cycles": 1},
     "nemotron_h_moe": {
@@ -174,6 +177,11 @@ OWN_KEYS: Mapping[str, Mapping[str, KeyValue]] = {
 }
 SIZES: Mapping[str, Mapping[str, Size]] = {
     "laguna": {"blk.*.attn_gate.weight": (WIDTH, HEADS)},
+    # Its layers with a delta net, which are every second one.
+    "qwen3next": {
+        **dict.fromkeys(("blk.0.attn_qkv.weight", "blk.2.attn_qkv.weight"), (WIDTH, 192)),
+        **dict.fromkeys(("blk.0.attn_gate.weight", "blk.2.attn_gate.weight"), (WIDTH, 64)),
+    },
     "rwkv6": {"blk.*.time_mix_lerp_fused.weight": (WIDTH, 1, 1, 5)},
 }
 """Tensors of each layer that it does not ask for, or whose size tells it something."""
@@ -187,11 +195,12 @@ def grow(path: Path, architecture: str) -> None:
     """Write a checkpoint that the library loads. Raises ModelError with the library's reason."""
     known = _EXPERTS if "moe" in architecture else {}
     keys = {**FIRST, **OWN_KEYS.get(architecture, known)}
-    sizes = {"token_embd.weight": (WIDTH, VOCABULARY), **SIZES.get(architecture, {})}
-    names = [name.replace("*", str(layer)) for name in sizes for layer in range(LAYERS)]
+    given = {"token_embd.weight": (WIDTH, VOCABULARY), **SIZES.get(architecture, {})}
+    names = [name.replace("*", str(layer)) for name in given for layer in range(LAYERS)]
     names = list(dict.fromkeys(names))
+    sizes = {_of_any_layer(name): size for name, size in given.items()}
     for _ in range(GROWTH_MAX):
-        tensors = {name: sizes.get(_of_any_layer(name), (1,)) for name in names}
+        tensors = {name: sizes.get(name, sizes.get(_of_any_layer(name), (1,))) for name in names}
         _write(path, architecture, keys, tensors)
         try:
             Model(path, gpu_layers=0, extra_kernels=False)
@@ -207,7 +216,9 @@ def grow(path: Path, architecture: str) -> None:
         elif found := _TENSOR.search(complaint):
             names.append(found[1])
         elif found := _SIZE.search(complaint):
-            sizes[_of_any_layer(found[1])] = _size(found[2])
+            every = _of_any_layer(found[1])
+            # Layers of another kind have the same name, and another size.
+            sizes[found[1] if every in sizes else every] = _size(found[2])
         else:
             raise ModelError(complaint.partition("by llama.cpp: ")[2].rstrip("."))
     raise ModelError("the library wants more and more")

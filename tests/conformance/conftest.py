@@ -53,7 +53,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "llamacpp-cells": OWN_CELLS,
     **{f"llamacpp-{name}": POOL for name in HYBRIDS},
     "llamacpp-gemma3": OWN_CELLS,
-    "llamacpp-gemma3-pool": POOL,
     "llamacpp-qwen3moe": OWN_CELLS,
     "torch-tiles": {**TILES, "quantization": "int8", "kv_dtype": "fp8"},
     "torch-cuda": {"device": "cuda"},
@@ -85,7 +84,7 @@ def built(
     if "threads" in values:
         # More would spin for each other on a busy machine, and the model is tiny.
         values["threads"] = 1
-    family = which.removeprefix("llamacpp-").removesuffix("-pool")
+    family = which.removeprefix("llamacpp-")
     if family in BY_LLAMACPP:
         values["model"] = str(family_model(family))
     build = load_process if which.endswith("-process") else load

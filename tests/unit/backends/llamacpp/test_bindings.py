@@ -1,4 +1,4 @@
-"""Tests of `jitney.backends.llamacpp.bindings`: interrupts while native code works, and copies."""
+"""Tests of `jitney.backends.llamacpp.bindings`: interrupts while native code works, copies, kinds."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -14,6 +14,7 @@ if reason := skip_reason("llamacpp"):
 
 from jitney.backends.llamacpp import bindings
 from jitney.errors import BackendFailed
+from tests.models_for_tests import TinyShape, write_tiny_gguf
 
 SHAPE = bindings.LlamaCppSettings(
     model="",
@@ -98,3 +99,16 @@ def test_a_copy_of_another_length_is_refused(tiny_model: Path) -> None:
     context = bindings.Context(model, SHAPE)
     with pytest.raises(BackendFailed, match="restored 0 tokens of 5 in slot 0"):
         context.restore(0, context.save(0), 5)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "continues"), [("llama", True), ("modern-bert", False), ("llada", False)]
+)
+def test_a_model_that_embeds_texts_continues_none(
+    tmp_path: Path, architecture: str, continues: bool
+) -> None:
+    """Guards whoever names one: the library computes it, and its logits would mean nothing."""
+    path = tmp_path / "model.gguf"
+    write_tiny_gguf(path, shape=TinyShape(architecture=architecture))
+    model = bindings.Model(path, gpu_layers=0, extra_kernels=False, has_weights=False)
+    assert model.is_causal_decoder == continues
