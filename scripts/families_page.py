@@ -13,25 +13,30 @@ TRIED = Path(__file__).resolve().parent.parent / "docs" / "families"
 _HEAD = """\
 # Families that llama.cpp runs
 
-For each architecture that the library knows, a random checkpoint of a few layers was grown and asked through jitney's
-engine: sixteen prompts together and each alone, then next turns of the same conversations. An answer counts when the
-logprobs of its likely tokens differ by at most 0.05 from those of llama.cpp called alone with the same tokens, or by
-what the library's own ways differ there (its two attention kernels, and token by token): rounding decides between
-experts that are nearly as good. So the page says that the layers, the memory and the scheduling of a family work here. It does not say that a file of a real
-model is whole, nor that its chat template is known.
+For each architecture that the library knows, a random checkpoint of a few layers was grown and
+asked through jitney's engine: sixteen prompts together and each alone, then next turns of the
+same conversations. An answer counts when the logprobs of its likely tokens differ by at most 0.05
+from those of llama.cpp called alone with the same tokens, or by what the library's own ways
+differ there (its two attention kernels, and token by token): rounding decides between experts
+that are nearly as good. So the page says that the layers, the memory and the scheduling of a
+family work here. It does not say that a file of a real model is whole, nor that its chat template
+is known.
 
-- **state**: layers keep a recurrent state, so a slot cannot be cut back ([decision 33](decisions/0033-kept-states.md)).
-- **window**: some layers see only the last tokens. A preempted sequence is then computed again, not saved.
-- **equal texts**: *promised* where a trial of the model itself passes, as it does on these machines for those marked
-  *seen*: sixteen together said what each says alone, to the last bit. *No* is for models with a state.
+- **state**: layers keep a recurrent state, so a slot cannot be cut back ([decision
+  33](decisions/0033-kept-states.md)).
+- **window**: some layers see only the last tokens. A preempted sequence is then computed again,
+  not saved.
+- **equal texts**: *promised* where a trial of the model itself passes, as it does on these
+  machines for those marked *seen*: sixteen together said what each says alone, to the last bit.
+  *No* is for models with a state.
 - **reused**: next turns went on from what was kept.
 - **largest difference**: of a logprob to llama.cpp alone.
 
-*untested* means that nobody knows: mostly the random checkpoint lacks something that files of that family have.
-`jitney backends MODEL` says of a file whether the library takes it.
+*untested* means that nobody knows: mostly the random checkpoint lacks something that files of
+that family have. `jitney backends MODEL` says of a file whether the library takes it.
 
-This page is made by `make docs`, from what `python -m tests.architectures` wrote. It was run on {count}:
-{processors}.
+This page is made by `make docs`, from what `python -m tests.architectures` wrote. It was run on
+{count}: {processors}.
 """
 
 

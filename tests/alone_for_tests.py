@@ -92,7 +92,9 @@ def ask(engine: Engine, prompts: Prompts, count: int) -> list[Said]:
     """The greedy answers to these prompts, asked together."""
     params = SamplingParams(temperature=0, max_tokens=count, logprobs=LISTED, ignore_eos=True)
     handles: list[Handle[Answer]] = [
-        engine.send(Request(id=RequestId(f"{number}"), prompt=prompt, params=params, seed=0), streams=False)
+        engine.send(
+            Request(id=RequestId(f"{number}"), prompt=prompt, params=params, seed=0), streams=False
+        )
         for number, prompt in enumerate(prompts)
     ]
     said = []
@@ -166,7 +168,7 @@ def gap_to_alone(model: Path, said: Said) -> float:
         # One that is not listed is at most as likely as the last that is.
         else max(0.0, row[token] - min(listed.values()))
         for listed, row in zip(said.likely, rows, strict=True)
-        for token in np.flatnonzero(row >= LIKELY)
+        for token in map(int, np.flatnonzero(row >= LIKELY))
     ]
     return float(max(gaps))
 

@@ -26,8 +26,9 @@ from jitney.backends.llamacpp.bindings import Model
 from jitney.backends.machine.processor import read_processor
 from jitney.errors import BackendFailed, JitneyError, ModelError
 from tests.alone_for_tests import ask, gap_to_alone, rounding_alone, served
+from tests.families_for_tests import BY_LLAMACPP, FAMILIES, write_family
 from tests.grown_for_tests import grow
-from tests.hybrids_for_tests import HYBRIDS, write_hybrid
+from tests.hybrids_for_tests import Hybrid, write_hybrid
 
 FOLDER = Path(__file__).parents[1] / "docs" / "families"
 NAME = re.compile(rb"(?<=\0)[a-z][a-z0-9]*(?:[._-][a-z0-9]+)*(?=\0)")
@@ -75,7 +76,11 @@ def known_names() -> list[str]:
     found = library.find()
     assert found is not None
     (file,) = (each for each in found.folder.glob("libllama*") if "common" not in each.name)
-    names = {each.decode() for each in NAME.findall(file.read_bytes()) if len(each) <= NAME_CHARACTERS_MAX}
+    names = {
+        each.decode()
+        for each in NAME.findall(file.read_bytes())
+        if len(each) <= NAME_CHARACTERS_MAX
+    }
     names |= set(gguf.MODEL_ARCH_NAMES.values())
     known = {each for each in names if _is_known(each)}
     # A compiler keeps a text once that is the end of another one.
@@ -99,11 +104,14 @@ def _is_known(name: str) -> bool:
 
 
 def tried(architecture: str, folder: Path) -> Tried:
-    """A random checkpoint of it, grown and asked through jitney's engine. For a child."""
+    """A random checkpoint of it, by a recipe or grown, asked through the engine. For a child."""
     model = folder / "model.gguf"
     try:
-        if architecture in HYBRIDS:
-            write_hybrid(model, HYBRIDS[architecture], seed=2)
+        recipe = {**FAMILIES, **BY_LLAMACPP}.get(architecture)
+        if isinstance(recipe, Hybrid):
+            write_hybrid(model, recipe, seed=2)
+        elif recipe is not None:
+            write_family(model, recipe, seed=2)
         else:
             grow(model, architecture)
     except ModelError as error:
@@ -154,7 +162,12 @@ def asked(architecture: str) -> Tried:
     environment = {**os.environ, "GGML_NO_BACKTRACE": "1"}
     try:
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=TRIAL_S_MAX, check=False
+            command,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=TRIAL_S_MAX,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return Tried(reason="failed: no answer came")
@@ -181,14 +194,15 @@ def main(arguments: list[str]) -> None:
     """Try those that are named, or all; what was seen of the others before stays."""
     if arguments[:1] == ["--child"]:
         with tempfile.TemporaryDirectory() as folder:
-            print(json.dumps(asdict(tried(arguments[1], Path(folder)))))
+            sys.stdout.write(json.dumps(asdict(tried(arguments[1], Path(folder)))) + "\n")
         return
     path = FOLDER / f"{processor_kind()}.json"
     seen = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     names = arguments or known_names()
     for name in names:
         seen[name] = asdict(asked(name))
-        print(name, seen[name], flush=True)
+        sys.stdout.write(f"{name} {seen[name]}\n")
+        sys.stdout.flush()
         FOLDER.mkdir(exist_ok=True)
         path.write_text(json.dumps(seen, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 

@@ -117,6 +117,7 @@ KEYS: Mapping[str, KeyValue] = {
 """What a checkpoint gets when the library asks for it."""
 
 _EXPERTS: dict[str, KeyValue] = {"expert_count": 8, "expert_used_count": 2}
+_GATED: dict[str, KeyValue] = _EXPERTS | {"expert_gating_func": 2}
 _LATENT: dict[str, KeyValue] = {
     "attention.head_count_kv": 1,
     "attention.q_lora_rank": 64,
@@ -142,9 +143,9 @@ _DELTA: dict[str, KeyValue] = {
 _EXPERTS_OF = (
     *("arctic", "dbrx", "deepseek", "deepseek4", "dots3note"),
     *("gpt-oss", "grok", "hy_v3", "laguna", "llama4", "maple", "mellum", "mimo2", "minimax-01"),
-    *("minimax-m2", "minimax-m3", "spark2_5", "step35"),
+    *("minimax-m3", "spark2_5", "step35"),
 )
-_LATENT_OF = ("deepseek2", "deepseek32", "glm-dsa", "mistral4", "hy_v4", "bailingmoe3", "kimi-k3")
+_LATENT_OF = ("deepseek2", "deepseek32", "glm-dsa", "mistral4", "bailingmoe3", "kimi-k3")
 
 OWN_KEYS: Mapping[str, Mapping[str, KeyValue]] = {
     **dict.fromkeys(_EXPERTS_OF, _EXPERTS),
@@ -154,6 +155,7 @@ OWN_KEYS: Mapping[str, Mapping[str, KeyValue]] = {
     **dict.fromkeys(("jamba", "lfm2moe"), _EXPERTS | _SOME_ATTENTION),
     "plamo2": {
         **_SOME_ATTENTION,
+        "ssm.group_count": 0,
         "attention.key_length": HEAD,
         "attention.value_length": HEAD,
     },
@@ -161,7 +163,7 @@ OWN_KEYS: Mapping[str, Mapping[str, KeyValue]] = {
     "kimi-k3": _EXPERTS | _LATENT | {"attention.head_count_kv": [0, 1, 0, 1]},
     "kimi-linear": _EXPERTS | _LATENT | {"attention.head_count_kv": [0, 1, 0, 1]},
     "deepseek2-ocr": _EXPERTS | {"attention.head_count_kv": HEADS},
-    "dots1": _EXPERTS | {"attention.head_count_kv": HEADS, "expert_gating_func": 2},
+    "dots1": _GATED | {"attention.head_count_kv": HEADS},
     "afmoe": {**_EXPERTS, "expert_shared_count": 1, "leading_dense_block_count": 1},
     "deepseek4": _EXPERTS | {"expert_gating_func": 4},
     "hrm_text": {"hrm.layers_per_stack": 1, "hrm.h_cycles": 1, "hrm.l_cycles": 1},
@@ -173,15 +175,21 @@ OWN_KEYS: Mapping[str, Mapping[str, KeyValue]] = {
         "expert_shared_feed_forward_length": EXPERT,
     },
     "rwkv7": dict.fromkeys(_RANKS, 32),
-    "smallthinker": {**_EXPERTS, "expert_feed_forward_length": EXPERT},
+    "smallthinker": {**_GATED, "expert_feed_forward_length": EXPERT},
+    "minimax-m2": _GATED,
+    "hy_v4": _GATED | _LATENT,
+    "olmoe": _EXPERTS | {"attention.head_count_kv": HEADS},
+    "paddleocr": {"rope.dimension_sections": [8, 4, 4, 0]},
+}
+_DELTA_SIZES: dict[str, Size] = {
+    # The layers with a delta net, which are every second one.
+    **dict.fromkeys(("blk.0.attn_qkv.weight", "blk.2.attn_qkv.weight"), (WIDTH, 192)),
+    **dict.fromkeys(("blk.0.attn_gate.weight", "blk.2.attn_gate.weight"), (WIDTH, 64)),
 }
 SIZES: Mapping[str, Mapping[str, Size]] = {
     "laguna": {"blk.*.attn_gate.weight": (WIDTH, HEADS)},
-    # Its layers with a delta net, which are every second one.
-    "qwen3next": {
-        **dict.fromkeys(("blk.0.attn_qkv.weight", "blk.2.attn_qkv.weight"), (WIDTH, 192)),
-        **dict.fromkeys(("blk.0.attn_gate.weight", "blk.2.attn_gate.weight"), (WIDTH, 64)),
-    },
+    "qwen3next": _DELTA_SIZES,
+    "qwen35moe": _DELTA_SIZES,
     "rwkv6": {"blk.*.time_mix_lerp_fused.weight": (WIDTH, 1, 1, 5)},
 }
 """Tensors of each layer that it does not ask for, or whose size tells it something."""

@@ -59,8 +59,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "torch-cuda-process": {"device": "cuda", "batch_invariant": True, "kv_dtype": "fp8"},
     "example": {},
 }
-"""Every backend here and in a process of its own, some in other layouts and with other models too, and the
-example."""
+"""Every backend here and in a process of its own, some in other layouts and with other models too,
+and the example."""
 
 
 @pytest.fixture(scope="module", params=list(VARIANTS))

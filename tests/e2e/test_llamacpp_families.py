@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,15 @@ from tests.backends_for_tests import skip_reason
 if reason := skip_reason("llamacpp", threads=1):
     pytest.skip(reason, allow_module_level=True)
 
-from tests.alone_for_tests import Prompts, Said, ask, before_batch, gap_to_alone, keeps_state, served
+from tests.alone_for_tests import (
+    Prompts,
+    Said,
+    ask,
+    before_batch,
+    gap_to_alone,
+    keeps_state,
+    served,
+)
 from tests.families_for_tests import BY_LLAMACPP, ORIGINAL, family_model
 
 BOUND = 0.03
@@ -99,8 +108,13 @@ def test_preempted_and_resumed_says_what_llamacpp_says_alone(
     """Guards what is saved and what is computed again, where four prompts fit and cannot grow."""
     asked = slice(SOME, 2 * SOME)
     kv_tokens = sum(map(len, PROMPTS[asked])) + SOME
-    limits = {"saved_limit": saved_limit, "watermark": 0.0, "enable_prefix_caching": False}
-    limits["model_len_max"] = kv_tokens
+    # Any: each of its own kind.
+    limits: dict[str, Any] = {
+        "saved_limit": saved_limit,
+        "watermark": 0.0,
+        "enable_prefix_caching": False,
+        "model_len_max": kv_tokens,
+    }
     with served(model, SOME, kv_tokens=kv_tokens, **limits) as engine:
         check(model, engine, ask(engine, PROMPTS[asked], LENGTH), alone[asked])
         counters = engine.stats().counters

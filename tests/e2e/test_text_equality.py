@@ -11,12 +11,11 @@ more; each second one is drawn with a seed. The model is the first layers of the
 kernels see the same shapes, and a pass takes a fourth of the time.
 """
 
-import itertools
 import math
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,8 +26,6 @@ from benchmarks.invariance import PROMPTS, QUESTIONS, SYSTEM
 from jitney import LLM, Logprob, RequestOutput, SamplingParams
 from jitney.backends.process.client import ProcessBackend
 from jitney.config import Settings
-from jitney.core.backend import Backend, QueueingBackend
-from jitney.core.batch import Batch
 from jitney.loading import ready_model
 from jitney.sampling.draw import uniform
 from tests.alone_for_tests import before_batch

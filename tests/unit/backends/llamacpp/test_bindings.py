@@ -1,4 +1,4 @@
-"""Tests of `jitney.backends.llamacpp.bindings`: interrupts while native code works, copies, kinds."""
+"""Tests of `jitney.backends.llamacpp.bindings`: interrupts of native code, copies, kinds."""
 
 import signal
 from collections.abc import Callable, Iterator
