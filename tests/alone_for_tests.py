@@ -6,8 +6,7 @@ jitney would take: fused, it rounds otherwise, and near ties between experts fal
 """
 
 import ctypes
-import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +18,6 @@ import numpy.typing as npt
 from jitney.backends.kinds import load, load_process
 from jitney.backends.llamacpp.attention import SHAPE_UNTRIED
 from jitney.backends.llamacpp.bindings import Model, llama_cpp
-from jitney.core.backend import Backend, QueueingBackend
-from jitney.core.batch import Batch
 from jitney.core.params import SamplingParams
 from jitney.core.request import Request, RequestId
 from jitney.core.scheduler_settings import SchedulerSettings
@@ -104,19 +101,6 @@ def ask(engine: Engine, prompts: Prompts, count: int) -> list[Said]:
         listed = tuple(dict(each.top) for each in completion.logprobs)
         said.append(Said(prompt, completion.tokens, listed, completion.usage.cached_count))
     return said
-
-
-def before_batch(backend: Backend, number: int, act: Callable[[], None]) -> None:
-    """Have something done just before the backend gets its so manyth batch from now on."""
-    name = "send" if isinstance(backend, QueueingBackend) else "execute"
-    usual, numbers = getattr(backend, name), itertools.count(1)
-
-    def call(batch: Batch) -> object:
-        if next(numbers) == number:
-            act()
-        return usual(batch)
-
-    setattr(backend, name, call)
 
 
 def logprobs_alone(

@@ -18,7 +18,7 @@ import pytest
 
 from jitney.backends.process.client import ProcessBackend
 from jitney.engine.engine import Engine
-from tests.backends_for_tests import skip_reason
+from tests.backends_for_tests import before_batch, skip_reason
 
 if reason := skip_reason("llamacpp", threads=1):
     pytest.skip(reason, allow_module_level=True)
@@ -27,7 +27,6 @@ from tests.alone_for_tests import (
     Prompts,
     Said,
     ask,
-    before_batch,
     gap_to_alone,
     keeps_state,
     served,

@@ -28,8 +28,7 @@ from jitney.backends.process.client import ProcessBackend
 from jitney.config import Settings
 from jitney.loading import ready_model
 from jitney.sampling.draw import uniform
-from tests.alone_for_tests import before_batch
-from tests.backends_for_tests import needs, share_verdicts
+from tests.backends_for_tests import before_batch, needs, share_verdicts
 from tests.families_for_tests import write_beginning
 
 LOGPROB_BOUND = 1.0
