@@ -6,8 +6,10 @@ earlier state of the source found does not count. A reason that is no fact about
 """
 
 import functools
+import itertools
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any  # Any: settings of every kind
 
@@ -15,6 +17,8 @@ import pytest
 
 from jitney.backends.kinds import all_kinds, kind_of
 from jitney.config import Settings
+from jitney.core.backend import Backend, QueueingBackend
+from jitney.core.batch import Batch
 from jitney.loading import backend_failure
 
 WRONG = "it computes wrongly on this processor"
@@ -73,3 +77,16 @@ def share_verdicts(cache: Path) -> Path:
     if probes.is_dir():
         shutil.copytree(probes, cache / "probes", dirs_exist_ok=True)
     return cache
+
+
+def before_batch(backend: Backend, number: int, act: Callable[[], None]) -> None:
+    """Have something done just before the backend gets its so manyth batch from now on."""
+    name = "send" if isinstance(backend, QueueingBackend) else "execute"
+    usual, numbers = getattr(backend, name), itertools.count(1)
+
+    def call(batch: Batch) -> object:
+        if next(numbers) == number:
+            act()
+        return usual(batch)
+
+    setattr(backend, name, call)

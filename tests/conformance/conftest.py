@@ -13,7 +13,8 @@ from jitney.backends.torch import kind as torch_kind
 from jitney.core.backend import Backend
 from tests.backends_for_tests import needs
 from tests.conformance.driver import Driver
-from tests.hybrids_for_tests import HYBRIDS, write_hybrid
+from tests.families_for_tests import BY_LLAMACPP, family_model
+from tests.hybrids_for_tests import HYBRIDS
 
 SLOTS = 8
 KV_TOKENS = 1024
@@ -59,12 +60,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "llamacpp-cells": OWN_CELLS,
     "llamacpp-cells-q8": OWN_CELLS_Q8,
     **{f"llamacpp-{name}": POOL for name in HYBRIDS},
+    "llamacpp-gemma3": OWN_CELLS,
+    "llamacpp-qwen3moe": OWN_CELLS,
     "torch-tiles": {**TILES, "quantization": "int8", "kv_dtype": "fp8"},
     "torch-cuda": {"device": "cuda"},
     "torch-cuda-process": {"device": "cuda", "batch_invariant": True, "kv_dtype": "fp8"},
     "example": {},
 }
-"""Every backend here and in a process of its own, some in other layouts too, and the example."""
+"""Every backend here and in a process of its own, some in other layouts and with other models too,
+and the example."""
 
 
 @pytest.fixture(scope="module", params=list(VARIANTS))
@@ -88,11 +92,9 @@ def built(
     if "threads" in values:
         # More would spin for each other on a busy machine, and the model is tiny.
         values["threads"] = 1
-    hybrid = HYBRIDS.get(which.partition("-")[2])
-    if hybrid is not None:
-        path = tmp_path_factory.mktemp("models") / "hybrid.gguf"
-        write_hybrid(path, hybrid)
-        values["model"] = str(path)
+    family = which.removeprefix("llamacpp-")
+    if family in BY_LLAMACPP:
+        values["model"] = str(family_model(family))
     build = load_process if which.endswith("-process") else load
     backend = build(name, values | sizes | VARIANTS[which])
     yield backend

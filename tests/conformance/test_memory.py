@@ -121,6 +121,23 @@ def test_saved_and_restored_equals_uninterrupted(driver: Driver, tokens: tuple[i
     driver.assert_alike(found, expected[-len(found) :])
 
 
+@pytest.mark.parametrize("is_copied", [False, True], ids=["cut", "copied"])
+def test_restored_and_cut_equals_fresh(
+    driver: Driver, tokens: tuple[int, ...], is_copied: bool
+) -> None:
+    """Guards against a save that leaves out what only the whole sequence does not need: the tokens
+    that a sliding window passed."""
+    if not (driver.backend.traits.can_save and driver.backend.traits.rewinds):
+        pytest.skip("this backend does not save, or its slots cannot be cut back")
+    expected = alone(driver, tokens[:60], 50)
+    driver.run(operations=[Open(0, greedy(50)), Open(1, greedy(50)), Open(2, greedy(50))])
+    driver.feed(0, 0, tokens, wants_token=False)
+    driver.run(operations=[Save(0, 5), Release(0), Restore(5, 1)])
+    driver.run(operations=[Copy(1, 2, 40) if is_copied else Truncate(1, 40)])
+    found = driver.observe(2 if is_copied else 1, tokens[:60], 50, stored=40)
+    driver.assert_alike(found, expected)
+
+
 def test_a_ticket_is_spent_once(driver: Driver, tokens: tuple[int, ...]) -> None:
     """Guards against tickets that stay, and hold memory for ever."""
     if not driver.backend.traits.can_save:

@@ -11,12 +11,11 @@ more; each second one is drawn with a seed. The model is the first layers of the
 kernels see the same shapes, and a pass takes a fourth of the time.
 """
 
-import itertools
 import math
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,11 +26,9 @@ from benchmarks.invariance import PROMPTS, QUESTIONS, SYSTEM
 from jitney import LLM, Logprob, RequestOutput, SamplingParams
 from jitney.backends.process.client import ProcessBackend
 from jitney.config import Settings
-from jitney.core.backend import Backend, QueueingBackend
-from jitney.core.batch import Batch
 from jitney.loading import ready_model
 from jitney.sampling.draw import uniform
-from tests.backends_for_tests import needs, share_verdicts
+from tests.backends_for_tests import before_batch, needs, share_verdicts
 from tests.families_for_tests import write_beginning
 
 LOGPROB_BOUND = 1.0
@@ -182,19 +179,6 @@ def assert_equal(got: list[RequestOutput], expected: list[RequestOutput]) -> Non
         assert ours.outputs[0].text == theirs.outputs[0].text
         assert ours.outputs[0].token_ids == theirs.outputs[0].token_ids
         assert ours.outputs[0].logprobs == theirs.outputs[0].logprobs
-
-
-def before_batch(backend: Backend, number: int, act: Callable[[], None]) -> None:
-    """Have something done just before the backend gets its so manyth batch from now on."""
-    name = "send" if isinstance(backend, QueueingBackend) else "execute"
-    usual, numbers = getattr(backend, name), itertools.count(1)
-
-    def call(batch: Batch) -> object:
-        if next(numbers) == number:
-            act()
-        return usual(batch)
-
-    setattr(backend, name, call)
 
 
 @pytest.mark.parametrize("shift", [1, 2])

@@ -71,6 +71,8 @@ class LlamaCppModel:
             slots_max=settings.slots,
             kv_tokens=min(settings.kv_tokens, settings.cells),
             model_len_max=min(model.trained_len, settings.slot_tokens_max or model.trained_len),
+            # A saved slot has not what a window passed, and could not be cut back.
+            can_save=not model.has_window,
             kv_bytes_per_token=token_bytes,
             state_bytes=0 if model.is_rewindable else max(header.state_bytes, 1),
             # The trial ran with these kernels.

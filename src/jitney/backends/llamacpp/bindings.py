@@ -32,6 +32,16 @@ work space."""
 LOG_CHARACTERS_MAX = 400
 CELLS_UNIT = 256
 """The library rounds the cells of a slot up to a multiple of this."""
+NOT_OF_TEXT = frozenset(
+    {
+        *("bert", "eurobert", "gemma-embedding", "jina-bert-v2", "jina-bert-v3", "llama-embed"),
+        *("modern-bert", "neo-bert", "nomic-bert", "nomic-bert-moe"),
+        *("dflash", "eagle3", "gemma4-assistant"),
+        *("pockettts", "qwen3tts", "wavtokenizer-dec"),
+    }
+)
+"""Architectures that embed texts, draft for another model or make speech. The library computes them
+as if they went on with a text."""
 _LOG_ERROR = 4
 _ORIGIN = re.compile(r"^(?:[a-z0-9_]+: |error loading model: )+")
 
@@ -114,13 +124,25 @@ class Model:
         )
 
     @property
+    def has_window(self) -> bool:
+        """Whether layers attend to the last tokens only."""
+        return int(llama_cpp.llama_model_n_swa(self.pointer)) > 0
+
+    @property
     def is_causal_decoder(self) -> bool:
         """Whether it writes text from left to right, without an encoder."""
         return bool(
             llama_cpp.llama_model_has_decoder(self.pointer)
             and not llama_cpp.llama_model_has_encoder(self.pointer)
             and not llama_cpp.llama_model_is_diffusion(self.pointer)
+            and self._architecture() not in NOT_OF_TEXT
         )
+
+    def _architecture(self) -> str:
+        buffer = ctypes.create_string_buffer(64)
+        key = b"general.architecture"
+        llama_cpp.llama_model_meta_val_str(self.pointer, key, buffer, len(buffer))
+        return buffer.value.decode("utf-8", "replace")
 
     def encode(self, data: bytes, *, special: bool) -> list[int]:
         """Tokens of a text in UTF-8, with none added. The caller has bounded its length."""
@@ -302,6 +324,12 @@ class Context:
         """Copy the first tokens of one slot to another. Raises BackendFailed without room."""
         if not self._is_split:
             llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, length)
+            return
+        if self._model.has_window:
+            # A saved copy has not what a window passed, and a shorter copy needs it. This one has
+            # all cells of the slot; they are written before the next decode.
+            llama_cpp.llama_memory_seq_cp(self._memory, source, target, -1, -1)
+            self.truncate(target, length)
             return
         size = int(llama_cpp.llama_state_seq_get_size(self._pointer, source))
         if size > len(self._scratch):

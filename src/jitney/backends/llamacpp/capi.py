@@ -97,7 +97,7 @@ _Prototype = tuple[Any, tuple[Any, ...]]
 _OF_MODEL: Mapping[str, Any] = {
     **dict.fromkeys(("has_decoder", "has_encoder"), c_bool),
     **dict.fromkeys(("is_diffusion", "is_hybrid", "is_recurrent"), c_bool),
-    "n_ctx_train": c_int32,
+    **dict.fromkeys(("n_ctx_train", "n_swa"), c_int32),
     "get_vocab": c_void_p,
     "free": None,
 }
@@ -116,6 +116,7 @@ FUNCTIONS: Mapping[str, _Prototype] = {
     "llama_free": (None, (c_void_p,)),
     **{f"llama_model_{name}": (kind, (c_void_p,)) for name, kind in _OF_MODEL.items()},
     "llama_model_chat_template": (c_char_p, (c_void_p, c_char_p)),
+    "llama_model_meta_val_str": (c_int32, (c_void_p, c_char_p, c_char_p, c_size_t)),
     "llama_vocab_n_tokens": (c_int32, (c_void_p,)),
     "llama_vocab_bos": (c_int32, (c_void_p,)),
     "llama_vocab_get_add_bos": (c_bool, (c_void_p,)),

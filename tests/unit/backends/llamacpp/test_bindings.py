@@ -1,4 +1,4 @@
-"""Tests of `jitney.backends.llamacpp.bindings`: interrupts while native code works, and copies."""
+"""Tests of `jitney.backends.llamacpp.bindings`: interrupts of native code, copies, kinds."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -17,6 +17,7 @@ from jitney.backends.llamacpp import asked, bindings, prebuilt
 from jitney.backends.llamacpp.kind import KIND
 from jitney.errors import BackendFailed, ModelError
 from jitney.models.gguf import read_header
+from tests.models_for_tests import TinyShape, write_tiny_gguf
 
 SHAPE = bindings.LlamaCppSettings(
     model="",
@@ -146,3 +147,16 @@ def test_the_header_says_what_a_slot_takes(tmp_path: Path, name: str) -> None:
     # The library writes where each token stands, too, and some bytes for each kind of memory.
     assert 0 <= token_bytes - header.kv_bytes_per_token <= 24
     assert 0 <= saved[0] - 40 * token_bytes - header.state_bytes <= 160
+
+
+@pytest.mark.parametrize(
+    ("architecture", "continues"), [("llama", True), ("modern-bert", False), ("llada", False)]
+)
+def test_a_model_that_embeds_texts_continues_none(
+    tmp_path: Path, architecture: str, continues: bool
+) -> None:
+    """Guards whoever names one: the library computes it, and its logits would mean nothing."""
+    path = tmp_path / "model.gguf"
+    write_tiny_gguf(path, shape=TinyShape(architecture=architecture))
+    model = bindings.Model(path, gpu_layers=0, extra_kernels=False, has_weights=False)
+    assert model.is_causal_decoder == continues
