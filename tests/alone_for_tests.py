@@ -16,15 +16,16 @@ import numpy as np
 import numpy.typing as npt
 
 from jitney.backends.kinds import load, load_process
+from jitney.backends.llamacpp import asked
 from jitney.backends.llamacpp.attention import SHAPE_UNTRIED
 from jitney.backends.llamacpp.bindings import Model, llama_cpp
+from jitney.backends.llamacpp.kind import KIND
 from jitney.core.params import SamplingParams
 from jitney.core.request import Request, RequestId
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.engine.answer import Answer
 from jitney.engine.engine import Engine
 from jitney.engine.handle import Handle
-from jitney.models.gguf import read_header
 
 Prompts = Sequence[tuple[int, ...]]
 
@@ -54,7 +55,7 @@ class Said:
 
 def keeps_state(model: Path) -> bool:
     """Whether its layers keep a recurrent state. All slots then share one pool."""
-    return read_header(model).state_bytes > 0
+    return asked.full_header(model, KIND.distributions(), model.parent).state_bytes > 0
 
 
 @contextmanager

@@ -75,7 +75,7 @@ def test_heads_that_are_no_whole_blocks_are_refused_by_the_header(tmp_path: Path
     settings = replace(plain, kv_cache_dtype="q8_0")
     with pytest.raises(ConfigError, match=r"multiple of 32 .* this model have 48; leave it out"):
         KIND.values(settings, path)
-    with pytest.raises(ConfigError, match=r"^kv_cache_dtype q8_0 needs heads with a multiple of 32"):
+    with pytest.raises(ConfigError, match=r"^kv_cache_dtype q8_0 needs heads with a multiple"):
         KIND.needs(path, settings)
     assert KIND.needs(path, plain) is not None
 
