@@ -153,13 +153,21 @@ class Sequence:
         return is_scored and self.history.scored_count < self.prompt_count
 
     @property
+    def scores_prompt(self) -> bool:
+        """Whether its next position is scored: of a prompt that is computed again, too."""
+        return self.sampling.prompt_logprobs is not None and self.planned < self.prompt_count
+
+    @property
     def has_progressed(self) -> bool:
         """Whether it made a token since it was admitted."""
         return len(self.tokens) > self.history.admitted_known
 
     @property
     def work_left(self) -> int:
-        """Tokens to compute until its limit. The policy `sjf` sorts by it."""
+        """Tokens to compute until its limit. The policy `sjf` sorts by it.
+
+        While it waits, that is all of them: what it had in memory may be gone when it runs again.
+        """
         assert self.known_max >= self.computed, (self.known_max, self.computed)
         return self.known_max - self.computed
 
@@ -232,7 +240,8 @@ def make_sequences(
 ) -> list[Sequence]:
     """The sequences of a request, one for each completion. Raises if it can never fit.
 
-    Of a resumed request, those that have not ended, with the tokens that they have.
+    Of a resumed request, those that have not ended, with the tokens that they have. These may be
+    more than fit here: another engine may allow longer sequences.
     """
     prompt_count = len(request.prompt)
     check_prompt_length(prompt_count, model_len_max)
@@ -241,6 +250,13 @@ def make_sequences(
     if params.max_tokens is not None:
         known_max = min(model_len_max, prompt_count + params.max_tokens)
     assert known_max > prompt_count, "there is room for a token"
+    resumed = request.resumed_tokens
+    known_count = prompt_count + max(map(len, resumed.values()), default=0)
+    if known_count > known_max:
+        raise ContextLengthExceeded(
+            f"The request was begun by another engine and has {known_count} tokens by now, and "
+            f"here it may have {known_max}; load all replicas with the same max_model_len."
+        )
     # They share everything except the seed: a bias or a schema may be large.
     sampling = _make_sampling(request, eos_tokens)
     accepted_at = now - (request.waited_s or 0.0)
@@ -252,7 +268,7 @@ def make_sequences(
             known_max,
             accepted_at,
         )
-        for index in request.resumed_tokens
+        for index in resumed
     ]
 
 
