@@ -60,7 +60,7 @@ class BatchChoice:
             yield from self._apart(running, batch_number)
             return
         others = [sequence for sequence in running if not sequence.is_suspect]
-        # Each of the two gets every second batch.
+        # Each of the two has every second batch; under `separate` it counts its own ones.
         is_first = batch_number % 2 or self._is_opened(suspects)
         for each in [suspects, others] if is_first else [others, suspects]:
             if each is others or not self._is_opened(others):

@@ -146,7 +146,7 @@ class Registry:
         if self._rewinds:
             return
         for sequence in self.running:
-            # Not one token later: a single token in the middle of a prompt is no decode.
+            # One token before will do: alone in a span, the last one would be taken for a decode.
             at = sequence.keeps_at
             if at is not None and at - sequence.planned <= 1:
                 self.memory.keep_state(sequence)
