@@ -15,7 +15,7 @@ from jitney.core.batch import Batch, Fault, Open, Outcome, Sample
 from jitney.errors import BackendCrashed, BackendFailed
 from tests.simulation.marks import Marks
 from tests.simulation.seen import Executed, Injected, Tell, Violation
-from tests.simulation.workload import POISON
+from tests.simulation.workload import POISON, has_curse
 from tests.simulation.world import FaultRates
 
 RESETS_FAILED_MAX = 4
@@ -74,10 +74,12 @@ class FaultyBackend(FakeBackend):
         """Carry out a batch, or not."""
         if self._is_down:
             raise Violation("isolation", f"batch {batch.number} was sent to a backend in ruins")
+        is_cursed = False
         for operation in batch.operations:
             if isinstance(operation, Open):
                 self._prompt_counts[operation.slot] = operation.sampling.prompt_count
-        if self._is_poisoned(batch):
+                is_cursed = is_cursed or has_curse(operation.sampling.logit_bias)
+        if is_cursed or self._is_poisoned(batch):
             self._break("poison", batch)
         if self._happens(self.rates.crash):
             self._break("crash", batch)

@@ -41,7 +41,7 @@ from tests.simulation.seen import (
 )
 from tests.simulation.trace import Trace
 from tests.simulation.watch import Watch
-from tests.simulation.workload import POISON, Arrival, CancelAt, draw_workload
+from tests.simulation.workload import Arrival, CancelAt, draw_workload, is_poisoned
 from tests.simulation.world import FaultRates, World, draw_world
 
 SAFETY_TURNS_MAX = 1500
@@ -54,6 +54,7 @@ LIVENESS_TURNS_PER_TOKEN = 4
 requests may have. One token per turn is the slowest that the most senior sequence moves."""
 
 REAL_S_MAX = 600.0
+SCORED_SPAN_MAX = 16
 IDLE_S_MIN = 0.001
 JUMP_S = 3600.0
 LOOK_CHANCE = 0.1
@@ -92,8 +93,10 @@ class _Reader:
 
 def run(seed: int, write: Callable[[str], None] | None = None) -> Report:
     """The run of a seed; `write` gets one line per turn. Never raises for a violation."""
-    # Constraints are compiled in real time, of which a seed knows nothing.
-    with mock.patch.object(limits, "CONSTRAINT_AGAIN_S_MAX", REAL_S_MAX):
+    # Constraints are compiled in real time, of which a seed knows nothing. Prompts are short, so
+    # few of their tokens may be scored at once.
+    few = mock.patch.object(limits, "SCORED_SPAN_MAX", SCORED_SPAN_MAX)
+    with mock.patch.object(limits, "CONSTRAINT_AGAIN_S_MAX", REAL_S_MAX), few:
         simulation = Simulation(draw_world(seed), write)
         failure = _failure_of(simulation)
     return simulation.report(failure)
@@ -213,7 +216,7 @@ class Simulation:
         tokens = [len(each.prompt) + (each.params.max_tokens or 0) for each in live]
         whole = sum(each.params.n * count for each, count in zip(live, tokens, strict=True))
         # Poison brings the backend down until its sequence is given up, and all who run begin anew.
-        crashes = limits.FAILURES_MAX * sum(each.params.n for each in live if POISON in each.prompt)
+        crashes = limits.FAILURES_MAX * sum(each.params.n for each in live if is_poisoned(each))
         anew = crashes * self._world.settings.max_num_seqs * max(tokens, default=0)
         # Whoever steers or cancels wakes the loop, though nothing may come of it.
         woken = LIVENESS_TURNS + len(self._steers) + len(self._cancels)

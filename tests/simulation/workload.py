@@ -3,6 +3,7 @@
 Drawn whole before the run, so that nothing the engine does changes what is asked of it.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -14,6 +15,10 @@ from tests.simulation.world import TENANTS, World
 
 POISON = len(PIECES) - 1
 """A control token that brings the backend down when it is computed as part of a prompt."""
+
+CURSE = -1.5
+"""A bias against that token, of which there is no such other: it brings the backend down when the
+slot of its request is opened."""
 
 FAMILIES = 3
 _PLAIN = [token for token in range(len(PIECES)) if token not in CONTROL]
@@ -72,6 +77,7 @@ def draw_workload(world: World) -> Workload:
     cancels: list[CancelAt] = []
     turns = Random(f"turns {world.seed}")
     kinds = Random(f"kinds {world.seed}")
+    cursed = Random(f"curse {world.seed}").randrange(habits.request_count)
     at = 0.0
     for number in range(habits.request_count):
         if number % habits.bursts == 0:
@@ -83,6 +89,10 @@ def draw_workload(world: World) -> Workload:
             request = _poisoned(request, random)
         if kinds.random() < habits.background:
             request = replace(request, is_background=True, share=None)
+        if habits.scored:
+            request = replace(request, params=replace(request.params, prompt_logprobs=0))
+        if habits.cursed and number == cursed:
+            request = _cursed(request)
         slow = random.random() < habits.slow_reader
         read_chance = random.choice((0.0, 0.05, 0.3)) if slow else 1.0
         arrivals.append(Arrival(at, request, random.random() < 0.9, read_chance))
@@ -246,6 +256,21 @@ def _many_stops(world: World, random: Random, request: Request, stops: list[str]
         many[-1] = text[max(0, at - 3) : at + len(stops[1])] + "~"
     random.shuffle(many)
     return many
+
+
+def has_curse(biases: Iterable[tuple[int, float]]) -> bool:
+    """Whether the backend dies when a slot is opened with these."""
+    return (POISON, CURSE) in biases
+
+
+def is_poisoned(request: Request) -> bool:
+    """Whether a request brings the backend down, by a token of its prompt or when it is opened."""
+    return POISON in request.prompt or has_curse((request.params.logit_bias or {}).items())
+
+
+def _cursed(request: Request) -> Request:
+    bias = {**(request.params.logit_bias or {}), POISON: CURSE}
+    return replace(request, params=replace(request.params, logit_bias=bias))
 
 
 def _poisoned(request: Request, random: Random) -> Request:

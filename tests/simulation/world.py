@@ -18,6 +18,9 @@ ROUNDS_CHANCE = 0.5
 """That the fake backend pretends kernels that round by the shape of a pass."""
 RECURRENT_CHANCE = 0.2
 """That slots cannot be cut back, as those of a recurrent model."""
+CURSED_CHANCE = 0.1
+"""That one request of a world brings the backend down when its slot is opened."""
+SCORED_CHANCE = 0.03
 BACKGROUND_EVERY = 4
 """Every so many seeds, a world has background requests. The others are what they were before."""
 TENANTS = 3
@@ -75,6 +78,10 @@ class Habits:
     turns: float
     """That it goes on from an earlier request and its answer."""
     poison_count: int
+    cursed: bool
+    """Whether one of all requests brings the backend down when its slot is opened."""
+    scored: bool
+    """Whether all want logprobs of their prompts."""
     pause: float
     """That its caller pauses it, and perhaps resumes it."""
     reprioritise: float
@@ -131,6 +138,11 @@ def draw_world(seed: int) -> World:
         settings = replace(settings, kept_state_every=every, prefill_chunk=chunk)
         habits = replace(habits, family=states.choice((habits.family, 1.0)))
         faults = replace(faults, entry=states.choice((faults.entry, 0.05)))
+    habits = replace(
+        habits,
+        cursed=Random(f"cursed {seed}").random() < CURSED_CHANCE,
+        scored=Random(f"scored {seed}").random() < SCORED_CHANCE,
+    )
     if seed % BACKGROUND_EVERY == BACKGROUND_EVERY - 1:
         chance = Random(f"background {seed}").choice((0.2, 0.5, 0.9))
         habits = replace(habits, background=chance)
@@ -308,6 +320,8 @@ def _habits(random: Random, model_len: int, of_stops: Random) -> Habits:
         invalid=some(0.3, 0.05, 0.2),
         turns=0.0,
         poison_count=random.choice((0, 0, 0, 1, 1, 2, 3)),
+        cursed=False,
+        scored=False,
         pause=0.0,
         reprioritise=0.0,
     )

@@ -65,7 +65,9 @@ class Admission:
         gate.open(now, newcomers, starts_now=starts_now or is_gathered)
         copied_max = self._counters["copied_tokens"] + limits.COPIED_TOKENS_MAX
         while queue.count and self._admit_one(now, held_back):
-            if self._counters["copied_tokens"] >= copied_max:
+            # Nothing of anybody else is in the batch that opens a suspect.
+            is_alone = self.registry.opened[-1].is_suspect
+            if is_alone or self._counters["copied_tokens"] >= copied_max:
                 break
             held_back = self.held_back
         # Sequences that a share holds back cannot join this group later, nor who came later.
@@ -280,8 +282,10 @@ class Admission:
 
     def _may_run(self, sequence: Sequence) -> bool:
         """Whether it may be tried if it is a suspect: they run one at a time, and a live one before
-        background ones."""
-        return not sequence.is_suspect or all(
+        background ones. The batch that opens it opens nobody else."""
+        if not sequence.is_suspect:
+            return True
+        return not self.registry.opened and all(
             other.is_background and not sequence.is_background and not other.is_in_flight
             for other in self.registry.running
             if other.is_suspect

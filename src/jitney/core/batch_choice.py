@@ -49,21 +49,41 @@ class BatchChoice:
     def candidates(self, batch_number: int) -> Iterator[list[Sequence]]:
         """The sequences that may be one batch together, in the order in which to try them.
 
-        A suspect is alone in its batch, so that its guilt is certain. The suspect and the others
-        take turns. Under the mix `separate`, prefills and decodes take turns too. If none
-        of them can run, the next ones are tried. Background sequences may have to sit out.
+        A suspect is alone in its batch, and nobody else is opened in it, so that its guilt is
+        certain. The suspect and the others take turns. Under the mix `separate`, prefills and
+        decodes take turns too. If none of them can run, the next ones are tried. Background
+        sequences may have to sit out.
         """
         running = self._taking_part()
-        suspects = [each for each in running if each.history.failed_count and each.is_suspect]
+        suspects = self._suspects(running)
         if not suspects:
             yield from self._apart(running, batch_number)
             return
         others = [sequence for sequence in running if not sequence.is_suspect]
-        assert len(suspects) == 1, "suspects run one at a time"
-        in_turn = [suspects, others] if batch_number % 2 else [others, suspects]
-        # Each of the two gets every second batch.
-        for each in in_turn:
-            yield from self._apart(each, batch_number // 2)
+        # Each of the two has every second batch; under `separate` it counts its own ones.
+        is_first = batch_number % 2 or self._is_opened(suspects)
+        for each in [suspects, others] if is_first else [others, suspects]:
+            if each is others or not self._is_opened(others):
+                yield from self._apart(each, batch_number // 2)
+
+    def is_trial(self, batch_number: int) -> bool:
+        """Whether the next batch is that of a suspect that runs: then nobody is admitted."""
+        suspects = self._suspects(self._registry.running)
+        if not suspects or not self._registry.wanted(suspects[0]):
+            return False
+        if suspects[0].is_background and self._admission.is_live_awaited:
+            return False
+        return batch_number % 2 == 1 or self._is_opened(suspects)
+
+    def _suspects(self, running: list[Sequence]) -> list[Sequence]:
+        """The suspect of these, if there is one."""
+        found = [each for each in running if each.history.failed_count and each.is_suspect]
+        assert len(found) <= 1, "suspects run one at a time"
+        return found
+
+    def _is_opened(self, sequences: list[Sequence]) -> bool:
+        """Whether the next batch opens one of these."""
+        return any(each in self._registry.opened for each in sequences)
 
     def spans(self, candidates: list[Sequence]) -> ChosenSpans:
         """The span that each of these may compute in this tick, in order of seniority."""

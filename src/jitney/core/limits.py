@@ -18,8 +18,8 @@ LOGPROBS_MAX = 20
 """Alternatives per position, as in OpenAI's API. Memory grows with positions times this."""
 
 SCORED_SPAN_MAX = 128
-"""Prompt tokens of one batch whose logprobs are wanted. Each is scored over the whole vocabulary,
-and the budget of the batch does not count that."""
+"""Prompt tokens of one batch whose logprobs are wanted; the sequences of a batch have equal parts.
+Each is scored over the whole vocabulary, and the budget of the batch does not count that."""
 
 LOGIT_BIAS_ENTRIES_MAX = 1024
 LOGIT_BIAS_MAX = 100.0

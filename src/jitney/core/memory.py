@@ -153,7 +153,7 @@ class Memory:
         """Keep a copy of its state, if it is to be kept here and there is room: now, because the
         next batch goes on from here."""
         left = self.until_copy(sequence)
-        # Not one token later: a single token in the middle of a prompt is no decode.
+        # One token before will do: alone in a span, the last one would be taken for a decode.
         if sequence.slot is None or left is None or left > 1:
             return
         length, source = sequence.planned, self.holdings[sequence.slot]

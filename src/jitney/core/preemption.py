@@ -41,17 +41,18 @@ class Preemption:
     def obtain(self, sequence: Sequence, span: int, now: float) -> bool:
         """Get memory for the sequence's span, if needed from others; false if it has to wait.
 
-        Cached prefixes go first. Then running sequences do, as `_victim_for` says. The most senior
-        sequence always gets its memory, so something ends, and then the next one does.
+        Cached prefixes go first. Then running sequences do, as `_victims_for` says. Where all of
+        that is not enough, nothing is evicted and nobody leaves. A shorter span is not tried: it
+        would take the room into which its seniors grow, and they would soon preempt it for that.
+        The most senior sequence always gets its memory, so something ends, and then the next does.
         """
         assert span >= 1, span
         memory, length = self._registry.memory, sequence.planned + span
-        if memory.grow(sequence, length):
-            return True
-        self._counters["kv_full"] += 1
         staying, leaving = memory.staying(self._registry.running), list[Sequence]()
         victims = self._victims_for(sequence)
-        while not memory.could_grow(sequence, length, staying):
+        is_full = not memory.could_grow(sequence, length, staying)
+        self._counters["kv_full"] += is_full
+        while is_full and not memory.could_grow(sequence, length, staying):
             victim = next(victims, None)
             if victim is None:
                 return False
@@ -123,8 +124,9 @@ class Preemption:
     def _victims_for(self, sequence: Sequence) -> Iterator[Sequence]:
         """Whom to preempt when there is no memory for a running one, each before the next.
 
-        First background ones, then those of tenants above their share, otherwise juniors of this
-        sequence. If its own tenant is above its share, only juniors of that tenant.
+        First background ones. Then, if its own tenant is above its share, juniors of that tenant,
+        and nobody else while it stays above it. Then those of other tenants above their share, and
+        last its juniors.
         """
         by_class, shares = self._registry.by_class, self._registry.memory_shares
         running = list(self._registry.running)
@@ -148,12 +150,15 @@ class Preemption:
     ) -> Iterator[tuple[Sequence, bool]]:
         """Who makes room for one that waits, each before the next, and whether as one displaced.
 
-        Background ones first. Then, if memory is needed, those of tenants above their share.
+        Background ones first; of these the suspect if the newcomer is one, as two do not run at a
+        time. Then, if memory is needed, those of tenants above their share.
         """
         if newcomer.is_background:
             return
         running, shares = list(self._registry.running), self._registry.memory_shares
         background = order_for_memory(background_of(running), by_class=False)
+        if newcomer.is_suspect:
+            background.sort(key=lambda each: not each.is_suspect)
         for victim in _taken_from(running, background):
             yield victim, True
         if not background and not needs_memory:
@@ -200,7 +205,7 @@ def _after(sequence: Sequence, running: list[Sequence]) -> list[Sequence]:
 
 
 def _taken_from(running: list[Sequence], victims: Iterable[Sequence]) -> Iterator[Sequence]:
-    """These victims. Each is taken out of the list before it leaves."""
+    """These victims. Each is taken out of the list first."""
     for victim in victims:
         running.remove(victim)
         yield victim

@@ -67,6 +67,8 @@ class Registry:
         """The most senior first."""
         self.prefilling: set[Sequence] = set()
         """Those of them that have more to compute than their last token."""
+        self.opened: list[Sequence] = []
+        """Those that got their slots since the last batch: the next one opens them."""
         self.background_count = 0
         """How many of them are background sequences."""
         self.events: list[Event] = []
@@ -90,8 +92,9 @@ class Registry:
         """An upper bound of the unfinished sequences; one that is paused may count twice."""
         return len(self.running) + self.queue.count + len(self.paused)
 
-    def wanted(self, sequence: Sequence) -> int:
-        """The most positions of a sequence that the next batch may have."""
+    def wanted(self, sequence: Sequence, scored_count: int = 1) -> int:
+        """The most positions of a sequence that the next batch may have, if so many score their
+        prompts in it."""
         if self.paused and sequence in self.paused:
             return 0
         want = sequence.wanted_count
@@ -102,21 +105,29 @@ class Registry:
         if want > 1 and not self._rewinds:
             # A span ends where a copy of the state is to be kept.
             want = min(want, self.memory.until_copy(sequence) or want)
-        if want > 1 and sequence.wants_prompt_logprobs:
-            return min(want, limits.SCORED_SPAN_MAX)
+        if want > 1 and sequence.scores_prompt:
+            # At least two: a single token would be taken for a decode.
+            return min(want, max(limits.SCORED_SPAN_MAX // scored_count, 2))
         return want
 
     def wanted_by(self, sequences: list[Sequence]) -> list[int]:
-        """The same for each of these."""
+        """The same for each of these, if all of them are in one batch."""
         wants = [each.wanted_count for each in sequences]
         if not self.paused and wants.count(1) == len(wants):
             return wants  # all generate, as in most ticks
-        return [self.wanted(each) for each in sequences]
+        scored_count = sum([each.scores_prompt for each in sequences]) or 1
+        return [self.wanted(each, scored_count) for each in sequences]
 
     def take_events(self) -> list[Event]:
         """Everything to report since the last call, in order."""
         events, self.events = self.events, []
         return events
+
+    def take_opened(self) -> tuple[Sequence, ...]:
+        """Those that the next batch opens, which is planned now, and that still run."""
+        opened = tuple([each for each in self.opened if each.slot is not None])
+        self.opened.clear()
+        return opened
 
     def note_elders(self, now: float) -> None:
         """Running sequences that have become elders are from now on senior to all classes.
@@ -142,6 +153,7 @@ class Registry:
         """A waiting sequence gets a slot and runs. The caller has seen that there is room."""
         assert len(self.running) < self._running_max, "all slots are in use"
         self.memory.give_slot(sequence, match)
+        self.opened.append(sequence)
         if (fair := self.queue.lane_of(sequence).fair) is not None:
             # Before it stops waiting, so that its tenant does not seem absent.
             fair.admit(sequence)
@@ -179,6 +191,7 @@ class Registry:
     def lose_memory(self) -> None:
         """The backend lost its memory: running sequences wait again, with nothing computed."""
         self.memory.clear()
+        self.opened.clear()
         for sequence in list(self.running):
             sequence.forget_computed()
             self.wait_again(sequence)

@@ -39,7 +39,8 @@ RETRY_PART = 0.25
 class PlannedBatch:
     """A batch, the sequences of its entries in the same order, and the tokens of all of them.
 
-    `single_count` entries have one position, and `decode_count` of these want a token.
+    `single_count` entries have one position, and `decode_count` of these want a token. `opened` are
+    those that get their slots with this batch, with or without an entry.
     """
 
     batch: Batch
@@ -47,6 +48,12 @@ class PlannedBatch:
     token_count: int
     single_count: int
     decode_count: int
+    opened: tuple[Sequence, ...] = ()
+
+    @property
+    def implicated(self) -> tuple[Sequence, ...]:
+        """Those who may be the cause if it fails."""
+        return tuple(dict.fromkeys((*self.sequences, *self.opened)))
 
 
 class Scheduler:
@@ -170,7 +177,8 @@ class Scheduler:
         a tenant above its share, or junior ones are preempted.
         """
         self._preemption.stop_paused(now)
-        self._admission.admit(now, starts_now=self._ends_waits)
+        if not self._choice.is_trial(self._batch_number):
+            self._admission.admit(now, starts_now=self._ends_waits)
         self._registry.note_elders(now)
         self._registry.keep_states()
         decoding: list[Sequence] = []
@@ -204,7 +212,8 @@ class Scheduler:
         sequences = (*decoding, *computing)
         assert len(sequences) <= self._settings.max_num_seqs, len(sequences)
         assert token_count <= self._settings.max_num_batched_tokens, token_count
-        return PlannedBatch(batch, sequences, token_count, single_count, len(decoding))
+        opened = self._registry.take_opened()
+        return PlannedBatch(batch, sequences, token_count, single_count, len(decoding), opened)
 
     @property
     def is_steady(self) -> bool:
@@ -278,7 +287,7 @@ class Scheduler:
     def fail(self, message: str, now: float, failed: tuple[Sequence, ...] = ()) -> list[Event]:
         """The backend lost its memory: what ran waits again, at nothing computed, and resumes.
 
-        No batch that was planned comes back. `failed` are the sequences of the batch that
+        No batch that was planned comes back. `failed` are those who may be why a batch
         failed. A sequence with several failures in a row is a suspect and is alone in its batch, so
         that the one that brings the backend down again and again ends alone (invariant 10).
         """
@@ -302,8 +311,9 @@ class Scheduler:
 
     @property
     def holds_answers(self) -> bool:
-        """Whether a group runs whose answers are given out together."""
-        return self._registry.gate.holds_answers
+        """Whether a group is left whose answers are given out together."""
+        registry = self._registry
+        return registry.gate.holds_answers(self._admission.newcomers(registry.queue.shares.full))
 
     @property
     def deadline_at(self) -> float | None:

@@ -49,7 +49,8 @@ class Candidate:
     max_tokens: int
     """The most tokens that it may generate."""
     work_left: int
-    """Tokens still to compute if it runs to its limit."""
+    """Tokens to compute if it runs to its limit: those of its prompt and `max_tokens`. What it
+    computed before counts again, because its memory may be gone."""
 
 
 @runtime_checkable

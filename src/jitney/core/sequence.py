@@ -150,13 +150,21 @@ class Sequence:
         return is_scored and self.history.scored_count < self.prompt_count
 
     @property
+    def scores_prompt(self) -> bool:
+        """Whether its next position is scored: of a prompt that is computed again, too."""
+        return self.sampling.prompt_logprobs is not None and self.planned < self.prompt_count
+
+    @property
     def has_progressed(self) -> bool:
         """Whether it made a token since it was admitted."""
         return len(self.tokens) > self.history.admitted_known
 
     @property
     def work_left(self) -> int:
-        """Tokens to compute until its limit. The policy `sjf` sorts by it."""
+        """Tokens to compute until its limit. The policy `sjf` sorts by it.
+
+        While it waits, that is all of them: what it had in memory may be gone when it runs again.
+        """
         assert self.known_max >= self.computed, (self.known_max, self.computed)
         return self.known_max - self.computed
 

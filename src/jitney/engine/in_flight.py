@@ -54,7 +54,7 @@ class SentBatch:
 
 @dataclass(frozen=True, slots=True)
 class LostBatch:
-    """Why there is no outcome, and the sequences of the batch; none if the backend never got it."""
+    """Why there is no outcome, and those who may be why; nobody if the backend never got it."""
 
     error: Exception
     sequences: tuple[Sequence, ...] = ()
@@ -116,7 +116,7 @@ class InFlight:
         except Exception as error:
             # After any error of a backend, the sequences can be resumed.
             is_unseen = isinstance(error, BackendCrashed) and not error.was_reached
-            return LostBatch(error, () if is_unseen else planned.sequences)
+            return LostBatch(error, () if is_unseen else planned.implicated)
         if outcome is not None:
             self._last_tokens, self._last_s = planned.token_count, outcome.seconds
             self._note_idle(self._sent[0].sent_at, outcome)

@@ -271,12 +271,15 @@ class Tick:
 
     def _send(self, now: float) -> bool:
         """Plan a batch and send it; whether there was one."""
-        planned = self._scheduler.plan(now) if self._recover(now) else None
+        if not self._recover(now):
+            return False
+        planned = self._scheduler.plan(now)
+        # Before the pass, which may be long, so that the snapshot is up to date during it. It may
+        # also end this process: who looks from outside must know what ran. Without a batch there
+        # may be news too: a request that is paused has lost its slot.
+        self._collect(self._scheduler.take_events(), now)
         if planned is None:
             return False
-        # Before the pass, which may be long, so that the snapshot is up to date during it. It may
-        # also end this process: who looks from outside must know what ran.
-        self._collect(self._scheduler.take_events(), now)
         self._measure()
         self._in_flight.send(planned, now)
         return True

@@ -34,8 +34,8 @@ def make_checkers(
     return [
         # No checker: what it keeps of pauses is for those that follow.
         pauses,
-        CapacityChecker(settings, traits),
-        SteeringChecker(settings, oracle, pauses, decodes_differ=traits.decodes_differ),
+        CapacityChecker(settings, traits, oracle),
+        SteeringChecker(settings, traits, oracle, pauses),
         JoiningChecker(settings, oracle, pauses),
         BackgroundChecker(settings, oracle, pauses),
         ScopeChecker(oracle, reuses=settings.enable_prefix_caching),

@@ -1,12 +1,15 @@
 """Invariant 2: a batch is within the token budget, the slots and the memory, each sequence once.
 
-That the fake backend refuses a batch by itself is reported under this name, too.
+It scores no more prompt tokens than may be, but for two of each sequence. That the fake backend
+refuses a batch by itself is reported under this name, too.
 """
 
+from jitney.core import limits
 from jitney.core.backend import Traits
-from jitney.core.batch import Batch
+from jitney.core.batch import Batch, Entry
 from jitney.core.scheduler_settings import SchedulerSettings
-from tests.simulation.seen import Executed, Planned, Seen, Ticked, Violation
+from tests.simulation.alone import Oracle
+from tests.simulation.seen import Executed, Name, Planned, Seen, Ticked, Violation
 
 NAME = "capacity"
 
@@ -14,8 +17,9 @@ NAME = "capacity"
 class CapacityChecker:
     """Measures every batch against the settings and the backend's traits."""
 
-    def __init__(self, settings: SchedulerSettings, traits: Traits) -> None:
+    def __init__(self, settings: SchedulerSettings, traits: Traits, oracle: Oracle) -> None:
         self._settings = settings
+        self._oracle = oracle
         self._traits = traits
 
     def see(self, seen: Seen) -> None:
@@ -27,6 +31,7 @@ class CapacityChecker:
                 names = [owners.get(entry.slot) for entry in batch.entries]
                 if None in names or len(set(names)) < len(names):
                     raise Violation(NAME, f"batch {batch.number} runs {names}")
+                self._score([(each, owners[each.slot]) for each in batch.entries])
             case Executed():
                 used = seen.backend.used_tokens
                 if used > self._traits.kv_tokens:
@@ -35,6 +40,16 @@ class CapacityChecker:
                 running = seen.snapshot.running_count
                 if running > self._settings.max_num_seqs:
                     raise Violation(NAME, f"{running} sequences run")
+
+    def _score(self, entries: list[tuple[Entry, Name]]) -> None:
+        scored = []
+        for entry, name in entries:
+            request = self._oracle.request(name)
+            is_wanted = request.params.prompt_logprobs is not None
+            if is_wanted and entry.start < len(request.prompt):
+                scored.append(entry.length)
+        if sum(scored) > max(limits.SCORED_SPAN_MAX, 2 * len(scored)):
+            raise Violation(NAME, f"{sum(scored)} tokens of prompts are scored in a batch")
 
     def _measure(self, batch: Batch) -> None:
         budget = self._settings.max_num_batched_tokens

@@ -1,6 +1,9 @@
-"""Invariant 1: every accepted request ends exactly once, and its caller is told."""
+"""Invariant 1: every accepted request ends exactly once, and its caller is told.
 
-from jitney.core.events import FinishEvent, FinishReason
+What happens to a sequence is told in the turn in which it happens.
+"""
+
+from jitney.core.events import FinishEvent, FinishReason, PromptEvent
 from jitney.core.request import RequestId
 from jitney.engine.answer import Ending
 from jitney.errors import EngineStopped
@@ -57,6 +60,8 @@ class EndingChecker:
                 raise Violation(
                     NAME, f"{seen.method} told {event} of a sequence that does not live"
                 )
+            if not isinstance(event, PromptEvent) and event.at < seen.at:
+                raise Violation(NAME, f"{name} was told late, by {seen.method}: {event}")
             if isinstance(event, FinishEvent):
                 self._live.remove(name)
                 self._reasons[name] = event.reason

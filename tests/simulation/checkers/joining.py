@@ -3,9 +3,10 @@
 A newcomer has never run. Under `continuous` with a window, newcomers start when the oldest of them
 has waited for `wait_s`, or when as many are here as end it. Under the group strategies a group
 departs when it is full, when its oldest newcomer has waited for `wait_s`, or when the engine
-drains; no newcomers join it but those who were there, and answers that are handed out together come
-when nobody of the group is left. While nobody runs, whoever may join has joined. Background
-sequences are no part of this: they may join when nobody else wants to.
+drains; no newcomers join it but those who were there, and they do, also when all others have ended;
+answers that are handed out together come when nobody of the group is left. While nobody runs,
+whoever may join has joined. Background sequences are no part of this: they may join when nobody
+else wants to.
 """
 
 from collections import Counter
@@ -53,8 +54,12 @@ class JoiningChecker:
         self._group_of: dict[RequestId, int] = {}
         self._group_number = 0
         self._places = 0
+        self._places_least = 0
+        """Those that are certain; shares may keep a group from filling the others."""
         self._here: set[Name] = set()
         """Who was there when the group departed."""
+        self._awaited: set[Name] = set()
+        """Those of them who are sure to join it still."""
         self._counters: Counter[str] = Counter()
         self._drains = False
 
@@ -69,6 +74,7 @@ class JoiningChecker:
             case Steered(kind="pause"):
                 # Whoever waits leaves its group at once, and a resume does not bring it back.
                 self._leave(self._group - self._running)
+                self._awaited = {each for each in self._awaited if not self._pauses.is_paused(each)}
             case Steered(kind="drain"):
                 self._drains = True
             case Planned():
@@ -93,7 +99,8 @@ class JoiningChecker:
         if name not in self._has_run | self._background:
             self._has_run.add(name)
             self._group.add(name)
-            self._places -= 1
+            self._take_places(1)
+            self._awaited.discard(name)
 
     @property
     def _is_grouped(self) -> bool:
@@ -105,6 +112,7 @@ class JoiningChecker:
         self._has_run.discard(name)
         self._running.discard(name)
         self._group.discard(name)
+        self._awaited.discard(name)
 
     def _planned(self, seen: Planned) -> None:
         running = set(seen.owners.values()) - self._background
@@ -129,29 +137,52 @@ class JoiningChecker:
     ) -> None:
         # Whoever was paused has left its group as soon as its batch had returned.
         self._leave(self._group - running)
-        if not self._group and running:
+        awaited = self._awaited & set(newcomers)
+        if not self._group and running and not awaited:
             self._group_number += 1
-            self._places = len(newcomers) if self._departs(seen, newcomers) else 0
-            self._here = set(self._arrived)
+            is_rest = bool(starts) and starts <= self._here and len(starts) <= self._places
+            if not is_rest or self._departs(seen, newcomers):
+                self._start(seen, newcomers)
             if starts and not self._places:
                 raise Violation(NAME, f"a group departs with {len(newcomers)} before its time")
-        self._places -= len(starts)
+        self._take_places(len(starts))
         if self._places < 0 or not starts <= self._here:
             raise Violation(NAME, f"{sorted(starts)[0]} joins a group that has departed")
+        left = (self._here & set(newcomers)) - starts
+        free = {name for name in left if self._oracle.request(name).share is None}
+        self._places *= bool(left)
+        self._awaited = free if self._places_least > 0 else set()
         for request_id, _ in running - self._group:
             self._group_of[request_id] = self._group_number
         self._group |= running
+
+    def _start(self, seen: Planned, newcomers: Arrivals) -> None:
+        """A group departs, if it may: those who are here may fill it."""
+        departs, most = self._departs(seen, newcomers), self._settings.max_num_seqs
+        free = [name for name in newcomers if self._oracle.request(name).share is None]
+        self._places = min(len(newcomers), most) * departs
+        self._places_least = min(len(free), self._least(seen)) * departs
+        self._here = set(self._arrived)
+
+    def _take_places(self, count: int) -> None:
+        self._places -= count
+        self._places_least -= count
 
     def _leave(self, names: set[Name]) -> None:
         self._group -= {name for name in names if self._pauses.is_paused(name)}
 
     def _departs(self, seen: Planned, newcomers: Arrivals) -> bool:
         """Whether newcomers may form a group."""
-        settings, fit = self._settings, seen.snapshot.fit
-        least = self._enough(settings.max_num_seqs)
-        if settings.strategy is Strategy.ADAPTIVE and settings.min_batch_size == 1 and fit:
-            least = worth_it(settings.stall_s_target, settings.max_num_seqs, fit)
+        is_lone = self._settings.min_batch_size == 1
+        least = self._least(seen) if is_lone else self._enough(self._settings.max_num_seqs)
         return len(newcomers) >= least or self._is_over(seen.at, newcomers)
+
+    def _least(self, seen: Planned) -> int:
+        """How many a group may have at least."""
+        settings, fit = self._settings, seen.snapshot.fit
+        if settings.strategy is Strategy.ADAPTIVE and fit:
+            return worth_it(settings.stall_s_target, settings.max_num_seqs, fit)
+        return settings.max_num_seqs
 
     def _window(
         self, seen: Planned, running: set[Name], starts: set[Name], newcomers: Arrivals
@@ -183,6 +214,10 @@ class JoiningChecker:
         for name in self._background:
             if not self._pauses.is_paused(name):
                 raise Violation(NAME, f"{name} is behind all others, and nobody runs")
+        if self._awaited:
+            raise Violation(
+                NAME, f"{min(self._awaited)} is of the group, is kept out, and nobody runs"
+            )
         is_enough = len(newcomers) >= self._enough(self._settings.max_num_seqs)
         if newcomers and (is_enough or self._is_over(at, newcomers)):
             raise Violation(NAME, f"{min(newcomers)} is kept out, and nobody runs")
@@ -216,8 +251,9 @@ class JoiningChecker:
         if was_cancelled or not self._is_grouped:
             return
         number = self._group_of.get(request_id)
-        if number == self._group_number and self._group:
-            raise Violation(NAME, f"{request_id} is answered before {sorted(self._group)[0]}")
+        left = self._group | self._awaited
+        if number == self._group_number and left:
+            raise Violation(NAME, f"{request_id} is answered before {sorted(left)[0]}")
 
 
 def worth_it(target_s: float, places: int, fit: Fit) -> int:

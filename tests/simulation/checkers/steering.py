@@ -2,30 +2,37 @@
 
 A paused sequence computes nothing, and is no part of any batch that is planned. Without preemption
 nobody is displaced, except from the background. Nobody is preempted in vain: the one that needed
-the room has a slot after that plan, and if it ran before, it is in the batch. Under the mix
+the room has a slot after that plan, and if it ran before, it is in the batch. No prefix is evicted
+in vain: where nobody got a slot, those who computed took more blocks than were free. Under the mix
 `separate` a batch has prefills or decodes, each as many as may be.
 """
 
+from jitney.core.backend import Traits
 from jitney.core.batch import Batch, Entry
 from jitney.core.events import PreemptEvent, PreemptReason
 from jitney.core.request import RequestId
 from jitney.core.scheduler_settings import Mix, SchedulerSettings
+from jitney.core.snapshot import Snapshot
 from tests.simulation.alone import Oracle
 from tests.simulation.pauses import Pauses
 from tests.simulation.seen import Happened, Name, Planned, Seen, Violation
 
 NAME = "steering"
 
+OTHERS_MAY_EVICT = ("kept_states", "displaced", "preempted_saved", "preempted_recomputed")
+
 
 class SteeringChecker:
     """Looks at every batch, and at who was displaced."""
 
     def __init__(
-        self, settings: SchedulerSettings, oracle: Oracle, pauses: Pauses, *, decodes_differ: bool
+        self, settings: SchedulerSettings, traits: Traits, oracle: Oracle, pauses: Pauses
     ) -> None:
         self._settings = settings
         self._oracle = oracle
-        self._decodes_differ = decodes_differ
+        self._decodes_differ = traits.decodes_differ
+        self._block = traits.block_tokens
+        self._snapshot: Snapshot | None = None
         self._pauses = pauses
         self._running: set[Name] = set()
         self._served: dict[float, set[RequestId]] = {}
@@ -35,8 +42,10 @@ class SteeringChecker:
         """Take in what happened."""
         match seen:
             case Planned(batch=None):
+                self._evictions(seen, ())
                 self._serve(seen, set())
             case Planned(batch=Batch() as batch):
+                self._evictions(seen, batch.entries)
                 self._serve(seen, {seen.owners[entry.slot] for entry in batch.entries})
                 for entry in batch.entries:
                     name = seen.owners[entry.slot]
@@ -52,6 +61,23 @@ class SteeringChecker:
         served = {request_id for request_id, _ in members | (running - self._running)}
         self._served.setdefault(seen.at, set()).update(served)
         self._running = running
+
+    def _evictions(self, seen: Planned, entries: tuple[Entry, ...]) -> None:
+        before, self._snapshot = self._snapshot, seen.snapshot
+        if before is None or set(seen.owners.values()) - self._running:
+            return
+        counters, earlier = seen.snapshot.counters, before.counters
+        # Others took a slot or a place as well.
+        if any(counters[name] > earlier[name] for name in OTHERS_MAY_EVICT):
+            return
+        free = before.kv_tokens - before.kv_used
+        ends = [-(-each.end // self._block) for each in entries]
+        starts = [-(-each.start // self._block) for each in entries]
+        taken = (sum(ends) - sum(starts)) * self._block
+        if counters["evicted"] > earlier["evicted"] and taken <= free:
+            raise Violation(
+                NAME, f"a prefix was evicted though {free} tokens were free for {taken}"
+            )
 
     def _losses(self, losses: list[PreemptEvent]) -> None:
         # One that began may have lost its slot in the same plan, for one that came before it.

@@ -6,10 +6,20 @@ from dataclasses import replace
 import pytest
 
 from jitney.core.ledger import Ledger
-from jitney.core.request import Priority
+from jitney.core.request import Priority, RequestId
 from jitney.core.scheduler_settings import Mix, Policy
 from jitney.core.sequence import Sequence
-from tests.unit.core.schedulers import TRAITS, applied, live, losses, runs, scheduler, submit, turn
+from tests.unit.core.schedulers import (
+    TRAITS,
+    applied,
+    behind,
+    live,
+    losses,
+    runs,
+    scheduler,
+    submit,
+    turn,
+)
 
 MANY = 60
 """Sequences that run while one more wants memory."""
@@ -41,6 +51,38 @@ def test_nobody_loses_memory_to_a_span_that_has_none_all_the_same() -> None:
     assert ["p" in each for each in members] == [True, True, False]
     assert one.counters["kv_full"] == 1
     assert "z" in runs(one)
+
+
+def test_nothing_is_evicted_for_a_span_that_has_no_room_all_the_same() -> None:
+    """Guards cached prefixes: all were evicted before it was known whether that is enough."""
+    traits = replace(TRAITS, kv_tokens=88, slots_max=14)
+    one = scheduler(12, traits, prefill_chunk=10, mix=Mix.DECODE_FIRST)
+    one.submit(live("c", 3, max_tokens=2), 0.0)
+    turn(one)
+    turn(one)
+    submit(one, *(live(name, 3) for name in "abdefghij"), live("p", 40))
+    members = [set(turn(one)[0]) for _ in range(4)]
+    assert ["p" in each for each in members] == [True, True, True, False]
+    assert one.counters["kv_full"] == 1
+    assert (one.counters["evicted"], one.snapshot().kv_cached) == (0, 4)
+
+
+def test_a_suspect_takes_the_slot_of_a_suspect_and_of_nobody_else() -> None:
+    """Guards the background: another one was displaced first, and then the suspect as well."""
+    one = scheduler(2)
+    one.submit(live("a"), 0.0)
+    turn(one)
+    one.pause(RequestId("a"), 0.0)
+    submit(one, behind("s"), behind("x"))
+    turn(one)
+    suspects = [*one._registry.paused, one._registry.running[0]]
+    for each in suspects:
+        each.history.failed_count = 2
+        each.history.failed_known = 90
+    one.resume(RequestId("a"), 0.0)
+    lost = [loss for _ in range(2) for loss in losses(turn(one)[1])]
+    assert [name for name, _, _ in lost] == ["s"]
+    assert runs(one) == {"a", "x"}
 
 
 def test_an_elder_keeps_its_memory_under_priority() -> None:

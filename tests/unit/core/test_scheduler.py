@@ -6,14 +6,23 @@ from typing import Any
 import pytest
 
 from jitney.core.admission import LOOKAHEAD
-from jitney.core.events import Event, FinishEvent, FinishReason, StartEvent
-from jitney.core.limits import FAILURES_MAX
+from jitney.core.events import Event, FinishEvent, StartEvent
+from jitney.core.limits import FAILURES_MAX, SCORED_SPAN_MAX
 from jitney.core.registry import ENDED_KEPT
 from jitney.core.request import Priority, Request, RequestId, Share
 from jitney.core.scheduler import PlannedBatch, Scheduler
 from jitney.core.scheduler_settings import Policy, Strategy
 from jitney.errors import QueueFull
-from tests.unit.core.schedulers import TRAITS, applied, behind, live, planned, scheduler, submit
+from tests.unit.core.schedulers import (
+    TRAITS,
+    applied,
+    behind,
+    live,
+    members,
+    planned,
+    scheduler,
+    submit,
+)
 
 
 # Any: of every field's type
@@ -39,34 +48,17 @@ def test_a_start_is_told_before_the_end_of_a_cancel_in_mid_flight() -> None:
     assert [type(event) for event in events] == [StartEvent, FinishEvent]
 
 
-def test_an_innocent_suspect_is_not_blamed_for_its_neighbour() -> None:
-    """Guards invariant 10: whoever brings the backend down ends alone.
-
-    The first poisoned request makes a suspect of the innocent one, the second stands beside it.
-    """
-    one = scheduler()
-    submit(one, request("innocent", (7,)), request("first", (66, 6)))
-    reasons: dict[str, FinishReason] = {}
-    for turn in range(60):
-        if turn == 2:
-            one.submit(request("second", (66, 6, 6)), 0.0)
-        batch = one.plan(float(turn))
-        if batch is None:
-            break
-        if any(66 in entry.tokens for entry in batch.batch.entries):
-            events = one.fail("the backend died.", float(turn), batch.sequences)
-        else:
-            events = applied(one, batch, float(turn))
-        one.check()
-        ends = [event for event in events if isinstance(event, FinishEvent)]
-        reasons.update({event.request_id: event.reason for event in ends})
-    assert reasons == {
-        "innocent": FinishReason.LENGTH,
-        "first": FinishReason.FAILED,
-        "second": FinishReason.FAILED,
-    }
-    assert one.counters["struck_out"] == 2
-    assert one.counters["backend_failures"] <= 2 * FAILURES_MAX
+def test_all_who_score_their_prompts_share_what_a_batch_may_score() -> None:
+    """Guards everybody's tick: so many rows over the whole vocabulary were allowed for each."""
+    traits = replace(TRAITS, kv_tokens=4000, model_len_max=1000)
+    one = scheduler(traits=traits)
+    for name in "abc":
+        each = live(name, 300)
+        one.submit(replace(each, params=replace(each.params, prompt_logprobs=0)), 0.0)
+    one.submit(live("d", 300), 0.0)
+    spans = dict(zip("abcd", [each.length for each in planned(one).batch.entries], strict=True))
+    assert spans.pop("d") == 300
+    assert SCORED_SPAN_MAX - 3 < sum(spans.values()) <= SCORED_SPAN_MAX
 
 
 def test_a_member_of_a_group_comes_back_past_any_number_who_wait() -> None:
@@ -352,6 +344,36 @@ def test_many_who_came_later_do_not_hide_a_member_of_the_group(policy: Policy) -
         batch = one.plan(0.0)
     assert ended[:2] == ["a", "b"]
     assert one.counters["preempted_saved"], "b had to wait"
+
+
+@pytest.mark.parametrize("waits_for", ["prefix", "memory"])
+def test_a_group_goes_on_with_a_member_that_had_to_wait(waits_for: str) -> None:
+    """Guards invariant 13: when all others had ended, one that waited for the prefix of one of
+    them, or for its memory, had to wait for another group: under `static` perhaps for ever."""
+    is_prefix = waits_for == "prefix"
+    traits = TRAITS if is_prefix else replace(TRAITS, kv_tokens=100)
+    one = scheduler(
+        2, traits, strategy=Strategy.STATIC, wait_s=None, enable_prefix_caching=is_prefix
+    )
+    submit(one, *(live(name, tuple(range(10, 70)), max_tokens=1) for name in "ab"))
+    assert members(one) == {"a"}
+    assert one.holds_answers
+    one.submit(live("late"), 0.0)
+    assert members(one) == {"b"}
+    assert not one.holds_answers
+    assert one.plan(0.0) is None
+
+
+def test_a_group_knows_its_members_beside_one_that_is_older() -> None:
+    """Guards groups: the oldest, which had come from another engine, was not of the group, and so
+    seemed all who came after it."""
+    one = scheduler(2, strategy=Strategy.STATIC, wait_s=None, prefill_chunk=16)
+    submit(one, *(live(name, tuple(range(10, 70))) for name in "ab"))
+    assert members(one) == {"a"}
+    one.submit(live("older", waited_s=5.0), 0.0)
+    for _ in range(1):
+        assert members(one) == {"a"}
+    assert members(one) == {"a", "b"}
 
 
 def test_a_group_whose_last_member_will_not_come_is_complete() -> None:

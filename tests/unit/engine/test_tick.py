@@ -28,6 +28,7 @@ from jitney.records import (
     RequestAccepted,
     RequestDone,
     RequestFailed,
+    RequestPreempted,
     RequestRefused,
     RequestStarted,
     TickRecord,
@@ -383,6 +384,16 @@ def test_the_end_of_a_request_is_recorded_before_another_has_its_id() -> None:
     ends = [place for place, kind in enumerate(kinds) if kind is RequestDone]
     starts = [place for place, kind in enumerate(kinds) if kind is RequestAccepted]
     assert starts[0] < ends[0] < starts[1] < ends[1]
+
+
+def test_a_pause_is_told_at_once() -> None:
+    """Guards who watches: with nobody else to run, the record of it came with the next batch."""
+    world = make_world()
+    world.submit(make_request(id="a", max_tokens=20))
+    world.tick.run()
+    world.tick.pause(RequestId("a"))
+    assert not world.tick.run()
+    assert len(world.records_of(RequestPreempted)) == 1
 
 
 def test_the_id_of_an_answer_that_is_held_back_is_not_free() -> None:

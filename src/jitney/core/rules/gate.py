@@ -23,8 +23,9 @@ full group, or more."""
 class Newcomers:
     """The waiting sequences that a gate decides about, and how many sequences more may run.
 
-    A newcomer has never run. A sequence that ran before may join at any time, and a background one
-    too: it is no part of a group. `last_order` is the number of the last submission.
+    A newcomer has never run. The oldest is the one that was submitted first. A sequence that ran
+    before may join at any time, and a background one too: it is no part of a group. `last_order` is
+    the number of the last submission.
     """
 
     count: int
@@ -47,8 +48,7 @@ class Gate(Protocol):
     def is_open(self) -> bool:
         """Whether newcomers may join."""
 
-    @property
-    def holds_answers(self) -> bool:
+    def holds_answers(self, newcomers: Newcomers) -> bool:
         """Whether answers are held back now, to be given out with others."""
         return False
 
@@ -123,7 +123,8 @@ class Window(Gate):
 
 
 class Groups(Gate):
-    """A group starts when it is full or its oldest has waited `wait_s`, and runs to its end.
+    """A group starts when it is full or its oldest has waited `wait_s`, and runs to its end: until
+    its last member has ended, also one that had to wait for its prefix or for memory.
 
     `static` and `dynamic` groups have up to `max_num_seqs` members. So do `adaptive` ones, unless
     ticks of so many are slow. With a `min_batch_size` above 1, so many start a group.
@@ -146,10 +147,10 @@ class Groups(Gate):
         assert self._room >= 0, self._room
         return self._room > 0
 
-    @property
-    def holds_answers(self) -> bool:
-        """Whether a group runs whose answers are given out when all have ended."""
-        return bool(self._members) and self._settings.group_answers is GroupAnswers.TOGETHER
+    def holds_answers(self, newcomers: Newcomers) -> bool:
+        """Whether a group is left whose answers are given out when all have ended."""
+        is_together = self._settings.group_answers is GroupAnswers.TOGETHER
+        return is_together and (bool(self._members) or self._awaits_member(newcomers))
 
     def may_join(self, sequence: Sequence) -> bool:
         """Whether this sequence may be admitted now: a newcomer, if it was here at the start.
@@ -162,7 +163,7 @@ class Groups(Gate):
 
     def open(self, now: float, newcomers: Newcomers, *, starts_now: bool) -> None:
         """Start a new group if the last one has ended and this one may start."""
-        if self._members:
+        if self._members or self._awaits_member(newcomers):
             return
         self._room = 0
         if newcomers.oldest is None:
@@ -192,7 +193,7 @@ class Groups(Gate):
         self._room = 0
 
     def left(self, sequence: Sequence) -> None:
-        """The sequence ended or was paused. After the last one the next group may start."""
+        """The sequence ended or was paused."""
         self._members.discard(sequence)
 
     def observe(self, fit: Fit | None) -> None:
@@ -204,6 +205,12 @@ class Groups(Gate):
         if self._members or newcomers.oldest is None or self._settings.wait_s is None:
             return None
         return newcomers.oldest.accepted_at + self._settings.wait_s
+
+    def _awaits_member(self, newcomers: Newcomers) -> bool:
+        """Whether one that was here when the group started waits for its prefix or for memory."""
+        has_started = self._room > 0 and self._is_counted
+        oldest = newcomers.oldest
+        return has_started and oldest is not None and oldest.order <= self._last_order
 
     def _is_over(self, oldest: Sequence, now: float) -> bool:
         wait_s = self._settings.wait_s

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Set
 from operator import itemgetter
 
 from jitney.core.counters import Counters
-from jitney.core.rules.ranking import Ranking, by_arrival
+from jitney.core.rules.ranking import Ranking, by_arrival, by_order
 from jitney.core.rules.shares import Shares
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.sequence import Sequence
@@ -93,14 +93,16 @@ class PartedQueue:
 class TenantQueues(PartedQueue):
     """A queue per tenant. The next tenant is the one that was served the fewest tokens.
 
-    A tenant that comes back starts at the level of the least served present one. Otherwise it could
-    block the others after being idle.
+    A tenant that comes back starts at the level of the least served present one; if there is none,
+    at that of the most served. Otherwise it could block the others after being idle.
     """
 
     def __init__(self) -> None:
         super().__init__(by_arrival)
         self._running: Counter[str] = Counter()
         self._served: dict[str, float] = {}
+        self._most = 0.0
+        """What the most served tenant ever was served."""
         self._present: list[tuple[float, str]] = []
         """The tenants of which a sequence waits or runs, the least served first. Callers may choose
         their tenant, so nothing here walks over all of them."""
@@ -115,7 +117,7 @@ class TenantQueues(PartedQueue):
         """Let a sequence wait in its tenant's queue."""
         tenant = sequence.request.tenant
         if not self._is_present(tenant):
-            least = self._present[0][0] if self._present else 0.0
+            least = self._present[0][0] if self._present else self._most
             self._absent.pop(tenant, None)
             self._served[tenant] = max(self._served.get(tenant, 0.0), least)
             insort(self._present, (self._served[tenant], tenant))
@@ -152,6 +154,7 @@ class TenantQueues(PartedQueue):
         assert token_count >= 0, token_count
         del self._present[self._place_of(tenant)]
         self._served[tenant] += token_count
+        self._most = max(self._most, self._served[tenant])
         insort(self._present, (self._served[tenant], tenant))
 
     def _is_present(self, tenant: str) -> bool:
@@ -180,8 +183,8 @@ class Lane:
         self._by_policy = TenantQueues() if ranking is None else PartedQueue(ranking)
         self.fair = self._by_policy if isinstance(self._by_policy, TenantQueues) else None
         self._arrivals = PartedQueue(by_arrival)
-        self._newcomers = PartedQueue(by_arrival)
-        """Waiting sequences that never ran."""
+        self._newcomers = PartedQueue(by_order)
+        """Waiting sequences that never ran. One from another engine is older than it is here."""
         self.count = 0
         self.token_count = 0
         self.work_count = 0
@@ -230,7 +233,8 @@ class Lane:
                 yield sequence
 
     def oldest_newcomer(self, without: Set[str] = frozenset()) -> Sequence | None:
-        """The oldest waiting sequence that never ran, without those of these tenants."""
+        """Of the waiting sequences that never ran, the one submitted first, without those of these
+        tenants."""
         return next(self._newcomers.ordered(without), None)
 
 

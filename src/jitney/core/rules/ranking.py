@@ -42,6 +42,11 @@ def by_arrival(sequence: Sequence) -> float:
     return 0.0
 
 
+def by_order(sequence: Sequence) -> float:
+    """The one that was submitted earlier is next."""
+    return float(sequence.order)
+
+
 def by_class(sequence: Sequence) -> float:
     """The higher class is next."""
     return -float(sequence.priority)

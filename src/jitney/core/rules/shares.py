@@ -158,7 +158,7 @@ class MemoryShares:
         self, over: dict[str, list[Sequence]], ordered: list[Sequence]
     ) -> Iterator[Sequence]:
         """Of these, which are of tenants above their share, those without whom the tenants are
-        within it. Each leaves before the next is asked for."""
+        within it. The caller counts each as gone before it asks for the next."""
         staying = {tenant: self._memory.staying(own) for tenant, own in over.items()}
         for sequence in ordered:
             tenant = sequence.request.limited_tenant

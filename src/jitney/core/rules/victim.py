@@ -2,8 +2,9 @@
 
 When memory runs out, the most senior sequence is never a victim. So it always goes on and ends, and
 then the next one does: preemption cannot go on for ever. A waiting sequence of a higher class may
-displace even the most senior one, within the limits of `choose_for_class`. A victim has made a
-token since it was admitted, unless none of its class that could be chosen has.
+displace even the most senior one, within the limits of `choose_for_class`. Who is displaced has
+made a token since it was admitted. Who is preempted for memory has too, if there is a choice: under
+`priority`, within the lowest class.
 """
 
 from collections import Counter
@@ -38,9 +39,10 @@ def choose_for_class(
 ) -> Iterator[Sequence]:
     """The sequences that a waiting one may displace: of a lower class, not older than `overtake_s`.
 
-    Each leaves before the next is asked for. An older sequence was admitted because it had waited
-    long enough, so it stays. Callers choose their class themselves. So a tenant cannot displace
-    another tenant that would then run fewer sequences, unless the victim's class is below normal.
+    The caller counts each as gone before it asks for the next. An older sequence was admitted
+    because it had waited long enough, so it stays. Callers choose their class themselves. So a
+    tenant cannot displace another tenant that would then run fewer sequences, unless the victim's
+    class is below normal.
     """
     assert newcomer not in running, "only who waits displaces"
     counts = Counter(sequence.request.limited_tenant for sequence in running)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from jitney.core.admission import NOBODY
 from jitney.core.counters import Counters
 from jitney.core.rules.cost import Fit
 from jitney.core.rules.gate import Gate, Newcomers, make_gate, size_within
@@ -43,7 +44,7 @@ def test_continuous_without_a_window_is_always_open() -> None:
     assert opened(one, 7.0, newcomers(first))
     assert one.may_join(first)
     one.joined(first)
-    assert not one.holds_answers
+    assert not one.holds_answers(NOBODY)
     assert one.wake_at(newcomers(first)) is None
 
 
@@ -106,7 +107,7 @@ def test_nobody_joins_a_group_on_its_way_but_its_own_members() -> None:
     for each in (first, second):
         one.joined(each)
         each.history.started_at = 0.0
-    assert one.holds_answers
+    assert one.holds_answers(NOBODY)
     assert not one.may_join(third)
     assert one.may_join(first)
     one.left(first)
@@ -122,7 +123,7 @@ def test_answers_of_a_group_are_handed_out_each_by_choice() -> None:
     one, first = gate(Strategy.STATIC, group_answers=GroupAnswers.EACH), sequence("a")
     assert opened(one, 9.0, newcomers(first))
     one.joined(first)
-    assert not one.holds_answers
+    assert not one.holds_answers(NOBODY)
 
 
 def test_draining_lets_a_part_of_a_group_depart() -> None:

@@ -141,6 +141,24 @@ def test_a_tenant_that_was_away_earns_no_credit() -> None:
     assert names(queue) == ["a", "b"]
 
 
+@pytest.mark.parametrize("first", ["busy", "modest"])
+def test_an_idle_time_earns_no_credit(first: str) -> None:
+    """Guards `fair`: where nobody was present, who was served less could come first and keep all
+    others waiting until it had been served as much."""
+    queue = filled(Policy.FAIR)
+    assert queue.live.fair is not None
+    for tenant, served in (("modest", 15), ("busy", 900)):
+        each = sequence(tenant, tenant=tenant)
+        queue.add(each)
+        queue.live.fair.charge(tenant, served)
+        queue.remove(each)
+    for tenant in (first, "modest", "busy"):
+        for number in range(2):
+            queue.add(sequence(f"{tenant}{first}{number}", tenant=tenant))
+    queue.live.fair.charge("modest", 3)
+    assert names(queue)[0].startswith("busy")
+
+
 @pytest.mark.parametrize("policy", list(Policy))
 def test_elders_come_first_under_every_policy(policy: Policy) -> None:
     """Guards invariant 8: who waited longer than `overtake_s` is next, the oldest first."""
