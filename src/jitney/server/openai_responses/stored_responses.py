@@ -28,7 +28,8 @@ from jitney.server.openai.replies import Json
 from jitney.server.openai_responses import limits
 from jitney.server.openai_responses.background_runner import BackgroundRunner
 from jitney.server.openai_responses.earlier_items import EarlierItems
-from jitney.server.openai_responses.event_feed import EventReplay, Watchers, feed
+from jitney.server.openai_responses.event_feed import Watchers, feed
+from jitney.server.openai_responses.event_replay import EventReplay
 from jitney.server.openai_responses.response_body import ResponseBody
 from jitney.server.openai_responses.response_form import ResponseForm
 from jitney.server.openai_responses.response_object import ResponseState
@@ -75,6 +76,14 @@ class StoredResponses:
             ),
             "responses_waiting": ("Those that wait to run.", self.runner.waiting_count),
             "responses_streams": ("Streams of stored responses.", self._watchers.count),
+            "responses_streams_bytes": (
+                "What these streams hold, about.",
+                self._watchers.room.held_bytes,
+            ),
+            "responses_streams_waiting": (
+                "Streams that wait until others hold less.",
+                self._watchers.room.waiting_count,
+            ),
             "responses_limit": ("Every bound of responses.", by("limit", constants(limits))),
         }
         yield from families("gauge", gauges)
