@@ -195,7 +195,8 @@ disk before anybody
 sees it. So a stream is resumed by `starting_after` with no event twice and none lost, and an answer
 that was under way goes on after `kill -9` of the server or the backend, from its stored tokens and
 with its seed. It waits while its key or its model is not served; cancel it, if they do not come
-back.
+back. A key reads 512 streams of stored responses at once; what
+they hold together is bounded, and beyond that they wait for one another.
 
 What is stored belongs to the name of its key. Keys of `--api-key` and `JITNEY_API_KEY` are named by
 their place: give names in a file (`--api-key-file`) where they may change places.

@@ -253,6 +253,10 @@ ATTACKS = (
         run=ends_with_logprobs,
         setup=KEEPING,
         seconds=SCORED_S,
+        bounds=Bounds(
+            memory_mib=150.0,
+            because="what is stored at an end are objects until then, and Python keeps their room",
+        ),
     ),
     Attack(
         name="kept-10000",

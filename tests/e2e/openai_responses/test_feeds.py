@@ -35,7 +35,7 @@ def gauges(server: Running) -> dict[str, float]:
 def test_slow_readers_hold_no_more_than_the_limit(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Guards memory: readers that take nothing keep others of their key waiting, and those get all
+    """Row 60: readers that take nothing keep others of their key waiting, and those get all
     when the first have left."""
     monkeypatch.setattr(limits, "FEEDS_KEY_BYTES", 200_000)
     monkeypatch.setattr(limits, "FEED_TURN_S", 0.05)

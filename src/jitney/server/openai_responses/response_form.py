@@ -19,6 +19,9 @@ from jitney.server.service import now_s
 
 PREFIX = "resp_"
 
+_VALUE_BYTES = 50
+"""Of a token or a logprob, as JSON."""
+
 
 def response_id_of(reply: Reply) -> str:
     """The id of the response that this reply becomes."""
@@ -57,6 +60,13 @@ class ResponseForm:
     def seed(self) -> int:
         """What the tokens are drawn by."""
         return self.requests[0].seed
+
+    @property
+    def answer_bytes(self) -> int:
+        """What the deltas take in the store, about."""
+        logprobs = self.requests[0].params.logprobs
+        values = 1 if logprobs is None else logprobs + 2
+        return len(self.deltas) * values * _VALUE_BYTES
 
     def whole(self, answers: list[Answer]) -> Json:
         """The response object."""
@@ -112,7 +122,10 @@ class ResponseForm:
         return found
 
     def _end(self, status: str) -> bytes:
-        return b"".join(self._writer.close(status) + self._writer.end(self.state.object()))
+        parts = self._writer.close(status) + self._writer.end(self.state.object())
+        # A connection that is kept open may hold this until its next request.
+        self.deltas, self._writer = [], ItemWriter(self.id)
+        return b"".join(parts)
 
 
 def _delta_of(completion: Completion) -> Delta:

@@ -161,11 +161,12 @@ class StoredResponses:
         return await self._make(owner, partial(object_bytes, rows), size=rows.row["bytes"])
 
     async def _make(self, owner: str, make: Callable[[], T], *, size: int) -> T:
-        """What is made of rows of this size, in a worker thread, where keys take turns. Raises
-        Refusal."""
-        line = owner, size > INLINE_BYTES_MAX
+        """What is made of rows of this size, in a worker thread, where keys take turns; large ones
+        one after the other. Raises Refusal."""
+        service, is_large = self._service, size > INLINE_BYTES_MAX
+        threads = service.long_replies if is_large else service.worker_threads
         try:
-            return await self._service.worker_threads.submit(line, make)
+            return await threads.submit((owner, is_large), make)
         except Damaged:
             raise Refusal("response_damaged", UNREADABLE, headers=NO_RETRY) from None
 
@@ -174,7 +175,7 @@ class StoredResponses:
         owner = call.caller.name
         new = NewResponse(owner=owner, state=form.state, input=items, deltas=form.deltas)
         try:
-            await self._store(new, size=call.input_bytes)
+            await self._store(new, size=call.input_bytes + form.answer_bytes)
         except (DiskError, Draining, Refusal) as error:
             _log.warning("%s is not kept: %s", form.id, error)
             return False
