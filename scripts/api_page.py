@@ -8,12 +8,12 @@ from jitney.server import limits
 from jitney.server.anthropic.message_body import MessagesBody
 from jitney.server.anthropic.message_fields import IGNORED_PARTS as PARTS_OF_MESSAGES
 from jitney.server.anthropic.message_fields import UNKNOWN
-from jitney.server.openai.conversation import INVALID
 from jitney.server.batches.batch_routes import BatchBody
 from jitney.server.batches.message_batch_routes import MessageBatchBody
 from jitney.server.error_object import CODES
 from jitney.server.openai.bodies import CompletionBody, SamplingFields, Strict
 from jitney.server.openai.chat_body import ChatBody, TokenizeBody
+from jitney.server.openai.conversation import INVALID
 from jitney.server.openai.refused_fields import IGNORED_PARTS, OF_BOTH, RefusedField
 from jitney.server.openai_responses import limits as responses
 from jitney.server.openai_responses.response_body import IN_RESPONSES, ResponseBody
@@ -198,7 +198,8 @@ that was under way goes on after `kill -9` of the server or the backend, from it
 with its seed. It waits while its key or its model is not served; cancel it, if they do not come
 back. Another model under the same name is not its model: the name of its file, its tokens and its
 chat template tell. Where the context is shorter than its answer by then, it ends as `incomplete`.
-It is kept until it has ended, however old it is.
+It is kept until it has ended, however old it is. A key reads 512 streams of stored responses at
+once; what they hold together is bounded, and beyond that they wait for one another.
 
 An input may name an item of a stored answer by its id (`item_reference`); it is read from there and
 stored with the input. Items of inputs have no such names. `reasoning_tokens` in the usage is 0 also

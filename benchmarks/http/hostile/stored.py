@@ -20,8 +20,14 @@ SCHEMA_DEPTH = 2
 """With so many tools a prompt of about 55,000 tokens."""
 
 KEPT_S = 240.0
+SCORED_S = 180.0
+READ_S_MAX = 150.0
 FEEDS = 64
 LONG_TOKENS = 2000
+SCORED_TOKENS = 4000
+"""With twenty logprobs each, and four times at its end: 20 MB."""
+
+READERS, SCORED_STREAMS = 40, 4
 _TAKES_SLOTS = "the attacker's own requests take slots, and a new one may wait for its turn"
 SLOTS_TAKEN = Bounds(chat_ms=None, because=_TAKES_SLOTS)
 
@@ -138,6 +144,29 @@ async def feeds_from_anywhere(target: Target) -> None:
     await crowd(16, one)
 
 
+async def feeds_with_logprobs(target: Target) -> None:
+    """The events of a long answer with logprobs, and its end alone, asked for by many."""
+    path = f"{RESPONSES}/{(await _made(target, target.key, _scored()))['id']}?stream=true"
+
+    async def one(number: int) -> None:
+        after = (-1, 2**53)[number % 2]
+        await target.send(target.request(f"GET {path}&starting_after={after}"), READ_S_MAX)
+
+    await crowd(READERS, one, times=1)
+
+
+async def ends_with_logprobs(target: Target) -> None:
+    """Streams with logprobs, whose last events have all of them."""
+    body = json.dumps({**_scored(), "stream": True}).encode()
+    request = target.request(f"POST {RESPONSES}", body)
+    await crowd(SCORED_STREAMS, lambda _: target.send(request, READ_S_MAX), times=1)
+
+
+def _scored() -> Json:
+    body = {**_asked(), "max_output_tokens": SCORED_TOKENS, "ignore_eos": True, "top_logprobs": 20}
+    return {**body, "include": ["message.output_text.logprobs"]}
+
+
 def _asked() -> Json:
     return {"input": "Which bus?", "max_output_tokens": 4}
 
@@ -210,6 +239,24 @@ ATTACKS = (
         run=feeds_from_anywhere,
         setup=KEEPING,
         seconds=30.0,
+    ),
+    Attack(
+        name="feeds-logprobs",
+        text="a stored answer of 4,000 tokens with 20 logprobs each, read by forty at once",
+        run=feeds_with_logprobs,
+        setup=KEEPING,
+        seconds=SCORED_S,
+    ),
+    Attack(
+        name="ends-logprobs",
+        text="four streams of 4,000 tokens with 20 logprobs each, to their ends",
+        run=ends_with_logprobs,
+        setup=KEEPING,
+        seconds=SCORED_S,
+        bounds=Bounds(
+            memory_mib=150.0,
+            because="what is stored at an end are objects until then, and Python keeps their room",
+        ),
     ),
     Attack(
         name="kept-10000",

@@ -155,7 +155,7 @@ class Generation:
             answers = [await handle.result_async() for handle in self._handles]
         if any(each.was_cancelled for each in answers):
             raise self._cancelled()
-        if _is_large(answers):
+        if self.is_large:
             return await asyncio.to_thread(lambda: dump_slices(self.reply.whole(answers)).encode())
         return dump_json(self.reply.whole(answers)).encode()
 
@@ -239,6 +239,11 @@ class Generation:
             handle.abandon(DeadlineExceeded("The request passed its deadline."))
 
     @property
+    def is_large(self) -> bool:
+        """Whether the reply takes long to form and to encode, once all requests have ended."""
+        return _is_large(self.answers())
+
+    @property
     def is_accepted(self) -> bool:
         """Whether the engine has accepted all requests."""
         return all(each.queue_position is not None for each in self.live_requests)
@@ -282,7 +287,7 @@ class Generation:
 
 
 def _is_large(answers: list[Answer]) -> bool:
-    """Whether the reply takes long to form and to encode: by its tokens and logprobs."""
+    """By tokens and logprobs."""
     count = 0
     for each in answers:
         params = each.request.params

@@ -145,6 +145,8 @@ class Service:
         self.admission = CallPlaces(engine, self.body_limit)
         self.live_calls = LiveCalls(self.model_len_max)
         self.worker_threads = WorkerThreads(has_several_callers=len(keys) > 1)
+        self.long_replies = WorkerThreads(1, has_several_callers=False, rests=True)
+        """Long work with JSON, in slices: all threads of Python wait for each."""
         self.text_steps = TextSteps(template, request_factory)
         self.shares_work = not request_factory.is_remote
         self.shared_work = SharedWork(self.text_steps.run_together)
@@ -220,6 +222,7 @@ class Service:
         self.admission.is_draining = self.is_stopping = True
         await asyncio.to_thread(self.engine.close, 0.0)
         self.worker_threads.close()
+        self.long_replies.close()
         self.shared_work.close()
         self.bodies.close()
 

@@ -1,39 +1,27 @@
-"""Events of a stored response, from any number on: `EventReplay`, and `feed`, which waits for more.
+"""Events of a stored response for its readers: `feed`, which waits for more. Event loop.
 
-`EventReplay` makes events again from the row and its pieces, in a worker thread. `feed` is on the
-event loop. It holds nothing of the answer: what a slow client has not taken is in the store.
+`EventReplay` makes events again from the row and its pieces, turn by turn. Between turns nothing of
+the answer is held, and a turn that needs much waits for room: what a slow client has not taken is
+in the store.
 
-Tests: tests/e2e/openai_responses/test_stored.py and test_background.py.
+Tests: tests/e2e/openai_responses/test_stored.py, test_feeds.py and test_background.py.
 """
 
 import asyncio
-import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 
 from jitney.errors import Draining
-from jitney.server.batches.store import BatchStore, StoreThread, until_disk_works
+from jitney.server.batches.store import StoreThread, until_disk_works
 from jitney.server.error_object import Refusal
 from jitney.server.limits import PING_S
 from jitney.server.openai_responses import limits
-from jitney.server.openai_responses.item_events import DONE, ItemWriter, push
-from jitney.server.openai_responses.response_table import ResponseTable
-from jitney.server.openai_responses.stored_rows import (
-    MALFORMED,
-    UNREADABLE,
-    Damaged,
-    ResponseProgress,
-    Rows,
-    StoredResponse,
-    pieces_from,
-    progress_of,
-)
+from jitney.server.openai_responses.event_replay import EventReplay, ReplayTurn
+from jitney.server.openai_responses.feed_room import FeedRoom
 from jitney.server.service import Service
 
 _PING = b": ping\n\n"
-_DELETED = "The response was deleted, or has expired, while it was read; no more of it comes."
 
 
 class Watchers:
@@ -42,6 +30,7 @@ class Watchers:
     def __init__(self) -> None:
         self._waiting: dict[int, set[asyncio.Event]] = {}
         self._counts: dict[str, int] = {}
+        self.room = FeedRoom()
 
     @property
     def count(self) -> int:
@@ -71,6 +60,7 @@ class Watchers:
             news.set()
 
     def _leave(self, owner: str, serial: int, news: asyncio.Event) -> None:
+        self.room.leave(news)
         self._waiting[serial].discard(news)
         if not self._waiting[serial]:
             del self._waiting[serial]
@@ -79,100 +69,46 @@ class Watchers:
             del self._counts[owner]
 
 
-class EventReplay:
-    """The events of one stored response behind a number, as far as they are."""
-
-    def __init__(self, found: StoredResponse, after: int) -> None:
-        self.serial = found.serial
-        self._state = found.state
-        self._writer = ItemWriter(found.state.id, after)
-        self._piece_number = 0
-        self._is_told = self._is_started = False
-        self.has_more = True
-        """Whether there was more to read at once."""
-        self.is_over = False
-
-    def rows(self, store: BatchStore) -> tuple[sqlite3.Row | None, Rows]:
-        """What is new in the store. Its thread."""
-        table = ResponseTable(store.database)
-        progress = table.progress(self.serial)
-        return progress, table.pieces(self.serial, self._piece_number, limits.READ_PIECES)
-
-    def read(self, progress: sqlite3.Row | None, rows: Rows) -> bytes:
-        """Events of these rows; the last is an error if they are gone, or cannot be read. A worker
-        thread."""
-        try:
-            if progress is not None:
-                return self._events(progress_of(progress), rows)
-        except (Damaged, *MALFORMED):
-            self.is_over = True
-            return self._writer.error("server_error", UNREADABLE)
-        self.is_over = True
-        return self._writer.error("response_not_found", _DELETED)
-
-    def _events(self, progress: ResponseProgress, rows: Rows) -> bytes:
-        events = [self._opening(progress.is_started)]
-        pieces = pieces_from(rows, self._piece_number)
-        for piece in pieces:
-            self._piece_number = piece.number
-            events += [push(self._writer, each) for each in piece.deltas]
-        self.has_more = len(pieces) == limits.READ_PIECES
-        if not self.has_more and progress.status not in ("queued", "in_progress"):
-            self.is_over = True
-            whole = progress.status == "completed"
-            events.append(self._writer.close("completed" if whole else "incomplete"))
-            self._state.status, self._state.usage = progress.status, progress.usage
-            self._state.error, self._state.completed_at = progress.error, progress.completed_at
-            self._state.output = self._writer.items
-            events.append(self._writer.end(self._state.object()) + DONE)
-        return b"".join(events)
-
-    def _opening(self, is_started: bool) -> bytes:
-        """The first events, with the response as it was then."""
-        events = []
-        status = "queued" if self._state.is_background else "in_progress"
-        fresh = replace(self._state, output=[], usage=None, error=None, completed_at=None)
-        told = replace(fresh, status=status).object()
-        if not self._is_told:
-            self._is_told = True
-            events.append(self._writer.tell("response.created", told))
-            if status == "queued":
-                events.append(self._writer.tell("response.queued", told))
-        if is_started and not self._is_started:
-            self._is_started = True
-            events.append(
-                self._writer.tell("response.in_progress", {**told, "status": "in_progress"})
-            )
-        return b"".join(events)
-
-
 async def feed(
     service: Service, thread: StoreThread, watchers: Watchers, owner: str, replay: EventReplay
 ) -> AsyncIterator[bytes]:
     """Its events, until the response has ended or the server stops."""
-    threads = service.worker_threads
     idle_s = 0.0
+    room = watchers.room
     with watchers.watching(owner, replay.serial) as news:
         while not service.is_stopping:
             # First: what comes from now on is news again.
             news.clear()
-            read = partial(thread.call, replay.rows)
-            rows = await until_disk_works(read, "A stream waits for the disk")
-            try:
-                events = await threads.submit((owner, False), partial(replay.read, *rows))
-            except Draining:
-                return
-            if events:
-                idle_s = 0.0
-                yield events
-            if replay.is_over:
-                return
-            while not (replay.has_more or service.is_stopping or await _is_news(news)):
+            ask = partial(replay.turn, room=max(room.granted(news), limits.FEED_FREE_BYTES))
+            read = partial(thread.call, ask)
+            turn = await until_disk_works(read, "A stream waits for the disk")
+            has_more = turn.is_short and room.ask(news, owner, turn.size)
+            if not turn.is_short:
+                try:
+                    parts = await _read(service, owner, replay, turn)
+                except Draining:
+                    return
+                for part in parts:
+                    idle_s = 0.0
+                    for start in range(0, len(part), limits.FEED_CHUNK_BYTES):
+                        yield part[start : start + limits.FEED_CHUNK_BYTES]
+                if replay.is_over:
+                    return
+                room.leave(news)
+                has_more = replay.has_more
+            while not (has_more or service.is_stopping or await _is_news(news)):
                 idle_s += limits.FEED_TURN_S
                 if idle_s >= PING_S:
                     idle_s = 0.0
                     yield _PING
                     break
+
+
+async def _read(service: Service, owner: str, replay: EventReplay, turn: ReplayTurn) -> list[bytes]:
+    """The events of a turn. What is large is made by one thread, for all readers."""
+    is_large = turn.size > limits.FEED_FREE_BYTES
+    threads = service.long_replies if is_large else service.worker_threads
+    return await threads.submit((owner, False), partial(replay.read, turn))
 
 
 async def _is_news(news: asyncio.Event) -> bool:

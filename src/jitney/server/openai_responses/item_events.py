@@ -2,19 +2,28 @@
 at a time.
 
 A writer is fed with deltas in OpenAI's chat form: `reasoning_content`, `content`, `tool_calls`.
-Each kind is an item of its own, one behind the other. Events are numbered from 0; their numbers,
-and the ids of items, follow from the id of the response and the deltas alone; calls have the ids of
-their deltas, which may be the model's own. So events that are made again from stored deltas are the
-same, and whoever has some of them can go on by number.
+Events are numbered from 0; their numbers, and the ids of items, follow from the id of the response
+and the deltas alone; calls have the ids of their deltas, which may be the model's own. So events
+that are made again from stored deltas are the same, and whoever has some of them can go on by
+number.
+
+Four events at the end of an item have all of its text and logprobs. Those are made JSON once, with
+their delta, and the same bytes are in each: the logprobs of a long answer take a second to write.
 """
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jitney.server.openai.replies import Json, dump_json
-
-Logprobs = list[Json]
+from jitney.server.openai.replies import SLICE_ITEMS, Json, dump_json, dump_slices
+from jitney.server.openai_responses.item_list import (
+    CALL,
+    MESSAGE,
+    Atom,
+    ItemList,
+    OutputItem,
+    atoms_of,
+    part_of,
+)
 
 ID_DIGITS = 32
 """Of the id of a response, which those of its items begin with."""
@@ -29,171 +38,234 @@ _ENDS: Mapping[str, str] = {
 
 DONE = b"data: [DONE]\n\n"
 
+_TEXT_EVENTS, _CALL_EVENTS = 3, 2
+"""Events at the end of an item."""
 
-class _Text:
-    """A message or a thought that is being written."""
 
-    def __init__(self, item: Json, kind: str, name: str) -> None:
-        self.item = item
-        self.part: Json = {"type": kind, "text": ""}
-        if kind == "output_text":
-            self.part |= {"annotations": [], "logprobs": []}
-        self.name = name
-        """The first words of its events."""
-        self.texts: list[str] = []
+class Written(list[bytes]):
+    """JSON that is written already, in parts that others may have too."""
+
+
+class Content:
+    """What is in one item, as JSON: delta by delta, and at its end in one part each."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self._logprobs: list[str] = []
+        self._whole: tuple[Written, Written] | None = None
+
+    def add(self, atom: Atom) -> tuple[str, str]:
+        """Add the text and the logprobs of an atom; both as JSON."""
+        text, logprobs = dump_json(atom.text), _dump_list(atom.logprobs)
+        self._texts.append(text[1:-1])
+        if atom.logprobs:
+            self._logprobs.append(logprobs[1:-1])
+        return text, logprobs
+
+    def whole(self) -> tuple[Written, Written]:
+        """All of its text, and of its logprobs. Nothing is added any more."""
+        if self._whole is None:
+            text, logprobs = "".join(self._texts), ",".join(self._logprobs)
+            self._texts, self._logprobs = [], []
+            self._whole = (
+                Written((b'"', text.encode(), b'"')),
+                Written((b"[", logprobs.encode(), b"]")),
+            )
+        return self._whole
 
 
 class ItemWriter:
     """The items of one response so far, and the events that led there.
 
-    Methods give events as server-sent ones: those behind the number `after`.
+    Methods give events as server-sent ones, in parts: those behind the number `after`. A writer
+    that does not keep what is in its items may `forget` that of the open one, and is given it again
+    before the item ends; and it does not write the end of the response.
     """
 
-    def __init__(self, response_id: str, after: int = -1) -> None:
-        self._base = response_id.removeprefix("resp_")
+    def __init__(self, response_id: str, after: int = -1, *, keeps: bool = True) -> None:
         self._after = after
-        self.items: list[Json] = []
-        """The output. The last may be open."""
+        self._keeps = keeps
+        self._list = ItemList(response_id, keeps=keeps)
+        self._contents: list[Content] = []
+        """Of all items, where they are kept."""
+        self._content: Content | None = None
+        """Of the open item, unless it was forgotten."""
+        self._around = "", ""
+        """What its deltas have before their number, and between that and their text."""
         self.event_count = 0
-        self._text: _Text | None = None
-        """What is written, if the last item is open and no call."""
-        self._call: Json | None = None
-        """The call that is written, if the last item is one."""
-        self._arguments: list[str] = []
-        self._call_index = -1
 
-    def tell(self, kind: str, response: Json) -> bytes:
-        """An event that has the whole response."""
-        return self._event(kind, {"response": response})
+    @property
+    def open(self) -> OutputItem | None:
+        """The item that is written."""
+        return self._list.open
 
-    def push(self, delta: Json, logprobs: Logprobs | None = None) -> bytes:
-        """Events of one delta of a chat."""
+    @property
+    def closing_count(self) -> int:
+        """How many events the end of the open item has."""
+        if self.open is None:
+            return 0
+        return _CALL_EVENTS if self.open.kind == CALL else _TEXT_EVENTS
+
+    def wants(self, count: int) -> bool:
+        """Whether any of the next so many events is behind the number."""
+        return self.event_count + count - 1 > self._after
+
+    def begins(self, atom: Atom) -> bool:
+        """Whether the open item ends before this atom, and another begins."""
+        return self._list.begins(atom)
+
+    def tell(self, response: Json, *kinds: str) -> list[bytes]:
+        """Events that have this response without items."""
+        written = _written(response)
+        return [part for kind in kinds for part in self._event(kind, {"response": written})]
+
+    def push(self, stored: Json) -> bytes:
+        """Events of one delta of a chat, as it is stored."""
+        return b"".join(part for atom in atoms_of(stored) for part in self.take(atom))
+
+    def take(self, atom: Atom) -> list[bytes]:
+        """Events of a part of a delta."""
         events: list[bytes] = []
-        if thought := delta.get("reasoning_content"):
-            self._write(events, "reasoning", thought, None)
-        if text := delta.get("content"):
-            self._write(events, "message", text, logprobs)
-        elif logprobs and self._text is not None and self._text.name == "output_text":
-            self._text.part["logprobs"] += logprobs
-        for part in delta.get("tool_calls") or ():
-            self._write_call(events, part)
-        return b"".join(events)
+        if self._list.begins(atom):
+            events += self.end_item()
+            events += self._begin(atom.kind, atom.call)
+        item = self._list.taker(atom)
+        if item is None:
+            return events
+        if not (self._keeps or self.wants(1)):
+            self.forget()
+            self.event_count += bool(atom.text)
+            return events
+        written = (self._content or Content()).add(atom)
+        return events + self._delta(item, *written) if atom.text else events
 
-    def close(self, status: str = "completed") -> bytes:
-        """Events of the end of what is open; it ends in this state."""
+    def forget(self) -> None:
+        """Keep nothing of what is in the open item."""
+        self._content = None
+
+    @property
+    def misses_content(self) -> bool:
+        """Whether what is in the open item has to be given before it ends."""
+        is_forgotten = self.open is not None and self._content is None
+        return is_forgotten and self.wants(self.closing_count)
+
+    def end_item(self, status: str = "completed", content: Content | None = None) -> list[bytes]:
+        """Events of the end of the open item, if there is one; it ends in this state."""
+        item, count = self.open, self.closing_count
+        content = content or self._content
+        if item is None or not self.wants(count):
+            self._list.end(status)
+            self.event_count += count
+            return []
+        assert content is not None, "it was given"
+        self._list.end(status)
+        text, logprobs = content.whole()
         events: list[bytes] = []
-        if not self.items and status == "completed":
-            self._begin(events, "message")
-        self._close(events, status)
-        return b"".join(events)
+        place = self._place(item)
+        if item.kind == CALL:
+            fields = {**place, "name": item.head["name"], "arguments": text}
+            events += self._event("response.function_call_arguments.done", fields)
+        else:
+            part = part_of(item.kind)
+            done = {"text": text} | ({"logprobs": logprobs} if "logprobs" in part else {})
+            place["content_index"] = 0
+            events += self._event(f"response.{part['type']}.done", {**place, **done})
+            fields = {**place, "part": _written({**part, **done})}
+            events += self._event("response.content_part.done", fields)
+        return events + self._item_event("done", _whole_item(item, text, logprobs))
 
-    def end(self, response: Json) -> bytes:
-        """The last event."""
-        return self.tell(_ENDS[response["status"]], response)
+    def close(self, status: str = "completed") -> list[bytes]:
+        """Events of the end of what is open, with the whole answer; there is an item at least, if
+        it is completed."""
+        events: list[bytes] = []
+        if not self._list.count and status == "completed":
+            events += self._begin(MESSAGE)
+        return events + self.end_item(status)
 
-    def error(self, code: str, message: str) -> bytes:
+    def end(self, response: Json) -> list[bytes]:
+        """The last event: the response with all items, which are kept."""
+        output = Written([b"["])
+        for item, content in zip(self._list.items, self._contents, strict=True):
+            output += (b"," if len(output) > 1 else b"",)
+            output += _whole_item(item, *content.whole())
+        whole = _written({**response, "output": Written((*output, b"]"))})
+        return [*self._event(_ENDS[response["status"]], {"response": whole}), DONE]
+
+    def error(self, code: str, message: str) -> list[bytes]:
         """An event that says why no more come, whatever number the caller asked from."""
         self.event_count = max(self.event_count, self._after + 1)
         return self._event("error", {"code": code, "message": message, "param": None})
 
-    def _write(self, events: list[bytes], kind: str, text: str, logprobs: Logprobs | None) -> None:
-        if self._text is None or self._text.item["type"] != kind:
-            self._close(events, "completed")
-            self._begin(events, kind)
-        written = self._text
-        assert written is not None
-        written.texts.append(text)
-        fields: Json = {**self._place(written.item), "content_index": 0, "delta": text}
-        if kind == "message":
-            fields["logprobs"] = logprobs or []
-            written.part["logprobs"] += logprobs or []
-        events.append(self._event(f"response.{written.name}.delta", fields))
+    def _begin(self, kind: str, call: Json | None = None) -> list[bytes]:
+        """Open an item; a message or a thought with its one part."""
+        item = self._list.begin(kind, call)
+        self._content, self._around = Content(), self._delta_around(item)
+        if self._keeps:
+            self._contents.append(self._content)
+        events = self._item_event("added", item.head)
+        if kind != CALL:
+            fields = {**self._place(item), "content_index": 0, "part": part_of(kind)}
+            events += self._event("response.content_part.added", fields)
+        return events
 
-    def _begin(self, events: list[bytes], kind: str) -> None:
-        """Open a message or a thought, with its one part."""
-        if kind == "message":
-            item = self._add("msg", {"type": "message", "role": "assistant", "content": []})
-            self._text = _Text(item, "output_text", "output_text")
-        else:
-            item = self._add("rs", {"type": "reasoning", "summary": [], "content": []})
-            self._text = _Text(item, "reasoning_text", "reasoning_text")
-        part = dict(self._text.part)
-        events.append(self._item_event("added", item))
-        fields = {**self._place(item), "content_index": 0, "part": part}
-        events.append(self._event("response.content_part.added", fields))
-
-    def _write_call(self, events: list[bytes], part: Json) -> None:
-        function = part.get("function") or {}
-        if part["index"] != self._call_index:
-            self._close(events, "completed")
-            self._call_index = part["index"]
-            names = {"call_id": part["id"], "name": function["name"]}
-            item = self._add("fc", {"type": "function_call", **names, "arguments": ""})
-            self._call, self._arguments = item, []
-            events.append(self._item_event("added", item))
-        if self._call is not None and (text := function.get("arguments")):
-            self._arguments.append(text)
-            fields = {**self._place(self._call), "delta": text}
-            events.append(self._event("response.function_call_arguments.delta", fields))
-
-    def _close(self, events: list[bytes], status: str) -> None:
-        """End the item that is open."""
-        if self._text is not None:
-            self._close_text(events, self._text)
-        elif self._call is not None:
-            self._call["arguments"] = "".join(self._arguments)
-            called: Json = {name: self._call[name] for name in ("name", "arguments")}
-            fields = {**self._place(self._call), **called}
-            events.append(self._event("response.function_call_arguments.done", fields))
-        else:
-            return
-        self._text = self._call = None
-        self.items[-1]["status"] = status
-        events.append(self._item_event("done", self.items[-1]))
-
-    def _close_text(self, events: list[bytes], written: _Text) -> None:
-        item, part = written.item, written.part
-        part["text"] = "".join(written.texts)
-        item["content"] = [part]
-        place: Json = {**self._place(item), "content_index": 0}
-        done: Json = {name: part[name] for name in ("text", "logprobs") if name in part}
-        events.append(self._event(f"response.{written.name}.done", {**place, **done}))
-        events.append(self._event("response.content_part.done", {**place, "part": part}))
-
-    def _add(self, prefix: str, fields: Json) -> Json:
-        """A new item behind the others."""
-        item_id = f"{prefix}_{self._base}{len(self.items):02x}"
-        self.items.append({"id": item_id, "status": "in_progress", **fields})
-        return self.items[-1]
-
-    def _place(self, item: Json) -> Json:
-        return {"item_id": item["id"], "output_index": len(self.items) - 1}
-
-    def _item_event(self, word: str, item: Json) -> bytes:
-        fields = {"output_index": len(self.items) - 1, "item": item}
-        return self._event(f"response.output_item.{word}", fields)
-
-    def _event(self, kind: str, fields: Json) -> bytes:
+    def _delta(self, item: OutputItem, text: str, logprobs: str) -> list[bytes]:
+        """The event of each token, so it is not made by way of an object."""
         number, self.event_count = self.event_count, self.event_count + 1
         if number <= self._after:
-            return b""
-        data = dump_json({"type": kind, "sequence_number": number, **fields})
-        return b"event: %b\ndata: %b\n\n" % (kind.encode(), data.encode())
+            return []
+        before, behind = self._around
+        rest = f',"logprobs":{logprobs}' if item.kind == MESSAGE else ""
+        return [f"{before}{number}{behind}{text}{rest}}}\n\n".encode()]
+
+    def _delta_around(self, item: OutputItem) -> tuple[str, str]:
+        place = self._place(item)
+        name = "function_call_arguments"
+        if item.kind != CALL:
+            place["content_index"] = 0
+            name = part_of(item.kind)["type"]
+        kind = f"response.{name}.delta"
+        before = f'event: {kind}\ndata: {{"type":"{kind}","sequence_number":'
+        return before, f',{dump_json(place)[1:-1]},"delta":'
+
+    def _place(self, item: OutputItem) -> Json:
+        return {"item_id": item.head["id"], "output_index": self._list.count - 1}
+
+    def _item_event(self, word: str, item: Json | Written) -> list[bytes]:
+        fields = {"output_index": self._list.count - 1, "item": item}
+        return self._event(f"response.output_item.{word}", fields)
+
+    def _event(self, kind: str, fields: Json) -> list[bytes]:
+        number, self.event_count = self.event_count, self.event_count + 1
+        if number <= self._after:
+            return []
+        data = _written({"type": kind, "sequence_number": number, **fields})
+        return [b"event: %b\ndata: " % kind.encode(), *data, b"\n\n"]
 
 
-def output_of(response_id: str, deltas: Sequence[Json], status: str) -> list[Json]:
-    """The items that these deltas make, once they have ended."""
-    writer = ItemWriter(response_id, after=sys.maxsize)  # no events are written
-    for each in deltas:
-        push(writer, each)
-    # What is open stays so while more comes.
-    writer.close(status if status in ("completed", "in_progress") else "incomplete")
-    return writer.items
+def _whole_item(item: OutputItem, text: Written, logprobs: Written) -> Written:
+    if item.kind == CALL:
+        return _written({**item.head, "arguments": text})
+    part = {**part_of(item.kind), "text": text}
+    if item.kind == MESSAGE:
+        part["logprobs"] = logprobs
+    return _written({**item.head, "content": Written((b"[", *_written(part), b"]"))})
 
 
-def push(writer: ItemWriter, stored: Json) -> bytes:
-    """Events of a delta as it is stored: with its logprobs, if there are any."""
-    return writer.push(stored["delta"], stored.get("logprobs"))
+def _written(fields: Json) -> Written:
+    """An object as JSON, with what is written already behind the rest."""
+    plain = {name: each for name, each in fields.items() if not isinstance(each, Written)}
+    assert plain, "an object has a type, an id or a number"
+    parts = Written((dump_json(plain)[:-1].encode(),))
+    for name, each in fields.items():
+        if isinstance(each, Written):
+            parts += (b',"%b":' % name.encode(), *each)
+    parts.append(b"}")
+    return parts
+
+
+def _dump_list(values: Sequence[Json]) -> str:
+    """In slices only where it is long: they take longer."""
+    return dump_json(values) if len(values) <= SLICE_ITEMS else dump_slices(values)
 
 
 def response_of_item(item_id: str) -> str:

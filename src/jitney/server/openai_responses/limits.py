@@ -38,7 +38,9 @@ PIECE_DELTAS = 256
 """Deltas of an answer that are stored, and read again, as one piece."""
 
 READ_PIECES = 16
-"""Pieces of one response that become events in one go."""
+READ_CHARACTERS = 32_768
+"""Pieces of one response that become events in one go, and the text that they have, unless one has
+more: a client that takes nothing keeps the events of one go."""
 
 WAITING_READ = 64
 """Responses that have not ended and are read from the store in one go, at a start."""
@@ -48,6 +50,16 @@ LINK_BYTES = 262_144
 
 FEEDS_KEY_MAX = 512
 """Streams of stored responses that one key reads at once."""
+
+FEED_FREE_BYTES = 65_536
+FEEDS_KEY_BYTES = 33_554_432
+FEEDS_BYTES = 134_217_728
+"""Bytes that a stream of a stored response may hold at any time; and what those of one key, and all
+of them, hold together beyond that. A stream that would hold more waits until others have been read;
+one may always go on, however much it holds."""
+
+FEED_CHUNK_BYTES = 131_072
+"""What is written to a client in one go."""
 
 FEED_TURN_S = 1.0
 """How often a stream that waits looks whether the server stops."""

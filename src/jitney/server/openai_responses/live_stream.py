@@ -3,7 +3,9 @@
 Tests: tests/e2e/openai_responses/test_protocol.py.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from jitney.server.answer_call import Generation
 from jitney.server.openai_responses.response_form import ResponseForm
@@ -34,4 +36,6 @@ class LiveStream(EventStream):
         form.settle(usages)
         if form.state.is_stored:
             form.state.is_stored = await self._keep(form)
-        return form.closing(usages)
+        close = partial(form.closing, usages)
+        # The bytes are there, but a long answer has many, and each four times.
+        return await asyncio.to_thread(close) if self._generation.is_large else close()

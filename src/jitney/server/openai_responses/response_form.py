@@ -8,13 +8,8 @@ Tests: tests/e2e/openai_responses/test_protocol.py.
 from jitney.core.request import Request
 from jitney.engine.answer import Answer, Completion, Delta, Usage
 from jitney.server.openai.replies import Json, Reply
-from jitney.server.openai_responses.item_events import (
-    DONE,
-    ItemWriter,
-    kept_delta,
-    push,
-    state_of,
-)
+from jitney.server.openai_responses.item_events import ItemWriter, kept_delta, state_of
+from jitney.server.openai_responses.item_list import output_of
 from jitney.server.openai_responses.response_object import (
     ResponseState,
     error_object,
@@ -23,6 +18,9 @@ from jitney.server.openai_responses.response_object import (
 from jitney.server.service import now_s
 
 PREFIX = "resp_"
+
+_VALUE_BYTES = 50
+"""Of a token or a logprob, as JSON."""
 
 
 def response_id_of(reply: Reply) -> str:
@@ -63,14 +61,21 @@ class ResponseForm:
         """What the tokens are drawn by."""
         return self.requests[0].seed
 
+    @property
+    def answer_bytes(self) -> int:
+        """What the deltas take in the store, about."""
+        logprobs = self.requests[0].params.logprobs
+        values = 1 if logprobs is None else logprobs + 2
+        return len(self.deltas) * values * _VALUE_BYTES
+
     def whole(self, answers: list[Answer]) -> Json:
         """The response object."""
         (answer,) = answers
         (completion,) = answer.completions
-        for stored in self._take(_delta_of(completion)):
-            push(self._writer, stored)
+        self._take(_delta_of(completion))
+        self.deltas = [part for each in self.deltas for part in _by_token(each)]
         self.settle([answer.usage])
-        self._close()
+        self.state.output = output_of(self.id, self.deltas, self.state.status)
         return self.state.object()
 
     def opening(self) -> bytes:
@@ -78,20 +83,19 @@ class ResponseForm:
         if self._has_begun:
             return b""
         self._has_begun = True
-        told = self.state.object()
         kinds = ("response.created", "response.in_progress")
-        return b"".join(self._writer.tell(each, told) for each in kinds)
+        return b"".join(self._writer.tell(self.state.object(), *kinds))
 
     def events(self, place: int, delta: Delta, completion_count: int) -> bytes:
         """What a delta adds to the stream."""
         begun = self.opening()
-        return begun + b"".join(push(self._writer, each) for each in self._take(delta))
+        return begun + b"".join(map(self._writer.push, self._take(delta)))
 
     def closing(self, usages: list[Usage]) -> bytes:
         """The end of the items, and the last event."""
         begun = self.opening()
         self.settle(usages)
-        return begun + self._close() + self._writer.end(self.state.object()) + DONE
+        return begun + self._end(self.state.status)
 
     def settle(self, usages: list[Usage]) -> None:
         """All deltas are there: how the response ends. Once or twice, with the same values."""
@@ -105,9 +109,7 @@ class ResponseForm:
         begun = self.opening()
         self.state.status, self.state.error = "failed", error_object(body)
         self.state.is_stored = False
-        closed = self._writer.close("incomplete")
-        self.state.output = self._writer.items
-        return begun + closed + self._writer.end(self.state.object()) + DONE
+        return begun + self._end("incomplete")
 
     def _take(self, delta: Delta) -> list[Json]:
         """The deltas of the chat that a delta of the engine makes."""
@@ -116,13 +118,15 @@ class ResponseForm:
             self._finish_reason = choice["finish_reason"] or self._finish_reason
             if (stored := kept_delta(choice)) is not None:
                 found.append(stored)
-        self.deltas += found
+        if self.state.is_stored or not self.streams:
+            self.deltas += found
         return found
 
-    def _close(self) -> bytes:
-        closed = self._writer.close(self.state.status)
-        self.state.output = self._writer.items
-        return closed
+    def _end(self, status: str) -> bytes:
+        parts = self._writer.close(status) + self._writer.end(self.state.object())
+        # A connection that is kept open may hold this until its next request.
+        self.deltas, self._writer = [], ItemWriter(self.id)
+        return b"".join(parts)
 
 
 def _delta_of(completion: Completion) -> Delta:
@@ -135,3 +139,22 @@ def _delta_of(completion: Completion) -> Delta:
         completion.finish_reason,
         completion.stop_reason,
     )
+
+
+def _by_token(stored: Json) -> list[Json]:
+    """The same text in as many deltas as it has logprobs, so that no piece of it is too long to be
+    read in one go. Where a token ends in it is not known: all have the same length."""
+    delta, logprobs = stored["delta"], stored.get("logprobs")
+    if not logprobs:
+        return [stored]
+    if "content" not in delta:
+        # There is no message for them.
+        return [{"delta": delta}] if delta else []
+    text, count = delta["content"], len(logprobs)
+    ends = [-(-len(text) * number // count) for number in range(count + 1)]
+    found: list[Json] = [
+        {"delta": {"content": text[begin:end]} if end > begin else {}, "logprobs": [each]}
+        for begin, end, each in zip(ends, ends[1:], logprobs, strict=False)
+    ]
+    found[-1]["delta"] |= {name: each for name, each in delta.items() if name != "content"}
+    return found

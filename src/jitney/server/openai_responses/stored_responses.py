@@ -28,7 +28,8 @@ from jitney.server.openai.replies import Json
 from jitney.server.openai_responses import limits
 from jitney.server.openai_responses.background_runner import BackgroundRunner
 from jitney.server.openai_responses.earlier_items import EarlierItems
-from jitney.server.openai_responses.event_feed import EventReplay, Watchers, feed
+from jitney.server.openai_responses.event_feed import Watchers, feed
+from jitney.server.openai_responses.event_replay import EventReplay
 from jitney.server.openai_responses.item_events import response_of_item
 from jitney.server.openai_responses.response_body import ReferenceItem, ResponseBody
 from jitney.server.openai_responses.response_form import ResponseForm
@@ -78,6 +79,14 @@ class StoredResponses:
             ),
             "responses_waiting": ("Those that wait to run.", self.runner.waiting_count),
             "responses_streams": ("Streams of stored responses.", self._watchers.count),
+            "responses_streams_bytes": (
+                "What these streams hold, about.",
+                self._watchers.room.held_bytes,
+            ),
+            "responses_streams_waiting": (
+                "Streams that wait until others hold less.",
+                self._watchers.room.waiting_count,
+            ),
             "responses_limit": ("Every bound of responses.", by("limit", constants(limits))),
         }
         yield from families("gauge", gauges)
@@ -176,11 +185,12 @@ class StoredResponses:
         return await self._make(owner, partial(object_bytes, rows), size=rows.row["bytes"])
 
     async def _make(self, owner: str, make: Callable[[], T], *, size: int) -> T:
-        """What is made of rows of this size, in a worker thread, where keys take turns. Raises
-        Refusal."""
-        line = owner, size > INLINE_BYTES_MAX
+        """What is made of rows of this size, in a worker thread, where keys take turns; large ones
+        one after the other. Raises Refusal."""
+        service, is_large = self._service, size > INLINE_BYTES_MAX
+        threads = service.long_replies if is_large else service.worker_threads
         try:
-            return await self._service.worker_threads.submit(line, make)
+            return await threads.submit((owner, is_large), make)
         except Damaged:
             raise Refusal("response_damaged", UNREADABLE, headers=NO_RETRY) from None
 
@@ -189,7 +199,7 @@ class StoredResponses:
         owner = call.caller.name
         new = NewResponse(owner=owner, state=form.state, input=items, deltas=form.deltas)
         try:
-            await self._store(new, size=call.input_bytes)
+            await self._store(new, size=call.input_bytes + form.answer_bytes)
         except (DiskError, Draining, Refusal) as error:
             _log.warning("%s is not kept: %s", form.id, error)
             return False

@@ -14,7 +14,7 @@ import msgspec
 
 from jitney.server.openai.replies import Json, dump_json, dump_slices
 from jitney.server.openai_responses import limits
-from jitney.server.openai_responses.item_events import output_of
+from jitney.server.openai_responses.item_list import output_of
 from jitney.server.openai_responses.response_object import ResponseState
 
 ENDED_WELL = ("completed", "incomplete")

@@ -6,7 +6,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jitney.server.openai_responses.item_events import ItemWriter, kept_delta, output_of, push
+from jitney.server.openai_responses.item_events import DONE, Content, ItemWriter, kept_delta
+from jitney.server.openai_responses.item_list import atoms_of, output_of
 
 ID = "resp_0123456789abcdef0123456789abcdef"
 
@@ -39,10 +40,15 @@ def events_of(sent: bytes) -> list[dict[str, Any]]:
     return found
 
 
-def written(deltas: list[dict[str, Any]]) -> tuple[ItemWriter, list[dict[str, Any]]]:
+Objects = list[dict[str, Any]]
+
+
+def written(deltas: Objects, status: str = "completed") -> tuple[Objects, Objects]:
+    """The output in the last event, and the events before it."""
     writer = ItemWriter(ID)
-    sent = b"".join(writer.push(each) for each in deltas) + writer.close()
-    return writer, events_of(sent)
+    sent = [writer.push({"delta": each}) for each in deltas] + writer.close(status)
+    last = b"".join(writer.end({"status": status})).removesuffix(DONE)
+    return events_of(last)[0]["response"]["output"], events_of(b"".join(sent))
 
 
 def rebuilt(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -70,30 +76,29 @@ def text_in(item: dict[str, Any]) -> str:
 
 def test_each_kind_is_an_item_of_its_own() -> None:
     """Guards agents: what was thought, said and called comes apart, in its order."""
-    writer, _ = written(DELTAS)
+    items, _ = written(DELTAS)
     kinds = ["reasoning", "message", "function_call", "function_call", "message"]
-    assert [each["type"] for each in writer.items] == kinds
-    assert [text_in(each) for each in writer.items] == [
+    assert [each["type"] for each in items] == kinds
+    assert [text_in(each) for each in items] == [
         *("Let me think.", "Hello there", '{"at": 1}', "{}", "Done."),
     ]
-    assert {each["status"] for each in writer.items} == {"completed"}
+    assert {each["status"] for each in items} == {"completed"}
     # Kimi's, which it wants back.
-    assert [each["call_id"] for each in writer.items[2:4]] == ["functions.look:0", "functions.go:1"]
+    assert [each["call_id"] for each in items[2:4]] == ["functions.look:0", "functions.go:1"]
 
 
 def test_events_are_numbered_from_0_without_a_gap() -> None:
     """Guards whoever goes on by number."""
-    writer, events = written(DELTAS)
+    _, events = written(DELTAS)
     assert [each["sequence_number"] for each in events] == list(range(len(events)))
-    assert writer.event_count == len(events)
 
 
 def test_deltas_of_an_item_join_to_what_it_is_in_the_end() -> None:
     """Guards clients that read deltas, and those that read the end: they see one text."""
-    writer, events = written(DELTAS)
+    items, events = written(DELTAS)
     found = rebuilt(events)
-    assert [each["item"] for each in found] == writer.items
-    assert [each["text"] for each in found] == [text_in(each) for each in writer.items]
+    assert [each["item"] for each in found] == items
+    assert [each["text"] for each in found] == [text_in(each) for each in items]
 
 
 pieces = st.lists(
@@ -121,10 +126,10 @@ def number_calls(deltas: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @given(pieces)
 def test_any_order_of_deltas_gives_whole_items(deltas: list[dict[str, Any]]) -> None:
     """Guards odd models: whatever comes after whatever, nothing is lost and nothing stays open."""
-    writer, events = written(deltas)
-    assert [each["item"] for each in rebuilt(events)] == writer.items
+    items, events = written(deltas)
+    assert [each["item"] for each in rebuilt(events)] == items
     said = "".join(each.get("content", "") for each in deltas)
-    messages = [each for each in writer.items if each["type"] == "message"]
+    messages = [each for each in items if each["type"] == "message"]
     assert "".join(map(text_in, messages)) == said
 
 
@@ -133,27 +138,60 @@ def test_events_that_are_made_again_are_the_same(deltas: list[dict[str, Any]]) -
     """Guards resumed streams: ids and numbers follow from the deltas alone."""
     assert written(deltas)[1] == written(deltas)[1]
     stored = [{"delta": each} for each in deltas]
-    assert output_of(ID, stored, "completed") == written(deltas)[0].items
+    assert output_of(ID, stored, "completed") == written(deltas)[0]
+
+
+@given(pieces, st.integers(0, 60), st.sets(st.integers(0, 60)))
+def test_a_writer_that_forgets_is_given_what_it_misses(
+    deltas: list[dict[str, Any]], after: int, forgets: set[int]
+) -> None:
+    """Guards readers of stored answers, who hold nothing in between: the events are the same."""
+    writer, whole, sent = ItemWriter(ID, after, keeps=False), written(deltas)[1], b""
+    atoms = [atom for each in deltas for atom in atoms_of({"delta": each})]
+    begun = 0
+    for place, atom in enumerate(atoms):
+        if place in forgets:
+            writer.forget()
+        if writer.begins(atom):
+            if writer.misses_content:
+                content = Content()
+                for each in atoms[begun:place]:
+                    content.add(each)
+                sent += b"".join(writer.end_item(content=content))
+            begun = place
+        sent += b"".join(writer.take(atom))
+    ended_before = [each for each in whole if each["sequence_number"] < writer.event_count]
+    assert events_of(sent) == ended_before[after + 1 :]
 
 
 def test_what_was_cut_is_incomplete_and_an_empty_answer_is_a_message() -> None:
     """Guards readers of the output: there is an item, and it says whether it is whole."""
-    writer = ItemWriter(ID)
-    writer.push({"content": "Hel"})
-    writer.close("incomplete")
-    assert [each["status"] for each in writer.items] == ["incomplete"]
-    assert written([])[0].items[0]["content"][0]["text"] == ""
+    items, _ = written([{"content": "Hel"}], "incomplete")
+    assert [each["status"] for each in items] == ["incomplete"]
+    assert written([])[0][0]["content"][0]["text"] == ""
 
 
 def test_logprobs_go_with_the_text() -> None:
-    """Guards scores: each delta has its own, and the part has all."""
+    """Guards scores: each delta has its own, and the part has all, also those without text."""
     row = {"token": "a", "logprob": -1.0, "bytes": [97], "top_logprobs": []}
     choice = {"delta": {"content": "a"}, "logprobs": {"content": [row], "refusal": None}}
     stored = kept_delta(choice)
     assert stored is not None
     writer = ItemWriter(ID)
-    (_, _, delta) = events_of(push(writer, stored))
+    (_, _, delta) = events_of(writer.push(stored))
     assert delta["logprobs"] == [row]
-    writer.close()
-    assert writer.items[0]["content"][0]["logprobs"] == [row]
+    assert writer.push({"delta": {}, "logprobs": [row]}) == b""
+    done, part, item = events_of(b"".join(writer.close()))
+    assert done["logprobs"] == part["part"]["logprobs"] == [row] * 2
+    assert item["item"]["content"] == [part["part"]]
     assert kept_delta({"delta": {"role": "assistant", "content": ""}}) is None
+
+
+def test_logprobs_become_json_once() -> None:
+    """Guards the event loop: what has all of them, four times, is made of what was written."""
+    row = {"token": "a", "logprob": -1.0, "bytes": [97], "top_logprobs": []}
+    writer = ItemWriter(ID)
+    for _ in range(100):
+        writer.push({"delta": {"content": "a"}, "logprobs": [row]})
+    ends = [*writer.close(), *writer.end({"status": "completed"})]
+    assert len({id(each) for each in ends if len(each) > 1000}) == 1
