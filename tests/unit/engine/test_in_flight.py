@@ -17,7 +17,7 @@ SECONDS = 0.2
 def planned(number: int, size: int = 1) -> PlannedBatch:
     entries = tuple(Entry(slot, 0, (7,), wants_token=True) for slot in range(size))
     made = tuple(sequence(str(slot)) for slot in range(size))
-    return PlannedBatch(Batch(number, (), entries), made, *[len(entries)] * 3)
+    return PlannedBatch(Batch(number, (), entries), made, size, size, size)
 
 
 def received(in_flight: InFlight, now: float = 0.0) -> Outcome:
