@@ -199,8 +199,9 @@ class EventReplay:
         for place, atom in _atoms(turn, self._next):
             if self._writer.begins(atom):
                 self._next = place
-                self._is_closing = self.has_more = self._writer.misses_content
+                self._is_closing = self._writer.misses_content
                 if self._is_closing:
+                    self.has_more = True
                     return
                 self._begun = place
             yield from self._writer.take(atom)

@@ -78,6 +78,7 @@ def read_again(store: BatchStore, after: int) -> list[dict[str, Any]]:
     replay, sent = replay_of(store, after), b""
     while not replay.is_over:
         sent += b"".join(replay.read(replay.turn(store, ALL)))
+        assert replay.has_more or replay.is_over, "its reader would wait for news of what has ended"
     *blocks, last, rest = sent.decode().split("\n\n")
     assert (last, rest) == ("data: [DONE]", "")
     return [json.loads(each.split("\n")[1].removeprefix("data: ")) for each in blocks]
