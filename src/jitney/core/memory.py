@@ -149,9 +149,9 @@ class Memory:
         keeps_at = self.holdings[sequence.slot].keeps_at
         return None if keeps_at is None else keeps_at - sequence.planned
 
-    def keep_state(self, sequence: Sequence) -> None:
-        """Keep a copy of its state, if it is to be kept here and there is room: now, because the
-        next batch goes on from here."""
+    def keep_state(self, sequence: Sequence, running: list[Sequence]) -> None:
+        """Keep a copy of its state, if it is to be kept here and there is room beside those who
+        run: now, because the next batch goes on from here."""
         left = self.until_copy(sequence)
         # One token before will do: alone in a span, the last one would be taken for a decode.
         if sequence.slot is None or left is None or left > 1:
@@ -163,7 +163,10 @@ class Memory:
         match = self._index.longest(source.chain, length, is_background=sequence.is_background)
         if match.length == length:
             return  # somebody has kept it already
-        slot = self._take_slot(self.ledger.blocks(length % self._block))
+        blocks = self.ledger.blocks(length % self._block)
+        slot = None
+        if blocks <= self.blocks_obtainable(running, NO_MATCH):
+            slot = self._take_slot(blocks)
         if slot is None:
             return
         self._operations.append(Copy(sequence.slot, slot, length))

@@ -147,7 +147,7 @@ class Registry:
         if self._rewinds:
             return
         for sequence in self.running:
-            self.memory.keep_state(sequence)
+            self.memory.keep_state(sequence, self.running)
 
     def start(self, sequence: Sequence, match: Match, now: float) -> None:
         """A waiting sequence gets a slot and runs. The caller has seen that there is room."""

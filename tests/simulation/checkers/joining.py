@@ -60,6 +60,10 @@ class JoiningChecker:
         """Who was there when the group departed."""
         self._awaited: set[Name] = set()
         """Those of them who are sure to join it still."""
+        self._has_begun = False
+        """Whether one of them has joined: until then only those run who ran before."""
+        self._strayed: set[Name] = set()
+        """Those of them who were paused before they joined: they may join it still, or another."""
         self._counters: Counter[str] = Counter()
         self._drains = False
 
@@ -74,7 +78,8 @@ class JoiningChecker:
             case Steered(kind="pause"):
                 # Whoever waits leaves its group at once, and a resume does not bring it back.
                 self._leave(self._group - self._running)
-                self._awaited = {each for each in self._awaited if not self._pauses.is_paused(each)}
+                self._strayed |= self._paused_newcomers()
+                self._awaited -= self._strayed
             case Steered(kind="drain"):
                 self._drains = True
             case Planned():
@@ -141,17 +146,22 @@ class JoiningChecker:
         if not self._group and running and not awaited:
             self._group_number += 1
             is_rest = bool(starts) and starts <= self._here and len(starts) <= self._places
+            is_rest |= bool(starts) and starts <= self._strayed
             if not is_rest or self._departs(seen, newcomers):
                 self._start(seen, newcomers)
-            if starts and not self._places:
+            # They may be the rest of the last group, of which nobody else is left.
+            self._places_least *= not is_rest
+            if starts - self._strayed and not self._places:
                 raise Violation(NAME, f"a group departs with {len(newcomers)} before its time")
-        self._take_places(len(starts))
+        self._take_places(min(len(starts), self._places) if starts & self._strayed else len(starts))
         if self._places < 0 or not starts <= self._here:
             raise Violation(NAME, f"{sorted(starts)[0]} joins a group that has departed")
         left = (self._here & set(newcomers)) - starts
         free = {name for name in left if self._oracle.request(name).share is None}
         self._places *= bool(left)
-        self._awaited = free if self._places_least > 0 else set()
+        self._has_begun = self._has_begun or bool(starts)
+        is_awaited = self._has_begun and self._places_least > 0
+        self._awaited = free - self._strayed if is_awaited else set()
         for request_id, _ in running - self._group:
             self._group_of[request_id] = self._group_number
         self._group |= running
@@ -163,6 +173,12 @@ class JoiningChecker:
         self._places = min(len(newcomers), most) * departs
         self._places_least = min(len(free), self._least(seen)) * departs
         self._here = set(self._arrived)
+        self._has_begun = False
+        self._strayed = self._paused_newcomers()
+
+    def _paused_newcomers(self) -> set[Name]:
+        paused = {name for name in self._arrived if self._pauses.is_paused(name)}
+        return paused - self._has_run
 
     def _take_places(self, count: int) -> None:
         self._places -= count
