@@ -40,8 +40,13 @@ _log = logging.getLogger("jitney.server.batches")
 
 
 def prepare(folder: Path) -> None:
-    """Make the folder, for its user only. Raises ConfigError for one that is somebody else's."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    """Make the folder, for its user only. Raises ConfigError for one that is somebody else's, and
+    where a file is in its place."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except (FileExistsError, NotADirectoryError) as error:
+        reason = f"{folder} cannot be made, because a file is in its place"
+        raise ConfigError(f"{reason}; move it, {_ELSEWHERE}.") from error
     if not is_store(folder):
         _check_empty(folder, _OWN)
         if (folder / FILES).is_dir():

@@ -132,8 +132,8 @@ class _Answering:
 
     async def answer(self) -> Response:
         """The response, its events, or what says that it goes on."""
+        body = await self._read()
         with _own_names():
-            body = await self._read()
             is_kept = await self._stored.check_kept(body, self._call)
             chat, asked = await self._translate(body, is_kept=is_kept)
             form = partial(self._form, asked, is_kept=is_kept)

@@ -70,6 +70,14 @@ def test_a_folder_that_is_somebody_elses_is_refused(tmp_path: Path) -> None:
     assert names(tmp_path / "notes") == {"list.txt"}
 
 
+@pytest.mark.parametrize("name", ["file", "file/below"])
+def test_a_file_in_its_place_is_said(tmp_path: Path, name: str) -> None:
+    """Guards whoever gives a file for a folder: not only that it exists."""
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="cannot be made, because a file is in its place; move"):
+        BatchStore(tmp_path / name)
+
+
 def test_a_new_volume_is_a_good_folder(tmp_path: Path) -> None:
     """Guards the first start on a disk of its own, which has a folder in it already."""
     (tmp_path / "jobs" / FILES / "lost+found").mkdir(parents=True)
