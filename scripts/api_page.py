@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-from jitney.config import ServeSettings
 from jitney.core.limits import PAUSE_S_MAX, QUEUE_SHARE, RETRY_AFTER_S_MAX, RUNNING_SHARE
 from jitney.server import limits
 from jitney.server.anthropic.message_body import MessagesBody
@@ -168,7 +167,7 @@ first token, for {limits.HEADERS_WAIT_S:g} s at most, so that early failures hav
 failure after that is one event with an `error`, and no `[DONE]`. A stream that has nothing to say
 for {limits.PING_S:g} s says `: ping`. A client that has
 left so much of an answer unread, stream or not, that the buffers in between are full, and takes
-nothing for {ServeSettings().read_timeout:g} s (`--read-timeout`), is cut.
+nothing for {limits.SEND_S_MAX:g} s, is cut.
 
 A client that leaves, streaming or not, waiting or running, frees its place within two ticks.
 

@@ -20,10 +20,10 @@ from benchmarks.http.paced import program
 from benchmarks.http.report import Report
 from benchmarks.http.served import Served, allow_files, served
 from benchmarks.http.wire import DONE, HOST, Connection, Json, request_bytes
+from jitney.server.limits import SEND_S_MAX
 
 READERS = 100
 TICK_MS = 40.0
-READ_TIMEOUT_S = 30.0
 KIB_MAX = 256.0
 PACE_SHARE_MIN = 0.9
 CUT_S_SLACK = 12.0
@@ -83,17 +83,13 @@ def queues_of(table: str, server_port: int) -> dict[int, int]:
 def stalled(report: Report) -> None:
     """100 readers that stop: memory of each, pace of another stream, and when they are cut."""
     allow_files()
-    timeout_s = report.options.seconds or READ_TIMEOUT_S
     for name, body in {"plain": {}, "logprobs": {"logprobs": True, "top_logprobs": 20}}.items():
-        flags = (*FLAGS, "--read-timeout", str(timeout_s))
-        with served(*flags, program=program(TICK_MS, 0.0)) as server:
-            asyncio.run(_stalled(report, server, name, body, timeout_s))
+        with served(*FLAGS, program=program(TICK_MS, 0.0)) as server:
+            asyncio.run(_stalled(report, server, name, body))
             report.check(f"{name}: no traceback in the log", "Traceback" not in server.log())
 
 
-async def _stalled(
-    report: Report, server: Served, name: str, extra: Json, timeout_s: float
-) -> None:
+async def _stalled(report: Report, server: Served, name: str, extra: Json) -> None:
     times: list[float] = []
     reader = asyncio.create_task(_read(server, times))
     await asyncio.sleep(ALONE_S)
@@ -136,10 +132,10 @@ async def _stalled(
         beside >= PACE_SHARE_MIN * calm,
     )
     report.check(
-        f"{name}: all are cut, not before {timeout_s:g} s and not {CUT_S_SLACK:g} s after it",
+        f"{name}: all are cut, not before {SEND_S_MAX:g} s and not {CUT_S_SLACK:g} s after it",
         len(held) == READERS
-        and min(held) >= timeout_s - 2 * LOOK_S
-        and max(held) <= timeout_s + CUT_S_SLACK,
+        and min(held) >= SEND_S_MAX - 2 * LOOK_S
+        and max(held) <= SEND_S_MAX + CUT_S_SLACK,
     )
 
 

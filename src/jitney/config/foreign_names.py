@@ -137,6 +137,20 @@ FOREIGN_NAMES: tuple[ForeignName, ...] = (
         advice="a stream that waits always has a comment every 15 seconds; leave it out",
     ),
     ForeignName(
+        "stall_timeout",
+        None,
+        OLDER,
+        number(0.0, 86_400.0),
+        advice="/health reports 10 seconds without a forward pass; leave it out",
+    ),
+    ForeignName(
+        "read_timeout",
+        None,
+        OLDER,
+        number(0.0, 86_400.0),
+        advice="a client that reads nothing for 30 seconds is cut off; leave it out",
+    ),
+    ForeignName(
         "enable_jobs",
         "jobs_dir",
         OLDER,

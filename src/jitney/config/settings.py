@@ -256,10 +256,6 @@ class ServeSettings:
     strict: bool = _server(default=False)
     """Refuse also those unknown fields of a body that could not change an answer; otherwise they
     are ignored, and a header of the response names them."""
-    stall_timeout: Seconds = _server(default=10.0)
-    """Seconds without a forward pass, while requests wait, until /health reports it."""
-    read_timeout: Seconds = _server(default=30.0)
-    """Seconds that a client may read nothing, with full buffers, before it is cut off."""
     priority_numbers: PriorityNumbers | None = _server(
         default_text="a number that the two read differently is refused where priorities count"
     )

@@ -93,7 +93,6 @@ class Lifecycle:
             self._app,
             listener,
             int(LAST_RESPONSES_S_MAX),
-            self._service.settings.read_timeout,
             self._service.response_listeners,
             started,
         )

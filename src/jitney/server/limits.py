@@ -139,6 +139,12 @@ as the round took, so that the rest of the loop's time is for requests. That is 
 token may be seen; with 256 streams it takes longer to write to each than this gathers. A shorter
 rest than the minimum is none."""
 
+STALL_S_MAX = 10.0
+"""Without a forward pass, while requests wait, until /health reports it."""
+
+SEND_S_MAX = 30.0
+"""That a client may read nothing, with full buffers, before it is cut off."""
+
 PING_S = 15.0
 """Seconds between comments on a stream that waits, so that proxies keep it open."""
 

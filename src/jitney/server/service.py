@@ -196,7 +196,7 @@ class Service:
             nobody = "No replica is ready; calls wait for the next one."
             return Health("restarting", lost if engine.replica_views() is None else nobody)
         stalled_s = engine.stalled_s
-        if stalled_s > self.settings.stall_timeout:
+        if stalled_s > limits.STALL_S_MAX:
             return Health(
                 "stalled",
                 f"No forward pass has ended for {stalled_s:.0f} s, "

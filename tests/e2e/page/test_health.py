@@ -3,11 +3,13 @@
 import threading
 from typing import Any
 
+import pytest
+
 from jitney.backends.fake.backend import FakeSettings
-from jitney.config import ServeSettings
 from jitney.core.batch import Batch, Outcome
 from jitney.errors import BackendCrashed
-from tests.e2e.server.harness import MODEL, WAIT_S, Running, World, running, wait_until
+from jitney.server import limits
+from tests.e2e.server.harness import WAIT_S, Running, World, running, wait_until
 from tests.e2e.server.pace import BackendFront
 
 SLOW = FakeSettings(slots=32, eos_period=0, kv_tokens=8192, tick_s=0.01, sleeps=True)
@@ -59,7 +61,9 @@ def test_a_drain_is_shown_while_it_lasts() -> None:
             assert server.get("/page/state").json()["stats"]["active_slots"] == 1
 
 
-def test_a_backend_that_is_stuck_lost_and_back_is_shown_so() -> None:
+def test_a_backend_that_is_stuck_lost_and_back_is_shown_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Guards the page against an idea of its own of what is stuck, and against hiding a loss."""
     backends: list[Fragile] = []
 
@@ -67,8 +71,8 @@ def test_a_backend_that_is_stuck_lost_and_back_is_shown_so() -> None:
         backends.append(Fragile(backend))
         return backends[0]
 
-    settings = ServeSettings(served_model_name=(MODEL,), stall_timeout=0.2)
-    with running(World(wrap=wrap, settings=settings)) as server:
+    monkeypatch.setattr(limits, "STALL_S_MAX", 0.2)
+    with running(World(wrap=wrap)) as server:
         fragile = backends[0]
         fragile.may_run.clear()
         caller = threading.Thread(target=server.complete, daemon=True)

@@ -83,8 +83,8 @@ def test_metrics_count_every_refusal_by_its_reason(start: Start, streams: bool) 
         ("body_bytes_max", service.body_limit),
         ("bodies_bytes_max", service.admission.bodies_bytes_max),
         ("shutdown_s", settings.shutdown_timeout),
-        ("stall_s_max", settings.stall_timeout),
-        ("send_s_max", settings.read_timeout),
+        ("stall_s_max", limits.STALL_S_MAX),
+        ("send_s_max", limits.SEND_S_MAX),
         ("ping_s", limits.PING_S),
         ("sequences_max", service.engine.settings.max_num_seqs),
     ):

@@ -13,6 +13,7 @@ from jitney.core import limits
 from jitney.core.batch import Batch, Outcome
 from jitney.engine.collector import READ_TOO_SLOWLY
 from jitney.server import lifecycle
+from jitney.server import limits as server_limits
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import (
     MODEL,
@@ -33,11 +34,12 @@ LARGE = request_bytes(
 VERSION = b"GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
-def world(read_timeout: float) -> World:
+NEVER_S = 3600.0
+
+
+def world() -> World:
     """A server whose system holds little for those who do not read."""
-    settings = ServeSettings(
-        served_model_name=(MODEL,), read_timeout=read_timeout, shutdown_timeout=0.1
-    )
+    settings = ServeSettings(served_model_name=(MODEL,), shutdown_timeout=0.1)
     return World(settings=settings, unsent_bytes_max=16_384)
 
 
@@ -76,10 +78,13 @@ def is_stuck(server: Running) -> bool:
 
 
 @pytest.mark.parametrize("count", [1, 20], ids=["the last answer", "many answers in a row"])
-def test_answers_that_nobody_takes_are_given_up(start: Start, count: int) -> None:
+def test_answers_that_nobody_takes_are_given_up(
+    start: Start, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
     """Guards places and memory: an answer that is no stream has a limit too, and so has the rest
     of one that is complete."""
-    server = start(world(read_timeout=0.5))
+    monkeypatch.setattr(server_limits, "SEND_S_MAX", 0.5)
+    server = start(world())
     with server.silent(LARGE * count) as connection:
         wait_until(lambda: is_cut(connection), "it was kept")
     server.check_idle()
@@ -91,7 +96,8 @@ def test_a_stream_that_nobody_reads_ends_before_it_holds_much(
     """Guards memory: logprobs of a stream may come to 100 MB until its connection is cut. Whoever
     comes back in time is told why it ended."""
     monkeypatch.setattr(limits, "UNREAD_S_MAX", 0.0)
-    server = start(replace(world(read_timeout=3600.0), wrap=Tiring))
+    monkeypatch.setattr(server_limits, "SEND_S_MAX", NEVER_S)
+    server = start(replace(world(), wrap=Tiring))
     body = {"prompt": "a", "max_tokens": 4000, "logprobs": 5, "ignore_eos": True, "stream": True}
     with server.silent(request_bytes("/v1/completions", body)) as connection:
         engine = server.service.engine
@@ -114,8 +120,9 @@ def test_nobody_waits_for_them_at_the_end(
     for ever and everything else would wait for it; and where nobody hurries, when their time is
     over."""
     monkeypatch.setattr(lifecycle, "LAST_RESPONSES_S_MAX", last_s)
+    monkeypatch.setattr(server_limits, "SEND_S_MAX", NEVER_S)
     # The server ends before its client leaves.
-    with contextlib.ExitStack() as clients, running(world(read_timeout=3600.0)) as server:
+    with contextlib.ExitStack() as clients, running(world()) as server:
         connection = clients.enter_context(server.silent(LARGE * 20))
         wait_until(lambda: is_stuck(server), "its answers were taken")
         server.lifecycle.stop()
@@ -130,7 +137,7 @@ def test_another_protocol_is_answered_in_this_one(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Guards the operator's log: no client can make it tell them to install something."""
-    server = start(world(read_timeout=30.0))
+    server = start(world())
     upgrade = VERSION.replace(b"close", b"close, upgrade").replace(
         b"Host", b"Upgrade: websocket\r\nHost"
     )
@@ -141,7 +148,7 @@ def test_another_protocol_is_answered_in_this_one(
 def test_a_request_behind_a_stream_is_answered_after_it(start: Start) -> None:
     """Guards pipelining and kept connections: a stream leaves its connection in order, though its
     pieces go past the layers that keep count."""
-    server = start(world(read_timeout=30.0))
+    server = start(world())
     body = {"prompt": "a", "max_tokens": 8, "stream": True}
     first = request_bytes("/v1/completions", body, close=False)
     with server.connect() as connection:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from jitney.backends.fake.backend import FakeSettings
-from jitney.config import ServeSettings
 from jitney.core import limits as core_limits
 from jitney.engine.answer import Delta
 from jitney.server import limits
@@ -20,7 +19,6 @@ from jitney.server.http.protocol import GuardedProtocol
 from jitney.server.openai.replies import Reply
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import (
-    MODEL,
     WAIT_S,
     Running,
     World,
@@ -70,17 +68,16 @@ def test_row_43_slow_headers_and_bodies(start: Start, monkeypatch: pytest.Monkey
     wait_until(lambda: answer(whole).startswith(b"HTTP/1.1 200 "), "nobody is served")
 
 
-def test_row_44_readers_that_stop(start: Start) -> None:
+def test_row_44_readers_that_stop(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards the slots of clients that read no more: cut, at little cost, and unnoticed by others.
 
     The kernel may keep but little for them: by itself it would take a whole answer.
     """
     count, long = 8, 8_000
     backend = FakeSettings(slots=32, eos_period=0, kv_tokens=16 * long, model_len_max=2 * long)
-    settings = ServeSettings(served_model_name=(MODEL,), read_timeout=0.5)
+    monkeypatch.setattr(limits, "SEND_S_MAX", 0.5)
     world = World(
         backend=backend,
-        settings=settings,
         unsent_bytes_max=16_384,
         sequences=16,
         model_len=2 * long,

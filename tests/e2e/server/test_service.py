@@ -15,7 +15,7 @@ import pytest
 
 from jitney.config import Key, ServeSettings
 from jitney.core.request import Priority
-from jitney.server import lifecycle
+from jitney.server import lifecycle, limits
 from tests.e2e.server.conftest import Start
 from tests.e2e.server.harness import (
     JSON,
@@ -116,10 +116,12 @@ def test_a_key_has_a_highest_priority(start: Start) -> None:
             check_error(reply, 400, "priority")
 
 
-def test_health_tells_of_a_backend_that_is_stuck(start: Start) -> None:
+def test_health_tells_of_a_backend_that_is_stuck(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Guards the truth: 200 while nothing moves would keep callers coming."""
-    settings = ServeSettings(served_model_name=(MODEL,), stall_timeout=0.2)
-    server = start(World(wrap=Gated, settings=settings))
+    monkeypatch.setattr(limits, "STALL_S_MAX", 0.2)
+    server = start(World(wrap=Gated))
     assert server.complete().status_code == 200
     server.backend.may_run.clear()
     with ThreadPoolExecutor() as pool:

@@ -25,7 +25,7 @@ def test_server_settings_come_from_everywhere(tmp_path: Path) -> None:
     assert serving.api_key == ("one", "two")
     assert found.settings.max_num_seqs == 4
     assert found.sources["port"] == "environment JITNEY_PORT"
-    assert found.sources["read_timeout"] == "default"
+    assert found.sources["strict"] == "default"
     assert set(found.sources) >= {known.name for known in known_serve_settings()}
 
 

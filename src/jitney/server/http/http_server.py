@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 import uvicorn
 from starlette.types import ASGIApp
 
+from jitney.server import limits
 from jitney.server.error_object import Refusal
 from jitney.server.http.connections import Acceptor, Rounds
 from jitney.server.http.protocol import GuardedProtocol
@@ -34,7 +35,6 @@ class HttpServer(uvicorn.Server):
         app: ASGIApp,
         listener: socket.socket,
         shutdown_s: int,
-        read_timeout: float,
         response_listeners: Sequence[Callable[[str, int, str | None], None]],
         on_started: Callable[[], None],
     ) -> None:
@@ -52,7 +52,6 @@ class HttpServer(uvicorn.Server):
         )
         super().__init__(config)
         self._acceptor = Acceptor(listener, self._make_protocol, self.server_state.connections)
-        self._read_timeout = read_timeout
         self._response_listeners = response_listeners
         self._on_started = on_started
 
@@ -67,7 +66,7 @@ class HttpServer(uvicorn.Server):
         """Ten times a second."""
         if counter % _TICKS_PER_LOOK == 0:
             for each in self._connections():
-                each.cut_if_stalled(self._read_timeout)
+                each.cut_if_stalled(limits.SEND_S_MAX)
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

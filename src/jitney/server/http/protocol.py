@@ -7,7 +7,7 @@ A connection is always in one of these states, and each has an end:
     BODY     the rest of its body                      BODY_S_MAX, or what its    408 by its reader
                                                        reader allows
     RESPONSE the response to what was read whole       the client takes nothing   being cut
-                                                       for read_timeout
+                                                       for SEND_S_MAX
     REST     a short body that was answered early      LINGER_S_MAX               being closed
     IDLE     the next request                          KEEP_ALIVE_S               being closed
     LINGER   the client to read that it was the last   LINGER_S_MAX               being closed

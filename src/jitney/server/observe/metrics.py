@@ -175,8 +175,6 @@ class Metrics:
                 "body_bytes_max": service.body_limit,
                 "bodies_bytes_max": service.admission.bodies_bytes_max,
                 "shutdown_s": service.settings.shutdown_timeout,
-                "stall_s_max": service.settings.stall_timeout,
-                "send_s_max": service.settings.read_timeout,
             }
         return in_force | {
             "kv_tokens": traits.kv_tokens,
