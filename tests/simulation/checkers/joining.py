@@ -275,13 +275,20 @@ class JoiningChecker:
 def worth_it(target_s: float, places: int, fit: Fit) -> int:
     """The size of a group whose ticks take the target or half a full one's, by trial of each.
 
-    A size at less than nine tenths of the rate of a full group is not worth it.
+    A size at less than nine tenths of the rate of a full group is not worth it. Where a hair
+    decides whether a size is quick enough, it is the smaller of the two.
     """
     full_s = fit.seconds(places)
-    limit_s = max(target_s, full_s / 2) * (1 - HAIR)
-    quick = [size for size in range(1, places) if fit.seconds(size) <= limit_s]
-    if full_s <= target_s or not quick:
+    if full_s <= target_s:
         return places
-    size = quick[-1]
-    is_worth_it = size * full_s >= (0.9 - HAIR) * places * fit.seconds(size)
-    return size if is_worth_it else places
+    limit_s = max(target_s, full_s / 2)
+    sizes = {_largest(limit_s * hair, places, fit) for hair in (1 - HAIR, 1 + HAIR)} - {0}
+    rate_s = (0.9 - HAIR) * places
+    return min(
+        (size for size in sizes if size * full_s >= rate_s * fit.seconds(size)), default=places
+    )
+
+
+def _largest(limit_s: float, places: int, fit: Fit) -> int:
+    """The most sequences below all places that take no longer; 0 for none."""
+    return max((size for size in range(1, places) if fit.seconds(size) <= limit_s), default=0)
