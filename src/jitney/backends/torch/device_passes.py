@@ -128,6 +128,10 @@ class DevicePasses:
             host = self._filler(PassSize(0, SPAN_ROWS[0], 0)).packed(self._memory.device)
             self._enqueue(host, 0, 2 * SPAN_SPLIT)
 
+    def drop(self) -> None:
+        """Release the graphs, which hold this object. No pass may follow."""
+        del self._graphs
+
     def _add(self, packing: RowPacking, each: EntryRows, *, is_decode: bool) -> range:
         """Add one entry; its rows of logits. Raises BackendFailed when memory is full."""
         entry, first, count = each.entry, packing.count, len(each.tokens)

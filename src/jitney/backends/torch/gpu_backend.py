@@ -74,11 +74,9 @@ class GpuBackend:
 
     def __init__(self, loaded: GpuModel) -> None:
         self.traits, self.vocabulary = loaded.traits, loaded.vocabulary
-        self._encode = loaded.encode
+        self._encode = encode = loaded.encode
         self._is_closed = False
-        self._compiler = ConstraintCompiler(
-            loaded.vocabulary, lambda text: loaded.encode([(text, False)])
-        )
+        self._compiler = ConstraintCompiler(loaded.vocabulary, lambda text: encode([(text, False)]))
         traits, count = loaded.traits, len(loaded.vocabulary.pieces)
         self._device_memory = DeviceMemory(
             loaded.model, traits.slots_max, traits.kv_tokens // traits.block_tokens,
@@ -175,6 +173,7 @@ class GpuBackend:
             self._is_closed = True
             self._compiler.close()
             self._device_memory.drop()
+            self._passes.drop()
             del self._passes
             # The library keeps what is free, and another backend of this process may need it.
             torch.cuda.empty_cache()

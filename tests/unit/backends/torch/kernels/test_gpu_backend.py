@@ -1,5 +1,7 @@
 """Passes that are sent ahead, on the CPU with the kernels in Triton's interpreter."""
 
+import gc
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -244,3 +246,18 @@ def test_a_gpu_that_cannot_multiply_in_fp8_is_refused(monkeypatch: pytest.Monkey
         match=r"kv_cache_dtype is fp8, and A100 .* 8\.0, and FP8 needs 8\.9",
     ):
         check_fp8(torch.device("cuda"), "kv_cache_dtype")
+
+
+def test_a_closed_backend_holds_no_weights(model: Path) -> None:
+    """Guards the next backend of this process: whoever still knows a closed one, as an engine does,
+    would hold the memory of the GPU. Where garbage is frozen nobody looks for circles."""
+    loaded = load_on_gpu(model, SIZES, torch.device("cpu"))
+    weights = weakref.ref(loaded.model.head)
+    made = GpuBackend(loaded)
+    del loaded
+    gc.disable()
+    try:
+        made.close()
+        assert weights() is None
+    finally:
+        gc.enable()
