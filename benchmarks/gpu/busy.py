@@ -45,7 +45,7 @@ def _report(profiler: profile, batch: int) -> None:
             spent[name] += span.end - span.start
             calls[name] += 1
     if not spans:
-        print(f"batch {batch}: the profiler saw no kernels; run this part alone", flush=True)
+        print(f"batch {batch}: the profiler saw no kernels", flush=True)
         return
     spans.sort()
     computing_us, waiting_us, reached = 0.0, 0.0, spans[0][0]
