@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import openvino as ov
 
-from jitney.backends.kinds import load_process
+from jitney.backends.kinds import load, load_process
 from jitney.backends.openvino import families
 from jitney.backends.openvino.convert import write_model
 from jitney.core.backend import Backend
@@ -38,7 +38,9 @@ from tests.families_for_tests import FAMILIES
 
 
 @contextmanager
-def paged(case: Case, folder: Path, dtype: str = "float32") -> Iterator[Backend]:
+def paged(
+    case: Case, folder: Path, dtype: str = "float32", *, in_process: bool = True
+) -> Iterator[Backend]:
     """Our backend with a converted model. Raises SetupError where OpenVINO cannot page here."""
     number = families.SHORT_NAMES[dtype]
     settings = {
@@ -52,13 +54,16 @@ def paged(case: Case, folder: Path, dtype: str = "float32") -> Iterator[Backend]
         "inference_precision": number,
         "kv_precision": number,
     }
-    with closing(load_process("openvino", settings)) as backend:
+    build = load_process if in_process else load
+    with closing(build("openvino", settings)) as backend:
         yield backend
 
 
-def by_openvino(case: Case, folder: Path, dtype: str = "float32") -> Listed:
-    """What our backend says."""
-    with paged(case, folder, dtype) as backend:
+def by_openvino(
+    case: Case, folder: Path, dtype: str = "float32", *, in_process: bool = True
+) -> Listed:
+    """What our backend says, in a process of its own or, where it is known to page, in this one."""
+    with paged(case, folder, dtype, in_process=in_process) as backend:
         return observed(backend, case)
 
 

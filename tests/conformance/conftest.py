@@ -1,5 +1,6 @@
 """Every backend that can be built here, under one name: the fixture `built`."""
 
+import functools
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from jitney.backends.kind import Values
 from jitney.backends.kinds import NAMES, kind_of, load, load_process
 from jitney.backends.llamacpp import attention
 from jitney.backends.torch import kind as torch_kind
@@ -71,10 +73,16 @@ VARIANTS: dict[str, dict[str, Any]] = {
 and the example."""
 
 
+@functools.cache
+def trial_values(name: str, model: Path) -> Values:
+    """What the kind wants to run the tiny model."""
+    folder = model.parent / name
+    folder.mkdir()
+    return kind_of(name).trial_values(model, folder, {})
+
+
 @pytest.fixture(scope="module", params=list(VARIANTS))
-def built(
-    request: pytest.FixtureRequest, tiny_gguf: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Backend]:
+def built(request: pytest.FixtureRequest, tiny_gguf: Path) -> Iterator[Backend]:
     """One backend of each kind, kept for a whole module because a model takes time to load."""
     which: str = request.param
     sizes = {"slots": SLOTS, "kv_tokens": KV_TOKENS, "max_num_batched_tokens": BATCH_TOKENS_MAX}
@@ -88,7 +96,8 @@ def built(
     if which.startswith("torch-cuda") and not torch_kind.has_gpu():
         pytest.skip("there is no NVIDIA GPU with a PyTorch for it")
     needs(name, threads=1)
-    values = kind_of(name).trial_values(tiny_gguf, tmp_path_factory.mktemp("model"), {})
+    # Converted, where it must be, once for all modules.
+    values = dict(trial_values(name, tiny_gguf))
     if "threads" in values:
         # More would spin for each other on a busy machine, and the model is tiny.
         values["threads"] = 1

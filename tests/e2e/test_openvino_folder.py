@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends_for_tests import absence_reason, failure, needs, share_verdicts
+from tests.backends_for_tests import absence_reason, failure, needs, session_cache, share_verdicts
 
 if reason := absence_reason("openvino"):
     pytest.skip(reason, allow_module_level=True)
@@ -19,7 +19,7 @@ from jitney.config import Settings
 from jitney.errors import ModelError
 from jitney.loading import ready_model
 from jitney.models import embedded
-from tests.families_for_tests import write_beginning
+from tests.families_for_tests import beginning
 from tests.folders_for_tests import write_folder
 from tests.models_for_tests import write_tiny_gguf
 
@@ -38,15 +38,15 @@ def answers(llm: LLM) -> list[object]:
 def test_a_folder_answers_as_the_gguf_that_it_came_from(tmp_path: Path) -> None:
     """Guards tokenizer, template, endings and sizes of a folder, all at once."""
     needs("openvino")
-    source, folder, cache = (tmp_path / name for name in ("beginning.gguf", "folder", "cache"))
-    write_beginning(embedded.path_in(Settings().cache_dir), source, 3)
+    source, folder = beginning(embedded.path_in(Settings().cache_dir), 3), tmp_path / "folder"
+    cache = session_cache()
     # The same weights for both: their format depends on the numbers to compute with.
     settings = Settings(
         model=source,
         backend="openvino",
         threads=1,
         dtype="float32",
-        cache_dir=share_verdicts(cache),
+        cache_dir=cache,
     )
     converted = ready_model(settings)
     folder.mkdir()

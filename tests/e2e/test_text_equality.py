@@ -28,8 +28,8 @@ from jitney.backends.process.client import ProcessBackend
 from jitney.config import Settings
 from jitney.loading import ready_model
 from jitney.sampling.draw import uniform
-from tests.backends_for_tests import before_batch, needs, share_verdicts
-from tests.families_for_tests import write_beginning
+from tests.backends_for_tests import before_batch, needs
+from tests.families_for_tests import beginning
 
 LOGPROB_BOUND = 1.0
 """Between two backends, or two shapes of pass, a logit moves by up to 0.97
@@ -95,12 +95,9 @@ ENGINES: dict[str, dict[str, object]] = {
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The first layers of the embedded model."""
-    path = tmp_path_factory.mktemp("model") / "beginning.gguf"
-    write_beginning(ready_model(Settings(backend="llamacpp")), path, LAYERS)
-    share_verdicts(path.parent)
-    return path
+def model() -> Path:
+    """The first layers of the embedded model, in the cache folder of all workers."""
+    return beginning(ready_model(Settings(backend="llamacpp")), LAYERS)
 
 
 @pytest.fixture(scope="module", params=list(ENGINES))

@@ -29,7 +29,7 @@ from tests.compared_for_tests import (
     real_case,
     tiny_case,
 )
-from tests.families_for_tests import FAMILIES, write_beginning
+from tests.families_for_tests import FAMILIES, beginning
 
 BOUND = 0.1
 """Largest difference in a logprob to llama.cpp, which keeps keys and values as float16. 0.03 was
@@ -111,16 +111,14 @@ def test_a_gguf_says_what_llamacpp_says(name: str, tmp_path: Path) -> None:
     assert difference(by_torch(case), by_llamacpp(case)) <= BOUND
 
 
-def test_the_embedded_model_says_what_llamacpp_says(tmp_path: Path) -> None:
+def test_the_embedded_model_says_what_llamacpp_says() -> None:
     """Guards real weights, packed in 4 bits."""
     cache = cache_folder(environment())
     if not embedded.is_there(cache):
         pytest.skip("the embedded model is not at hand")
     needs("llamacpp")
     text = (Path(__file__).parents[2] / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    model = tmp_path / "beginning.gguf"
-    write_beginning(embedded.path_in(cache), model, LAYERS)
-    case = real_case(model, text, LENGTHS_REAL)
+    case = real_case(beginning(embedded.path_in(cache), LAYERS), text, LENGTHS_REAL)
     assert difference(by_torch(case), by_llamacpp(case)) <= BOUND_REAL
 
 
