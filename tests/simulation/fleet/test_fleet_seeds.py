@@ -13,14 +13,14 @@ from tests.simulation.fleet.routers import ROUTERS
 from tests.simulation.fleet.simulator import FleetReport, run_fleet
 from tests.simulation.fleet.world import FleetWorld, draw_world
 
-SEEDS = 30
+SEEDS = 15
 REGRESSIONS = (108,)
 """Seeds that once failed."""
 
 CALM = FleetWorld(
     seed=1,
     replica_count=8,
-    request_count=1200,
+    request_count=600,
     loss_count=1,
     cut_count=0,
     poison_count=0,

@@ -173,7 +173,8 @@ def test_a_size_that_no_tick_had_is_one_sentence(monkeypatch: pytest.MonkeyPatch
         measure_overhead(FAKE, sizes=(4,), seed=1, say=lambda text: None)
 
 
-def test_the_parts_of_a_tick_add_up() -> None:
+def test_the_parts_of_a_tick_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overhead, "COMPLETION_COUNT", 24)
     result = measure_overhead(FAKE, sizes=(1, 4), seed=1, say=lambda text: None)
     seconds = result.figures["seconds"]
     assert isinstance(seconds, dict)

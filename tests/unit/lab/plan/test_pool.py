@@ -17,41 +17,16 @@ import pytest
 from jitney.errors import SetupError
 from jitney_lab.plan.pool import Pool
 from tests.e2e.server.processes import wait_until_gone
+from tests.unit.lab.plan.cases_for_tests import (
+    CASE_BYTES,
+    die,
+    double,
+    fail_or_sleep,
+    interrupt_all,
+    interrupt_parent,
+)
 
-SLEEP_S = 600.0
 WAIT_S = 60.0
-CASE_BYTES = 1_000_000
-"""More than a pipe holds."""
-
-
-def double(number: int) -> int:
-    return 2 * number
-
-
-def fail_or_sleep(case: bytes) -> None:
-    if len(case) == CASE_BYTES:
-        raise ValueError("a mistake")
-    time.sleep(SLEEP_S)
-
-
-def interrupt_parent(number: int) -> None:
-    if number == 0:
-        os.kill(os.getppid(), signal.SIGINT)
-    time.sleep(SLEEP_S)
-
-
-def interrupt_all(number: int) -> int:
-    os.kill(os.getpid(), signal.SIGINT)
-    return number
-
-
-def die(number: int) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def note_and_sleep(path: str) -> None:
-    Path(path).write_text(str(os.getpid()))
-    time.sleep(SLEEP_S)
 
 
 def test_results_are_in_order_and_progress_is_reported() -> None:
@@ -142,7 +117,7 @@ def test_workers_die_with_a_killed_parent(tmp_path: Path) -> None:
     places = [tmp_path / str(number) for number in range(2)]
     program = (
         "from jitney_lab.plan.pool import Pool\n"
-        "from tests.unit.lab.plan.test_pool import note_and_sleep\n"
+        "from tests.unit.lab.plan.cases_for_tests import note_and_sleep\n"
         "if __name__ == '__main__':\n"
         "    with Pool(2) as pool:\n"
         f"        pool.map(note_and_sleep, {[str(place) for place in places]})\n"
