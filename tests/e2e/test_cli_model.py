@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.backends_for_tests import skip_reason
-from tests.e2e.program import expect_sentence, jitney
+from tests.e2e.program import Done, expect_sentence, jitney
 
 if reason := skip_reason("llamacpp"):
     pytest.skip(reason, allow_module_level=True)
@@ -64,9 +64,14 @@ def embedded() -> Path:
     done = jitney("pull")
     if done.returncode != 0:
         pytest.skip(f"the embedded model cannot be fetched: {done.stderr.strip()}")
-    # The first run of a new library on a machine measures, and says so.
-    assert jitney("run", "--max-tokens", "1", "hi").returncode == 0
     return Path(done.stdout.split(": ", 1)[1].rsplit(" (", 1)[0])
+
+
+@pytest.fixture(scope="module")
+def chat(embedded: Path) -> Done:
+    """The first run: that of a new library on a machine measures, and says so."""
+    assert embedded.exists()
+    return jitney("chat", "--greedy", "--max-tokens", "4", stdin=b"Hello!\nSay more.\n")
 
 
 def test_a_model_file_answers(tiny: Path) -> None:
@@ -179,6 +184,7 @@ def _read_until(process: subprocess.Popen[bytes], mark: bytes) -> bytes:
     return message
 
 
+@pytest.mark.usefixtures("chat")
 def test_the_embedded_model_answers_and_is_pulled_once(embedded: Path) -> None:
     """Guards the first minute: `jitney run` without a model, quiet when the model is there."""
     assert embedded.exists()
@@ -193,12 +199,10 @@ def test_the_embedded_model_answers_and_is_pulled_once(embedded: Path) -> None:
     assert done.stderr == ""
 
 
-def test_the_embedded_model_chats(embedded: Path) -> None:
+def test_the_embedded_model_chats(chat: Done) -> None:
     """Guards history with a real template: a follow-up is computed on top of what is cached."""
-    assert embedded.exists()
-    done = jitney("chat", "--greedy", "--max-tokens", "16", stdin=b"Hello!\nSay more.\n")
-    assert done.returncode == 0, done.stderr
-    figures = [line for line in done.stderr.splitlines() if " cached" in line]
+    assert chat.returncode == 0, chat.stderr
+    figures = [line for line in chat.stderr.splitlines() if " cached" in line]
     cached = [int(line.split(" cached")[0].split(" · ")[-1]) for line in figures]
     assert len(cached) == 2
     assert cached[1] > cached[0]

@@ -135,7 +135,7 @@ def is_valid(schema: Schema, instance: Any) -> bool | None:
         return None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(schema=schemas())
 def test_closing_twice_is_closing_once(schema: Schema) -> None:
     """Guards tools, whose schemas may be closed when they are put together, and again later."""
@@ -143,7 +143,7 @@ def test_closing_twice_is_closing_once(schema: Schema) -> None:
     assert closed_schema(once) == once
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(schema=schemas(), instances=st.lists(INSTANCES, min_size=1, max_size=10))
 def test_what_is_valid_closed_is_valid(schema: Schema, instances: list[Any]) -> None:
     """Guards the promise of a schema: what the closed one allows, the caller's own allows too."""
@@ -164,7 +164,7 @@ def refusal_of(text: str) -> str | None:
     return None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(schema=st.one_of(demanding(), schemas()))
 def test_what_compiles_open_compiles_closed(schema: Schema) -> None:
     """Guards schemas that were accepted: closing must not leave one that nothing satisfies."""

@@ -49,7 +49,7 @@ def samplings(draw: st.DrawFn) -> Sampling:
     )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(rows(), samplings(), st.lists(st.integers(0, 130), min_size=3, max_size=8))
 def test_the_sampler_chooses_the_token_of_the_reference(
     row: NDArray[np.float32], sampling: Sampling, tokens: list[int]

@@ -17,7 +17,7 @@ TEMPLATE = template_here(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(st.binary(max_size=5), min_size=2, max_size=12), st.data(), st.booleans())
 def test_any_tokens_join_to_the_decoding_of_the_whole(
     pieces: list[bytes], data: st.DataObject, skip_special: bool
@@ -31,7 +31,7 @@ def test_any_tokens_join_to_the_decoding_of_the_whole(
     assert text == b"".join(kept).decode(errors="replace")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.text(max_size=60), st.booleans())
 def test_encoding_any_text_round_trips_without_half_characters(text: str, special: bool) -> None:
     """Guards invariant 5 on real splits: each push is text that stands on its own."""
@@ -51,7 +51,7 @@ def naive(text: str, stops: tuple[str, ...], include: bool) -> tuple[str, str | 
     return text, None
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(
     st.lists(st.text("abc", max_size=4), max_size=12),
     st.lists(st.text("abc", min_size=1, max_size=5), max_size=4),
@@ -74,7 +74,7 @@ def test_stop_strings_are_found_as_in_the_whole_text(
     assert (shown, matched) == (expected, expected_match)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     st.lists(
         st.lists(

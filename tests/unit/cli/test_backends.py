@@ -126,6 +126,7 @@ def test_a_family_that_openvino_does_not_know_is_said(tmp_path: Path) -> None:
     assert "gemma" in known["backends"][0]["refusal"]
 
 
+@pytest.mark.usefixtures("children")
 def test_the_length_that_was_asked_for_counts(tmp_path: Path) -> None:
     """Guards Phi: OpenVINO runs it up to its original length, and llama.cpp beyond."""
     made = pytest.importorskip("tests.families_for_tests", reason="needs the gguf package")

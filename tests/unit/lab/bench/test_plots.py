@@ -1,15 +1,24 @@
 """Words in the pictures of results."""
 
+from types import ModuleType
+
 import pytest
 
-plots = pytest.importorskip("jitney_lab.bench.plots", reason="matplotlib is not installed")
+
+@pytest.fixture(scope="module")
+def plots() -> ModuleType:
+    """No import at the head: each worker reads all heads, and few run this file."""
+    found: ModuleType = pytest.importorskip(
+        "jitney_lab.bench.plots", reason="matplotlib is not installed"
+    )
+    return found
 
 
 @pytest.mark.parametrize(
     ("value", "shown"),
     [(0.0, "0"), (0.34567, "0.346"), (7.0, "7"), (45.678, "45.7"), (1234.5, "1,234")],
 )
-def test_a_small_time_has_digits(value: float, shown: str) -> None:
+def test_a_small_time_has_digits(plots: ModuleType, value: float, shown: str) -> None:
     """Guards the picture of a fast server: its times per token were all 0 ms."""
     content = {
         "benchmark": "serve",
@@ -24,7 +33,9 @@ def test_a_small_time_has_digits(value: float, shown: str) -> None:
 
 
 @pytest.mark.parametrize("sizes", [("1", "2"), ("2", "4")])
-def test_claimed_rates_are_drawn_only_beside_the_rate_of_one(sizes: tuple[str, str]) -> None:
+def test_claimed_rates_are_drawn_only_beside_the_rate_of_one(
+    plots: ModuleType, sizes: tuple[str, str]
+) -> None:
     content = {
         "machine": {"processor": "made", "cores": 2},
         "tick_s": {size: [0.1] for size in sizes},

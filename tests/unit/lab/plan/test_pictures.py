@@ -2,17 +2,12 @@
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any  # Any: JSON, and figures
 
 import pytest
 
-pytest.importorskip("matplotlib", reason="needs matplotlib")
-
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-
 from jitney_lab.plan.day import sinusoid
-from jitney_lab.plan.pictures import draw, paint_day, paint_plan, paint_what_if
 
 COST = {"model": "made", "backend": "made", "machine": "none"}
 POINTS = [{"per_s": per_s, "goodput_per_s": min(per_s, 3.0)} for per_s in (1.0, 2.0, 3.0, 4.0)]
@@ -45,14 +40,25 @@ def what_if(**p95s_ms: float | None) -> dict[str, Any]:
     return {"benchmark": "plan-what-if", "cost": COST, "load": {"name": "made"}, "runs": runs}
 
 
-def drawn(figure: Figure) -> Figure:
+@pytest.fixture(scope="module")
+def pictures() -> ModuleType:
+    """No import at the head: each worker reads all heads, and few run this file."""
+    found: ModuleType = pytest.importorskip("jitney_lab.plan.pictures", reason="needs matplotlib")
+    return found
+
+
+def drawn(figure: Any) -> Any:
     """The figure with everything in its place."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     FigureCanvasAgg(figure).draw()
     return figure
 
 
-def test_the_legend_of_a_day_is_not_on_its_bars_and_the_line_is_not_cut() -> None:
-    figure = drawn(paint_day(DAY))
+def test_the_legend_of_a_day_is_not_on_its_bars_and_the_line_is_not_cut(
+    pictures: ModuleType,
+) -> None:
+    figure = drawn(pictures.paint_day(DAY))
     for axes in figure.axes:
         legend = axes.get_legend()
         assert legend is not None
@@ -60,21 +66,21 @@ def test_the_legend_of_a_day_is_not_on_its_bars_and_the_line_is_not_cut() -> Non
     assert figure.axes[1].get_ylim()[1] > 1.05 * max(sinusoid(1.5))
 
 
-def test_settings_under_which_all_fail_have_no_bar() -> None:
-    axes = paint_what_if(what_if(present=100.0, other=None)).axes[0]
+def test_settings_under_which_all_fail_have_no_bar(pictures: ModuleType) -> None:
+    axes = pictures.paint_what_if(what_if(present=100.0, other=None)).axes[0]
     assert [each.get_text().strip() for each in axes.texts] == ["none"]
 
 
-def test_the_names_of_settings_do_not_run_into_each_other() -> None:
+def test_the_names_of_settings_do_not_run_into_each_other(pictures: ModuleType) -> None:
     names = ["present", *(f"max_num_seqs={number},mix=separate,replicas=2" for number in range(12))]
-    figure = drawn(paint_what_if(what_if(**dict.fromkeys(names, 1.0))))
+    figure = drawn(pictures.paint_what_if(what_if(**dict.fromkeys(names, 1.0))))
     boxes = [each.get_window_extent() for each in figure.axes[0].get_yticklabels()]
     tops = sorted((box.y0, box.y1) for box in boxes)
     assert all(low[1] <= high[0] for low, high in pairwise(tops))
 
 
-def test_the_knee_is_named_in_the_legend() -> None:
-    axes = paint_plan(PLAN).axes[0]
+def test_the_knee_is_named_in_the_legend(pictures: ModuleType) -> None:
+    axes = pictures.paint_plan(PLAN).axes[0]
     legend = axes.get_legend()
     assert legend is not None
     assert "the knee: 2.5 requests/s" in [each.get_text() for each in legend.get_texts()]
@@ -82,6 +88,8 @@ def test_the_knee_is_named_in_the_legend() -> None:
 
 
 @pytest.mark.parametrize("content", [PLAN, DAY, what_if(present=100.0, other=None)])
-def test_each_picture_is_two_files(content: dict[str, Any], tmp_path: Path) -> None:
-    assert [path.suffix for path in draw(content, tmp_path)] == [".png", ".svg"]
-    assert draw(PLAN | {"curve": []}, tmp_path) == []
+def test_each_picture_is_two_files(
+    pictures: ModuleType, content: dict[str, Any], tmp_path: Path
+) -> None:
+    assert [path.suffix for path in pictures.draw(content, tmp_path)] == [".png", ".svg"]
+    assert pictures.draw(PLAN | {"curve": []}, tmp_path) == []

@@ -157,7 +157,7 @@ FRAGMENTS = [
     st.lists(st.sampled_from(FRAGMENTS), max_size=10).map("".join),
     st.lists(st.integers(0, 200), max_size=6),
 )
-@settings(max_examples=400)
+@settings(max_examples=200)
 def test_marks_and_fragments_lose_nothing(form: CallForm, text: str, cuts: list[int]) -> None:
     """Guards text that is almost a call: cuts change nothing, and no character is lost.
 

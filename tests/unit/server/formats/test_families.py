@@ -49,7 +49,7 @@ FRAGMENTS = [
     st.lists(st.sampled_from(FRAGMENTS), max_size=14).map("".join),
     st.lists(st.integers(0, 300), max_size=6),
 )
-@settings(max_examples=600)
+@settings(max_examples=300)
 def test_cuts_change_nothing(name: str, is_thinking: bool, text: str, cuts: list[int]) -> None:
     """Guards streams: whatever a model writes, any cuts add up to the same message."""
     form = form_of(FAMILY[name], is_thinking=is_thinking)

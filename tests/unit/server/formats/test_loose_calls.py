@@ -115,7 +115,7 @@ def mistake_in(arguments: str) -> int | None:
 
 
 @given(st.sampled_from(sorted(MARKS)), st.lists(st.sampled_from(FRAGMENTS), max_size=16))
-@settings(max_examples=1500)
+@settings(max_examples=750)
 def test_arguments_are_json_or_the_text_of_the_model(family: str, parts: list[str]) -> None:
     """Guards the rule for any text: JSON, or JSON and from the mistake on the text itself; where
     the answer ends inside a call, the beginning of one of them."""
