@@ -105,19 +105,9 @@ def test_what_looks_like_a_folder_of_ours_is_not_removed(tmp_path: Path) -> None
     assert thesis.read_text() == "mine"
 
 
-def test_a_file_that_takes_the_name_of_the_output_is_not_overwritten(tmp_path: Path) -> None:
-    """Guards what somebody put there between two runs of the same command."""
-    folder, _ = cut_short(tmp_path, signal.SIGKILL)
-    (folder / "out.jsonl").write_text("mine")
-    expect_sentence(run(folder), 2, "is not of this run")
-    assert (folder / "out.jsonl").read_text() == "mine"
-    (folder / "out.jsonl").unlink()
-    assert run(folder).returncode == 0
-
-
 def test_a_small_input_that_is_edited_is_not_answered(tmp_path: Path) -> None:
     """Guards files that a buffer holds whole: what is compared must be what is on the disk."""
-    work = [line(f"c{n}", prompt="question", max_tokens=400, ignore_eos=True) for n in range(40)]
+    work = [line(f"c{n}", prompt="question", max_tokens=150, ignore_eos=True) for n in range(40)]
     content = jsonl(work)
     edited = content.replace(b"question", b"QUESTION")
     folder, done = changed_meanwhile(tmp_path, work, edited, "--max-num-seqs", "1")
@@ -250,6 +240,11 @@ def test_a_run_that_was_cut_short_goes_on_where_it_was(
     if number == signal.SIGINT:
         assert "The same command goes on from there" in log
     assert "out.jsonl" not in names(folder)
+    # What somebody put there between the two is not overwritten.
+    (folder / "out.jsonl").write_text("mine")
+    expect_sentence(run(folder), 2, "is not of this run")
+    assert (folder / "out.jsonl").read_text() == "mine"
+    (folder / "out.jsonl").unlink()
     done = run(folder)
     assert done.returncode == 0, done.stderr
     assert "Going on with an earlier run" in done.stderr

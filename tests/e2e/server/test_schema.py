@@ -9,7 +9,7 @@ from schemathesis import GenerationMode
 from tests.e2e.server.harness import running
 from tests.e2e.server.schema_fuzz import PART_CASES_MAX, QUICK, fuzz, parts_of
 
-CASES = 60
+CASES = 36
 
 
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
