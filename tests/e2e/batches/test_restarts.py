@@ -226,9 +226,9 @@ def test_a_batch_waits_for_its_model_and_its_key(
             model = server.service.model_name
             assert client.completions.create(model=model, prompt="a").choices
         assert unanswered(tmp_path / "jobs") == before
-    with running(replace(world, backend=World().backend)) as server:
-        with client_of(server, FIRST) as client:
-            assert ended(client, client.batches.retrieve(batch_id)).status == "completed"
+    quick = replace(world, backend=World().backend)
+    with running(quick) as server, client_of(server, FIRST) as client:
+        assert ended(client, client.batches.retrieve(batch_id)).status == "completed"
 
 
 def unanswered(folder: Path) -> int:
