@@ -7,7 +7,8 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -105,19 +106,9 @@ def test_what_looks_like_a_folder_of_ours_is_not_removed(tmp_path: Path) -> None
     assert thesis.read_text() == "mine"
 
 
-def test_a_file_that_takes_the_name_of_the_output_is_not_overwritten(tmp_path: Path) -> None:
-    """Guards what somebody put there between two runs of the same command."""
-    folder, _ = cut_short(tmp_path, signal.SIGKILL)
-    (folder / "out.jsonl").write_text("mine")
-    expect_sentence(run(folder), 2, "is not of this run")
-    assert (folder / "out.jsonl").read_text() == "mine"
-    (folder / "out.jsonl").unlink()
-    assert run(folder).returncode == 0
-
-
 def test_a_small_input_that_is_edited_is_not_answered(tmp_path: Path) -> None:
     """Guards files that a buffer holds whole: what is compared must be what is on the disk."""
-    work = [line(f"c{n}", prompt="question", max_tokens=400, ignore_eos=True) for n in range(40)]
+    work = [line(f"c{n}", prompt="question", max_tokens=150, ignore_eos=True) for n in range(40)]
     content = jsonl(work)
     edited = content.replace(b"question", b"QUESTION")
     folder, done = changed_meanwhile(tmp_path, work, edited, "--max-num-seqs", "1")
@@ -157,15 +148,14 @@ def changed_meanwhile(
 ) -> tuple[Path, Done]:
     """A run whose input had this content from some moment on, and its folder."""
 
-    def change(folder: Path, process: "subprocess.Popen[str]") -> Callable[[Done], bool]:
+    def change(folder: Path) -> bool:
         if is_renamed:
             (folder / "new").write_bytes(content)
             (folder / "new").replace(folder / "in.jsonl")
         else:
             with (folder / "in.jsonl").open("r+b") as file:
                 file.write(content)
-        was_running = process.poll() is None
-        return lambda done: was_running
+        return (folder / "out.jsonl.jobs").exists() and not (folder / "out.jsonl").exists()
 
     return disturbed(tmp_path, work, change, *flags)
 
@@ -173,31 +163,35 @@ def changed_meanwhile(
 def disturbed(
     tmp_path: Path,
     work: list[Any],
-    disturb: "Callable[[Path, subprocess.Popen[str]], Callable[[Done], bool]]",
+    disturb: Callable[[Path], bool],
     *flags: str,
 ) -> tuple[Path, Done]:
     """A run of these lines that was disturbed when it had answered a line, and its folder.
 
-    One that was over before that is tried again: `disturb` gives a function that knows.
+    One that was over before that is tried again: `disturb` tells.
     """
+    for folder in filled(tmp_path, work):
+
+        def wait_and_disturb(place: Path = folder) -> bool:
+            is_over = (place / "out.jsonl").exists
+            wait_until(lambda: has_answers(place) or is_over(), "it does not begin", RUN_S)
+            return disturb(place)
+
+        with ThreadPoolExecutor() as pool:
+            is_in_time = pool.submit(wait_and_disturb)
+            done = run(folder, *flags)
+        if is_in_time.result():
+            return folder, done
+    pytest.fail("each run was over before it was disturbed")
+
+
+def filled(tmp_path: Path, work: list[Any]) -> Iterator[Path]:
+    """Folders with these lines, one for each try."""
     for attempt in range(TRIES):
         folder = tmp_path / str(attempt)
         folder.mkdir()
         (folder / "in.jsonl").write_bytes(jsonl(work))
-        with begun(folder, *flags) as process:
-            wait_until(
-                lambda place=folder, running=process: (  # type: ignore[misc]
-                    has_answers(place) or running.poll() is not None
-                ),
-                "it does not begin",
-                RUN_S,
-            )
-            is_in_time = disturb(folder, process)
-            out, log = process.communicate(timeout=RUN_S)
-        done = Done(process.returncode, out, log)
-        if is_in_time(done):
-            return folder, done
-    pytest.fail("each run was over before it was disturbed")
+        yield folder
 
 
 def test_failed_lines_are_in_a_file_of_their_own(tmp_path: Path) -> None:
@@ -250,6 +244,11 @@ def test_a_run_that_was_cut_short_goes_on_where_it_was(
     if number == signal.SIGINT:
         assert "The same command goes on from there" in log
     assert "out.jsonl" not in names(folder)
+    # What somebody put there between the two is not overwritten.
+    (folder / "out.jsonl").write_text("mine")
+    expect_sentence(run(folder), 2, "is not of this run")
+    assert (folder / "out.jsonl").read_text() == "mine"
+    (folder / "out.jsonl").unlink()
     done = run(folder)
     assert done.returncode == 0, done.stderr
     assert "Going on with an earlier run" in done.stderr
@@ -260,13 +259,21 @@ def test_a_run_that_was_cut_short_goes_on_where_it_was(
 def cut_short(tmp_path: Path, number: signal.Signals) -> tuple[Path, str]:
     """The folder of a run that was ended by this signal, and its log."""
 
-    def send(folder: Path, process: "subprocess.Popen[str]") -> Callable[[Done], bool]:
-        process.send_signal(number)
-        return lambda done: done.returncode != 0
-
-    folder, done = disturbed(tmp_path, WORK, send)
-    assert done.returncode == (130 if number == signal.SIGINT else -number), done.stderr
-    return folder, done.stderr
+    for folder in filled(tmp_path, WORK):
+        with begun(folder) as process:
+            wait_until(
+                lambda place=folder, running=process: (  # type: ignore[misc]
+                    has_answers(place) or running.poll() is not None
+                ),
+                "it does not begin",
+                RUN_S,
+            )
+            process.send_signal(number)
+            _, log = process.communicate(timeout=RUN_S)
+        if process.returncode != 0:
+            break
+    assert process.returncode == (130 if number == signal.SIGINT else -number), log
+    return folder, log
 
 
 def test_results_that_cannot_be_delivered_are_kept(tmp_path: Path) -> None:
@@ -288,11 +295,11 @@ def test_results_that_cannot_be_delivered_are_kept(tmp_path: Path) -> None:
 def delivered_in_vain(tmp_path: Path) -> tuple[Path, str]:
     """The folder of a run that found a folder where its errors belong, and its log."""
 
-    def take_name(folder: Path, process: "subprocess.Popen[str]") -> Callable[[Done], bool]:
+    def take_name(folder: Path) -> bool:
         # The output is delivered before it, so half of the results are in place.
         with contextlib.suppress(FileExistsError):
             (folder / "out.errors.jsonl").mkdir()
-        return lambda done: (folder / "out.errors.jsonl").is_dir()
+        return (folder / "out.errors.jsonl").is_dir()
 
     folder, done = disturbed(tmp_path, [*WORK, b"{oops"], take_name)
     assert done.returncode == 1, done.stderr

@@ -11,23 +11,36 @@ import signal
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 from openai import OpenAI
 
+from jitney.config import ServeSettings
 from jitney.server.batches.database import PENDING
-from tests.e2e.batches.batch_client import counts_of, ended, line, refusal, results, submit, upload
+from tests.e2e.batches.batch_client import (
+    FIRST,
+    KEYS,
+    OTHER,
+    SLOW,
+    client_of,
+    counts_of,
+    ended,
+    line,
+    refusal,
+    results,
+    submit,
+    upload,
+)
 from tests.e2e.batches.batch_process import START_S, ServerProcess, server_process
-from tests.e2e.server.harness import MODEL, WAIT_S, wait_until
+from tests.e2e.server.harness import MODEL, WAIT_S, World, running, wait_until
 from tests.e2e.server.processes import backend_of
 
-LINES = 120
-KILLS = 2
+LINES = 90
 TRIES = 5
 """What must happen in the middle of a batch is tried again where a busy machine came too late."""
-SECRET = "a-secret-of-the-tests"
 WORK = [line(f"c{number}", max_tokens=150, ignore_eos=True) for number in range(LINES)]
 
 
@@ -69,66 +82,49 @@ def check_put_off(*calls: Callable[[], object]) -> None:
         assert refused.value.response.headers["retry-after"] == "5"
 
 
-def test_a_server_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
-    """Guards a night's work: kills of the server and of its backend cost time and nothing else."""
-    done = (done_before_last_kill(tmp_path / str(attempt)) for attempt in range(TRIES))
-    assert any(each < LINES for each in done), "all was done before the last kill"
+def test_a_server_that_is_killed_or_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
+    """Guards a night's work: kills of the server and of its backend cost time and nothing else. And
+    an ordinary restart: it does not wait for the batch, and leaves the rest for the next."""
+    done = (done_before_last_end(tmp_path / str(attempt)) for attempt in range(TRIES))
+    assert any(each < LINES for each in done), "all was done before the last server ended"
 
 
-def done_before_last_kill(folder: Path) -> int:
-    """Lines of a batch that were done before its servers were killed for the last time."""
-    batch_id, seen = "", 0
-    for _ in range(KILLS):
-        with server_process(folder) as server, server.client() as client:
-            if not batch_id:
-                batch_id = submit(client, WORK).id
-            before = done_count(client, batch_id)
-            # What was told to be done stays done.
-            assert before >= seen
-            wait_progress(client, batch_id, before + 10)
-            os.kill(backend_of(server.pid), signal.SIGKILL)
-            wait_progress(client, batch_id, before + 20)
-            seen = done_count(client, batch_id)
-            server.kill()
+def done_before_last_end(folder: Path) -> int:
+    """Lines of a batch that were done before a server was killed, and one that went on stopped."""
+    with server_process(folder) as server, server.client() as client:
+        batch_id = submit(client, WORK).id
+        wait_progress(client, batch_id, 10)
+        os.kill(backend_of(server.pid), signal.SIGKILL)
+        wait_progress(client, batch_id, 20)
+        seen = done_count(client, batch_id)
+        server.kill()
+    with server_process(folder) as server, server.client() as client:
+        before = done_count(client, batch_id)
+        # What was told to be done stays done.
+        assert before >= seen
+        wait_progress(client, batch_id, before + 10)
+        seen = done_count(client, batch_id)
+        server.popen.terminate()
+        assert server.popen.wait(START_S) == 0
+    assert not [each for each in server.log if "Traceback" in each], server.log
     with server_process(folder) as server, server.client() as client:
         assert done_count(client, batch_id) >= seen
         check_recount(client, batch_id)
     return seen
 
 
-def test_a_server_that_is_stopped_leaves_the_rest_for_the_next(tmp_path: Path) -> None:
-    """Guards an ordinary restart: it does not wait for the batch, and nothing of it is lost."""
-    with server_process(tmp_path / "jobs") as server, server.client() as client:
-        batch_id = submit(client, WORK).id
-        wait_progress(client, batch_id, 30)
-        server.popen.terminate()
-        assert server.popen.wait(START_S) == 0
-    assert not [each for each in server.log if "Traceback" in each], server.log
-    with server_process(tmp_path / "jobs") as server, server.client() as client:
-        assert done_count(client, batch_id) >= 30
-        check_recount(client, batch_id)
-
-
-def test_a_store_has_one_server(tmp_path: Path) -> None:
-    """Guards results: a second server on the same folder is told, and does not start."""
-    with server_process(tmp_path / "jobs") as server, server.client() as client:
-        upload(client, b"x")
-        with (
-            pytest.raises(AssertionError, match="Another process uses the jobs"),
-            server_process(tmp_path / "jobs"),
-        ):
-            pass
-        assert client.files.list().data
-
-
-def test_the_second_server_of_a_machine_serves_without_jobs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Guards whoever runs two models: the usual folder has one owner, and the other one serves."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+def test_a_store_has_one_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards results: a second server on the same folder is told, and does not start. And whoever
+    runs two models: where it is the usual folder, the other one serves without jobs."""
     folder = tmp_path / "jitney" / "jobs"
     with server_process(folder) as server, server.client() as client:
         upload(client, b"x")
+        with (
+            pytest.raises(AssertionError, match="Another process uses the jobs"),
+            server_process(folder),
+        ):
+            pass
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
         with server_process(folder) as second, second.client() as other:
             assert other.models.list().data
             with refusal(503, "jobs_unavailable") as refused:
@@ -213,39 +209,29 @@ def test_a_program_that_holds_the_database_is_waited_for(tmp_path: Path) -> None
     assert not [each for each in server.log if "Traceback" in each], server.log
 
 
-def test_a_batch_waits_for_its_model_and_its_key(tmp_path: Path) -> None:
+def test_a_batch_waits_for_its_model_and_its_key(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Guards whom work is done for, and by what: neither changes with a restart."""
-    flags = ("--api-key", SECRET, "--served-model-name")
-    folder, batch_id = left_undone(tmp_path, *flags, "fake")
-    with server_process(folder, *flags, "other") as server:
-        with server.client(SECRET) as client:
-            before = client.batches.retrieve(batch_id)
-            assert client.completions.create(model="other", prompt="a").choices
-            assert client.batches.retrieve(batch_id).request_counts == before.request_counts
-        wait_until(lambda: any("waits: its key" in each for each in server.log), "nothing is said")
-        server.kill()
-    with server_process(folder, *flags, "fake") as server, server.client(SECRET) as client:
+    world = World(jobs_dir=tmp_path / "jobs", keys=KEYS, backend=SLOW)
+    with running(world) as server, client_of(server, FIRST) as client:
+        batch_id = submit(client, WORK[:20]).id
+    another = ServeSettings(served_model_name=("other",))
+    for strange in (replace(world, settings=another), replace(world, keys=KEYS[1:])):
+        before = unanswered(tmp_path / "jobs")
+        assert before
+        caplog.clear()
+        with running(strange) as server, client_of(server, OTHER) as client:
+            wait_until(lambda: "waits: its key" in caplog.text, "nothing is said")
+            model = server.service.model_name
+            assert client.completions.create(model=model, prompt="a").choices
+        assert unanswered(tmp_path / "jobs") == before
+    quick = replace(world, backend=World().backend)
+    with running(quick) as server, client_of(server, FIRST) as client:
         assert ended(client, client.batches.retrieve(batch_id)).status == "completed"
 
 
-def left_undone(tmp_path: Path, *flags: str) -> tuple[Path, str]:
-    """A folder of jobs whose server was killed in the middle of a batch, and the batch.
-
-    A batch that was done before the kill came is tried again.
-    """
-    work = [line(f"c{number}", max_tokens=300, ignore_eos=True) for number in range(60)]
-    for attempt in range(TRIES):
-        folder = tmp_path / str(attempt)
-        with server_process(folder, *flags) as server, server.client(SECRET) as client:
-            batch_id = submit(client, work).id
-            wait_progress(client, batch_id, 3)
-            server.kill()
-        if pending_count(folder):
-            return folder, batch_id
-    pytest.fail("each batch was done before its server was killed")
-
-
-def pending_count(folder: Path) -> int:
+def unanswered(folder: Path) -> int:
     """Lines without a result, as the store of a server that is gone has them."""
     with contextlib.closing(sqlite3.connect(folder / "jobs.sqlite")) as store:
         (count,) = store.execute(f"SELECT count(*) FROM lines WHERE state = {PENDING}").fetchone()

@@ -48,7 +48,7 @@ from tests.e2e.server.processes import backend_of
 ENDED = ("completed", "incomplete", "failed", "cancelled")
 ANSWERS = 4
 TOKENS = 1000
-KILLS = 3
+KILLS = 2
 LONG = {"max_output_tokens": 3000, "ignore_eos": True}
 
 

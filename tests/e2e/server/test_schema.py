@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.server.harness import running
 
-CASES = 60
+CASES = 36
 
 
 @pytest.fixture(scope="module")

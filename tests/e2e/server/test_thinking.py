@@ -1,7 +1,7 @@
 """A model that thinks before it answers, over HTTP: thoughts are free, and the answer obeys."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jsonschema_rs
@@ -88,18 +88,20 @@ def answer_of(server: Running, schema: Any, number: int) -> dict[str, Any] | Non
     raise AssertionError(f"no answer ends: {schema}, {whole}")
 
 
-def test_200_schemas_hold_after_the_thinking(thinker: Running) -> None:
-    """Guards the order of the two: reasoning is what the model likes, content is of the schema."""
+def test_schemas_hold_after_the_thinking(thinker: Running) -> None:
+    """Guards the order of the two: reasoning is what the model likes, content is of the schema.
+    `benchmarks.thinking_schemas` asks for 200."""
     done, thought = 0, 0
-    for number, schema in enumerate(all_schemas(240)):
-        answer = answer_of(thinker, schema, number) if done < 200 else None
+    # Every seventh has each of the ten kinds that are drawn.
+    for number, schema in enumerate(all_schemas(350)[::7]):
+        answer = answer_of(thinker, schema, number)
         if answer is None:
             continue
         message, usage = answer["choices"][0]["message"], answer["usage"]
         jsonschema_rs.validate(schema, json.loads(message["content"]))
         assert usage["completion_tokens_details"]["reasoning_tokens"] <= number % 20 + 1
         done, thought = done + 1, thought + ("reasoning_content" in message)
-    assert (done, thought > 150) == (200, True)
+    assert (done >= 40, thought >= 30) == (True, True), (done, thought)
 
 
 def test_a_stream_adds_up_to_the_whole_answer(thinker: Running) -> None:
@@ -154,24 +156,20 @@ def test_what_a_caller_wants_of_the_reasoning(thinker: Running) -> None:
 
 
 class Dying:
-    """A backend that crashes once, at the batch of this number."""
+    """A backend that crashes once so many batches are left."""
 
-    def __init__(self, backend: FakeBackend, at: int) -> None:
+    def __init__(self, backend: FakeBackend) -> None:
         self._backend = backend
-        self._left = at
+        self.left = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
 
     def execute(self, batch: Batch) -> Outcome:
-        self._left -= 1
-        if self._left == 0:
+        self.left -= 1
+        if self.left == 0:
             raise BackendCrashed("the backend died.")
         return self._backend.execute(batch)
-
-
-def dying(at: int) -> Callable[[FakeBackend], Any]:
-    return lambda backend: Dying(backend, at)
 
 
 def test_a_crash_in_mid_thought_or_mid_object_changes_nothing(start: Start) -> None:
@@ -182,8 +180,10 @@ def test_a_crash_in_mid_thought_or_mid_object_changes_nothing(start: Start) -> N
         "temperature": 0,
         "logit_bias": SHORT,
     }
-    calm = said(start(World()), **fields)["choices"][0]["message"]
+    server = start(World(wrap=Dying))
+    calm = said(server, **fields)["choices"][0]["message"]
     assert len(calm["reasoning_content"]) > 20
     for at in (3, 12, 30, 36, 42, 50):
-        found = said(start(World(wrap=dying(at))), **fields)["choices"][0]["message"]
-        assert found == calm
+        server.backend.left = at
+        assert said(server, **fields)["choices"][0]["message"] == calm
+        assert server.backend.left < 0, "it did not crash"

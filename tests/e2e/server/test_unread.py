@@ -85,7 +85,7 @@ def full_disk() -> Iterator[int]:
         yield file.fileno()
 
 
-CLOSED = ("sh", "-c", 'exec "$@" >&- 2>&-', "sh", *OURS)
+NOHUP_CLOSED = ("sh", "-c", 'trap "" HUP; exec "$@" >&- 2>&-', "sh", *OURS)
 
 
 def test_a_log_that_nobody_reads_stops_nothing(tmp_path: Path) -> None:
@@ -112,11 +112,14 @@ def test_streams_that_take_nothing_stop_nothing(
         server.end()
 
 
-def test_closed_streams_are_no_others(tmp_path: Path) -> None:
+def test_closed_streams_are_no_others_and_nohup_is_obeyed(tmp_path: Path) -> None:
     """Guards connections: a file that is opened next gets the number of a stream that is closed,
-    and what is logged would be sent to somebody."""
-    with served(tmp_path, program=CLOSED, stdout=None, stderr=None) as server:
+    and what is logged would be sent to somebody. Guards `nohup jitney serve &`: whoever has a
+    signal ignored wants it ignored."""
+    with served(tmp_path, program=NOHUP_CLOSED, stdout=None, stderr=None) as server:
+        server.popen.send_signal(signal.SIGHUP)
         assert server.client.get("/health").json() == {"status": "ok"}
+        assert server.client.get("/ready").status_code == 200
         for number in (1, 2):
             if Path("/proc/self/fd").exists():
                 assert os.readlink(f"/proc/{server.popen.pid}/fd/{number}") == os.devnull
@@ -136,12 +139,14 @@ LONG = {"prompt": "a", "max_tokens": 100, "ignore_eos": True, "stream": True}
 
 def test_a_terminal_that_closes_lets_streams_finish(tmp_path: Path) -> None:
     """Guards callers of a server in a terminal: it drains, as when it is told to stop, though it
-    can say so to nobody. The shell and the system tell it of the same end, one after another."""
+    can say so to nobody. The shell and the system tell it of the same end, one after another; and
+    they tell every process of the terminal, so that the backend has to outlive it as well."""
     ours, theirs = pty.openpty()
     program = (sys.executable, "-c", IN_TERMINAL, sys.executable, "-c", SLOW_PROGRAM)
     streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
     with served(tmp_path, "--shutdown-timeout", "100", program=program, **streams) as server:
         os.close(theirs)
+        worker = backend_of(server.popen.pid)
         with server.client.stream("POST", "/v1/completions", json=LONG) as stream:
             assert stream.status_code == 200
             lines = lines_of(stream)
@@ -150,26 +155,10 @@ def test_a_terminal_that_closes_lets_streams_finish(tmp_path: Path) -> None:
             # Two that are on their way at once would arrive as one.
             wait_until(lambda: server.client.get("/ready").status_code == 503, "it does not drain")
             server.popen.send_signal(signal.SIGHUP)
-            *_, last = events("\n".join(lines).lstrip() + "\n\n")
+            os.kill(worker, signal.SIGHUP)
+            # What comes after so many lines was made after the signal.
+            begun = list(itertools.islice(lines, 60))
+            assert backend_of(server.popen.pid) == worker
+            *_, last = events("\n".join([*begun, *lines]).lstrip() + "\n\n")
         assert last == "[DONE]"
         assert server.popen.wait(WAIT_S) == 0
-
-
-def test_the_backend_outlives_a_terminal_as_long_as_it_is_needed(tmp_path: Path) -> None:
-    """Guards the drain: every process of a terminal is told of its end, the backend's as well."""
-    with served(tmp_path) as server:
-        worker = backend_of(server.popen.pid)
-        os.kill(worker, signal.SIGHUP)
-        reply = server.client.post("/v1/completions", json={"prompt": "a", "max_tokens": 4})
-        assert reply.status_code == 200
-        assert backend_of(server.popen.pid) == worker
-        server.end()
-
-
-def test_under_nohup_a_terminal_that_closes_is_nothing(tmp_path: Path) -> None:
-    """Guards `nohup jitney serve &`: whoever has a signal ignored wants it ignored."""
-    program = ("sh", "-c", 'trap "" HUP; exec "$@"', "sh", *OURS)
-    with served(tmp_path, program=program) as server:
-        server.popen.send_signal(signal.SIGHUP)
-        assert server.client.get("/ready").status_code == 200
-        server.end()
