@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -171,15 +172,18 @@ def disturbed(
     One that was over before that is tried again: `disturb` tells.
     """
     for folder in filled(tmp_path, work):
+        is_over = threading.Event()
 
-        def wait_and_disturb(place: Path = folder) -> bool:
-            is_over = (place / "out.jsonl").exists
-            wait_until(lambda: has_answers(place) or is_over(), "it does not begin", RUN_S)
+        def wait_and_disturb(place: Path = folder, is_over: threading.Event = is_over) -> bool:
+            wait_until(lambda: has_answers(place) or is_over.is_set(), "it does not begin", RUN_S)
             return disturb(place)
 
         with ThreadPoolExecutor() as pool:
             is_in_time = pool.submit(wait_and_disturb)
-            done = run(folder, *flags)
+            try:
+                done = run(folder, *flags)
+            finally:
+                is_over.set()
         if is_in_time.result():
             return folder, done
     pytest.fail("each run was over before it was disturbed")
