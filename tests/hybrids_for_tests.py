@@ -85,12 +85,12 @@ HYBRIDS: Mapping[str, Hybrid] = {
 }
 
 
-def write_hybrid(path: Path, hybrid: Hybrid, *, seed: int = 1) -> None:
+def write_hybrid(path: Path, hybrid: Hybrid, *, seed: int = 1, context: int = CONTEXT) -> None:
     """Write a checkpoint of random weights."""
     writer = gguf.GGUFWriter(path, hybrid.architecture)
     writer.add_name("tiny")
     writer.add_file_type(0)
-    writer.add_context_length(CONTEXT)
+    writer.add_context_length(context)
     writer.add_embedding_length(WIDTH)
     writer.add_block_count(len(hybrid.layers))
     parts = [layer.split() for layer in hybrid.layers]

@@ -81,8 +81,8 @@ class Served:
         """What it takes at this moment."""
         pid, worker = self.process.pid, self.worker()
         return Footprint(
-            _resident_mib(pid),
-            0.0 if worker is None else _resident_mib(worker),
+            resident_mib(pid),
+            0.0 if worker is None else resident_mib(worker),
             len(os.listdir(f"/proc/{pid}/fd")),
             len(os.listdir(f"/proc/{pid}/task")),
             1 + len(self.children),
@@ -228,7 +228,8 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
             process.wait(10.0)
 
 
-def _resident_mib(pid: int) -> float:
+def resident_mib(pid: int) -> float:
+    """Memory that a process holds; 0 where it is gone."""
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     except OSError:

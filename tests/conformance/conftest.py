@@ -66,6 +66,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "llamacpp-qwen3moe": OWN_CELLS,
     "torch-tiles": {**TILES, "quantization": "int8", "kv_dtype": "fp8"},
     "torch-cuda": {"device": "cuda"},
+    "torch-cuda-gemma3": {"device": "cuda"},
     "torch-cuda-process": {"device": "cuda", "batch_invariant": True, "kv_dtype": "fp8"},
     "example": {},
 }
@@ -101,7 +102,7 @@ def built(request: pytest.FixtureRequest, tiny_gguf: Path) -> Iterator[Backend]:
     if "threads" in values:
         # More would spin for each other on a busy machine, and the model is tiny.
         values["threads"] = 1
-    family = which.removeprefix("llamacpp-")
+    family = which.removeprefix("llamacpp-").removeprefix("torch-cuda-")
     if family in BY_LLAMACPP:
         values["model"] = str(family_model(family))
     build = load_process if which.endswith("-process") else load

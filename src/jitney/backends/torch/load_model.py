@@ -60,7 +60,8 @@ def load_model(tensors: StoredTensors, shape: Architecture, place: Placement) ->
     embedding = weight("embedding")
     return Decoder(
         embedding=embedding,
-        embedding_scale=shape.embedding_scale,
+        # Rounded as the weights are, and a number of the host: nothing is copied in a graph.
+        embedding_scale=torch.tensor(shape.embedding_scale, dtype=place.dtype).item(),
         layers=tuple(_layer(at, tensors, shape, place, tables) for at in range(shape.layers)),
         norm=tensors.read("norm").to(place.device, torch.float32),
         head=embedding if shape.is_tied else weight("head"),

@@ -99,7 +99,7 @@ class Decoder:
         """
         residual = self.embedding[rows.tokens]  # [r, w]
         if self.embedding_scale != 1.0:
-            residual = residual * residual.new_tensor(self.embedding_scale)
+            residual = residual * self.embedding_scale
         parts = None
         for layer in self.layers:
             x = ops.norm(parts, residual, layer.attention_norm, self.epsilon)  # [r, w]
