@@ -141,8 +141,8 @@ FOREIGN_NAMES: tuple[ForeignName, ...] = (
         None,
         OLDER,
         number(0.0, 86_400.0),
-        advice="/health reports 60 seconds without the end of a forward pass; leave it out, and set "
-        "max_num_batched_tokens lower where passes take so long",
+        advice="/health reports 60 seconds without the end of a forward pass; leave it out, and "
+        "set max_num_batched_tokens lower where passes take so long",
     ),
     ForeignName(
         "read_timeout",
