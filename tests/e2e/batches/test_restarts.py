@@ -18,6 +18,7 @@ import httpx
 import pytest
 from openai import OpenAI
 
+from jitney.backends.fake.script import read_script
 from jitney.config import ServeSettings
 from jitney.server.batches.database import PENDING
 from tests.e2e.batches.batch_client import (
@@ -225,7 +226,14 @@ def test_a_batch_waits_for_its_model_and_its_key(
         # Then its lines are in the store.
         wait_progress(client, batch_id, 1)
     another = ServeSettings(served_model_name=("other",))
-    for strange in (replace(world, settings=another), replace(world, keys=KEYS[1:])):
+    script = tmp_path / "script.jsonl"
+    script.write_text('{"text": "another model"}\n')
+    others = (
+        replace(world, settings=another),
+        replace(world, keys=KEYS[1:]),
+        replace(world, backend=replace(SLOW, script=read_script(script))),
+    )
+    for strange in others:
         before = unanswered(tmp_path / "jobs")
         assert 0 < before < 20
         caplog.clear()
@@ -236,7 +244,8 @@ def test_a_batch_waits_for_its_model_and_its_key(
         assert unanswered(tmp_path / "jobs") == before
     quick = replace(world, backend=World().backend)
     with running(quick) as server, client_of(server, FIRST) as client:
-        assert ended(client, client.batches.retrieve(batch_id)).status == "completed"
+        done = ended(client, client.batches.retrieve(batch_id))
+        assert (done.status, done.to_dict()["model"]) == ("completed", MODEL)
 
 
 def unanswered(folder: Path) -> int:

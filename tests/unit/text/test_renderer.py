@@ -194,8 +194,10 @@ def test_long_chats_are_not_taken_for_runaway_templates() -> None:
 
 
 @pytest.mark.timeout(240)
-def test_renders_from_many_threads_do_not_mix() -> None:
+def test_renders_from_many_threads_do_not_mix(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards the way to the process and back."""
+    for name in ("TEMPLATE_S_MAX", "TEMPLATE_WAIT_S_MAX"):
+        monkeypatch.setattr(limits, name, 60.0)
     template = ChatTemplate(CHATML_SOURCE, CHATML)
     wrong: list[str] = []
 
