@@ -60,7 +60,7 @@ def keeps_state(model: Path) -> bool:
 
 @contextmanager
 def served(
-    model: Path, slots: int = 16, *, in_process: bool = False, kv_tokens: int = 0, **limits: Any
+    model: Path, slots: int = 16, *, is_apart: bool = False, kv_tokens: int = 0, **limits: Any
 ) -> Iterator[Engine]:
     """An engine with the memory that jitney gives such a model: a pool where it keeps a state."""
     is_pool = keeps_state(model)
@@ -76,7 +76,7 @@ def served(
         # More would spin for each other on a busy machine, and the model is tiny.
         "threads": 1,
     }
-    backend = (load_process if in_process else load)("llamacpp", values)
+    backend = (load_process if is_apart else load)("llamacpp", values)
     settings = {"model_len_max": TOKENS_MAX, "max_num_seqs": slots, **limits}
     engine = Engine(backend, SchedulerSettings(**settings))
     engine.start()

@@ -3,9 +3,8 @@
     python -m tests.families [--dtype bfloat16] [MODEL.gguf ...]
 
 prints a table over the checkpoints of `families_for_tests` and over the models that are named.
-Where OpenVINO can page on this machine our backend is asked, in a process of its own, because a
-compilation that fails may take its process along. Elsewhere the converted graph itself is asked, in
-float32: what the conversion made is then seen, and the kernels are not.
+Where OpenVINO can page on this machine our backend is asked. Elsewhere the converted graph itself
+is asked, in float32: what the conversion made is then seen, and the kernels are not.
 """
 
 import argparse
@@ -18,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import openvino as ov
 
-from jitney.backends.kinds import load, load_process
+from jitney.backends.kinds import load_process
 from jitney.backends.openvino import families
 from jitney.backends.openvino.convert import write_model
 from jitney.core.backend import Backend
@@ -38,10 +37,9 @@ from tests.families_for_tests import FAMILIES
 
 
 @contextmanager
-def paged(
-    case: Case, folder: Path, dtype: str = "float32", *, in_process: bool = True
-) -> Iterator[Backend]:
-    """Our backend with a converted model. Raises SetupError where OpenVINO cannot page here."""
+def paged(case: Case, folder: Path, dtype: str = "float32") -> Iterator[Backend]:
+    """Our backend with a converted model, in another process, because a compilation that fails may
+    take its process along. Raises SetupError where OpenVINO cannot page here."""
     number = families.SHORT_NAMES[dtype]
     settings = {
         "model": str(folder),
@@ -54,16 +52,13 @@ def paged(
         "inference_precision": number,
         "kv_precision": number,
     }
-    build = load_process if in_process else load
-    with closing(build("openvino", settings)) as backend:
+    with closing(load_process("openvino", settings)) as backend:
         yield backend
 
 
-def by_openvino(
-    case: Case, folder: Path, dtype: str = "float32", *, in_process: bool = True
-) -> Listed:
-    """What our backend says, in a process of its own or, where it is known to page, in this one."""
-    with paged(case, folder, dtype, in_process=in_process) as backend:
+def by_openvino(case: Case, folder: Path, dtype: str = "float32") -> Listed:
+    """What our backend says."""
+    with paged(case, folder, dtype) as backend:
         return observed(backend, case)
 
 

@@ -78,7 +78,7 @@ and the example."""
 def trial_values(name: str, model: Path) -> Values:
     """What the kind wants to run the tiny model."""
     folder = model.parent / name
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     return kind_of(name).trial_values(model, folder, {})
 
 

@@ -19,7 +19,7 @@ from jitney.cli.main import main
 from jitney.cli.watch import LivePrompt
 
 WAIT_S = 120.0
-LOST_S = 10.0
+LOST_S = 60.0
 CONTROL_C, CONTROL_D = b"\x03", b"\x04"
 PROMPT = "\n> "
 CODES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b\][^\x07]*\x07|[\x01\x02]")

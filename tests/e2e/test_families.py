@@ -126,7 +126,7 @@ def test_packed_weights_say_the_same(checkpoints: Families, tmp_path: Path, name
 def test_openvino_says_what_llamacpp_says(checkpoints: Families, name: str) -> None:
     """Guards the same through our backend, whose graph is made to page first."""
     case, expected = checkpoints.case(name), checkpoints.expected(name)
-    found = by_openvino(case, checkpoints.converted(name), in_process=False)
+    found = by_openvino(case, checkpoints.converted(name))
     assert difference(found, expected) <= BOUND
 
 

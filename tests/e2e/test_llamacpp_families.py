@@ -123,7 +123,7 @@ def test_preempted_and_resumed_says_what_llamacpp_says_alone(
 
 def test_answers_survive_kill_9_of_the_backend_process(model: Path, alone: list[Said]) -> None:
     """Guards resuming from tokens alone: the process dies in mid-answer, and answers go on."""
-    with served(model, SOME, in_process=True) as engine:
+    with served(model, SOME, is_apart=True) as engine:
         backend = engine.backend
         assert isinstance(backend, ProcessBackend)
         assert backend.pid is not None

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends_for_tests import absence_reason, needs, share_verdicts
+from tests.backends_for_tests import absence_reason, backend_failure, needs, share_verdicts
 
 if reason := absence_reason("openvino"):
     pytest.skip(reason, allow_module_level=True)
@@ -23,7 +23,7 @@ from jitney.backends.kinds import kind_of
 from jitney.backends.openvino.convert import write_model
 from jitney.config import Settings
 from jitney.errors import ModelError
-from jitney.loading import backend_failure, check_accepted, ready_model
+from jitney.loading import check_accepted, ready_model
 from tests.e2e import program
 from tests.models_for_tests import TinyShape, write_tiny_gguf
 

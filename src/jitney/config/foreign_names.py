@@ -141,7 +141,8 @@ FOREIGN_NAMES: tuple[ForeignName, ...] = (
         None,
         OLDER,
         number(0.0, 86_400.0),
-        advice="/health reports 10 seconds without a forward pass; leave it out",
+        advice="/health reports 60 seconds without the end of a forward pass; leave it out, and "
+        "set max_num_batched_tokens lower where passes take so long",
     ),
     ForeignName(
         "read_timeout",

@@ -139,8 +139,10 @@ as the round took, so that the rest of the loop's time is for requests. That is 
 token may be seen; with 256 streams it takes longer to write to each than this gathers. A shorter
 rest than the minimum is none."""
 
-STALL_S_MAX = 10.0
-"""Without a forward pass, while requests wait, until /health reports it."""
+STALL_S_MAX = 60.0
+"""Without the end of a forward pass, while requests wait, until /health reports it. Where a
+prompt's token takes 10 ms, a pass of 2048 takes 20 s, and some end a server by what /health says.
+"""
 
 SEND_S_MAX = 30.0
 """That a client may read nothing, with full buffers, before it is cut off."""

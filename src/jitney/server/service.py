@@ -178,6 +178,12 @@ class Service:
         facts.update(b"\0".join(vocabulary.pieces))
         return tuple(f"{each} {facts.hexdigest()}" for each in self.settings.served_model_name)
 
+    def serves(self, owner: str, model: str) -> bool:
+        """Whether what this key began with this model goes on here. The model is one of
+        `own_models`; or only a name, in `jitney batch run` and from versions before."""
+        names = self.settings.served_model_name
+        return self.keys.named(owner) is not None and model in (*self.own_models, *names)
+
     @functools.cached_property
     def format(self) -> ModelFormat | None:
         """How the model writes its answers; None without a chat template. Any thread."""

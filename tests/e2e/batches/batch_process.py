@@ -3,13 +3,14 @@
 import contextlib
 import re
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from openai import OpenAI
+
+from tests.e2e.server.processes import OURS
 
 START_S = 120.0
 
@@ -38,9 +39,11 @@ class ServerProcess:
 
 
 @contextlib.contextmanager
-def server_process(folder: Path, *flags: str) -> Iterator[ServerProcess]:
+def server_process(
+    folder: Path, *flags: str, program: tuple[str, ...] = OURS
+) -> Iterator[ServerProcess]:
     """The fake backend, served with its jobs in this folder, until it ends or the test does."""
-    command = [sys.executable, "-m", "jitney", "serve", "--backend", "fake", "--port", "0"]
+    command = [*program, "serve", "--backend", "fake", "--port", "0"]
     with subprocess.Popen(
         [*command, "--jobs-dir", str(folder), *flags],
         stdout=subprocess.PIPE,

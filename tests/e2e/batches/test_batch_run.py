@@ -25,6 +25,8 @@ from tests.e2e.batches.batch_client import CHAT, custom_ids, jsonl, line
 from tests.e2e.program import Done, expect_sentence, jitney
 from tests.e2e.server.harness import wait_until
 
+# What runs in this process has no other limit.
+pytestmark = pytest.mark.timeout(240)
 RUN_S = 120.0
 LINES = 100
 TRIES = 5

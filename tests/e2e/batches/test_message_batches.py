@@ -1,6 +1,7 @@
 """Batches of Anthropic's messages over HTTP: made, listed, read, cancelled and deleted."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,12 @@ import httpx
 
 from jitney.config import Key
 from tests.e2e.batches.batch_client import BATCH_S, FIRST, KEYS, OTHER, SLOW
-from tests.e2e.batches.batch_process import server_process
+from tests.e2e.batches.batch_process import ServerProcess, server_process
 from tests.e2e.server.harness import MODEL, WAIT_S, Running, World, check_error, running, wait_until
 
 PATH = "/v1/messages/batches"
 BETAS = {"anthropic-beta": "brand-new-2027-01-01"}
+DONE = re.compile(r'^jitney:jobs_lines_total{result="done"} (\d+)', re.MULTILINE)
 
 
 def asked(custom_id: str, **fields: Any) -> dict[str, Any]:
@@ -194,6 +196,18 @@ def test_row_59_bad_bodies_of_batches_store_nothing(server: Running) -> None:
     assert server.get(PATH).json()["data"] == []
 
 
+def wait_results(server: ServerProcess, url: str) -> None:
+    """Wait until this process has some results of its own, or the batch has ended."""
+
+    def has_some() -> bool:
+        found = DONE.search(httpx.get(f"{server.address}/metrics", timeout=WAIT_S).text)
+        batch = httpx.get(f"{server.address}{url}", timeout=WAIT_S).json()
+        has_ended = batch["processing_status"] == "ended"
+        return has_ended or (found is not None and int(found[1]) >= 10)
+
+    wait_until(has_some, "no requests are answered", BATCH_S)
+
+
 def test_a_server_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
     """Guards the promise in this form too: killed twice, each request has one result, with the
     text that a live call has."""
@@ -202,10 +216,11 @@ def test_a_server_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
     with server_process(folder) as server:
         body = {"requests": requests}
         made = httpx.post(f"{server.address}{PATH}", json=body, headers=BETAS).json()
+        url = f"{PATH}/{made['id']}"
+        wait_results(server, url)
         server.kill()
-    url = f"{PATH}/{made['id']}"
     with server_process(folder) as server:
-        httpx.get(f"{server.address}{url}")
+        wait_results(server, url)
         server.kill()
     with server_process(folder) as server:
 

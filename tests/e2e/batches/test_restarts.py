@@ -18,6 +18,7 @@ import httpx
 import pytest
 from openai import OpenAI
 
+from jitney.backends.fake.script import read_script
 from jitney.config import ServeSettings
 from jitney.server.batches.database import PENDING
 from tests.e2e.batches.batch_client import (
@@ -38,7 +39,7 @@ from tests.e2e.batches.batch_process import START_S, ServerProcess, server_proce
 from tests.e2e.server.harness import MODEL, WAIT_S, World, running, wait_until
 from tests.e2e.server.processes import backend_of
 
-LINES = 90
+LINES = 120
 TRIES = 5
 """What must happen in the middle of a batch is tried again where a busy machine came too late."""
 WORK = [line(f"c{number}", max_tokens=150, ignore_eos=True) for number in range(LINES)]
@@ -102,6 +103,12 @@ def done_before_last_end(folder: Path) -> int:
         before = done_count(client, batch_id)
         # What was told to be done stays done.
         assert before >= seen
+        wait_progress(client, batch_id, before + 10)
+        os.kill(backend_of(server.pid), signal.SIGKILL)
+        wait_progress(client, batch_id, before + 20)
+        server.kill()
+    with server_process(folder) as server, server.client() as client:
+        before = done_count(client, batch_id)
         wait_progress(client, batch_id, before + 10)
         seen = done_count(client, batch_id)
         server.popen.terminate()
@@ -216,10 +223,19 @@ def test_a_batch_waits_for_its_model_and_its_key(
     world = World(jobs_dir=tmp_path / "jobs", keys=KEYS, backend=SLOW)
     with running(world) as server, client_of(server, FIRST) as client:
         batch_id = submit(client, WORK[:20]).id
+        # Then its lines are in the store.
+        wait_progress(client, batch_id, 1)
     another = ServeSettings(served_model_name=("other",))
-    for strange in (replace(world, settings=another), replace(world, keys=KEYS[1:])):
+    script = tmp_path / "script.jsonl"
+    script.write_text('{"text": "another model"}\n')
+    others = (
+        replace(world, settings=another),
+        replace(world, keys=KEYS[1:]),
+        replace(world, backend=replace(SLOW, script=read_script(script))),
+    )
+    for strange in others:
         before = unanswered(tmp_path / "jobs")
-        assert before
+        assert 0 < before < 20
         caplog.clear()
         with running(strange) as server, client_of(server, OTHER) as client:
             wait_until(lambda: "waits: its key" in caplog.text, "nothing is said")
@@ -228,7 +244,8 @@ def test_a_batch_waits_for_its_model_and_its_key(
         assert unanswered(tmp_path / "jobs") == before
     quick = replace(world, backend=World().backend)
     with running(quick) as server, client_of(server, FIRST) as client:
-        assert ended(client, client.batches.retrieve(batch_id)).status == "completed"
+        done = ended(client, client.batches.retrieve(batch_id))
+        assert (done.status, done.to_dict()["model"]) == ("completed", MODEL)
 
 
 def unanswered(folder: Path) -> int:

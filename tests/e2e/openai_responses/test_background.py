@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -43,6 +44,7 @@ from tests.e2e.server.harness import (
     running,
     wait_until,
 )
+from tests.e2e.server.pace import SLOW_PROGRAM
 from tests.e2e.server.processes import backend_of
 
 ENDED = ("completed", "incomplete", "failed", "cancelled")
@@ -263,7 +265,7 @@ def test_one_with_more_tokens_than_fit_ends_with_its_text(tmp_path: Path) -> Non
     """Guards starts: a context may be shorter than it was, and every later server would end by the
     same response."""
     folder = tmp_path / "jobs"
-    with server_process(folder, *SLOWLY) as server:
+    with server_process(folder, *SLOWLY, program=PACED) as server:
         # Those that wait behind others, so that nothing is made of them yet.
         *_, long, other = (begun(server, number) for number in range(6))
         server.kill()
@@ -328,7 +330,7 @@ def test_half_a_character_outlives_a_kill(tmp_path: Path) -> None:
     text = "\u00e4\u4e2d\U0001f600" * 40
     script.write_text(json.dumps({"text": text}) + "\n")
     flags = ("--script", str(script))
-    with server_process(folder, *SLOWLY, *flags) as server:
+    with server_process(folder, *SLOWLY, *flags, program=PACED) as server:
         *_, last = (begun(server, number) for number in range(6))
         server.kill()
     began(folder, last, text[:2], text[:3].encode()[:-2])
@@ -341,6 +343,7 @@ def test_half_a_character_outlives_a_kill(tmp_path: Path) -> None:
 
 
 SLOWLY = ("--max-num-seqs", "2")
+PACED = (sys.executable, "-c", SLOW_PROGRAM)
 
 
 def begun(server: ServerProcess, number: int) -> str:

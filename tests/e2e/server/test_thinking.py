@@ -7,7 +7,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from benchmarks.schemas import all_schemas
+from benchmarks.schemas import WRITTEN, all_schemas
 from jitney.backends.fake.backend import FakeBackend
 from jitney.core.backend import Vocabulary
 from jitney.core.batch import Batch, Outcome
@@ -91,17 +91,20 @@ def answer_of(server: Running, schema: Any, number: int) -> dict[str, Any] | Non
 def test_schemas_hold_after_the_thinking(thinker: Running) -> None:
     """Guards the order of the two: reasoning is what the model likes, content is of the schema.
     `benchmarks.thinking_schemas` asks for 200."""
-    done, thought = 0, 0
-    # Every seventh has each of the ten kinds that are drawn.
+    written = len(WRITTEN.read_text(encoding="utf-8").splitlines())
+    thought, kinds = 0, list[int]()
     for number, schema in enumerate(all_schemas(350)[::7]):
         answer = answer_of(thinker, schema, number)
         if answer is None:
             continue
+        # One after another is drawn of ten kinds; those that were written are of none.
+        kinds.append((7 * number - written) % 10 if 7 * number >= written else -1)
         message, usage = answer["choices"][0]["message"], answer["usage"]
         jsonschema_rs.validate(schema, json.loads(message["content"]))
         assert usage["completion_tokens_details"]["reasoning_tokens"] <= number % 20 + 1
-        done, thought = done + 1, thought + ("reasoning_content" in message)
-    assert (done >= 40, thought >= 30) == (True, True), (done, thought)
+        thought += "reasoning_content" in message
+    assert set(kinds) == {-1, *range(10)}
+    assert (len(kinds) >= 49, thought >= 30) == (True, True), (kinds, thought)
 
 
 def test_a_stream_adds_up_to_the_whole_answer(thinker: Running) -> None:

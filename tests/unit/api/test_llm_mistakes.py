@@ -62,11 +62,11 @@ def test_a_forked_process_is_told_to_make_its_own(llm: LLM) -> None:
     child.start()
     try:
         for _ in range(2):
-            assert ours.poll(20), "the child said nothing"
+            assert ours.poll(100), "the child said nothing"
             assert "another process" in ours.recv()
     finally:
         child.kill()
-        child.join(20)
+        child.join(100)
 
 
 def test_a_pipe_for_a_model_is_refused(tmp_path: Path) -> None:

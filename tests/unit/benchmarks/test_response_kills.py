@@ -20,7 +20,7 @@ def seen_of(status: int, text: str = "") -> list[dict[str, Any]]:
         async with httpx.AsyncClient(transport=transport) as client:
             return await read(client, Place("http://there"), "resp_1", Counted(1))
 
-    return asyncio.run(asyncio.wait_for(read_all(), 5))
+    return asyncio.run(asyncio.wait_for(read_all(), 100))
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from jitney.config.foreign_names import FOREIGN_NAMES, SYNONYMS, TABLES, Foreign
 from jitney.config.forms import value_text
 from jitney.core.scheduler_settings import Mix, Policy, Strategy
 from jitney.errors import ConfigError
+from jitney.server import limits
 
 KNOWN = {known.name: known for known in (*known_settings(), *known_serve_settings())}
 SERVED = {known.name for known in known_serve_settings()}
@@ -311,3 +312,11 @@ def test_a_waiting_group_must_fit_into_the_queue() -> None:
     assert resolve({**flags, "max_num_queued_reqs": 4}, None, {}).settings.max_wait_ms is None
     timed = {**flags, "max_num_queued_reqs": 3, "max_wait_ms": 5}
     assert resolve(timed, None, {}).settings.max_wait_ms == 5
+
+
+def test_advice_names_the_bounds_of_the_server() -> None:
+    """Guards sentences that outlive a bound: settings know nothing of the server's."""
+    advice = {word.name: word.advice or "" for word in FOREIGN_NAMES}
+    assert f" {limits.STALL_S_MAX:.0f} seconds " in advice["stall_timeout"]
+    assert f" {limits.SEND_S_MAX:.0f} seconds " in advice["read_timeout"]
+    assert f" {limits.PING_S:.0f} seconds;" in advice["sse_ping_interval"]

@@ -75,10 +75,10 @@ def test_closing_wakes_whoever_waits(ends: Ends) -> None:
     """Guards against a close that hangs until the other side speaks."""
     frames = Frames(ends[0])
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(frames.receive, 30.0)
+        waiting = pool.submit(frames.receive, 200.0)
         frames.close()
         with pytest.raises(ChannelClosed):
-            waiting.result(20.0)
+            waiting.result(100.0)
     with pytest.raises(ChannelClosed):
         frames.send(b"late")
 

@@ -14,6 +14,7 @@ from typing import Any  # Any: JSON
 import pytest
 
 from jitney.sandbox.sandbox import Bounds, Busy, Gone, Sandbox, SandboxError, TooLong, TooMuchMemory
+from tests.e2e.server.harness import wait_until
 from tests.e2e.server.processes import children, is_alive, wait_until_gone
 from tests.sandbox_for_tests import ROOT, set_up, set_up_threads
 
@@ -253,8 +254,7 @@ def test_a_wait_for_others_is_bounded_and_closing_ends_what_runs(make: Make) -> 
     pids = sandbox.run(["pids"])
     with ThreadPoolExecutor(1) as pool:
         busy = pool.submit(sandbox.run, ["pause"])
-        while not sandbox._turn.locked():
-            pass
+        wait_until(sandbox._turn.locked, "it does not begin")
         with pytest.raises(Busy):
             sandbox.run(["same", 1])
         sandbox.close()

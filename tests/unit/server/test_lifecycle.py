@@ -1,10 +1,14 @@
 """What the server asks of the system for itself."""
 
+import asyncio
 import os
+import signal
 import sys
 import threading
+from typing import Any, cast
 
 import pytest
+import uvloop
 
 from jitney.server import lifecycle
 
@@ -40,3 +44,21 @@ def test_on_linux_one_thread_steps_back(monkeypatch: pytest.MonkeyPatch) -> None
     before = os.getpriority(os.PRIO_PROCESS, os.getpid())
     assert niceness_after(monkeypatch, "linux") == min(5, 19 - before)
     assert os.getpriority(os.PRIO_PROCESS, os.getpid()) == before
+
+
+@pytest.mark.parametrize("was_ignored", [True, False])
+def test_the_end_of_a_terminal_is_handled_unless_it_is_ignored(*, was_ignored: bool) -> None:
+    """Guards `nohup jitney serve &`, and everybody else's streams."""
+    nothing = cast(Any, None)  # Any: nothing of the server is asked
+
+    async def handles() -> bool:
+        loop = asyncio.get_running_loop()
+        lifecycle.Lifecycle(nothing, nothing)._handle_signals(loop)
+        return loop.remove_signal_handler(signal.SIGHUP)
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if was_ignored else signal.SIG_DFL)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            assert runner.run(handles()) is not was_ignored
+    finally:
+        signal.signal(signal.SIGHUP, before)

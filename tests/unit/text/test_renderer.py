@@ -14,6 +14,7 @@ from jitney.errors import EngineStopped, InvalidRequest, JitneyError, ModelError
 from jitney.sandbox.sandbox import Gone, Sandbox
 from jitney.text.chat_template import ChatTemplate, Renderer
 from jitney.tokenizers.byte_tokenizer import byte_vocabulary
+from tests.e2e.server.harness import wait_until
 from tests.e2e.server.processes import is_alive
 from tests.sandbox_for_tests import ROOT
 from tests.unit.text.test_chat_template import CHATML, CHATML_SOURCE, text_of, user
@@ -193,8 +194,10 @@ def test_long_chats_are_not_taken_for_runaway_templates() -> None:
 
 
 @pytest.mark.timeout(240)
-def test_renders_from_many_threads_do_not_mix() -> None:
+def test_renders_from_many_threads_do_not_mix(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards the way to the process and back."""
+    for name in ("TEMPLATE_S_MAX", "TEMPLATE_WAIT_S_MAX"):
+        monkeypatch.setattr(limits, name, 60.0)
     template = ChatTemplate(CHATML_SOURCE, CHATML)
     wrong: list[str] = []
 
@@ -227,13 +230,11 @@ def test_a_slow_chat_keeps_nobody_waiting(make: Make, monkeypatch: pytest.Monkey
     slow = [threading.Thread(target=bomb) for _ in range(2)]
     first, second = renderer.sandboxes
     slow[0].start()
-    while not first._turn.locked():
-        pass
+    wait_until(first._turn.locked, "it does not begin")
     assert template.render(user("hi")) == (("fine", True),)
     assert start_count(renderer) == 2
     slow[1].start()
-    while not second._turn.locked():
-        pass
+    wait_until(second._turn.locked, "it does not begin")
     monkeypatch.setattr(second, "_bounds", first._bounds)
     with pytest.raises(QueueFull) as caught:
         template.render(user("hi"))

@@ -112,8 +112,7 @@ class LineAnswerer:
 
     def serves(self, owner: str, model: str) -> bool:
         """Whether lines of this owner, for this model, can be answered here."""
-        is_known = self._service.keys.named(owner) is not None
-        return is_known and model in self._service.settings.served_model_name
+        return self._service.serves(owner, model)
 
     async def answer(
         self,

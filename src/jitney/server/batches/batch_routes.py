@@ -197,7 +197,7 @@ async def _new_batch(service: Service, request: Request, now: Callable[[], int])
     return NewBatch(
         owner=owner,
         endpoint=body.endpoint,
-        model=service.model_name,
+        model=service.own_models[0],
         input_file_id=body.input_file_id,
         metadata=body.metadata,
         idempotency_key=idempotency_key(request),

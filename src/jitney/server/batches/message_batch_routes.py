@@ -212,7 +212,7 @@ def _new_batch(
     return NewBatch(
         owner=owner,
         endpoint=MESSAGES,
-        model=service.model_name,
+        model=service.own_models[0],
         input_file_id=file_id,
         metadata=None if unknown is None else {unknown: "ignored"},
         idempotency_key=key,

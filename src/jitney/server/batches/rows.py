@@ -8,6 +8,7 @@ Tests: tests/unit/server/batches/test_rows.py and test_store.py.
 """
 
 import json
+import re
 import sqlite3
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -83,10 +84,13 @@ class StoredFile:
     created_at: int
 
 
+_DIGEST = re.compile(r" [0-9a-f]{16}\Z")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewBatch:
     """A request for a batch. Without an endpoint, a line may have any. None as `expires_at` is no
-    limit of time."""
+    limit of time. The model is one of `Service.own_models`, or a name."""
 
     owner: str
     endpoint: str | None = None
@@ -134,6 +138,11 @@ class StoredBatch(NewBatch):
     cancelled_at: int | None
 
     @property
+    def model_name(self) -> str:
+        """The model as callers know it, without a digest behind its name."""
+        return _DIGEST.sub("", self.model)
+
+    @property
     def result_ids(self) -> tuple[str, ...]:
         """The files with its results."""
         ids = (self.output_file_id, self.error_file_id)
@@ -178,7 +187,7 @@ Row = TypeVar("Row", StoredFile, StoredBatch)
 
 _OF_FILE = ("id", "bytes", "created_at", "filename", "purpose")
 _OF_BATCH = (
-    *("id", "endpoint", "model", "input_file_id", "status", "output_file_id", "error_file_id"),
+    *("id", "endpoint", "input_file_id", "status", "output_file_id", "error_file_id"),
     *("created_at", "in_progress_at", "expires_at", "finalizing_at", "completed_at"),
     *("failed_at", "expired_at", "cancelling_at", "cancelled_at"),
 )
@@ -217,6 +226,7 @@ def batch_object(batch: StoredBatch) -> Json:
     return {
         **{name: getattr(batch, name) for name in _OF_BATCH},
         "object": "batch",
+        "model": batch.model_name,
         "errors": errors,
         "completion_window": WINDOW,
         "request_counts": {name: getattr(batch, name) for name in _COUNTS},

@@ -142,7 +142,9 @@ class Stages:
             self._runner.begin(batch)
         elif serial not in self._unserved:
             self._unserved.add(serial)
-            _log.warning("%s waits: its key, or the model %s, is not here", batch.id, batch.model)
+            _log.warning(
+                "%s waits: its key, or the model %s, is not here", batch.id, batch.model_name
+            )
         return False
 
     async def _finalize(self, serial: int, outcome: BatchStatus) -> bool:

@@ -131,18 +131,14 @@ class BackgroundRunner:
         return is_open and len(self._tasks) < engine.settings.max_num_seqs
 
     def _next(self) -> int | None:
-        """The oldest of the owner that has the fewest."""
+        """The oldest of the owner that has the fewest; it waits for its key and its model."""
         running = Counter(owner for owner, _ in self._tasks.values())
         ready = (
             (running[owner], serial)
             for serial, (owner, model) in self._waiting.items()
-            if self._serves(owner, model)
+            if self._service.serves(owner, model)
         )
         return min(ready, default=(0, None))[1]
-
-    def _serves(self, owner: str, model: str) -> bool:
-        """Others wait until their key and their model are here again."""
-        return self._service.keys.named(owner) is not None and model in self._service.own_models
 
     def _start(self, tasks: asyncio.TaskGroup, serial: int) -> None:
         owner, model = self._waiting.pop(serial)

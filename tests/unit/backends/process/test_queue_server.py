@@ -19,7 +19,7 @@ from jitney.core.batch import Batch, Outcome
 from jitney.errors import BackendFailed
 from jitney.sandbox.frames import ChannelClosed, Frames
 
-WAIT_S = 20.0
+WAIT_S = 100.0
 
 
 class Queueing:
