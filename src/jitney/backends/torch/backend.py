@@ -24,6 +24,7 @@ from jitney.backends.shared.model_backend import ModelBackend
 from jitney.backends.shared.paging import BlockPool
 from jitney.backends.shared.slots import EntryRows, SlotMemory, rows_missing
 from jitney.backends.torch.checkpoint import architecture_at
+from jitney.backends.torch.kind import GPU_BLOCK_TOKENS
 from jitney.backends.torch.load_model import Placement, load_model, tensors_of
 from jitney.backends.torch.model import Decoder
 from jitney.backends.torch.pass_rows import PassRows, Span, pack
@@ -48,6 +49,7 @@ class TorchSettings:
     model: str
     """The folder or the GGUF."""
     kv_tokens: int
+    """0 on a GPU for all that is free."""
     slots: int
     max_num_batched_tokens: int
     threads: int
@@ -74,11 +76,18 @@ class TorchSettings:
     """Whether all tokens are computed alike in passes with these tiles."""
 
     def __post_init__(self) -> None:
-        if self.device == "cpu" and self.kv_tokens < self.block_tokens:
+        block_tokens = self.block_tokens if self.device == "cpu" else GPU_BLOCK_TOKENS
+        is_all = self.device != "cpu" and not self.kv_tokens
+        if self.kv_tokens < block_tokens and not is_all:
             raise ConfigError(
                 f"kv_tokens is {self.kv_tokens}, and the torch backend takes memory in blocks of "
-                f"{self.block_tokens} tokens; raise it."
+                f"{block_tokens} tokens; raise it."
             )
+
+    @property
+    def sequences_max(self) -> int:
+        """The most sequences in a pass: other slots hold what may be reused."""
+        return self.max_num_seqs or self.slots
 
 
 def make_backend(settings: TorchSettings) -> Backend:

@@ -63,7 +63,7 @@ def test_a_gpu_is_used_and_chosen_where_there_is_one(
     driver = tmp_path / "driver"
     if has_driver:
         driver.touch()
-    monkeypatch.setattr(kind, "DRIVER", driver)
+    monkeypatch.setattr(kind, "DRIVERS", (tmp_path / "another", driver))
     assert kind.cuda_version() == cuda
     assert kind.has_gpu() == is_used
     assert KIND.is_automatic() == is_used
