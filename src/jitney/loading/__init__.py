@@ -22,6 +22,7 @@ from jitney.loading.model_source import source_if_there, source_of
 from jitney.loading.selection import (
     BackendState,
     Selection,
+    able_among,
     fastest,
     is_given,
     missing,
@@ -124,8 +125,15 @@ def state_with_needs(kind: Kind, settings: Settings) -> BackendState:
         return found
     if (refusal := kind.unknown(model)) is not None:
         return replace(found, refusal=refusal)
+    return _with_needs(found, settings)
+
+
+def _with_needs(found: BackendState, settings: Settings) -> BackendState:
+    """The same, with the memory that the model takes."""
+    if settings.model is None or found.refusal is not None:
+        return found
     try:
-        return replace(found, needs=kind.needs(model, settings))
+        return replace(found, needs=found.kind.needs(settings.model, settings))
     except SetupError as error:
         return replace(found, no_room=str(error).rstrip("."))
 
@@ -190,7 +198,9 @@ def values_of(kind: Kind, settings: Settings, source: Path | None) -> Values:
 
 
 def _candidates(settings: Settings) -> list[BackendState]:
-    return [backend_state(kind, settings) for kind in all_kinds() if kind.is_automatic()]
+    found = [backend_state(kind, settings) for kind in all_kinds() if kind.is_automatic()]
+    is_choice = settings.model is not None and sum(each.is_able for each in found) > 1
+    return [_with_needs(each, settings) for each in found] if is_choice else found
 
 
 def _by_name(settings: Settings) -> str:
@@ -207,7 +217,7 @@ def _by_name(settings: Settings) -> str:
 
 
 def _able(candidates: list[BackendState]) -> list[Kind]:
-    return [each.kind for each in candidates if each.is_able]
+    return [each.kind for each in able_among(candidates)]
 
 
 def _select_fastest(source: Path, settings: Settings) -> Selection:

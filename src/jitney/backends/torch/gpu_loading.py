@@ -59,8 +59,8 @@ def make_gpu_backend(settings: TorchSettings) -> GpuBackend:
 
 
 def check_gpu() -> torch.device:
-    """The GPU. Raises NoRoom where none can be used: another driver, or another of several GPUs, may
-    be there at the next start, so a trial must not remember it."""
+    """The GPU. Raises NoRoom where none can be used: the next start may find another driver, or
+    another of several GPUs, so a trial must not remember it."""
     if not torch.cuda.is_available():
         made_for = torch.version.cuda
         why = (

@@ -20,14 +20,14 @@ from jitney.backends.kind import (
     version_of,
 )
 from jitney.backends.machine.free_memory import available_bytes, free_beside, refuse_too_large
-from jitney.backends.machine.gpu import describe_gpu
+from jitney.backends.machine.gpu import describe_gpu, gpu_bytes
 from jitney.backends.machine.processor import read_processor, text_of
 from jitney.backends.shared.sizing import TokenMemory, size_paged
 from jitney.backends.torch import checkpoint
 from jitney.backends.torch.architecture import FAMILIES, Architecture
 from jitney.backends.trials.trial import alike_values, try_backend
 from jitney.config import Settings
-from jitney.errors import ConfigError
+from jitney.errors import ConfigError, NoRoom
 from jitney.models.gguf_vocabulary import read_vocabulary
 
 LIBRARIES = ("torch", "safetensors", "tokenizers")
@@ -108,7 +108,9 @@ def needs(source: Path, settings: Settings) -> Needs:
     shape, dtypes = _shape(source), chosen_dtypes(settings)
     weights_bytes, token_bytes = _weights_bytes(shape, settings), _token_bytes(shape, dtypes)
     kv_tokens = None
-    if not has_gpu():
+    if has_gpu():
+        _refuse_large(source, weights_bytes, settings)
+    else:
         refuse_too_large(weights_bytes)
         available = available_bytes()
         free_bytes = None if available is None else available - weights_bytes
@@ -119,6 +121,19 @@ def needs(source: Path, settings: Settings) -> Needs:
         token_bytes=token_bytes,
         model_len_max=shape.length_max,
         kv_tokens=kv_tokens,
+    )
+
+
+def _refuse_large(source: Path, weights_bytes: int, settings: Settings) -> None:
+    """Raise NoRoom for weights that no GPU here could hold, whatever else is on it."""
+    found = gpu_bytes()
+    if found is None or weights_bytes <= found * settings.gpu_memory_utilization:
+        return
+    advice = "--quantization int8" if source.is_dir() else "--backend llamacpp"
+    raise NoRoom(
+        f"It has {weights_bytes / 1e9:.1f} GB of weights as they are here, and the GPU has "
+        f"{found / 1e9:.1f} GB, of which {settings.gpu_memory_utilization:.0%} may be used; take a "
+        f"smaller model, or {advice}."
     )
 
 

@@ -11,7 +11,7 @@ from jitney.backends.torch import kind
 from jitney.backends.torch.kind import KIND, chosen_dtypes
 from jitney.config import Settings
 from jitney.config.settings import KvCacheDtype, Quantization
-from jitney.errors import ConfigError
+from jitney.errors import ConfigError, NoRoom
 from jitney.models.tiny import write_tiny_gguf
 
 
@@ -85,6 +85,24 @@ def test_on_a_gpu_memory_is_what_is_free_unless_a_number_is_given(
     found = kind.values(given, tmp_path / "tiny.gguf")
     assert (found["kv_tokens"], found["memory_percent"]) == (512, 50)
     assert not found["quantization"]
+
+
+def test_weights_that_are_larger_than_the_gpu_are_refused_before_a_fetch(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Guards models that llama.cpp runs on the CPU, and hours of fetching."""
+    monkeypatch.setattr(kind, "has_gpu", lambda: True)
+    model = tmp_path / "tiny.gguf"
+    write_tiny_gguf(model)
+    settings, found = Settings(), []
+    for memory in (None, 2**30):
+        monkeypatch.setattr(kind, "gpu_bytes", lambda memory=memory: memory)
+        found.append(kind.needs(model, settings))
+    assert found[0] == found[1]
+    # The share that may be used counts.
+    monkeypatch.setattr(kind, "gpu_bytes", lambda: found[0].weights_bytes)
+    with pytest.raises(NoRoom, match=r"of which 90% may be used; .*, or --backend llamacpp"):
+        kind.needs(model, settings)
 
 
 @pytest.mark.parametrize(("gpu", "quantization"), [(True, "fp8"), (False, "fp8"), (True, "int8")])
