@@ -109,8 +109,7 @@ def backend_state(kind: Kind, settings: Settings) -> BackendState:
     model, library = settings.model, kind.library()
     # The file is read first: nothing is tried for a file that is not a model.
     refusal = None if model is None else kind.refusal(model, settings.max_model_len)
-    refused = kind.refused_setting(settings)
-    if refused is not None:
+    while (refused := kind.refused_setting(settings)) is not None:
         refusal = refusal or kind.value_refusal(settings)
         usual: dict[str, Any] = {refused: "auto"}
         settings = replace(settings, **usual)

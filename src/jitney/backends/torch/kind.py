@@ -105,7 +105,7 @@ def numbers(settings: Settings) -> str:
 
 def needs(source: Path, settings: Settings) -> Needs:
     """The memory that the model takes. Raises a SetupError."""
-    shape, dtypes = _shape(source), chosen_dtypes(settings)
+    shape, dtypes = _shape(source, settings), chosen_dtypes(settings)
     weights_bytes, token_bytes = _weights_bytes(shape, settings), _token_bytes(shape, dtypes)
     kv_tokens = None
     if has_gpu():
@@ -137,9 +137,15 @@ def _refuse_large(source: Path, weights_bytes: int, settings: Settings) -> None:
     )
 
 
-def _shape(source: Path) -> Architecture:
+def _shape(source: Path, settings: Settings) -> Architecture:
     tokens = 1 if source.is_dir() else len(read_vocabulary(source).tokens)
-    return checkpoint.architecture_at(source, tokens)
+    shape = checkpoint.architecture_at(source, tokens)
+    if settings.dtype == "float16" and (shape.family == "gemma3" or settings.quantization):
+        raise ConfigError(
+            "dtype is float16, whose numbers end at 65504, and Gemma 3, or sums of weights of one "
+            "byte, have larger ones; leave dtype out."
+        )
+    return shape
 
 
 def _weights_bytes(shape: Architecture, settings: Settings) -> int:
@@ -154,7 +160,7 @@ def _token_bytes(shape: Architecture, dtypes: dict[str, str]) -> int:
 def values(settings: Settings, source: Path | None) -> Values:
     """The values for `TorchSettings`. Raises a SetupError."""
     assert source is not None, "This backend takes a model"
-    shape, dtypes = _shape(source), chosen_dtypes(settings)
+    shape, dtypes = _shape(source, settings), chosen_dtypes(settings)
     if has_gpu():
         return _gpu_values(settings, source, shape, dtypes)
     memory = TokenMemory(
@@ -222,7 +228,8 @@ KIND = Kind(
     models="folders of the hub with safetensors, and GGUF files, of the architectures "
     f"{', '.join(FAMILIES)}",
     runs_on="an NVIDIA GPU, where it is preferred; a CPU where it is named",
-    memory=f"blocks of {BLOCK_TOKENS} tokens; equal beginnings share theirs",
+    memory=f"blocks of {BLOCK_TOKENS} tokens, on a GPU of {GPU_BLOCK_TOKENS}; "
+    "equal beginnings share theirs",
     block_tokens=BLOCK_TOKENS,
     texts=f"{SAME_TEXTS} (--batch-invariant)",
     # On a CPU it is the slowest.

@@ -1,6 +1,7 @@
 """Unit tests of the torch backend as a kind: when it is chosen, and with which numbers."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,17 @@ def test_on_a_gpu_memory_is_what_is_free_unless_a_number_is_given(
     found = kind.values(given, tmp_path / "tiny.gguf")
     assert (found["kv_tokens"], found["memory_percent"]) == (512, 50)
     assert not found["quantization"]
+
+
+def test_float16_is_refused_where_its_numbers_are_too_small(tmp_path: Path) -> None:
+    """Guards sums that would become infinite."""
+    model = tmp_path / "tiny.gguf"
+    write_tiny_gguf(model)
+    settings = Settings(backend="torch", dtype="float16", batch_invariant="off")
+    found = kind.values(settings, model)
+    assert (found["dtype"], found["kv_dtype"]) == ("float16", "float16")
+    with pytest.raises(ConfigError, match="numbers end at 65504"):
+        kind.values(replace(settings, quantization="int8"), model)
 
 
 def test_weights_that_are_larger_than_the_gpu_are_refused_before_a_fetch(
