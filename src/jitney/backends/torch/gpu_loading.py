@@ -14,8 +14,7 @@ from pathlib import Path
 import torch
 
 from jitney.backends.torch.architecture import Architecture
-from jitney.backends.torch.backend import DTYPES, TorchSettings
-from jitney.backends.torch.checkpoint import architecture_at
+from jitney.backends.torch.backend import DTYPES, TorchSettings, read_text_side
 from jitney.backends.torch.gpu_backend import GpuBackend, GpuModel
 from jitney.backends.torch.graphs import logit_rows
 from jitney.backends.torch.kernels.span_attention import SPAN_SPLIT
@@ -23,8 +22,8 @@ from jitney.backends.torch.kernels.triton_ops import TritonOps
 from jitney.backends.torch.kind import GPU_BLOCK_TOKENS
 from jitney.backends.torch.load_model import Placement, StoredTensors, load_model, tensors_of
 from jitney.core.backend import Segment, Traits, Vocabulary
-from jitney.errors import ConfigError, ModelError, NoRoom
-from jitney.tokenizers.tokenizer import encode_all, read_tokenizer
+from jitney.errors import ConfigError, NoRoom
+from jitney.tokenizers.tokenizer import encode_all
 
 CAPABILITY_MIN = (8, 0)
 """The first GPUs with bfloat16, and with the copies that the kernels are made of."""
@@ -92,15 +91,7 @@ def _named(device: torch.device) -> str:
 def load_on_gpu(sizes: TorchSettings, device: torch.device) -> GpuModel:
     """The model of these settings, on the GPU. Raises a SetupError."""
     path = Path(sizes.model)
-    tokenizer = read_tokenizer(path)
-    count = len(tokenizer.vocabulary.pieces)
-    shape = architecture_at(path, count)
-    if count > shape.vocabulary:
-        raise ModelError(
-            f"{path} has a tokenizer of {count} tokens, and the model knows {shape.vocabulary}; "
-            "fetch it again."
-        )
-
+    tokenizer, shape = read_text_side(path)
     text_side = TextSide(tokenizer.vocabulary, partial(encode_all, tokenizer))
     return place_on_gpu(tensors_of(path, shape), shape, text_side, sizes, device)
 

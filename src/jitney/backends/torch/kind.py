@@ -5,6 +5,7 @@ there is an NVIDIA GPU and a library made for it; a user who names it gets it an
 """
 
 import importlib.util
+import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -45,6 +46,8 @@ SHAPES = tuple(
 )
 """Rows that products take at a time. On processors with matrix units 16 rows cost what one does,
 and 128 have nearly the whole speed."""
+
+_log = logging.getLogger("jitney")
 
 _CUDA = re.compile(r"^cuda[^=\n]*= *'([0-9.]+)'", re.MULTILINE)
 
@@ -195,6 +198,9 @@ def _gpu_values(
     memory = TokenMemory(token_bytes=token_bytes, unit=GPU_BLOCK_TOKENS, free_bytes=None)
     is_given = settings.kv_tokens is not None or settings.memory_limit is not None
     sizes = size_paged(settings, shape.length_max, memory)
+    _log.info(
+        "Loading the model onto the GPU; kernels are compiled once, which takes half a minute"
+    )
     if settings.batch_invariant == "auto":
         KIND.report_differences("auto", "on a GPU equal texts take --batch-invariant on, and time")
     return {

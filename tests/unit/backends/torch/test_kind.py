@@ -71,12 +71,14 @@ def test_a_gpu_is_used_and_chosen_where_there_is_one(
 
 
 def test_on_a_gpu_memory_is_what_is_free_unless_a_number_is_given(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Only the backend sees the memory of a GPU, so its kind must not count that of the machine."""
+    caplog.set_level("INFO")
     monkeypatch.setattr(kind, "has_gpu", lambda: True)
     write_tiny_gguf(tmp_path / "tiny.gguf")
     found = kind.values(Settings(backend="torch", batch_invariant="on"), tmp_path / "tiny.gguf")
+    assert "kernels are compiled once" in caplog.text, "a start that seems to hang"
     assert (found["device"], found["kv_tokens"], found["memory_percent"]) == ("cuda", 0, 90)
     assert (found["dtype"], found["batch_invariant"]) == ("bfloat16", True)
     assert found["max_num_seqs"] == Settings().max_num_seqs != found["slots"]
