@@ -9,15 +9,21 @@ from collections.abc import Callable
 import torch
 
 from jitney.backends.torch.architecture import Architecture
+from jitney.backends.torch.backend import TorchSettings
 from jitney.backends.torch.gpu_backend import GpuBackend
-from jitney.backends.torch.gpu_loading import GpuSizes, TextSide, place_on_gpu
+from jitney.backends.torch.gpu_loading import TextSide, place_on_gpu
 from jitney.core.backend import Vocabulary
 
 SHAPE = Architecture(
     family="llama", layers=32, width=4096, heads=32, heads_kv=8, head=128, inner=14_336,
     vocabulary=128_256, length_max=40_000, epsilon=1e-5, attention_scale=128**-0.5,
 )  # fmt: skip
-SIZES = GpuSizes(
+SIZES = TorchSettings(
+    model="",
+    threads=1,
+    dtype="bfloat16",
+    kv_dtype="bfloat16",
+    device="cuda",
     slots=272,
     kv_tokens=560_000,
     max_num_batched_tokens=8192,
@@ -67,7 +73,7 @@ class KeptBackend(GpuBackend):
         self.reset()
 
 
-def make_backend(device: torch.device, sizes: GpuSizes = SIZES) -> GpuBackend:
+def make_backend(device: torch.device, sizes: TorchSettings = SIZES) -> GpuBackend:
     """A backend with random weights, whose tokens are their numbers."""
     pieces = tuple(f"<{number}>".encode() for number in range(SHAPE.vocabulary))
     texts = TextSide(

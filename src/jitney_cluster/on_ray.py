@@ -11,6 +11,7 @@ import asyncio
 import logging
 import random
 import socket
+from contextlib import suppress
 from dataclasses import asdict, fields
 from typing import Any  # Any: Ray has no types for handles and statistics
 
@@ -26,9 +27,12 @@ from ray.serve.config import (
 from ray.serve.exceptions import RayServeException
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
+from jitney.backends.torch.kind import has_gpu
 from jitney.config import Settings
 from jitney.errors import ConfigError, InputCrashed, NoRoom, QueueFull, RequestError, SetupError
+from jitney.loading import select_backend_if_known
 from jitney.loading.compose import assemble
+from jitney.loading.model_source import located_if_fetched
 from jitney.sandbox.sent_error import SentError
 from jitney_cluster.dispatch import ReplicaDied, ReplicaLost
 from jitney_cluster.replica_count import ReplicaLoad, needed_count
@@ -249,11 +253,34 @@ def replica_deployment(settings: Settings, bounds: tuple[int, int], *, drain_s: 
         health_check_period_s=HEALTH_S,
         # What runs longer on a replica that leaves is moved.
         graceful_shutdown_timeout_s=drain_s,
-        ray_actor_options={"num_cpus": 0},
+        ray_actor_options={"num_cpus": 0, "num_gpus": gpus_of_replica(settings)},
         request_router_config=RequestRouterConfig(
             request_router_class=FirstTokenRouter, request_routing_stats_period_s=REPORT_S
         ),
     ).bind(settings)
+
+
+def gpus_of_replica(settings: Settings) -> int:
+    """How many GPUs Ray gives each replica alone: one where PyTorch runs on it."""
+    if settings.backend not in ("auto", "torch") or not has_gpu():
+        return 0
+    if settings.backend == "auto":
+        # What is wrong with the model, the replicas say.
+        with suppress(SetupError):
+            here = located_if_fetched(settings)
+            selection = None if here is None else select_backend_if_known(here)
+            return int(selection is None or selection.name == "torch")
+    return 1
+
+
+def check_gpus(settings: Settings, count: int) -> None:
+    """Raise ConfigError where so many replicas would wait for GPUs for ever. Ray must run."""
+    has = int(ray.cluster_resources().get("GPU", 0))
+    if count * gpus_of_replica(settings) > has:
+        raise ConfigError(
+            f"{count} replicas take a GPU each, and {has} are here; lower replicas, or give "
+            "another backend."
+        )
 
 
 def start_replicas(

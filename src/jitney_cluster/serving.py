@@ -124,6 +124,8 @@ def assemble_cluster(settings: Settings, serving: ServeSettings) -> ClusterAssem
     stop = partial(on_ray.stop_ray, address, name)
     on_ray.start_ray(address)
     try:
+        if address is None:
+            on_ray.check_gpus(one, bounds[0])
         handle = on_ray.start_replicas(one, bounds, name, drain_s=serving.shutdown_timeout)
         # Ray on this machine alone needs no other address than its own.
         host = "127.0.0.1" if address is None else on_ray.own_host()

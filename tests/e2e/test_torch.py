@@ -40,6 +40,8 @@ BOUND_FOLDER = 1e-3
 """The same to transformers, in float32 on both sides. 0.00004 was seen."""
 BOUND_BFLOAT16 = 0.5
 """The same in bfloat16 here and float32 there. 0.13 was seen."""
+BOUND_FLOAT16 = 0.06
+"""The same in float16 here, which has three bits more."""
 LENGTHS_REAL = (200,)
 LAYERS = 3
 PROMPTS, LENGTH = 50, 64
@@ -96,6 +98,7 @@ def test_a_folder_says_what_transformers_says(name: str, hub_models: Any, tmp_pa
     expected = by_transformers(model, case, hub_models)
     assert difference(by_torch(case), expected) <= BOUND_FOLDER
     assert difference(by_torch(case, "bfloat16"), expected) <= BOUND_BFLOAT16
+    assert difference(by_torch(case, "float16"), expected) <= BOUND_FLOAT16
 
 
 def test_all_families_of_folders_are_tried(hub_models: Any) -> None:

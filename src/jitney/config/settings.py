@@ -29,7 +29,7 @@ from jitney.core import limits
 from jitney.core.scheduler_settings import GroupAnswers, Mix, Policy, SchedulingPolicy, Strategy
 
 BackendName = Literal["auto", "torch", "openvino", "llamacpp", "fake"]
-Dtype = Literal["auto", "float32", "bfloat16"]
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 KvCacheDtype = Literal["auto", "fp8", "uint8", "q8_0", "bfloat16", "float16", "float32"]
 Quantization = Literal["fp8", "int8"]
 FlashAttention = Literal["auto", "on", "off"]
@@ -80,7 +80,7 @@ class Settings:
     dtype: Dtype = _model(default="auto")
     """The number type that OpenVINO or PyTorch computes with. auto is bfloat16 on a GPU, or if the
     processor has it, else float32. OpenVINO rounds activations then, and wants two threads for
-    bfloat16."""
+    bfloat16. float16 is for PyTorch."""
     kv_cache_dtype: KvCacheDtype = _model(default="auto")
     """The number type of keys and values; auto is that of dtype, and float16 in llama.cpp. fp8 is
     for PyTorch, uint8 for OpenVINO and q8_0 for llama.cpp: they take about half the memory of
@@ -140,7 +140,8 @@ class Settings:
     """The share of a GPU's memory that PyTorch uses there, weights included. What is left beside
     them and the largest pass holds keys and values, unless kv_tokens or memory_limit is given."""
     saved_limit: Annotated[int, byte_size(0, BYTES_MAX)] = _memory(default=2**30)
-    """Bytes of RAM for the memory of preempted sequences; the others are recomputed."""
+    """Bytes of RAM for the memory of preempted sequences; the others are recomputed. On a GPU
+    PyTorch may take twice as much: it rounds pinned memory up to powers of two."""
     strategy: Annotated[Strategy, one_of(Strategy, Strategy, SYNONYMS["strategy"])] = _scheduling(
         default=Strategy.CONTINUOUS
     )

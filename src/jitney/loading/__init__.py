@@ -22,6 +22,7 @@ from jitney.loading.model_source import source_if_there, source_of
 from jitney.loading.selection import (
     BackendState,
     Selection,
+    able_among,
     fastest,
     is_given,
     missing,
@@ -108,8 +109,7 @@ def backend_state(kind: Kind, settings: Settings) -> BackendState:
     model, library = settings.model, kind.library()
     # The file is read first: nothing is tried for a file that is not a model.
     refusal = None if model is None else kind.refusal(model, settings.max_model_len)
-    refused = kind.refused_setting(settings)
-    if refused is not None:
+    while (refused := kind.refused_setting(settings)) is not None:
         refusal = refusal or kind.value_refusal(settings)
         usual: dict[str, Any] = {refused: "auto"}
         settings = replace(settings, **usual)
@@ -124,8 +124,15 @@ def state_with_needs(kind: Kind, settings: Settings) -> BackendState:
         return found
     if (refusal := kind.unknown(model)) is not None:
         return replace(found, refusal=refusal)
+    return _with_needs(found, settings)
+
+
+def _with_needs(found: BackendState, settings: Settings) -> BackendState:
+    """The same, with the memory that the model takes."""
+    if settings.model is None or found.refusal is not None:
+        return found
     try:
-        return replace(found, needs=kind.needs(model, settings))
+        return replace(found, needs=found.kind.needs(settings.model, settings))
     except SetupError as error:
         return replace(found, no_room=str(error).rstrip("."))
 
@@ -182,7 +189,9 @@ def values_of(kind: Kind, settings: Settings, source: Path | None) -> Values:
 
 
 def _candidates(settings: Settings) -> list[BackendState]:
-    return [backend_state(kind, settings) for kind in all_kinds() if kind.is_automatic()]
+    found = [backend_state(kind, settings) for kind in all_kinds() if kind.is_automatic()]
+    is_choice = settings.model is not None and sum(each.is_able for each in found) > 1
+    return [_with_needs(each, settings) for each in found] if is_choice else found
 
 
 def _by_name(settings: Settings) -> str:
@@ -199,7 +208,7 @@ def _by_name(settings: Settings) -> str:
 
 
 def _able(candidates: list[BackendState]) -> list[Kind]:
-    return [each.kind for each in candidates if each.is_able]
+    return [each.kind for each in able_among(candidates)]
 
 
 def _select_fastest(source: Path, settings: Settings) -> Selection:

@@ -53,17 +53,19 @@ class BackendState:
     @property
     def is_able(self) -> bool:
         """Whether it runs the model on this machine."""
-        return self.obstacle is None
+        return self.library is not None and self.refusal is None and self.failure is None
 
     @property
     def obstacle(self) -> str | None:
-        """Why it does not run the model, as a clause."""
+        """Why it does not run the model, or could not hold it now, as a clause."""
         if self.refusal is not None:
             return f"{self.kind.title} does not run this model: {self.refusal.rstrip('.')}"
         if self.library is None:
             return f"{self.kind.title} is not installed"
         if self.failure is not None:
             return f"{self.kind.title} does not work here: {self.failure}"
+        if self.no_room is not None:
+            return f"{self.kind.title} has no room for this model: {self.no_room}"
         return None
 
 
@@ -78,7 +80,7 @@ def select(settings: Settings, candidates: Sequence[BackendState]) -> Selection 
             if is_given(settings, setting):
                 refuse_unusable(each.kind.name, each.failure, setting=setting)
                 return Selection(each.kind.name, f"{setting} is given, and {reason}")
-    able = [each for each in accepting if each.is_able]
+    able = able_among(accepting)
     if not able:
         raise MissingDependency(_why_none(candidates, accepting))
     if len(able) == 1:
@@ -89,6 +91,12 @@ def select(settings: Settings, candidates: Sequence[BackendState]) -> Selection 
         able[0].kind.name,
         f"it knows the model and is the faster one with more than {FEW_SEQUENCES} sequences",
     )
+
+
+def able_among(candidates: Sequence[BackendState]) -> list[BackendState]:
+    """Those that run the model; one that has no room for it is passed over where another has."""
+    able = [each for each in candidates if each.is_able]
+    return [each for each in able if each.no_room is None] or able
 
 
 def missing(settings: Settings, candidates: Sequence[BackendState]) -> Kind | None:

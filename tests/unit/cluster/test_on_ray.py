@@ -47,6 +47,23 @@ def context(loads: dict[str, dict[str, float]], *, running: int, target: int) ->
     return on_ray.AutoscalingContext(**{**dict.fromkeys(unused), **used})
 
 
+def test_a_replica_on_a_gpu_has_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards the second replica: both took the first GPU. With too few, Ray would wait for ever."""
+    torch, fake = Settings(backend="torch"), Settings(backend="fake")
+    for is_there in (False, True):
+        monkeypatch.setattr(on_ray, "has_gpu", lambda is_there=is_there: is_there)
+        found = on_ray.replica_deployment(torch, (1, 1), drain_s=1.0)
+        options = found._bound_deployment.ray_actor_options
+        assert options["num_gpus"] == is_there
+        assert on_ray.gpus_of_replica(fake) == 0
+    nowhere = Settings(model=Path("nowhere.gguf"))
+    assert on_ray.gpus_of_replica(nowhere) == 1
+    monkeypatch.setattr(on_ray.ray, "cluster_resources", lambda: {"GPU": 1.0})
+    on_ray.check_gpus(torch, 1)
+    with pytest.raises(ConfigError, match="2 replicas take a GPU each, and 1 are here"):
+        on_ray.check_gpus(torch, 2)
+
+
 def test_a_replica_that_loads_its_model_is_waited_for() -> None:
     """Guards the number of replicas: before the first one has loaded, a second one would be
     started, then a third, and those that load would be stopped for being idle."""

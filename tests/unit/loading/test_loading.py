@@ -53,6 +53,7 @@ def exported(tmp_path: Path) -> Path:
         ("llamacpp", "dtype", "float32"),
         ("llamacpp", "kv_cache_dtype", "uint8"),
         ("openvino", "kv_cache_dtype", "q8_0"),
+        ("openvino", "dtype", "float16"),
         ("openvino", "kv_cache_dtype", "fp8"),
         ("torch", "kv_cache_dtype", "q8_0"),
         ("fake", "dtype", "float32"),

@@ -1,6 +1,7 @@
 """Which backend a model gets where nobody named one, and why."""
 
 import signal
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -89,6 +90,19 @@ def test_settings_the_model_and_what_works_decide(
     assert selection is not None
     assert selection.name == name
     assert sentence in selection.reason
+
+
+def test_one_without_room_is_passed_over_where_another_has_room() -> None:
+    """Guards models that are larger than a GPU, and the sentence where nobody has room."""
+    openvino, llamacpp = facts()
+    full = replace(openvino, no_room="the GPU has 8 GB")
+    selection = select(Settings(max_num_seqs=1), [full, llamacpp])
+    assert selection is not None, "nothing has to be measured"
+    assert selection.name == "llamacpp"
+    assert "OpenVINO has no room for this model: the GPU has 8 GB" in selection.reason
+    selection = select(Settings(), [full, replace(llamacpp, no_room="too")])
+    assert selection is not None
+    assert selection.name == "openvino"
 
 
 def test_none_in_place_of_a_default_is_given(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -239,7 +239,10 @@ KIND = Kind(
         "dtype": "OpenVINO has the choice",
         "kv_cache_dtype": "OpenVINO has the choice",
     },
-    own_values={"kv_cache_dtype": ("auto", "uint8", "bfloat16", "float16", "float32")},
+    own_values={
+        "dtype": ("auto", "float32", "bfloat16"),
+        "kv_cache_dtype": ("auto", "uint8", "bfloat16", "float16", "float32"),
+    },
     failure=lambda settings: chosen_dtypes(settings).failure,
     refusal=refusal,
     needs=needs,

@@ -23,7 +23,9 @@ from jitney.backends.shared.host_sampler import Rows
 from jitney.backends.shared.model_backend import ModelBackend
 from jitney.backends.shared.paging import BlockPool
 from jitney.backends.shared.slots import EntryRows, SlotMemory, rows_missing
+from jitney.backends.torch.architecture import Architecture
 from jitney.backends.torch.checkpoint import architecture_at
+from jitney.backends.torch.kind import GPU_BLOCK_TOKENS
 from jitney.backends.torch.load_model import Placement, load_model, tensors_of
 from jitney.backends.torch.model import Decoder
 from jitney.backends.torch.pass_rows import PassRows, Span, pack
@@ -31,7 +33,7 @@ from jitney.backends.torch.plain_ops import PlainOps
 from jitney.backends.torch.scaled_weight import FP8
 from jitney.core.backend import Backend, Segment, Traits
 from jitney.errors import ConfigError, ModelError
-from jitney.tokenizers.tokenizer import encode_all, read_tokenizer
+from jitney.tokenizers.tokenizer import ModelTokenizer, encode_all, read_tokenizer
 
 DTYPES = {
     "float32": torch.float32,
@@ -48,6 +50,7 @@ class TorchSettings:
     model: str
     """The folder or the GGUF."""
     kv_tokens: int
+    """0 on a GPU for all that is free."""
     slots: int
     max_num_batched_tokens: int
     threads: int
@@ -74,11 +77,18 @@ class TorchSettings:
     """Whether all tokens are computed alike in passes with these tiles."""
 
     def __post_init__(self) -> None:
-        if self.device == "cpu" and self.kv_tokens < self.block_tokens:
+        block_tokens = self.block_tokens if self.device == "cpu" else GPU_BLOCK_TOKENS
+        is_all = self.device != "cpu" and not self.kv_tokens
+        if self.kv_tokens < block_tokens and not is_all:
             raise ConfigError(
                 f"kv_tokens is {self.kv_tokens}, and the torch backend takes memory in blocks of "
-                f"{self.block_tokens} tokens; raise it."
+                f"{block_tokens} tokens; raise it."
             )
+
+    @property
+    def sequences_max(self) -> int:
+        """The most sequences in a pass: other slots hold what may be reused."""
+        return self.max_num_seqs or self.slots
 
 
 def make_backend(settings: TorchSettings) -> Backend:
@@ -91,6 +101,19 @@ def make_backend(settings: TorchSettings) -> Backend:
     return ModelBackend(TorchModel(settings))
 
 
+def read_text_side(path: Path) -> tuple[ModelTokenizer, Architecture]:
+    """The tokenizer and the numbers of a model. Raises ModelError where they do not go together."""
+    tokenizer = read_tokenizer(path)
+    count = len(tokenizer.vocabulary.pieces)
+    shape = architecture_at(path, count)
+    if count > shape.vocabulary:
+        raise ModelError(
+            f"{path} has a tokenizer of {count} tokens, and the model knows {shape.vocabulary}; "
+            "fetch it again."
+        )
+    return tokenizer, shape
+
+
 class TorchModel:
     """Implements `jitney.backends.shared.model_backend.ForwardModel` on the CPU."""
 
@@ -99,15 +122,9 @@ class TorchModel:
     def __init__(self, settings: TorchSettings) -> None:
         torch.set_num_threads(settings.threads)
         path = Path(settings.model)
-        self._tokenizer = read_tokenizer(path)
+        self._tokenizer, shape = read_text_side(path)
         self.vocabulary = self._tokenizer.vocabulary
         self._tokens = len(self.vocabulary.pieces)
-        shape = architecture_at(path, self._tokens)
-        if self._tokens > shape.vocabulary:
-            raise ModelError(
-                f"{path} has a tokenizer of {self._tokens} tokens, and the model knows "
-                f"{shape.vocabulary}; fetch it again."
-            )
         self.max_num_batched_tokens = settings.max_num_batched_tokens
         self.slot_tokens_max = min(shape.length_max, settings.kv_tokens)
         self._block_tokens = settings.block_tokens

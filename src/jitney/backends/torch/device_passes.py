@@ -6,6 +6,7 @@ kernel by kernel. Called by `gpu_backend` on the thread that runs batches.
 Tests: tests/unit/backends/torch/kernels/test_gpu_backend.py.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,12 +21,12 @@ from jitney.backends.torch.graphs import (
     SPAN_ROWS,
     PassGraphs,
     PassSize,
+    logit_rows,
     pass_size,
-    sampled_max,
     sizes_up_to,
 )
 from jitney.backends.torch.kernels.best import best_tokens
-from jitney.backends.torch.kernels.choice import choose_tokens
+from jitney.backends.torch.kernels.choice import Draws, choose_tokens
 from jitney.backends.torch.kernels.places import place_rows
 from jitney.backends.torch.kernels.span_attention import SPAN_SPLIT, tile_queries
 from jitney.backends.torch.kernels.triton_ops import TritonOps
@@ -43,7 +44,7 @@ class RunningPass:
     """The rows of logits of each entry."""
     tokens: Tensor
     """[l] on the host: the token of each row of logits."""
-    logits: Tensor | None
+    logits: Tensor
     """[h, v] on the host: the rows of the entries that the host samples, in their order."""
     begun: torch.cuda.Event | None
     ended: torch.cuda.Event | None
@@ -83,9 +84,10 @@ class DevicePasses:
         self._vocabulary = vocabulary
         self._decodes_max = decodes_max
         self._step = tile_queries(ops.shape.heads // ops.shape.heads_kv, ops.shape.head)
-        # One for all graphs: each would keep its own, of hundreds of megabytes.
-        self._logits = model.head.new_empty((sampled_max(decodes_max), len(model.head)))
-        self._graphs = PassGraphs(self._compute_in_graph, self._filler, memory.device)
+        # One for all passes, which run one after the other: each graph would keep its own, of
+        # hundreds of megabytes.
+        self._logits = model.head.new_empty((logit_rows(decodes_max), len(model.head)))
+        self._graphs = PassGraphs(self._compute, self._filler, memory.device)
 
     def run(self, decodes: Sequence[EntryRows], others: Sequence[EntryRows]) -> RunningPass:
         """Enqueue a pass of these entries. Raises BackendFailed when memory is full."""
@@ -103,21 +105,21 @@ class DevicePasses:
         if size is not None:
             self._fill_spans(packing, size)
         host = packing.packed(self._memory.device)
-        begun = self._event()
-        if size is None:
-            logits, tokens = self._enqueue(host, len(decodes), length_max)
-        else:
-            logits, tokens = self._graphs.run(host, size)
         of_host = [
             row
             for each, own in zip((*decodes, *others), rows, strict=True)
             if not is_on_device(each)
             for row in own
         ]
-        copied = None
-        if of_host:
-            copied = self._to_host(logits[to_device(torch.tensor(of_host), logits.device)].float())
-        return RunningPass(tuple(rows), self._to_host(tokens), copied, begun, self._event())
+        copied = self._on_host((len(of_host), self._vocabulary), torch.float32)
+        begun = self._event()
+        if size is None:
+            tokens = self._enqueue(host, len(decodes), length_max, of_host, copied)
+        else:
+            logits, tokens = self._graphs.run(host, size)
+            _copy_rows(logits, of_host, copied)
+        on_host = self._on_host(tokens.shape, tokens.dtype).copy_(tokens, non_blocking=True)
+        return RunningPass(tuple(rows), on_host, copied, begun, self._event())
 
     def capture(self) -> None:
         """Make ready for passes of any number of decodes, and of a few rows of prompts."""
@@ -126,7 +128,7 @@ class DevicePasses:
                 self._graphs.capture(size)
             # Kernels for the longest prompts are compiled now, and not while others wait.
             host = self._filler(PassSize(0, SPAN_ROWS[0], 0)).packed(self._memory.device)
-            self._enqueue(host, 0, 2 * SPAN_SPLIT)
+            self._enqueue(host, 0, 2 * SPAN_SPLIT, (), torch.empty(0))
 
     def drop(self) -> None:
         """Release the graphs, which hold this object. No pass may follow."""
@@ -190,22 +192,30 @@ class DevicePasses:
         packing.numbers += [GREEDY] * len(rows)
         packing.counts += [(0, NOBODY)] * len(rows)
 
-    def _enqueue(self, host: Parcel, decodes: int, length_max: int) -> tuple[Tensor, Tensor]:
+    def _enqueue(
+        self, host: Parcel, decodes: int, length_max: int, of_host: Sequence[int], copied: Tensor
+    ) -> Tensor:
+        """The tokens [l] of a pass; the logits of the rows `of_host`, in order, go to `copied`.
+
+        They are made and copied a part at a time: those of a scored prompt would take gigabytes.
+        """
         parcel = host.to(self._memory.device)
-        logits = self._logits.new_empty((parcel.sampled, self._logits.shape[1]))
-        return self._compute(parcel, decodes, length_max, logits)
+        hidden = self._hidden(parcel, decodes, length_max)
+        tokens = torch.empty(parcel.sampled, dtype=torch.int32, device=hidden.device)
+        for first in range(0, parcel.sampled, len(self._logits)):
+            logits = self._choose(parcel, hidden, tokens, first)
+            begin, end = (bisect_left(of_host, at) for at in (first, first + len(logits)))
+            _copy_rows(logits, [row - first for row in of_host[begin:end]], copied[begin:end])
+        return tokens
 
-    def _compute_in_graph(
-        self, parcel: Parcel, decodes: int, length_max: int
-    ) -> tuple[Tensor, Tensor]:
-        """The same with logits that the next graph writes over, which runs after all that reads
-        them."""
-        return self._compute(parcel, decodes, length_max, self._logits[: parcel.sampled])
+    def _compute(self, parcel: Parcel, decodes: int, length_max: int) -> tuple[Tensor, Tensor]:
+        """Logits [l, v], until the next pass writes over them, and tokens [l], of a graph."""
+        hidden = self._hidden(parcel, decodes, length_max)
+        tokens = torch.empty(parcel.sampled, dtype=torch.int32, device=hidden.device)
+        return self._choose(parcel, hidden, tokens, 0), tokens
 
-    def _compute(
-        self, parcel: Parcel, decodes: int, length_max: int, logits: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Logits and tokens [l] of a parcel on the device. `logits` [l, v] is written."""
+    def _hidden(self, parcel: Parcel, decodes: int, length_max: int) -> Tensor:
+        """The hidden states [l, w] whose logits are wanted, of a parcel on the device."""
         memory, places = self._memory, parcel.places
         tokens = torch.empty(parcel.rows, dtype=torch.int32, device=places.device)
         cells = torch.empty_like(tokens)
@@ -216,20 +226,21 @@ class DevicePasses:
             slots=places[0], tiles=parcel.spans if parcel.tiles else None,
             length_max=length_max,
         )  # fmt: skip
-        hidden = self._model.hidden(rows, self._ops, wanted_only=parcel.tiles > 0)
-        chosen = torch.empty(parcel.sampled, dtype=torch.int32, device=places.device)
-        if not parcel.sampled:
-            return logits, chosen
-        self._ops.write_logits(hidden, self._model.head, logits)
-        logits = logits[:, : self._vocabulary]
-        choose_tokens(logits, best_tokens(logits), parcel.draws, memory.sampled, chosen)
-        return logits, chosen
+        return self._model.hidden(rows, self._ops, wanted_only=parcel.tiles > 0)
 
-    def _to_host(self, values: Tensor) -> Tensor:
-        if not values.is_cuda:
-            return values
-        host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
-        return host.copy_(values, non_blocking=True)
+    def _choose(self, parcel: Parcel, hidden: Tensor, tokens: Tensor, first: int) -> Tensor:
+        """The logits [n, v] of as many rows as there is room for; their `tokens` are chosen."""
+        some = slice(first, first + len(self._logits))
+        logits = self._logits[: len(tokens[some])]
+        self._ops.write_logits(hidden[some], self._model.head, logits)
+        logits, draws = logits[:, : self._vocabulary], parcel.draws
+        draws = Draws(draws.numbers[some], draws.counts[some])
+        choose_tokens(logits, best_tokens(logits), draws, self._memory.sampled, tokens[some])
+        return logits
+
+    def _on_host(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        is_pinned = self._memory.device.type == "cuda"
+        return torch.empty(shape, dtype=dtype, pin_memory=is_pinned)
 
     def _event(self) -> torch.cuda.Event | None:
         if self._memory.device.type != "cuda":
@@ -237,6 +248,13 @@ class DevicePasses:
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
+
+
+def _copy_rows(logits: Tensor, rows: Sequence[int], into: Tensor) -> None:
+    """Copy these rows to the host, in the order of the stream."""
+    if rows:
+        some = logits[to_device(torch.tensor(rows), logits.device)]
+        into.copy_(some.float(), non_blocking=True)
 
 
 def _seconds_between(first: torch.cuda.Event | None, second: torch.cuda.Event | None) -> float:

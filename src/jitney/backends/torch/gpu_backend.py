@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 
 import torch
+from triton.runtime.errors import OutOfResources
 
 from jitney.backends.shared.host_sampler import HostSampler
 from jitney.backends.shared.layout import BatchLayout
@@ -31,7 +32,7 @@ from jitney.backends.torch.model import Decoder
 from jitney.core.backend import Segment, Traits, Vocabulary
 from jitney.core.batch import Batch, Discard, Open, Outcome, Release, Sample
 from jitney.core.params import Constraint
-from jitney.errors import BackendCrashed, NoRoom
+from jitney.errors import BackendCrashed, ModelError, NoRoom
 from jitney.sampling.constraint import ConstraintCompiler
 from jitney.sampling.sampler import FAULT_NOT_A_NUMBER, FAULT_NOTHING_LEFT
 
@@ -153,7 +154,7 @@ class GpuBackend:
 
     def capture_sizes(self) -> None:
         """Make ready for passes of decodes, and of a few rows of prompts, of every size. Raises
-        NoRoom."""
+        ModelError."""
         try:
             with torch.inference_mode():
                 self._passes.capture()
@@ -161,6 +162,11 @@ class GpuBackend:
             raise NoRoom(
                 "The memory of the GPU is full before all passes were tried; take a smaller "
                 "gpu_memory_utilization, kv_tokens or max_num_seqs."
+            ) from error
+        except OutOfResources as error:
+            raise ModelError(
+                f"The GPU has too little {error.name} for this model: its kernels take "
+                f"{error.required} bytes of {error.limit}; take a GGUF and `--backend llamacpp`."
             ) from error
 
     def close(self) -> None:
@@ -233,7 +239,6 @@ class GpuBackend:
             elif each.entry.wants_token:
                 samples[each.index] = _sample_of(each, tokens[rows.stop - 1])
         if host:
-            assert running.logits is not None, "The host samples some of its rows"
             logits = running.logits.numpy()
             for each, sample in zip(host, self._sampler.sample(host, logits), strict=True):
                 samples[each.index] = sample

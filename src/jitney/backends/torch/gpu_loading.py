@@ -14,17 +14,16 @@ from pathlib import Path
 import torch
 
 from jitney.backends.torch.architecture import Architecture
-from jitney.backends.torch.backend import DTYPES, TorchSettings
-from jitney.backends.torch.checkpoint import architecture_at
+from jitney.backends.torch.backend import DTYPES, TorchSettings, read_text_side
 from jitney.backends.torch.gpu_backend import GpuBackend, GpuModel
-from jitney.backends.torch.graphs import sampled_max
+from jitney.backends.torch.graphs import logit_rows
 from jitney.backends.torch.kernels.span_attention import SPAN_SPLIT
 from jitney.backends.torch.kernels.triton_ops import TritonOps
 from jitney.backends.torch.kind import GPU_BLOCK_TOKENS
 from jitney.backends.torch.load_model import Placement, StoredTensors, load_model, tensors_of
 from jitney.core.backend import Segment, Traits, Vocabulary
-from jitney.errors import ConfigError, MissingDependency, ModelError, NoRoom
-from jitney.tokenizers.tokenizer import encode_all, read_tokenizer
+from jitney.errors import ConfigError, NoRoom
+from jitney.tokenizers.tokenizer import encode_all
 
 CAPABILITY_MIN = (8, 0)
 """The first GPUs with bfloat16, and with the copies that the kernels are made of."""
@@ -34,33 +33,6 @@ FP8_CAPABILITY_MIN = (8, 9)
 
 FIXED_BYTES = 1 << 30
 """For the library itself and its graphs."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuSizes:
-    """How much a backend on a GPU holds and computes."""
-
-    slots: int
-    kv_tokens: int
-    """0 stands for all that is free."""
-    max_num_batched_tokens: int
-    max_num_seqs: int = 0
-    """The most sequences in a pass; 0 stands for as many as there are slots."""
-    model_len_max: int = 0
-    """0 stands for what the model and the memory allow."""
-    dtype: str = "bfloat16"
-    kv_dtype: str = ""
-    """`fp8`, or the same as `dtype`, which empty stands for."""
-    utilization: float = 0.9
-    """The share of the memory of the GPU that is used, weights included."""
-    batch_invariant: bool = False
-    quantization: str = ""
-    """`fp8` or `int8` for the weights of layers, or empty."""
-
-    @property
-    def sequences_max(self) -> int:
-        """The most sequences in a pass: other slots hold what may be reused."""
-        return self.max_num_seqs or self.slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,29 +45,21 @@ class TextSide:
 
 def make_gpu_backend(settings: TorchSettings) -> GpuBackend:
     """The backend on the GPU, with its model loaded. Raises a SetupError."""
-    sizes = GpuSizes(
-        slots=settings.slots,
-        kv_tokens=settings.kv_tokens,
-        max_num_batched_tokens=settings.max_num_batched_tokens,
-        max_num_seqs=settings.max_num_seqs,
-        model_len_max=settings.model_len_max,
-        dtype=settings.dtype,
-        kv_dtype=settings.kv_dtype,
-        utilization=settings.memory_percent / 100,
-        batch_invariant=settings.batch_invariant,
-        quantization=settings.quantization,
-    )
     device = check_gpu()
-    for name, value in (("quantization", sizes.quantization), ("kv_cache_dtype", sizes.kv_dtype)):
+    for name, value in (
+        ("quantization", settings.quantization),
+        ("kv_cache_dtype", settings.kv_dtype),
+    ):
         if value == "fp8":
             check_fp8(device, name)
-    backend = GpuBackend(load_on_gpu(Path(settings.model), sizes, device))
+    backend = GpuBackend(load_on_gpu(settings, device))
     backend.capture_sizes()
     return backend
 
 
 def check_gpu() -> torch.device:
-    """The GPU. Raises MissingDependency where it cannot be used."""
+    """The GPU. Raises NoRoom where none can be used: the next start may find another driver, or
+    another of several GPUs, so a trial must not remember it."""
     if not torch.cuda.is_available():
         made_for = torch.version.cuda
         why = (
@@ -104,10 +68,10 @@ def check_gpu() -> torch.device:
             if made_for
             else "this PyTorch is made for the CPU; install one for CUDA"
         )
-        raise MissingDependency(f"There is no usable NVIDIA GPU: {why}.")
+        raise NoRoom(f"There is no usable NVIDIA GPU: {why}.")
     device = torch.device("cuda", torch.cuda.current_device())
     if torch.cuda.get_device_capability(device) < CAPABILITY_MIN:
-        raise MissingDependency(f"{_named(device)}, and the torch backend needs 8.0 or newer.")
+        raise NoRoom(f"{_named(device)}, and the torch backend needs 8.0 or newer.")
     return device
 
 
@@ -124,17 +88,10 @@ def _named(device: torch.device) -> str:
     return f"{torch.cuda.get_device_name(device)} has compute capability {major}.{minor}"
 
 
-def load_on_gpu(path: Path, sizes: GpuSizes, device: torch.device) -> GpuModel:
-    """The model at this path, on the GPU. Raises a SetupError."""
-    tokenizer = read_tokenizer(path)
-    count = len(tokenizer.vocabulary.pieces)
-    shape = architecture_at(path, count)
-    if count > shape.vocabulary:
-        raise ModelError(
-            f"{path} has a tokenizer of {count} tokens, and the model knows {shape.vocabulary}; "
-            "fetch it again."
-        )
-
+def load_on_gpu(sizes: TorchSettings, device: torch.device) -> GpuModel:
+    """The model of these settings, on the GPU. Raises a SetupError."""
+    path = Path(sizes.model)
+    tokenizer, shape = read_text_side(path)
     text_side = TextSide(tokenizer.vocabulary, partial(encode_all, tokenizer))
     return place_on_gpu(tensors_of(path, shape), shape, text_side, sizes, device)
 
@@ -143,14 +100,16 @@ def place_on_gpu(
     tensors: StoredTensors,
     shape: Architecture,
     texts: TextSide,
-    sizes: GpuSizes,
+    sizes: TorchSettings,
     device: torch.device,
 ) -> GpuModel:
     """A model of these weights, and memory for it. Raises NoRoom where it does not fit."""
     dtype = DTYPES[sizes.dtype]
-    kv_dtype = DTYPES[sizes.kv_dtype or sizes.dtype]
+    kv_dtype = DTYPES[sizes.kv_dtype]
     token_bytes = shape.kv_values_per_token * kv_dtype.itemsize
-    kv_tokens = sizes.kv_tokens or _free_tokens(shape, sizes, token_bytes, device)
+    kv_tokens = sizes.kv_tokens
+    if device.type == "cuda":
+        kv_tokens = _checked_tokens(shape, sizes, token_bytes, device)
     blocks = kv_tokens // GPU_BLOCK_TOKENS
     length_max = min(shape.length_max, sizes.model_len_max or shape.length_max)
     slot_tokens_max = min(length_max, blocks * GPU_BLOCK_TOKENS)
@@ -186,23 +145,34 @@ def place_on_gpu(
     )
 
 
+def _checked_tokens(
+    shape: Architecture, sizes: TorchSettings, token_bytes: int, device: torch.device
+) -> int:
+    """The tokens that were asked for, or all that fit. Raises NoRoom."""
+    free = _free_tokens(shape, sizes, token_bytes, device)
+    if sizes.kv_tokens > free:
+        raise NoRoom(
+            f"kv_tokens, or memory_limit, asks for {sizes.kv_tokens} tokens, and the GPU holds "
+            f"{free} beside the weights and a pass; lower it, or leave it out."
+        )
+    return sizes.kv_tokens or free
+
+
 def _free_tokens(
-    shape: Architecture, sizes: GpuSizes, token_bytes: int, device: torch.device
+    shape: Architecture, sizes: TorchSettings, token_bytes: int, device: torch.device
 ) -> int:
     """The tokens that fit beside the weights and the largest pass. Raises NoRoom."""
     free, total = torch.cuda.mem_get_info(device)
     number_bytes = DTYPES[sizes.dtype].itemsize
     weights = shape.weight_bytes(number_bytes, 1 if sizes.quantization else number_bytes)
-    weights += shape.vocabulary * shape.width * shape.is_tied * number_bytes
     # The widest numbers of a row, twice.
     largest = sizes.max_num_batched_tokens * 8 * (3 * shape.inner + 4 * shape.width)
     if sizes.quantization == "int8":
         # The largest matrix as the library multiplies it, in graphs and beside them.
         largest += 2 * number_bytes * 2 * shape.inner * shape.width
-    # Logits in float32, twice, and those of graphs.
-    logits = 8 * sizes.sequences_max + number_bytes * sampled_max(sizes.sequences_max)
-    largest += logits * shape.vocabulary
-    usable: int = int(sizes.utilization * total) - (total - free)
+    # Rows of logits, those of them that the host wants, and these in float32.
+    largest += logit_rows(sizes.sequences_max) * (2 * number_bytes + 4) * shape.vocabulary
+    usable: int = total * sizes.memory_percent // 100 - (total - free)
     left = usable - weights - largest - FIXED_BYTES
     tokens: int = left // token_bytes
     longest = min(sizes.model_len_max or shape.length_max, tokens)
@@ -218,6 +188,7 @@ def _free_tokens(
             f"The GPU has {free / 1e9:.1f} GB free, of which {usable / 1e9:.1f} may be used. The "
             f"weights take {weights / 1e9:.1f} and a pass {(largest + FIXED_BYTES) / 1e9:.1f}; "
             f"what is left holds {max(tokens, 0)} tokens. Take a smaller model, a smaller "
-            "max_model_len or max_num_seqs, or a larger gpu_memory_utilization."
+            "max_model_len or max_num_seqs, a larger gpu_memory_utilization, or a GGUF and "
+            "`--backend llamacpp`."
         )
     return tokens

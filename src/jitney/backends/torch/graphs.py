@@ -31,6 +31,9 @@ SPAN_ROWS = (16, 64, 128, 256, 384, 512)
 SPANS_MAX = 4
 """Spans in a graph. Each has one row of logits, and sees at most SPAN_SPLIT positions."""
 
+LOGIT_ROWS_MIN = 256
+"""A prompt that is scored has logits in every row: so many are made at a time."""
+
 
 @dataclass(frozen=True, slots=True)
 class PassSize:
@@ -87,9 +90,9 @@ def sizes_up_to(decodes: int) -> list[PassSize]:
     return sorted(found, key=lambda size: (size.rows, size.span_rows), reverse=True)
 
 
-def sampled_max(decodes: int) -> int:
-    """The most rows of logits of a graph of up to so many decodes."""
-    return max(size.sampled for size in sizes_up_to(decodes))
+def logit_rows(decodes: int) -> int:
+    """The most rows of logits at a time, of graphs of up to so many decodes and of other passes."""
+    return max(LOGIT_ROWS_MIN, *(size.sampled for size in sizes_up_to(decodes)))
 
 
 def length_class(length: int) -> int:
@@ -151,9 +154,8 @@ class PassGraphs:
 
     def _captured_if_fits(self, size: PassSize) -> CapturedPass | None:
         """The graph of this size; None where the pass fits and the memory of its graph does not."""
-        parcel = self._ready(size)
         try:
-            return self._captured(parcel, size)
+            return self._captured(self._ready(size), size)
         except torch.OutOfMemoryError:
             return None
 

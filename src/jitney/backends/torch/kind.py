@@ -5,6 +5,7 @@ there is an NVIDIA GPU and a library made for it; a user who names it gets it an
 """
 
 import importlib.util
+import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,20 +21,20 @@ from jitney.backends.kind import (
     version_of,
 )
 from jitney.backends.machine.free_memory import available_bytes, free_beside, refuse_too_large
-from jitney.backends.machine.gpu import describe_gpu
+from jitney.backends.machine.gpu import describe_gpu, gpu_bytes
 from jitney.backends.machine.processor import read_processor, text_of
 from jitney.backends.shared.sizing import TokenMemory, size_paged
 from jitney.backends.torch import checkpoint
 from jitney.backends.torch.architecture import FAMILIES, Architecture
 from jitney.backends.trials.trial import alike_values, try_backend
 from jitney.config import Settings
-from jitney.errors import ConfigError
+from jitney.errors import ConfigError, NoRoom
 from jitney.models.gguf_vocabulary import read_vocabulary
 
 LIBRARIES = ("torch", "safetensors", "tokenizers")
 DISTRIBUTIONS = LIBRARIES
-DRIVER = Path("/dev/nvidiactl")
-"""The driver of NVIDIA makes this file on Linux."""
+DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
+"""The driver of NVIDIA makes one of these files on Linux, the other under Windows (WSL 2)."""
 BLOCK_TOKENS = 32
 GPU_BLOCK_TOKENS = 64
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1}
@@ -45,6 +46,8 @@ SHAPES = tuple(
 )
 """Rows that products take at a time. On processors with matrix units 16 rows cost what one does,
 and 128 have nearly the whole speed."""
+
+_log = logging.getLogger("jitney")
 
 _CUDA = re.compile(r"^cuda[^=\n]*= *'([0-9.]+)'", re.MULTILINE)
 
@@ -69,7 +72,7 @@ def cuda_version() -> str | None:
 
 def has_gpu() -> bool:
     """Whether there is an NVIDIA GPU, and a library made for it."""
-    return DRIVER.exists() and cuda_version() is not None
+    return any(path.exists() for path in DRIVERS) and cuda_version() is not None
 
 
 def chosen_dtypes(settings: Settings) -> dict[str, str]:
@@ -105,10 +108,12 @@ def numbers(settings: Settings) -> str:
 
 def needs(source: Path, settings: Settings) -> Needs:
     """The memory that the model takes. Raises a SetupError."""
-    shape, dtypes = _shape(source), chosen_dtypes(settings)
+    shape, dtypes = _shape(source, settings), chosen_dtypes(settings)
     weights_bytes, token_bytes = _weights_bytes(shape, settings), _token_bytes(shape, dtypes)
     kv_tokens = None
-    if not has_gpu():
+    if has_gpu():
+        _refuse_large(source, weights_bytes, settings)
+    else:
         refuse_too_large(weights_bytes)
         available = available_bytes()
         free_bytes = None if available is None else available - weights_bytes
@@ -122,9 +127,28 @@ def needs(source: Path, settings: Settings) -> Needs:
     )
 
 
-def _shape(source: Path) -> Architecture:
+def _refuse_large(source: Path, weights_bytes: int, settings: Settings) -> None:
+    """Raise NoRoom for weights that no GPU here could hold, whatever else is on it."""
+    found = gpu_bytes()
+    if found is None or weights_bytes <= found * settings.gpu_memory_utilization:
+        return
+    advice = "--quantization int8" if source.is_dir() else "--backend llamacpp"
+    raise NoRoom(
+        f"It has {weights_bytes / 1e9:.1f} GB of weights as they are here, and the GPU has "
+        f"{found / 1e9:.1f} GB, of which {settings.gpu_memory_utilization:.0%} may be used; take a "
+        f"smaller model, or {advice}."
+    )
+
+
+def _shape(source: Path, settings: Settings) -> Architecture:
     tokens = 1 if source.is_dir() else len(read_vocabulary(source).tokens)
-    return checkpoint.architecture_at(source, tokens)
+    shape = checkpoint.architecture_at(source, tokens)
+    if settings.dtype == "float16" and (shape.family == "gemma3" or settings.quantization):
+        raise ConfigError(
+            "dtype is float16, whose numbers end at 65504, and Gemma 3, or sums of weights of one "
+            "byte, have larger ones; leave dtype out."
+        )
+    return shape
 
 
 def _weights_bytes(shape: Architecture, settings: Settings) -> int:
@@ -139,7 +163,7 @@ def _token_bytes(shape: Architecture, dtypes: dict[str, str]) -> int:
 def values(settings: Settings, source: Path | None) -> Values:
     """The values for `TorchSettings`. Raises a SetupError."""
     assert source is not None, "This backend takes a model"
-    shape, dtypes = _shape(source), chosen_dtypes(settings)
+    shape, dtypes = _shape(source, settings), chosen_dtypes(settings)
     if has_gpu():
         return _gpu_values(settings, source, shape, dtypes)
     memory = TokenMemory(
@@ -174,6 +198,9 @@ def _gpu_values(
     memory = TokenMemory(token_bytes=token_bytes, unit=GPU_BLOCK_TOKENS, free_bytes=None)
     is_given = settings.kv_tokens is not None or settings.memory_limit is not None
     sizes = size_paged(settings, shape.length_max, memory)
+    _log.info(
+        "Loading the model onto the GPU; kernels are compiled once, which takes half a minute"
+    )
     if settings.batch_invariant == "auto":
         KIND.report_differences("auto", "on a GPU equal texts take --batch-invariant on, and time")
     return {
@@ -194,7 +221,9 @@ def _gpu_values(
 
 def trial_values(model: Path, folder: Path, numbers: Mapping[str, Any]) -> Values:
     """The values to run the tiny model, which needs no conversion."""
-    plain = {"dtype": "float32", "kv_dtype": "float32", "threads": 2}
+    plain: Values = {"dtype": "float32", "kv_dtype": "float32", "threads": 2}
+    # It must also pass beside a server that has its share of the GPU.
+    plain["memory_percent"] = 100
     return {"model": str(model), **plain, **numbers}
 
 
@@ -205,7 +234,8 @@ KIND = Kind(
     models="folders of the hub with safetensors, and GGUF files, of the architectures "
     f"{', '.join(FAMILIES)}",
     runs_on="an NVIDIA GPU, where it is preferred; a CPU where it is named",
-    memory=f"blocks of {BLOCK_TOKENS} tokens; equal beginnings share theirs",
+    memory=f"blocks of {BLOCK_TOKENS} tokens, on a GPU of {GPU_BLOCK_TOKENS}; "
+    "equal beginnings share theirs",
     block_tokens=BLOCK_TOKENS,
     texts=f"{SAME_TEXTS} (--batch-invariant)",
     # On a CPU it is the slowest.

@@ -1,6 +1,7 @@
 """Unit tests of the torch backend as a kind: when it is chosen, and with which numbers."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from jitney.backends.torch import kind
 from jitney.backends.torch.kind import KIND, chosen_dtypes
 from jitney.config import Settings
 from jitney.config.settings import KvCacheDtype, Quantization
-from jitney.errors import ConfigError
+from jitney.errors import ConfigError, NoRoom
 from jitney.models.tiny import write_tiny_gguf
 
 
@@ -63,19 +64,21 @@ def test_a_gpu_is_used_and_chosen_where_there_is_one(
     driver = tmp_path / "driver"
     if has_driver:
         driver.touch()
-    monkeypatch.setattr(kind, "DRIVER", driver)
+    monkeypatch.setattr(kind, "DRIVERS", (tmp_path / "another", driver))
     assert kind.cuda_version() == cuda
     assert kind.has_gpu() == is_used
     assert KIND.is_automatic() == is_used
 
 
 def test_on_a_gpu_memory_is_what_is_free_unless_a_number_is_given(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Only the backend sees the memory of a GPU, so its kind must not count that of the machine."""
+    caplog.set_level("INFO")
     monkeypatch.setattr(kind, "has_gpu", lambda: True)
     write_tiny_gguf(tmp_path / "tiny.gguf")
     found = kind.values(Settings(backend="torch", batch_invariant="on"), tmp_path / "tiny.gguf")
+    assert "kernels are compiled once" in caplog.text, "a start that seems to hang"
     assert (found["device"], found["kv_tokens"], found["memory_percent"]) == ("cuda", 0, 90)
     assert (found["dtype"], found["batch_invariant"]) == ("bfloat16", True)
     assert found["max_num_seqs"] == Settings().max_num_seqs != found["slots"]
@@ -85,6 +88,35 @@ def test_on_a_gpu_memory_is_what_is_free_unless_a_number_is_given(
     found = kind.values(given, tmp_path / "tiny.gguf")
     assert (found["kv_tokens"], found["memory_percent"]) == (512, 50)
     assert not found["quantization"]
+
+
+def test_float16_is_refused_where_its_numbers_are_too_small(tmp_path: Path) -> None:
+    """Guards sums that would become infinite."""
+    model = tmp_path / "tiny.gguf"
+    write_tiny_gguf(model)
+    settings = Settings(backend="torch", dtype="float16", batch_invariant="off")
+    found = kind.values(settings, model)
+    assert (found["dtype"], found["kv_dtype"]) == ("float16", "float16")
+    with pytest.raises(ConfigError, match="numbers end at 65504"):
+        kind.values(replace(settings, quantization="int8"), model)
+
+
+def test_weights_that_are_larger_than_the_gpu_are_refused_before_a_fetch(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Guards models that llama.cpp runs on the CPU, and hours of fetching."""
+    monkeypatch.setattr(kind, "has_gpu", lambda: True)
+    model = tmp_path / "tiny.gguf"
+    write_tiny_gguf(model)
+    settings, found = Settings(), []
+    for memory in (None, 2**30):
+        monkeypatch.setattr(kind, "gpu_bytes", lambda memory=memory: memory)
+        found.append(kind.needs(model, settings))
+    assert found[0] == found[1]
+    # The share that may be used counts.
+    monkeypatch.setattr(kind, "gpu_bytes", lambda: found[0].weights_bytes)
+    with pytest.raises(NoRoom, match=r"of which 90% may be used; .*, or --backend llamacpp"):
+        kind.needs(model, settings)
 
 
 @pytest.mark.parametrize(("gpu", "quantization"), [(True, "fp8"), (False, "fp8"), (True, "int8")])

@@ -20,8 +20,8 @@ from jitney.backends.torch.kernels.widening import widened
 SPLIT = 512
 """Positions that one program reads."""
 
-_LOG2_E = 1.4426950408889634
-_DOT_MIN = 16
+LOG2_E = 1.4426950408889634
+DOT_MIN = 16
 """The fewest rows of a matrix instruction, and the least depth."""
 
 CHUNK = 64
@@ -164,7 +164,7 @@ def join_splits(
     part is of `split` positions.
     """
     splits, heads, depth = parts.shape[1:]
-    padded = max(triton.next_power_of_2(depth), _DOT_MIN)
+    padded = max(triton.next_power_of_2(depth), DOT_MIN)
     _join_splits[(len(rows), heads)](
         parts, sums, starts, out, splits, rows.start, heads, depth, padded, split, window,
         num_warps=1, **launch_options(out),
@@ -189,7 +189,7 @@ def attend_decodes(
     heads = queries.shape[1]
     group = heads // key_heads
     splits = triton.next_power_of_2(triton.cdiv(sequences.length_max, SPLIT))
-    padded = max(triton.next_power_of_2(depth), _DOT_MIN)
+    padded = max(triton.next_power_of_2(depth), DOT_MIN)
     parts, sums = out, out
     if splits > 1:
         parts = queries.new_empty((count, splits, heads, depth), dtype=torch.float32)
@@ -197,8 +197,8 @@ def attend_decodes(
     options = launch_options(queries)
     _attend_split[(count, key_heads, splits)](
         queries, cache.keys, cache.values, sequences.tables, sequences.slots, sequences.starts,
-        parts, sums, scale * _LOG2_E, splits, sequences.tables.stride(0), block_tokens, key_heads,
-        group, depth, max(triton.next_power_of_2(group), _DOT_MIN), padded, CHUNK, SPLIT,
+        parts, sums, scale * LOG2_E, splits, sequences.tables.stride(0), block_tokens, key_heads,
+        group, depth, max(triton.next_power_of_2(group), DOT_MIN), padded, CHUNK, SPLIT,
         splits > 1, cache.window, num_warps=2 if is_many else 4, num_stages=2 if is_many else 3,
         **options,
     )  # fmt: skip

@@ -14,12 +14,15 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from jitney.backends.torch.kernels.decode_attention import CHUNK, Cache, join_splits
+from jitney.backends.torch.kernels.decode_attention import (
+    CHUNK,
+    DOT_MIN,
+    LOG2_E,
+    Cache,
+    join_splits,
+)
 from jitney.backends.torch.kernels.launch import launch_options
 from jitney.backends.torch.kernels.widening import widened
-
-_LOG2_E = 1.4426950408889634
-_DOT_MIN = 16
 
 TILE_ROWS = 128
 """Pairs of a query and a head in one program."""
@@ -171,15 +174,15 @@ def attend_spans(
     _, block_tokens, key_heads, depth = cache.keys.shape
     count, heads = queries.shape[:2]
     group = heads // key_heads
-    height = max(triton.next_power_of_2(tile_queries(group, depth) * group), _DOT_MIN)
-    padded = max(triton.next_power_of_2(depth), _DOT_MIN)
+    height = max(triton.next_power_of_2(tile_queries(group, depth) * group), DOT_MIN)
+    padded = max(triton.next_power_of_2(depth), DOT_MIN)
     splits = triton.cdiv(tiles.length_max, SPAN_SPLIT)
     parts, sums = out, out
     if splits > 1:
         parts = queries.new_empty((count, splits, heads, depth), dtype=torch.float32)
         sums = queries.new_empty((count, splits, heads), dtype=torch.float32)
     _attend_span[(len(tiles.places), key_heads, splits)](
-        queries, cache.keys, cache.values, tables, tiles.places, parts, sums, scale * _LOG2_E,
+        queries, cache.keys, cache.values, tables, tiles.places, parts, sums, scale * LOG2_E,
         splits, tables.stride(0), block_tokens, key_heads, group, depth, height, padded,
         min(CHUNK, block_tokens), SPAN_SPLIT, splits > 1, cache.window,
         num_warps=8 if height >= TILE_ROWS // 2 else 4, num_stages=2, **launch_options(queries),

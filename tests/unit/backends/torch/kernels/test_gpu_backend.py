@@ -5,26 +5,31 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("triton", reason="needs Triton, which has no package everywhere")
 import torch
+from triton.runtime.errors import OutOfResources
 
+from jitney.backends.torch.backend import TorchSettings
 from jitney.backends.torch.device_passes import DevicePasses, RunningPass
-from jitney.backends.torch.gpu_backend import GpuBackend
-from jitney.backends.torch.gpu_loading import GpuSizes, check_fp8, load_on_gpu
-from jitney.backends.torch.graphs import sizes_up_to
+from jitney.backends.torch.gpu_backend import GpuBackend, GpuModel
+from jitney.backends.torch.gpu_loading import check_fp8, check_gpu, load_on_gpu
+from jitney.backends.torch.graphs import logit_rows, sizes_up_to
 from jitney.backends.torch.kernels import triton_ops
+from jitney.backends.torch.kernels.triton_ops import TritonOps
 from jitney.core.batch import Batch, Copy, Entry, Open, Outcome, Release, Restore, Sampling, Save
-from jitney.errors import BackendCrashed, BackendFailed, ConfigError, NoRoom
+from jitney.errors import BackendCrashed, BackendFailed, ConfigError, ModelError, NoRoom
 from jitney.models.tiny import TinyShape, write_tiny_gguf
 
 GREEDY = Sampling(seed=1, prompt_count=5)
 PROMPT = (5, 9, 11, 7, 3)
-SIZES = GpuSizes(
-    slots=4, kv_tokens=512, max_num_batched_tokens=64, model_len_max=128, dtype="float32"
-)
+SIZES = TorchSettings(
+    model="", slots=4, kv_tokens=512, max_num_batched_tokens=64, model_len_max=128, threads=1,
+    dtype="float32", kv_dtype="float32",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +38,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tiny") / "tiny.gguf"
     write_tiny_gguf(path, shape=TinyShape(layers=1, width=64, heads=2, heads_kv=1, inner=64))
     return path
+
+
+def load(model: Path, **changes: Any) -> GpuModel:
+    """The model, on the CPU."""
+    return load_on_gpu(replace(SIZES, model=str(model), **changes), torch.device("cpu"))
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +54,7 @@ def _products_of_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def backend(model: Path) -> Iterator[GpuBackend]:
     """It, with kernels in the interpreter."""
-    made = GpuBackend(load_on_gpu(model, SIZES, torch.device("cpu")))
+    made = GpuBackend(load(model))
     yield made
     made.close()
 
@@ -132,10 +142,9 @@ def test_a_slot_may_be_released_while_its_pass_runs(backend: GpuBackend) -> None
 def test_after_a_failed_pass_the_device_hears_of_every_block(model: Path) -> None:
     """Rows carry the first blocks of slots 0 and 1, and the pass fails, because slot 2 has no room.
     After the reset these slots get the same blocks."""
-    sizes = replace(SIZES, kv_tokens=128, model_len_max=64)
     found = []
     for fails in (False, True):
-        backend = GpuBackend(load_on_gpu(model, sizes, torch.device("cpu")))
+        backend = GpuBackend(load(model, kv_tokens=128, model_len_max=64))
         if fails:
             with pytest.raises(BackendFailed, match="Memory is full"):
                 backend.send(_first_tokens(3))
@@ -150,7 +159,7 @@ def test_after_a_failed_pass_the_device_hears_of_every_block(model: Path) -> Non
 
 def test_keys_and_values_in_fp8_come_back_as_they_were_saved(model: Path) -> None:
     """Guards the bytes of a token, and the type of what leaves the slots."""
-    made = GpuBackend(load_on_gpu(model, replace(SIZES, kv_dtype="fp8"), torch.device("cpu")))
+    made = GpuBackend(load(model, kv_dtype="fp8"))
     plain = made.execute(Batch(1, (Open(0, GREEDY),), (Entry(0, 0, PROMPT, True),)))
     assert made.traits.kv_bytes_per_token == made._device_memory.cells._caches[0].shape[-1] * 2
     again = Entry(0, 5, (_token(plain),), True)
@@ -193,7 +202,7 @@ def test_all_graphs_write_their_logits_to_one_place(backend: GpuBackend) -> None
             logits, _ = passes._graphs.run(parcel, size)
             assert logits.data_ptr() == passes._logits.data_ptr()
             assert len(logits) == size.sampled
-    assert len(passes._logits) == max(size.sampled for size in sizes)
+    assert len(passes._logits) == logit_rows(SIZES.sequences_max) >= largest.sampled
 
 
 def test_more_sequences_than_have_a_graph_get_the_same_tokens(backend: GpuBackend) -> None:
@@ -202,6 +211,52 @@ def test_more_sequences_than_have_a_graph_get_the_same_tokens(backend: GpuBacken
     backend.reset()
     backend._passes._logits = backend._passes._logits[:1]
     assert backend.execute(_first_tokens(2)).samples == found
+
+
+def test_a_scored_prompt_has_the_logits_of_a_few_rows_at_a_time(
+    backend: GpuBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards memory: the count at the start has so many rows, and a pass may have thousands."""
+    scored = Batch(1, (Open(0, replace(GREEDY, prompt_logprobs=1)),), (Entry(0, 0, PROMPT, True),))
+    expected = _scores(backend.execute(scored))
+    backend.reset()
+    backend._passes._logits = backend._passes._logits[:2]
+    write, written = TritonOps.write_logits, []
+
+    def note(self: TritonOps, hidden: torch.Tensor, head: torch.Tensor, out: torch.Tensor) -> None:
+        written.append(len(out))
+        write(self, hidden, head, out)
+
+    monkeypatch.setattr(TritonOps, "write_logits", note)
+    assert _scores(backend.execute(scored)) == pytest.approx(expected, abs=1e-4)
+    assert written == [2, 2, 1]
+
+
+def _scores(outcome: Outcome) -> list[float]:
+    """The token of the only sample, and the logprobs of the prompt."""
+    (sample,) = outcome.samples
+    assert len(sample.prompt_logprobs) == len(PROMPT) - 1
+    return [_token(outcome), *(each.logprob for each in sample.prompt_logprobs)]
+
+
+def test_a_gpu_with_little_shared_memory_is_a_sentence(
+    backend: GpuBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guards smaller GPUs than that whose tiles are here; Triton's error names block sizes."""
+
+    def fail(_: DevicePasses) -> None:
+        raise OutOfResources(163_840, 101_376, "shared memory")
+
+    monkeypatch.setattr(DevicePasses, "capture", fail)
+    with pytest.raises(ModelError, match=r"too little shared memory .* 163840 bytes of 101376"):
+        backend.capture_sizes()
+
+
+def test_without_a_usable_gpu_there_is_no_room_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards a driver that is mended: a trial remembers all other refusals for ever."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(NoRoom, match="no usable NVIDIA GPU"):
+        check_gpu()
 
 
 def test_graphs_that_do_not_fit_at_the_start_are_a_refusal(
@@ -253,7 +308,7 @@ def test_a_gpu_that_cannot_multiply_in_fp8_is_refused(monkeypatch: pytest.Monkey
 def test_a_closed_backend_holds_no_weights(model: Path) -> None:
     """Guards the next backend of this process: whoever still knows a closed one, as an engine does,
     would hold the memory of the GPU. Where garbage is frozen nobody looks for circles."""
-    loaded = load_on_gpu(model, SIZES, torch.device("cpu"))
+    loaded = load(model)
     weights = weakref.ref(loaded.model.head)
     made = GpuBackend(loaded)
     del loaded

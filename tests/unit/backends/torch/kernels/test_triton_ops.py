@@ -22,6 +22,8 @@ SHAPE = Architecture(
 )  # fmt: skip
 BLOCK, BLOCKS = 64, 8
 START, SPAN = 58, 8
+FLOAT16_MAX = 0.01
+"""How far float16 may be off, in numbers about as large as 1. 0.0024 was seen."""
 TABLES = [[3, 0], [5, 6], [1, 7]]
 
 
@@ -114,6 +116,37 @@ def test_the_model_computes_the_same_with_kernels(is_rich: bool, is_invariant: b
     written = torch.empty_like(logits)
     kernels.write_logits(got[plain.wanted], model.head, written)
     torch.testing.assert_close(written, logits, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("is_invariant", [False, True])
+def test_float16_stays_near_float32(is_invariant: bool) -> None:
+    """Guards kernels that keep a sum, or a part of one, in the type of their results."""
+    plain, device = _rows()
+    want = _rounded(torch.float32).hidden(plain, PlainOps(SHAPE))
+    kernels = TritonOps(SHAPE, torch.float16, is_invariant)
+    model = _rounded(torch.float16)
+    got = model.hidden(device, kernels)
+    assert got.dtype == torch.float16
+    torch.testing.assert_close(got.float(), want, atol=FLOAT16_MAX, rtol=0)
+    logits = torch.empty((len(got), SHAPE.vocabulary), dtype=torch.float16)
+    kernels.write_logits(got, model.head, logits)
+    wanted = got.float() @ model.head.float().T
+    torch.testing.assert_close(logits.float(), wanted, atol=FLOAT16_MAX, rtol=1e-3)
+
+
+def _rounded(dtype: torch.dtype) -> Decoder:
+    """A model whose weights are exact in float16, in this type."""
+    model = _model(is_rich=False)
+
+    def cast(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.half().to(dtype)
+
+    names = ("qkv", "output", "gate_up", "down", "keys", "values")
+    layers = tuple(
+        replace(layer, **{name: cast(getattr(layer, name)) for name in names})
+        for layer in model.layers
+    )
+    return replace(model, layers=layers, embedding=cast(model.embedding), head=cast(model.head))
 
 
 def test_the_last_layer_computes_wanted_rows_alone() -> None:
