@@ -28,9 +28,9 @@ from jitney import LLM, SamplingParams
 from jitney.backends.kinds import all_kinds
 from jitney.config import Settings
 from jitney.errors import EngineError, JitneyError, SetupError
+from jitney.loading import backend_failure
 from jitney.models import embedded
 from jitney.models.tiny import TinyShape, write_tiny_gguf
-from tests.backends_for_tests import backend_failure
 
 HANG_S_MAX = 60.0
 COMMAND_EVERY = 20

@@ -18,8 +18,7 @@ from jitney.config import Settings
 from jitney.config.settings import BackendName
 from jitney.core.backend import Backend
 from jitney.core.batch import Batch, Entry, Open, Sampling
-from jitney.loading import load_backend
-from tests.backends_for_tests import backend_failure
+from jitney.loading import backend_failure, load_backend
 
 SEQUENCES = 4
 PROMPT = 64

@@ -19,6 +19,7 @@ from jitney.backends.kinds import all_kinds, kind_of
 from jitney.config import Settings
 from jitney.core.backend import Backend, QueueingBackend
 from jitney.core.batch import Batch
+from jitney.loading import backend_failure
 
 WRONG = "it computes wrongly on this processor"
 """The one reason that skips nothing: such a backend runs, and its tests are there to show it."""
@@ -28,14 +29,6 @@ WRONG = "it computes wrongly on this processor"
 def session_cache() -> Path:
     """The cache folder in which this run's trials are remembered; `tests/conftest.py` makes it."""
     return Path(os.environ["PYTEST_JITNEY_CACHE"])
-
-
-def backend_failure(name: str, settings: Settings) -> str | None:
-    """Why a backend does not work on this machine, as a clause; None when it does."""
-    kind = kind_of(name)
-    if kind.library() is None:
-        return f"it is not installed: {kind.advice}"
-    return kind.failure(settings)
 
 
 def failure(name: str, **given: Any) -> str | None:

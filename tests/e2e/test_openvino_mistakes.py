@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends_for_tests import absence_reason, backend_failure, needs, share_verdicts
+from jitney.loading import backend_failure
+from tests.backends_for_tests import absence_reason, needs, share_verdicts
 
 if reason := absence_reason("openvino"):
     pytest.skip(reason, allow_module_level=True)

@@ -145,6 +145,14 @@ def missing_backend(settings: Settings) -> Kind | None:
     return kind if kind.add is not None and kind.library() is None else None
 
 
+def backend_failure(name: str, settings: Settings) -> str | None:
+    """Why a backend does not work on this machine, as a clause; None when it does."""
+    kind = kind_of(name)
+    if kind.library() is None:
+        return f"it is not installed: {kind.advice}"
+    return kind.failure(settings)
+
+
 def check_settings(kind: Kind, settings: Settings) -> None:
     """Raise ConfigError for settings that the backend cannot serve with any model."""
     owners: dict[str, list[str]] = {}
