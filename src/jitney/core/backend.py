@@ -68,6 +68,31 @@ class Vocabulary:
         return self.pieces[token].decode("utf-8", errors="replace")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetch:
+    """Look for a stored prefix of these tokens, and keep its memory under `ticket`."""
+
+    ticket: int
+    scope: str
+    tokens: tuple[int, ...]
+    least: int
+    """A shorter one is of no use."""
+    held_max: int
+    """The most tokens that the stored memory may have, also those that are not of use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What was found: the first `length` tokens, in a memory of `held` ones; 0 where nothing was.
+
+    If something was, its ticket is to be restored or discarded.
+    """
+
+    ticket: int
+    length: int = 0
+    held: int = 0
+
+
 class TextBackend(Protocol):
     """The part of a backend that makes requests from texts. Any thread may call."""
 
