@@ -30,6 +30,8 @@ class Traits:
     block_tokens: int = 1
     """Memory is taken in multiples of this many tokens."""
     can_save: bool = True
+    can_store: bool = False
+    """Whether it has a disk for prefixes."""
     kv_bytes_per_token: int = 0
     state_bytes: int = 0
     """The recurrent state of a slot, beside keys and values; 0 where layers keep none."""
@@ -125,6 +127,15 @@ class Backend(TextBackend, Protocol):
 
     def close(self) -> None:
         """Release everything; idempotent."""
+
+
+@runtime_checkable
+class StoringBackend(Protocol):
+    """A backend that may have a disk for prefixes."""
+
+    def fetch(self, asked: Fetch) -> Fetched:
+        """Look for a stored prefix. Takes as long as the disk does, while batches run; any thread,
+        one at a time. Raises an EngineError."""
 
 
 @runtime_checkable
