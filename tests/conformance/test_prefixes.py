@@ -122,7 +122,7 @@ def test_without_a_disk_nothing_happens(driver: Driver, tokens: tuple[int, ...])
     if driver.backend.traits.can_store:
         pytest.skip("this backend stores prefixes")
     driver.feed(0, 0, tokens[:40], wants_token=False)
-    driver.run(operations=[Store(0, "scope", 40)])
+    assert not driver.run(operations=[Store(0, "scope", 40)]).tokens
 
 
 def test_a_process_that_was_killed_leaves_its_prefixes(

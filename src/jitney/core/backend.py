@@ -70,7 +70,7 @@ class Vocabulary:
         return self.pieces[token].decode("utf-8", errors="replace")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Fetch:
     """Look for a stored prefix of these tokens, and keep its memory under `ticket`."""
 

@@ -188,6 +188,10 @@ class FakeBackend:
         """The tickets under which something is saved."""
         return self._memory.tickets
 
+    def tokens_under(self, ticket: int) -> tuple[int, ...]:
+        """What is saved under a ticket."""
+        return self._memory.tokens_under(ticket)
+
     def tokens_of(self, slot: int) -> tuple[int, ...]:
         """What a slot holds, in order of position."""
         return tuple(self._memory.contents(slot).tokens)

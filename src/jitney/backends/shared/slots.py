@@ -129,6 +129,10 @@ class SlotMemory(Generic[SavedCells]):
         """The tickets under which something is saved."""
         return frozenset(self._tickets)
 
+    def tokens_under(self, ticket: int) -> tuple[int, ...]:
+        """The tokens of what is saved under a ticket."""
+        return tuple(self._tickets[ticket][0])
+
     def keep(self, ticket: int, tokens: Sequence[int], saved: SavedCells) -> None:
         """Any thread: a copy came from elsewhere. It is restored or discarded like a saved one."""
         self._tickets[ticket] = (tokens, None, saved)
