@@ -60,11 +60,15 @@ class DictShelf:
             raise FileNotFoundError(name)
         content = bytearray(self._files[name][:bytes_max])
         if self._random.random() < self._habits.damage:
-            kind = self._random.choice(("flip", "cut", "gone"))
+            kind = self._random.choice(("flip", "rot", "cut", "gone"))
             if kind == "gone":
                 raise OSError("the disk cannot read it")
             if kind == "cut":
                 return content[: self._random.randrange(len(content))]
+            if kind == "rot":
+                start = self._random.randrange(len(content))
+                content[start:] = bytes(each ^ 1 for each in content[start:])
+                return content
             content[self._random.randrange(len(content))] ^= 1 << self._random.randrange(8)
         return content
 

@@ -32,6 +32,7 @@ NAMES = (
     "fetched_in_vain",
     "fetched_tokens",
     "fetches",
+    "fetches_found",
     "fetches_missed",
     "groups_departed",
     "kept_states",

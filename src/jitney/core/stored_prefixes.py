@@ -90,6 +90,7 @@ class StoredPrefixes:
         elif sequence is not None and self._is_waiting(sequence):
             assert found.length < sequence.known_count, "one token is left to compute"
             self._saved.add(sequence, SavedMemory(found.ticket, found.length, found.held))
+            self._counters["fetches_found"] += 1
             self._counters["fetched_tokens"] += found.length
         else:
             # It did not wait so long, or all memory was lost meanwhile.

@@ -1,4 +1,4 @@
-"""Invariant 16: the disk for prefixes holds what may be on it, and is waited for within bounds.
+"""Invariant 15: the disk for prefixes holds what may be on it, and is waited for within bounds.
 
 Stored is a prompt that its caller lets be stored, when it was computed, and the files are within
 their budget. Nobody is asked for while another fetch is under way. That nothing of another scope,
