@@ -164,17 +164,7 @@ def draw_world(seed: int) -> World:
     if seed % BACKGROUND_EVERY == BACKGROUND_EVERY - 1:
         chance = Random(f"background {seed}").choice((0.2, 0.5, 0.9))
         habits = replace(habits, background=chance)
-    disk = None
-    on_disk = Random(f"disk {seed}")
-    if on_disk.random() < DISK_CHANCE:
-        disk = _disk(on_disk)
-        settings = replace(
-            settings, enable_prefix_caching=True, stored_min=on_disk.choice((8, 16, 40))
-        )
-        fake = replace(fake, can_save=True, state_bytes=0)
-        tail_max = on_disk.choice((habits.prompt_tail_max, 24, fake.model_len_max // 2))
-        turns = on_disk.choice((habits.turns, 0.8))
-        habits = replace(habits, family=1.0, prompt_tail_max=tail_max, turns=turns)
+    disk, fake, settings, habits = _disk(Random(f"disk {seed}"), fake, settings, habits)
     return World(
         seed=seed,
         queues=queues,
@@ -191,13 +181,24 @@ def draw_world(seed: int) -> World:
     )
 
 
-def _disk(random: Random) -> DiskHabits:
-    return DiskHabits(
+def _disk(
+    random: Random, fake: FakeSettings, settings: SchedulerSettings, habits: Habits
+) -> tuple[DiskHabits | None, FakeSettings, SchedulerSettings, Habits]:
+    """The same world with a disk, and prompts that are worth it; or without."""
+    if random.random() >= DISK_CHANCE:
+        return None, fake, settings, habits
+    disk = DiskHabits(
         limit=random.choice((5000, 20_000, 10**9, 10**9)),
         slow=random.choice((0.0, 0.1, 0.5)),
         damage=random.choice((0.0, 0.0, 0.3)),
         full=random.choice((0.0, 0.0, 0.3)),
     )
+    least = random.choice((8, 16, 40))
+    settings = replace(settings, enable_prefix_caching=True, stored_min=least)
+    tail_max = random.choice((habits.prompt_tail_max, 24, fake.model_len_max // 2))
+    turns = random.choice((habits.turns, 0.8))
+    habits = replace(habits, family=1.0, prompt_tail_max=tail_max, turns=turns)
+    return disk, replace(fake, can_save=True, state_bytes=0), settings, habits
 
 
 def _lengthened(
