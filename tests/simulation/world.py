@@ -21,8 +21,8 @@ RECURRENT_CHANCE = 0.2
 CURSED_CHANCE = 0.1
 """That one request of a world brings the backend down when its slot is opened."""
 SCORED_CHANCE = 0.03
-DISK_CHANCE = 0.3
-"""That there is a disk for prefixes."""
+DISK_EVERY, DISK_SEEDS = 10, (1, 9)
+"""Of every so many seeds, these have a disk for prefixes. The others are what they were before."""
 BACKGROUND_EVERY = 4
 """Every so many seeds, a world has background requests. The others are what they were before."""
 TENANTS = 3
@@ -164,7 +164,9 @@ def draw_world(seed: int) -> World:
     if seed % BACKGROUND_EVERY == BACKGROUND_EVERY - 1:
         chance = Random(f"background {seed}").choice((0.2, 0.5, 0.9))
         habits = replace(habits, background=chance)
-    disk, fake, settings, habits = _disk(Random(f"disk {seed}"), fake, settings, habits)
+    disk = None
+    if seed % DISK_EVERY in DISK_SEEDS:
+        disk, fake, settings, habits = _disk(Random(f"disk {seed}"), fake, settings, habits)
     return World(
         seed=seed,
         queues=queues,
@@ -183,10 +185,8 @@ def draw_world(seed: int) -> World:
 
 def _disk(
     random: Random, fake: FakeSettings, settings: SchedulerSettings, habits: Habits
-) -> tuple[DiskHabits | None, FakeSettings, SchedulerSettings, Habits]:
-    """The same world with a disk, and prompts that are worth it; or without."""
-    if random.random() >= DISK_CHANCE:
-        return None, fake, settings, habits
+) -> tuple[DiskHabits, FakeSettings, SchedulerSettings, Habits]:
+    """The same world with a disk, and prompts that are worth it."""
     disk = DiskHabits(
         limit=random.choice((5000, 20_000, 10**9, 10**9)),
         slow=random.choice((0.0, 0.1, 0.5)),
