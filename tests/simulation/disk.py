@@ -60,7 +60,7 @@ class DictShelf:
             raise FileNotFoundError(name)
         content = bytearray(self._files[name][:bytes_max])
         if self._random.random() < self._habits.damage:
-            kind = self._random.choice(("flip", "rot", "cut", "gone"))
+            kind = self._random.choice(("flip", "rot", "rot", "cut", "gone"))
             if kind == "gone":
                 raise OSError("the disk cannot read it")
             if kind == "cut":

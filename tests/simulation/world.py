@@ -190,7 +190,7 @@ def _disk(
     disk = DiskHabits(
         limit=random.choice((5000, 20_000, 10**9, 10**9)),
         slow=random.choice((0.0, 0.1, 0.5)),
-        damage=random.choice((0.0, 0.0, 0.3)),
+        damage=random.choice((0.0, 0.2, 0.5)),
         full=random.choice((0.0, 0.0, 0.3)),
     )
     least = random.choice((8, 16, 40))
