@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.core import limits
-from jitney.core.backend import Fetch, Fetched, Traits
+from jitney.core.backend import Fetch, Fetched
 from jitney.core.batch import Discard, MemoryOperation, Restore, Store, Truncate
 from jitney.core.params import SamplingParams
 from jitney.core.request import Request, RequestId
@@ -21,9 +21,9 @@ PROMPT = tuple(range(1, 41))
 class Disk:
     """A scheduler with a disk, on which the test says what is found."""
 
-    def __init__(self, settings: SchedulerSettings = SETTINGS, **traits: bool) -> None:
+    def __init__(self, settings: SchedulerSettings = SETTINGS, *, can_store: bool = True) -> None:
         self.backend = FakeBackend(FAKE)
-        made: Traits = replace(self.backend.traits, **{"can_store": True, **traits})
+        made = replace(self.backend.traits, can_store=can_store)
         self.scheduler = Scheduler(settings, made, self.backend.vocabulary.eos_tokens)
         self.asked: list[Fetch] = []
         self.scheduler.stored.ask = self.asked.append
