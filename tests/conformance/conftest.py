@@ -11,6 +11,7 @@ import pytest
 from jitney.backends.kind import Values
 from jitney.backends.kinds import NAMES, kind_of, load, load_process
 from jitney.backends.llamacpp import attention
+from jitney.backends.shared.prefix_disk import PrefixPlace
 from jitney.backends.torch import kind as torch_kind
 from jitney.core.backend import Backend
 from tests.backends_for_tests import needs
@@ -106,7 +107,11 @@ def built(request: pytest.FixtureRequest, tiny_gguf: Path) -> Iterator[Backend]:
     if family in BY_LLAMACPP:
         values["model"] = str(family_model(family))
     build = load_process if which.endswith("-process") else load
-    backend = build(name, values | sizes | VARIANTS[which])
+    place = PrefixPlace(
+        folder=str(tmp_path_factory.mktemp("prefixes")), limit=2**30, model="tiny", shape=which
+    )
+    prefixes = place if kind_of(name).stores_prefixes else None
+    backend = build(name, values | sizes | VARIANTS[which], prefixes)
     yield backend
     backend.close()
 

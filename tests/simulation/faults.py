@@ -6,15 +6,19 @@ that the fake backend refuses by itself is a mistake of the core, never an injec
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
 
 from jitney.backends.fake.backend import FakeBackend, FakeSettings
-from jitney.core.batch import Batch, Fault, Open, Outcome, Sample
+from jitney.core.backend import Fetch
+from jitney.core.backend import Fetched as Found
+from jitney.core.batch import Batch, Fault, MemoryOperation, Open, Outcome, Sample, Store
 from jitney.errors import BackendCrashed, BackendFailed
+from tests.simulation.disk import ORIGIN, DictShelf, files_on
 from tests.simulation.marks import Marks
-from tests.simulation.seen import Executed, Injected, Tell, Violation
+from tests.simulation.seen import Executed, Injected, Read, Tell, Violation
 from tests.simulation.workload import POISON, has_curse
 from tests.simulation.world import FaultRates
 
@@ -69,6 +73,9 @@ class FaultyBackend(FakeBackend):
         self._is_down = False
         self._resets_failed = 0
         self.is_beyond_hope = False
+        self._shelf: DictShelf | None = None
+        self._shelf_limit = 0
+        self._stored: dict[int, tuple[int, ...]] = {}
 
     def execute(self, batch: Batch) -> Outcome:
         """Carry out a batch, or not."""
@@ -98,6 +105,7 @@ class FaultyBackend(FakeBackend):
             self._marks.add("backend restart failed")
             raise BackendCrashed("the machine has no memory to start the backend.")
         super().reset()
+        self._begin_anew()
         self._prompt_counts.clear()
         self._is_down = False
         self._resets_failed = 0
@@ -110,14 +118,41 @@ class FaultyBackend(FakeBackend):
             self._marks.add("lost while idle")
             raise BackendCrashed("the backend died while nothing ran.")
 
+    def use_shelf(self, shelf: DictShelf, limit: int) -> None:
+        """From now on prefixes are stored here, also by those that come after this process."""
+        self._shelf, self._shelf_limit = shelf, limit
+        self._begin_anew()
+
+    def fetch(self, asked: Fetch) -> Found:
+        """Look for a prefix; nothing is read by a process that is gone."""
+        if self._is_down:
+            raise BackendCrashed("the backend is gone.")
+        found = super().fetch(asked)
+        if found.length:
+            self._tell(Read(asked.ticket, self.tokens_under(asked.ticket)))
+        return found
+
+    def _operate(self, operations: Sequence[MemoryOperation]) -> None:
+        """Each by itself: what a slot holds when it is stored is seen."""
+        for operation in operations:
+            if isinstance(operation, Store):
+                self._stored[operation.slot] = self.tokens_of(operation.slot)
+            super()._operate([operation])
+
+    def _begin_anew(self) -> None:
+        """A process that starts knows of the disk what it finds there."""
+        if self._shelf is not None:
+            self.use_prefixes(files_on(self._shelf, ORIGIN, self._shelf_limit, self._clock.now))
+
     def _carry_out(self, batch: Batch) -> Outcome:
+        self._stored.clear()
         try:
             outcome = super().execute(batch)
         except BackendFailed as error:
             raise Violation(
                 "capacity", f"the backend refused batch {batch.number}: {error}"
             ) from error
-        self._tell(Executed(batch, self))
+        self._tell(Executed(batch, self, dict(self._stored)))
         return outcome
 
     def _spoil(self, batch: Batch, outcome: Outcome) -> Outcome:

@@ -6,10 +6,12 @@ records from them and never look inside the scheduler.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from jitney.backends.fake.backend import FakeBackend
+from jitney.core.backend import Fetch
+from jitney.core.backend import Fetched as Found
 from jitney.core.batch import Batch, TokenLogprob
 from jitney.core.events import Event, LifeEvent, TokensEvent
 from jitney.core.request import Request, RequestId
@@ -100,6 +102,32 @@ class Executed:
 
     batch: Batch
     backend: FakeBackend
+    stored: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    """What slots held that were to be stored, by slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The scheduler asked the disk for a prefix."""
+
+    at: float
+    fetch: Fetch
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The disk's answer reached the scheduler."""
+
+    at: float
+    found: Found
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """The backend has these tokens under the ticket of a fetch now."""
+
+    ticket: int
+    tokens: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +197,9 @@ Seen = (
     | Planned
     | Steered
     | Executed
+    | Asked
+    | Answered
+    | Read
     | Injected
     | Happened
     | Fetched

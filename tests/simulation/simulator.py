@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from random import Random
 from unittest import mock
 
+from jitney.backends.shared import prefix_files
 from jitney.core import limits
 from jitney.core.params import SamplingParams
 from jitney.core.request import Request, RequestId
@@ -26,6 +27,7 @@ from jitney.engine.tick import Tick
 from jitney.errors import Draining, EngineStopped, JitneyError
 from tests.simulation.alone import Oracle
 from tests.simulation.checkers.all import make_checkers
+from tests.simulation.disk import CHUNK_TOKENS, DictShelf, SlowFetcher
 from tests.simulation.faults import FaultyBackend, QueueingFaultyBackend, VirtualClock
 from tests.simulation.marks import Marks
 from tests.simulation.policies import HostilePolicy
@@ -96,8 +98,16 @@ def run(seed: int, write: Callable[[str], None] | None = None) -> Report:
     # Constraints are compiled in real time, of which a seed knows nothing. Prompts are short, so
     # few of their tokens may be scored at once.
     few = mock.patch.object(limits, "SCORED_SPAN_MAX", SCORED_SPAN_MAX)
-    with mock.patch.object(limits, "CONSTRAINT_AGAIN_S_MAX", REAL_S_MAX), few:
-        simulation = Simulation(draw_world(seed), write)
+    short = mock.patch.object(prefix_files, "CHUNK_TOKENS", CHUNK_TOKENS)
+    with mock.patch.object(limits, "CONSTRAINT_AGAIN_S_MAX", REAL_S_MAX), few, short:
+        world, shelf = draw_world(seed), None
+        if world.disk is not None:
+            # A first life fills the disk, and the second one starts warm.
+            shelf = DictShelf(world.disk, Random(f"shelf {seed}"))
+            first = Simulation(world, None, shelf)
+            if (failure := _failure_of(first)) is not None:
+                return first.report(failure)
+        simulation = Simulation(world, write, shelf)
         failure = _failure_of(simulation)
     return simulation.report(failure)
 
@@ -118,7 +128,12 @@ def _failure_of(simulation: "Simulation") -> Failure | None:
 class Simulation:
     """One world and what happens in it."""
 
-    def __init__(self, world: World, write: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        world: World,
+        write: Callable[[str], None] | None = None,
+        shelf: DictShelf | None = None,
+    ) -> None:
         self._world = world
         self._random = Random(f"turns {world.seed}")
         self._clock = VirtualClock()
@@ -128,10 +143,13 @@ class Simulation:
         faults = Random(f"faults {world.seed}")
         kind = QueueingFaultyBackend if world.queues else FaultyBackend
         self._backend = kind(world.fake, world.faults, faults, self._clock, self._see, self._marks)
+        if world.disk is not None and shelf is not None:
+            self._backend.use_shelf(shelf, world.disk.limit)
         traits, eos_tokens = self._backend.traits, self._backend.vocabulary.eos_tokens
         self._watch = Watch(world.settings, traits, eos_tokens, self._see, hastes=world.hastes)
         self._oracle = Oracle(world.fake, world.settings.model_len_max)
-        self._checkers = make_checkers(world, self._watch, traits, self._oracle)
+        self._checkers = make_checkers(world, self._watch, traits, self._oracle, shelf)
+        self._fetcher = self._make_fetcher(world)
         self._tick = Tick(self._watch, self._backend, self._clock, Observers())
         workload = draw_workload(world)
         self._arrivals = list(workload.arrivals)[::-1]
@@ -145,6 +163,20 @@ class Simulation:
         self._is_draining = False
         self.turns = 0
         self._mark_world()
+
+    def _make_fetcher(self, world: World) -> SlowFetcher | None:
+        if world.disk is None:
+            return None
+        fetcher = SlowFetcher(
+            self._backend.fetch,
+            self._watch.stored.take,
+            self._clock.now,
+            self._see,
+            world.disk,
+            Random(f"fetches {world.seed}"),
+        )
+        self._watch.stored.ask = fetcher.ask
+        return fetcher
 
     def run(self) -> None:
         """Safety, liveness, farewell."""
@@ -224,6 +256,8 @@ class Simulation:
 
     def _farewell(self) -> None:
         """A last request takes the last memory operations to the backend."""
+        if self._fetcher is not None:
+            self._fetcher.settle()
         params = SamplingParams(temperature=0.0, max_tokens=2)
         request = Request(id=RequestId("farewell"), prompt=(1, 2, 3), params=params, seed=0)
         self._submit(Arrival(self._clock.now(), request, True, 1.0))
@@ -248,6 +282,7 @@ class Simulation:
     def _turn(self) -> None:
         self.turns += 1
         now = self._clock.now()
+        self._fetch_due()
         self._arrive()
         self._cancel_due()
         self._steer_due()
@@ -282,14 +317,13 @@ class Simulation:
         now = self._clock.now()
         outside = [each[-1].at for each in (self._arrivals, self._cancels, self._steers) if each]
         times = [at + self._started_at for at in outside]
-        wake_at = self._tick.wake_at(now)
-        if wake_at is not None:
-            times.append(wake_at)
+        fetched_at = None if self._fetcher is None else self._fetcher.due_at
+        times += [at for at in (self._tick.wake_at(now), fetched_at) if at is not None]
         waits_until_full = self._world.settings.wait_s is None and not self._is_draining
         if self._tick.has_work and not waits_until_full:
             # A group may wait for those who come, and everybody for a backend that is started
             # again; what waits for neither must go on by itself.
-            is_awaited = outside or not self._tick.is_backend_ready
+            is_awaited = outside or fetched_at is not None or not self._tick.is_backend_ready
             self._idle_turns = 0 if is_awaited else self._idle_turns + 1
             if not times:
                 raise Violation("waiting", "somebody lives, and nothing is awaited")
@@ -302,12 +336,17 @@ class Simulation:
         """What comes in while a batch is under way."""
         if self._random.random() < 0.5:
             self._arrive()
+        self._fetch_due()
         for cancel in self._in_flight:
             self._marks.add("cancel between plan and apply")
             self._cancel(cancel)
         self._in_flight.clear()
         if self._steers and self._random.random() < 0.5:
             self._steer_due()
+
+    def _fetch_due(self) -> None:
+        if self._fetcher is not None:
+            self._fetcher.run()
 
     def _steer_due(self) -> None:
         now = self._clock.now()

@@ -20,6 +20,9 @@ CURSE = -1.5
 """A bias against that token, of which there is no such other: it brings the backend down when the
 slot of its request is opened."""
 
+UNSTORED_CHANCE = 0.1
+"""That a caller wants that nothing is stored, where there is a disk."""
+
 FAMILIES = 3
 _PLAIN = [token for token in range(len(PIECES)) if token not in CONTROL]
 _CLOSING = PIECES.index(b" stop")
@@ -76,6 +79,7 @@ def draw_workload(world: World) -> Workload:
     arrivals: list[Arrival] = []
     cancels: list[CancelAt] = []
     turns = Random(f"turns {world.seed}")
+    unstored = Random(f"unstored {world.seed}")
     kinds = Random(f"kinds {world.seed}")
     cursed = Random(f"curse {world.seed}").randrange(habits.request_count)
     at = 0.0
@@ -89,6 +93,8 @@ def draw_workload(world: World) -> Workload:
             request = _poisoned(request, random)
         if kinds.random() < habits.background:
             request = replace(request, is_background=True, share=None)
+        if world.disk is not None and unstored.random() < UNSTORED_CHANCE:
+            request = replace(request, is_stored=False)
         if habits.scored:
             request = replace(request, params=replace(request.params, prompt_logprobs=0))
         if habits.cursed and number == cursed:

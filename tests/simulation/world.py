@@ -21,6 +21,8 @@ RECURRENT_CHANCE = 0.2
 CURSED_CHANCE = 0.1
 """That one request of a world brings the backend down when its slot is opened."""
 SCORED_CHANCE = 0.03
+DISK_EVERY, DISK_SEEDS = 10, (1, 9)
+"""Of every so many seeds, these have a disk for prefixes. The others are what they were before."""
 BACKGROUND_EVERY = 4
 """Every so many seeds, a world has background requests. The others are what they were before."""
 TENANTS = 3
@@ -45,6 +47,20 @@ class FaultRates:
     def any_batch(self) -> bool:
         """Whether a batch may be lost by chance."""
         return bool(self.fail or self.crash or self.count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskHabits:
+    """What the disk for prefixes is like."""
+
+    limit: int
+    """The bytes of all files."""
+    slow: float
+    """That an answer comes late, or never."""
+    damage: float
+    """That what is read is damaged, or is not there."""
+    full: float
+    """That writing fails, or somebody else writes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +122,8 @@ class World:
     faults: FaultRates
     shares: tuple[Share | None, ...]
     """What each tenant may hold; none of them has a share where there are no keys."""
+    disk: DiskHabits | None = None
+    """None where there is none for prefixes."""
 
 
 def draw_world(seed: int) -> World:
@@ -146,6 +164,9 @@ def draw_world(seed: int) -> World:
     if seed % BACKGROUND_EVERY == BACKGROUND_EVERY - 1:
         chance = Random(f"background {seed}").choice((0.2, 0.5, 0.9))
         habits = replace(habits, background=chance)
+    disk = None
+    if seed % DISK_EVERY in DISK_SEEDS:
+        disk, fake, settings, habits = _disk(Random(f"disk {seed}"), fake, settings, habits)
     return World(
         seed=seed,
         queues=queues,
@@ -158,7 +179,26 @@ def draw_world(seed: int) -> World:
         habits=habits,
         faults=faults,
         shares=_shares(Random(f"shares {seed}"), settings),
+        disk=disk,
     )
+
+
+def _disk(
+    random: Random, fake: FakeSettings, settings: SchedulerSettings, habits: Habits
+) -> tuple[DiskHabits, FakeSettings, SchedulerSettings, Habits]:
+    """The same world with a disk, and prompts that are worth it."""
+    disk = DiskHabits(
+        limit=random.choice((5000, 20_000, 10**9, 10**9)),
+        slow=random.choice((0.0, 0.1, 0.5)),
+        damage=random.choice((0.0, 0.2, 0.5)),
+        full=random.choice((0.0, 0.0, 0.3)),
+    )
+    least = random.choice((8, 16, 40))
+    settings = replace(settings, enable_prefix_caching=True, stored_min=least)
+    tail_max = random.choice((habits.prompt_tail_max, 24, fake.model_len_max // 2))
+    turns = random.choice((habits.turns, 0.8))
+    habits = replace(habits, family=1.0, prompt_tail_max=tail_max, turns=turns)
+    return disk, replace(fake, can_save=True, state_bytes=0), settings, habits
 
 
 def _lengthened(

@@ -145,6 +145,8 @@ class Kind:
     """Installs the library, and returns its version. The arguments are the cache folder, and the
     word after the hyphen of `--add NAME-GPU`, or nothing."""
 
+    stores_prefixes: bool = False
+    """Whether it can have a disk for prefixes."""
     own_settings: Mapping[str, str] = field(default_factory=dict)
     """Settings that not every backend has, each with the reason as a clause. A user who gives one
     of them gets the first backend that has it, and an error where one without it was chosen."""

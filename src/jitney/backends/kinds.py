@@ -10,6 +10,7 @@ from typing import Any, get_args  # Any: settings before their dataclass has che
 
 from jitney.backends.kind import Kind
 from jitney.backends.process.client import ProcessBackend
+from jitney.backends.shared.prefix_disk import PrefixPlace, PrefixUser
 from jitney.config.settings import BackendName
 from jitney.core.backend import Backend
 from jitney.errors import ConfigError
@@ -31,11 +32,20 @@ def all_kinds() -> list[Kind]:
     return [kind_of(name) for name in NAMES]
 
 
-def load(name: str, settings: Mapping[str, Any]) -> Backend:
-    """Build a backend in this process. Raises a SetupError."""
-    return kind_of(name).load(settings)
+def load(name: str, settings: Mapping[str, Any], prefixes: PrefixPlace | None = None) -> Backend:
+    """Build a backend in this process, with a disk for prefixes if its kind can have one.
+
+    Raises a SetupError.
+    """
+    kind = kind_of(name)
+    backend = kind.load(settings)
+    if prefixes is not None and kind.stores_prefixes and isinstance(backend, PrefixUser):
+        backend.use_prefixes(prefixes.files())
+    return backend
 
 
-def load_process(name: str, settings: Mapping[str, Any]) -> ProcessBackend:
+def load_process(
+    name: str, settings: Mapping[str, Any], prefixes: PrefixPlace | None = None
+) -> ProcessBackend:
     """Build a backend in another process, which ends when this process does."""
-    return ProcessBackend(kind_of(name).name, dict(settings))
+    return ProcessBackend(kind_of(name).name, dict(settings), prefixes=prefixes)

@@ -142,6 +142,11 @@ class Settings:
     saved_limit: Annotated[int, byte_size(0, BYTES_MAX)] = _memory(default=2**30)
     """Bytes of RAM for the memory of preempted sequences; the others are recomputed. On a GPU
     PyTorch may take twice as much: it rounds pinned memory up to powers of two."""
+    prefix_cache_dir: Path | None = _memory(default_text="none: prefixes are in memory only")
+    """A folder for the keys and values of long prompts, so that they are warm after a restart, on
+    other machines like this one too. The files hold prompts as tokens, for their user only."""
+    prefix_cache_limit: Annotated[int, byte_size(2**20, BYTES_MAX)] = _memory(default=10 * 2**30)
+    """The most bytes of files in prefix_cache_dir. Beyond it the least recently used go."""
     strategy: Annotated[Strategy, one_of(Strategy, Strategy, SYNONYMS["strategy"])] = _scheduling(
         default=Strategy.CONTINUOUS
     )

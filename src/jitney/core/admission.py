@@ -195,9 +195,8 @@ class Admission:
             looked_at += 1
             if not self._may_run(sequence):
                 continue
-            match = registry.memory.find(sequence)
-            if match.is_awaited:
-                self._counters["prefix_waits"] += 1
+            match = self._match_of(sequence, now)
+            if match is None:
                 continue
             shares, running = registry.memory_shares, registry.running
             if tenant is not None and not shares.has_room(sequence, match, running):
@@ -208,6 +207,18 @@ class Admission:
         assert looked_at <= LOOKAHEAD, looked_at
         self.deferred_count = registry.queue.count
         return False
+
+    def _match_of(self, sequence: Sequence, now: float) -> Match | None:
+        """What it can begin with; None if it waits for more, which somebody computes or fetches."""
+        memory = self.registry.memory
+        match = memory.find(sequence)
+        if match.is_awaited:
+            self._counters["prefix_waits"] += 1
+            return None
+        if memory.stored.awaits(sequence, match.length, now):
+            self._counters["fetch_waits"] += 1
+            return None
+        return match
 
     def _candidates(self, now: float, without: Set[str]) -> tuple[Iterable[Sequence], int]:
         """The sequences that may be admitted, the next first; and how many others wait.

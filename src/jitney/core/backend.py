@@ -30,6 +30,8 @@ class Traits:
     block_tokens: int = 1
     """Memory is taken in multiples of this many tokens."""
     can_save: bool = True
+    can_store: bool = False
+    """Whether it has a disk for prefixes."""
     kv_bytes_per_token: int = 0
     state_bytes: int = 0
     """The recurrent state of a slot, beside keys and values; 0 where layers keep none."""
@@ -68,6 +70,31 @@ class Vocabulary:
         return self.pieces[token].decode("utf-8", errors="replace")
 
 
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Look for a stored prefix of these tokens, and keep its memory under `ticket`."""
+
+    ticket: int
+    scope: str
+    tokens: tuple[int, ...]
+    least: int
+    """A shorter one is of no use."""
+    held_max: int
+    """The most tokens that the stored memory may have, also those that are not of use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What was found: the first `length` tokens, in a memory of `held` ones; 0 where nothing was.
+
+    If something was, its ticket is to be restored or discarded.
+    """
+
+    ticket: int
+    length: int = 0
+    held: int = 0
+
+
 class TextBackend(Protocol):
     """The part of a backend that makes requests from texts. Any thread may call."""
 
@@ -100,6 +127,15 @@ class Backend(TextBackend, Protocol):
 
     def close(self) -> None:
         """Release everything; idempotent."""
+
+
+@runtime_checkable
+class StoringBackend(Protocol):
+    """A backend that may have a disk for prefixes."""
+
+    def fetch(self, asked: Fetch) -> Fetched:
+        """Look for a stored prefix. Takes as long as the disk does, while batches run; any thread,
+        one at a time. Raises an EngineError."""
 
 
 @runtime_checkable

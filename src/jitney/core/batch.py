@@ -76,8 +76,22 @@ class Save:
 
 
 @dataclass(frozen=True, slots=True)
+class Store:
+    """Write a copy of the slot's memory to the disk, for later requests of this scope.
+
+    They may use its first `length` tokens. Nothing is written where another copy is being written,
+    or the disk has it. `scope` is a digest: nobody's key or salt leaves the core.
+    """
+
+    slot: int
+    scope: str
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
 class Restore:
-    """Copy the memory saved under `ticket` into the empty slot. The ticket is used up."""
+    """Copy the memory saved or fetched under `ticket` into the empty slot. The ticket is used
+    up."""
 
     ticket: int
     slot: int
@@ -92,13 +106,13 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """Forget the memory saved under `ticket`. Its sequence ended, or found a prefix as long in a
-    slot."""
+    """Forget the memory saved or fetched under `ticket`, if it is there. Its sequence ended, or
+    found a prefix as long in a slot."""
 
     ticket: int
 
 
-MemoryOperation = Open | Copy | Truncate | Save | Restore | Release | Discard
+MemoryOperation = Open | Copy | Truncate | Save | Store | Restore | Release | Discard
 
 
 @value

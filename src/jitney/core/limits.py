@@ -115,6 +115,10 @@ prompt is always computed again. Half of this value would double the time to ind
 PREFIX_WAIT_MIN = 32
 """A request waits for the prefill of another one only if that saves at least this many tokens."""
 
+FETCH_S_MAX = 10.0
+"""The longest wait for a prefix from the disk. At 100 MB a second that is enough for the prefix of
+a prompt that takes minutes; a disk that is slower or hangs costs each long prompt no more."""
+
 PAUSE_S_MAX = 600.0
 """All pauses of a request together: a paused request takes memory."""
 

@@ -12,7 +12,6 @@ Tests: tests/simulation and tests/unit/core/test_scheduler.py.
 """
 
 import heapq
-from dataclasses import dataclass
 
 from jitney.core.backend import Traits
 from jitney.core.batch import (
@@ -30,20 +29,14 @@ from jitney.core.kept_states import StateIndex, next_copy
 from jitney.core.ledger import Ledger
 from jitney.core.limits import PREFIX_STRIDE
 from jitney.core.prefix import NO_MATCH, Chain, EvictionOrder, Holding, Match, PrefixIndex
+from jitney.core.saved_memory import SavedMemories, SavedMemory
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.sequence import Sequence
 from jitney.core.staying import Staying
+from jitney.core.stored_prefixes import StoredPrefixes
 
 SAMPLE_SLOTS = 4
 """How many slots `check_sample` looks at."""
-
-
-@dataclass(frozen=True, slots=True)
-class SavedMemory:
-    """Saved memory of a waiting sequence."""
-
-    ticket: int
-    token_count: int
 
 
 class Memory:
@@ -63,9 +56,8 @@ class Memory:
         self._cached = EvictionOrder(settings, traits.slots_max)
         self._index = self._new_index()
         self._operations: list[MemoryOperation] = []
-        self._saved: dict[Sequence, SavedMemory] = {}
-        self._saved_tokens = 0
-        self._ticket_next = 0
+        self._saved = SavedMemories(traits, settings)
+        self.stored = StoredPrefixes(traits, settings, counters, self._saved, self._operations)
         self._sampled_slot = 0
         self._cached_blocks: int | None = None
         """Blocks that only cached prefixes hold; None when a slot has changed hands since the last
@@ -91,13 +83,16 @@ class Memory:
             chain, sequence.known_count - 1, is_background=sequence.is_background
         )
         self._counters["prefix_tokens_read"] += chain.read_count - read_count
-        saved = self._saved.get(sequence)
+        saved = self._saved.of(sequence)
         return match if saved is None or match.length >= saved.token_count else NO_MATCH
 
     def blocks_wanted(self, sequence: Sequence, match: Match) -> int:
         """Blocks that the sequence needs to compute all its known tokens."""
         assert match.length < sequence.known_count, "one token is left to compute"
-        return self.ledger.blocks(sequence.known_count) - match.length // self._block
+        count, saved = sequence.known_count, self._saved.of(sequence)
+        if match.holding is None and saved is not None:
+            count = max(count, saved.held)  # all of it is restored, and then cut
+        return self.ledger.blocks(count) - match.length // self._block
 
     def blocks_promised(self, running: list[Sequence]) -> int:
         """Blocks that running sequences still need for their known tokens."""
@@ -126,6 +121,7 @@ class Memory:
     def give_slot(self, sequence: Sequence, match: Match) -> None:
         """Give the sequence a slot with the matched or saved tokens, for which there is room."""
         assert sequence.slot is None, "it has a slot already"
+        self.stored.forget(sequence)
         source = match.holding
         if source is None and sequence in self._saved:
             self._give_restored(sequence)
@@ -231,10 +227,8 @@ class Memory:
             else:
                 holding.length = kept
                 self._index.extend(holding)
-            if self.ledger.length(holding.slot) > kept:
-                # A batch in flight computed more than the end of the sequence.
-                self._operations.append(Truncate(holding.slot, kept))
-                self.ledger.shrink(holding.slot, kept)
+            # A batch in flight may have computed more than the end of the sequence.
+            self._cut(holding.slot, kept)
             self._counters["copies_demoted"] += self._cached.add(holding)
         sequence.forget_computed()
 
@@ -242,23 +236,19 @@ class Memory:
         """Save the sequence's memory under a ticket, if the backend can and there is room."""
         assert sequence.slot is not None, "only a sequence with a slot can be saved"
         assert sequence not in self._saved, "what runs has its memory in a slot"
-        traits, saved_tokens = self._traits, self._saved_tokens + sequence.computed
-        saved_bytes = saved_tokens * traits.kv_bytes_per_token
-        saved_bytes += (len(self._saved) + 1) * traits.state_bytes
-        has_room = saved_bytes <= self._settings.saved_limit
-        if not has_room or not traits.can_save or sequence.computed == 0:
+        count = sequence.computed
+        if count == 0 or not self._traits.can_save or not self._saved.has_room(count):
             return False
-        self._saved[sequence] = SavedMemory(self._ticket_next, sequence.computed)
-        self._saved_tokens = saved_tokens
-        self._operations.append(Save(sequence.slot, self._ticket_next))
-        self._ticket_next += 1
+        saved = SavedMemory(self._saved.new_ticket(), count, count)
+        self._saved.add(sequence, saved)
+        self._operations.append(Save(sequence.slot, saved.ticket))
         return True
 
     def discard(self, sequence: Sequence) -> None:
         """Forget the saved memory of the sequence, if there is any."""
-        saved = self._saved.pop(sequence, None)
+        self.stored.forget(sequence)
+        saved = self._saved.pop(sequence)
         if saved is not None:
-            self._saved_tokens -= saved.token_count
             self._operations.append(Discard(saved.ticket))
 
     def clear(self) -> None:
@@ -271,7 +261,7 @@ class Memory:
         self._index = self._new_index()
         self._operations.clear()
         self._saved.clear()
-        self._saved_tokens = 0
+        self.stored.clear()
 
     def heads(self, strides: int) -> frozenset[int]:
         """Keys of the computed prefixes, each `strides` strides long or a multiple of it.
@@ -302,7 +292,7 @@ class Memory:
         ledger = self.ledger
         assert ledger.used == ledger.recount(), (ledger.used, ledger.recount())
         assert 0 <= ledger.used <= ledger.capacity, ledger.used
-        assert self._saved_tokens == sum(s.token_count for s in self._saved.values()), "saved"
+        self._saved.check()
         assert self.cached_blocks(running) == ledger.used - self.held_by(running), "cached blocks"
         owned = {sequence.slot for sequence in running}
         assert len(owned) == len(running), "two sequences in one slot"
@@ -370,13 +360,14 @@ class Memory:
 
     def _give_restored(self, sequence: Sequence) -> None:
         saved = self._saved.pop(sequence)
-        self._saved_tokens -= saved.token_count
+        assert saved is not None, "its caller has seen it"
         assert saved.token_count < sequence.known_count, saved
-        slot = self._take_slot(self.ledger.blocks(saved.token_count))
+        slot = self._take_slot(self.ledger.blocks(saved.held))
         assert slot is not None, "there is room for what was saved"
         self._operations.append(Restore(saved.ticket, slot))
-        has_room = self.ledger.grow(slot, saved.token_count)
+        has_room = self.ledger.grow(slot, saved.held)
         assert has_room, "it was made for the slot"
+        self._cut(slot, saved.token_count)
         self._own(sequence, slot, saved.token_count)
         self._counters["restored"] += 1
 
@@ -400,13 +391,17 @@ class Memory:
         assert holding.is_cached, "only a cached prefix has no owner"
         assert 0 <= length <= holding.length, (length, holding.length)
         del self._cached[holding.slot]
-        if length < holding.length:
-            self._operations.append(Truncate(holding.slot, length))
-            self.ledger.shrink(holding.slot, length)
+        self._cut(holding.slot, length)
         self._index.trim(holding, 0)
         del self.holdings[holding.slot]
         self._own(sequence, holding.slot, length)
         self._counters["taken_over"] += 1
+
+    def _cut(self, slot: int, length: int) -> None:
+        """Let the slot forget what is behind so many tokens."""
+        if self.ledger.length(slot) > length:
+            self._operations.append(Truncate(slot, length))
+            self.ledger.shrink(slot, length)
 
     def _own(self, sequence: Sequence, slot: int, computed: int) -> None:
         assert slot not in self.holdings, "a slot has one owner"

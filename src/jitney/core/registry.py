@@ -164,6 +164,7 @@ class Registry:
         sequence.move(SequenceState.RUNNING)
         history = sequence.history
         history.admitted_known = sequence.known_count
+        history.reused_count = sequence.computed
         self._insert_running(sequence)
         if sequence.is_prefilling:
             self.prefilling.add(sequence)

@@ -78,6 +78,7 @@ class Request:
     that it made, which are not made again, or None where it ended. Empty if this is the first.
     `waited_s` is how long ago another engine accepted it; None if none did. It keeps its age, and
     no bound of the queue refuses it: a caller who was let in is not sent away.
+    `is_stored` says whether its prompt may be on the disk, if there is one for prefixes.
     """
 
     id: RequestId
@@ -95,6 +96,7 @@ class Request:
     is_background: bool = False
     resumed: tuple[tuple[int, ...] | None, ...] = ()
     waited_s: float | None = None
+    is_stored: bool = True
 
     def __post_init__(self) -> None:
         assert len(self.resumed) in (0, self.params.n), "one entry for each completion"

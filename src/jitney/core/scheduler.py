@@ -28,6 +28,7 @@ from jitney.core.rules.queue import check_room
 from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.sequence import Sequence, SequenceState, decodes_of, make_sequences
 from jitney.core.snapshot import Detail, Snapshot, describe
+from jitney.core.stored_prefixes import StoredPrefixes
 from jitney.core.value import value
 from jitney.errors import Draining, InvalidRequest
 
@@ -269,6 +270,8 @@ class Scheduler:
             of_completions += length - of_prompt
             if sample is not None and not self._take_more(sequence, start, sample, now):
                 continue
+            if of_prompt and sequence.computed >= sequence.prompt_count:
+                self.stored.store(sequence)
             if wants_token:
                 self._take_token(sequence, outcome.tokens[place], sample, made)
             else:
@@ -305,6 +308,11 @@ class Scheduler:
                 self._registry.end(sequence, FinishReason.FAILED, now, message)
         return self._registry.take_events()
 
+    @property
+    def stored(self) -> StoredPrefixes:
+        """What asks for prefixes on disk, and takes the answers."""
+        return self._registry.memory.stored
+
     def take_events(self) -> list[Event]:
         """The events of planning (starts, preemptions), without waiting for the outcome."""
         return self._registry.take_events()
@@ -326,7 +334,10 @@ class Scheduler:
         held_back = admission.held_back or frozenset()
         joining = registry.gate.wake_at(admission.newcomers(held_back))
         resuming = registry.paused.end_at if registry.paused else None
-        times = (joining, resuming, registry.deadlines.next_at)
+        fetching = self.stored.wake_at(now)
+        if fetching is not None and joining is not None and joining <= now:
+            joining = None  # who may join waits for the disk
+        times = (joining, resuming, fetching, registry.deadlines.next_at)
         known = [each for each in times if each is not None]
         return max(now, min(known)) if known else None
 

@@ -100,6 +100,9 @@ class SchedulerSettings:
     and shortly before its end. Each copy takes a slot and, for a small model, some megabytes; and
     each ends a span, so prompts would be slower with more of them."""
     saved_limit: int = 2**30
+    stored_min: int = 1024
+    """A prompt is stored on the disk, or asked of it, if so many of its tokens are to be computed.
+    For a small model that many take a second or more."""
     strategy: Strategy = Strategy.CONTINUOUS
     policy: Policy | SchedulingPolicy = Policy.FIFO
     mix: Mix = Mix.BOUNDED_STALL

@@ -60,6 +60,8 @@ class History:
     """Known tokens when it last got a slot."""
     cached_count: int = 0
     """Prompt tokens that were in the cache when it started."""
+    reused_count: int = 0
+    """Tokens that it found in memory when it last got a slot."""
     preempted_count: int = 0
     paused_s: float = 0.0
     scored_count: int = 1

@@ -15,7 +15,7 @@ from enum import StrEnum
 from functools import partial
 from typing import TypeVar
 
-from jitney.core.backend import Backend
+from jitney.core.backend import Backend, Fetched, StoringBackend
 from jitney.core.request import Priority, Request, RequestId
 from jitney.core.rules.pauses import PauseOutcome
 from jitney.core.scheduler import Scheduler
@@ -23,6 +23,7 @@ from jitney.core.scheduler_settings import SchedulerSettings
 from jitney.core.snapshot import Detail, Snapshot
 from jitney.engine.answer import Answer
 from jitney.engine.clock import Clock, SystemClock
+from jitney.engine.fetcher import Fetcher
 from jitney.engine.handle import Handle
 from jitney.engine.loop import Inbox, Loop, Stop, Submit
 from jitney.engine.mailbox import Mailbox
@@ -68,6 +69,8 @@ class Engine:
         self._tick = Tick(self._scheduler, backend, self._clock, self._observers)
         # More requests could not be accepted at once.
         self._inbox = Inbox(settings.max_num_queued_reqs + settings.max_num_seqs)
+        if isinstance(backend, StoringBackend) and backend.traits.can_store:
+            _connect_disk(self._scheduler, backend, self._inbox)
         self._loop = Loop(self._tick, self._inbox, backend, self._clock)
         self._thread = threading.Thread(target=self._loop.run, name="jitney-engine", daemon=True)
         self._closing = threading.Lock()
@@ -282,6 +285,16 @@ def _fulfil(answer: Future[ReplyT], question: Callable[[], ReplyT]) -> None:
     """Ask, and answer, if anybody still waits."""
     if answer.set_running_or_notify_cancel():
         answer.set_result(question())
+
+
+def _connect_disk(scheduler: Scheduler, backend: StoringBackend, inbox: Inbox) -> None:
+    """The scheduler's fetches go to the disk, and answers to the engine thread. They do not hold
+    the engine, which would never be collected then."""
+
+    def answer(found: Fetched) -> None:
+        inbox.send(partial(scheduler.stored.take, found))
+
+    scheduler.stored.ask = Fetcher(backend, answer).ask
 
 
 def _stop_thread(inbox: Inbox, thread: threading.Thread) -> None:

@@ -56,6 +56,7 @@ class RequestOptions:
     reply_id: str = ""
     is_chat: bool = False
     scope: str = ""
+    is_stored: bool = True
     share: Share | None = None
     queue_timeout_s: float | None = None
     request_timeout_s: float | None = None

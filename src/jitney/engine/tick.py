@@ -2,7 +2,8 @@
 
 It runs on one thread and waits only for the backend. In production the engine thread calls it; in
 tests, a simulator with a virtual clock. Only this module changes the scheduler (but for
-`stop_gathering`) and the collectors. Batches in flight are kept in `jitney.engine.in_flight`.
+`stop_gathering` and `stored`) and the collectors. Batches in flight are kept in
+`jitney.engine.in_flight`.
 
 After a failure or a wrong answer of the backend, the backend is reset, and every running sequence
 is computed again from its tokens (invariant 10).

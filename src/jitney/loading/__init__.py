@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any  # Any: a value of any setting
 
 from jitney.backends.kind import Kind, Values
-from jitney.backends.kinds import all_kinds, kind_of, load_process
+from jitney.backends.kinds import all_kinds, kind_of, load, load_process
 from jitney.backends.trials.trial import Payload, payload_of
 from jitney.backends.trials.trial_process import NO_END, TrialResult
 from jitney.config import Settings
@@ -31,6 +31,7 @@ from jitney.loading.selection import (
     speed_trial,
     trial_sequences,
 )
+from jitney.loading.stored import place_of
 from jitney.models import notes
 from jitney.models.embedded import Progress
 
@@ -50,9 +51,15 @@ def load_backend(settings: Settings) -> Backend:
         )
     if source is not None:
         _note_use(source, Path(str(values["model"])), settings.cache_dir)
-    if settings.backend_process:
-        return load_process(kind.name, values)
-    return kind.load(values)
+    place = place_of(kind, settings, values)
+    build = load_process if settings.backend_process else load
+    backend = build(kind.name, values, place)
+    if place is not None and not backend.traits.can_store:
+        _log.warning(
+            "No prefixes are stored in prefix_cache_dir: layers of this model keep a recurrent "
+            "state, or see a window only"
+        )
+    return backend
 
 
 def ready_model(settings: Settings, progress: Progress = lambda done, total: None) -> Path:

@@ -5,6 +5,7 @@ from jitney.core.scheduler import Scheduler
 from tests.simulation.alone import Oracle
 from tests.simulation.checkers.background import BackgroundChecker
 from tests.simulation.checkers.capacity import CapacityChecker
+from tests.simulation.checkers.disk import DiskChecker
 from tests.simulation.checkers.ending import EndingChecker
 from tests.simulation.checkers.isolation import IsolationChecker
 from tests.simulation.checkers.joining import JoiningChecker
@@ -19,32 +20,39 @@ from tests.simulation.checkers.stream import StreamChecker
 from tests.simulation.checkers.usage import UsageChecker
 from tests.simulation.checkers.waiting import WaitingChecker
 from tests.simulation.checkers.work import WorkChecker
+from tests.simulation.disk import DictShelf
 from tests.simulation.pauses import Pauses
 from tests.simulation.seen import Checker
 from tests.simulation.world import World
 
 
 def make_checkers(
-    world: World, scheduler: Scheduler, traits: Traits, oracle: Oracle
+    world: World,
+    scheduler: Scheduler,
+    traits: Traits,
+    oracle: Oracle,
+    shelf: DictShelf | None,
 ) -> list[Checker]:
     """One for each invariant."""
     settings = world.settings
     pauses = Pauses(settings)
     shares = SharesChecker(pauses)
+    disk = DiskChecker(oracle, shelf, world.disk.limit if world.disk else 0)
     return [
         # No checker: what it keeps of pauses is for those that follow.
         pauses,
+        disk,
         CapacityChecker(settings, traits, oracle),
         SteeringChecker(settings, traits, oracle, pauses),
-        JoiningChecker(settings, oracle, pauses),
+        JoiningChecker(settings, oracle, pauses, disk),
         BackgroundChecker(settings, oracle, pauses),
-        ScopeChecker(oracle, reuses=settings.enable_prefix_caching),
+        ScopeChecker(oracle, shelf.fed if shelf else {}, reuses=settings.enable_prefix_caching),
         OracleChecker(oracle),
         StreamChecker(oracle),
         EndingChecker(),
         StatesChecker(),
         IsolationChecker(oracle, by_chance=world.faults.any_batch),
-        WaitingChecker(settings, oracle, pauses),
+        WaitingChecker(settings, oracle, pauses, disk),
         # Before the shares are told of a request: what it asks them is how things stood.
         LimitsChecker(settings, shares.has_room),
         shares,

@@ -17,6 +17,7 @@ from jitney.core.rules.cost import Fit
 from jitney.core.scheduler_settings import GroupAnswers, SchedulerSettings, Strategy
 from jitney.engine.answer import Ending
 from tests.simulation.alone import Oracle
+from tests.simulation.checkers.disk import DiskChecker
 from tests.simulation.pauses import Pauses
 from tests.simulation.seen import (
     Fetched,
@@ -42,10 +43,13 @@ Arrivals = dict[Name, float]
 class JoiningChecker:
     """Knows who is here, who has run, and which group is on its way."""
 
-    def __init__(self, settings: SchedulerSettings, oracle: Oracle, pauses: Pauses) -> None:
+    def __init__(
+        self, settings: SchedulerSettings, oracle: Oracle, pauses: Pauses, disk: DiskChecker
+    ) -> None:
         self._settings = settings
         self._oracle = oracle
         self._pauses = pauses
+        self._disk = disk
         self._arrived: Arrivals = {}
         self._background: set[Name] = set()
         self._has_run: set[Name] = set()
@@ -131,7 +135,7 @@ class JoiningChecker:
             self._groups(seen, running, starts, newcomers)
         else:
             self._window(seen, running, starts, newcomers)
-        if not seen.owners and seen.batch is None:
+        if not seen.owners and seen.batch is None and not self._disk.was_busy(seen.at):
             self._idle(seen.at, newcomers)
         self._has_run |= running
         self._running = running

@@ -1,7 +1,8 @@
 """Invariant 8: no wait is unbounded.
 
 The rule of elders: no sequence gets its first slot before one that arrived more than `overtake_s`
-earlier and is still waiting for its own. Three exceptions: the elder is paused; or it waits by
+earlier and is still waiting for its own. Four exceptions: the elder is paused; or a fetch from the
+disk is under way, for which several may wait, for FETCH_S_MAX at most; or it waits by
 itself for a prefix of at least PREFIX_WAIT_MIN tokens that somebody who runs is about to compute
 for it; or its tenant has a share and something that runs, for which it waits: then those of other
 tenants pass, and of its own only if it runs its share of the places. (One that is head of the line
@@ -19,6 +20,7 @@ from jitney.core.events import FinishEvent, PreemptEvent, PreemptReason, StartEv
 from jitney.core.limits import PREFIX_WAIT_MIN
 from jitney.core.scheduler_settings import SchedulerSettings
 from tests.simulation.alone import Oracle
+from tests.simulation.checkers.disk import DiskChecker
 from tests.simulation.pauses import Pauses
 from tests.simulation.seen import Happened, Name, Planned, Seen, Submitted, Violation
 
@@ -28,7 +30,9 @@ NAME = "waiting"
 class WaitingChecker:
     """Knows when everybody came, and who got a first slot before whom."""
 
-    def __init__(self, settings: SchedulerSettings, oracle: Oracle, pauses: Pauses) -> None:
+    def __init__(
+        self, settings: SchedulerSettings, oracle: Oracle, pauses: Pauses, disk: DiskChecker
+    ) -> None:
         self._settings = settings
         self._oracle = oracle
         self._arrived: dict[Name, float] = {}
@@ -37,6 +41,7 @@ class WaitingChecker:
         self._running: set[Name] = set()
         self._beside: dict[float, set[Name]] = {}
         self._pauses = pauses
+        self._disk = disk
 
     def see(self, seen: Seen) -> None:
         """Take in what happened."""
@@ -100,7 +105,7 @@ class WaitingChecker:
 
     def _defers(self, name: Name, start: StartEvent) -> bool:
         """Whether it is paused, or those beside it are its tenant's share, or compute a prefix."""
-        if self._pauses.was_paused(name, start.at):
+        if self._pauses.was_paused(name, start.at) or self._disk.was_busy(start.at):
             return True
         mine = self._oracle.request(name)
         others = self._beside.get(start.at, ())

@@ -7,6 +7,7 @@ demonstrations, and load tests of everything above it. `execute` and `reset` run
 runs batches; `encode` and `prepare` on any. Raises BackendFailed for every violated precondition.
 """
 
+import struct
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from jitney.backends.fake.scripted import ScriptedAnswers
 from jitney.backends.shared.host_sampler import HostSampler
 from jitney.backends.shared.layout import BatchLayout
 from jitney.backends.shared.paging import BlockPool
+from jitney.backends.shared.prefix_disk import PrefixDisk, with_disk
+from jitney.backends.shared.prefix_files import PrefixFiles
 from jitney.backends.shared.slots import (
     EntryRows,
     SlotContents,
@@ -24,7 +27,7 @@ from jitney.backends.shared.slots import (
     is_lone,
     rows_missing,
 )
-from jitney.core.backend import Segment, Traits
+from jitney.core.backend import Fetch, Fetched, Segment, Traits
 from jitney.core.batch import Batch, Decodes, Entry, MemoryOperation, Open, Outcome, Sample, Save
 from jitney.core.params import Constraint
 from jitney.errors import BackendFailed
@@ -114,6 +117,16 @@ class HashCells:
         """A copy of the slot's hashes."""
         return self.hashes[slot].copy()
 
+    def packed(self, saved: list[int]) -> list[bytes]:
+        """Saved hashes as bytes."""
+        return [struct.pack(f"<{len(saved)}Q", *saved)]
+
+    def unpacked(self, memory: memoryview, token_count: int) -> list[int] | None:
+        """The hashes of so many tokens in these bytes, if there are as many."""
+        if memory.nbytes != 8 * (token_count + 1):
+            return None
+        return list(struct.unpack(f"<{token_count + 1}Q", memory))
+
     def restore(self, slot: int, saved: list[int], length: int) -> None:
         """Write saved hashes into an empty slot."""
         self.pool.grow(slot, length)
@@ -133,6 +146,7 @@ class FakeBackend:
         self._compiler = ConstraintCompiler(self.vocabulary, oracle.encode_plain)
         self._cells = HashCells(settings.slots, settings.kv_tokens, settings.block_tokens)
         self._memory = SlotMemory(self._cells, settings.slots, rewinds=settings.state_bytes == 0)
+        self._disk: PrefixDisk[list[int]] | None = None
         self._sampler = HostSampler(self._compiler, self._memory)
         self._plain_slots: set[int] = set()
         """Slots whose tokens the oracle chooses directly, without logits."""
@@ -155,6 +169,15 @@ class FakeBackend:
             decodes_differ=settings.rounds,
         )
 
+    def use_prefixes(self, files: PrefixFiles) -> None:
+        """From now on prefixes are stored here."""
+        self._disk = self._memory.disk = PrefixDisk(files, self._cells, self._memory)
+        self.traits = with_disk(self.traits)
+
+    def fetch(self, asked: Fetch) -> Fetched:
+        """Look for a stored prefix. Any thread."""
+        return Fetched(asked.ticket) if self._disk is None else self._disk.fetch(asked)
+
     @property
     def used_tokens(self) -> int:
         """Tokens of memory taken, in whole blocks; shared blocks count once."""
@@ -164,6 +187,10 @@ class FakeBackend:
     def tickets(self) -> frozenset[int]:
         """The tickets under which something is saved."""
         return self._memory.tickets
+
+    def tokens_under(self, ticket: int) -> tuple[int, ...]:
+        """What is saved under a ticket."""
+        return self._memory.tokens_under(ticket)
 
     def tokens_of(self, slot: int) -> tuple[int, ...]:
         """What a slot holds, in order of position."""

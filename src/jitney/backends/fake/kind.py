@@ -64,6 +64,7 @@ KIND = Kind(
     own_settings={"script": "only its answers come from a script"},
     check=check,
     failure=lambda settings: None,
+    stores_prefixes=True,
     values=values,
     trial_values=trial_values,
 )

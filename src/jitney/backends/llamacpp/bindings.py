@@ -366,6 +366,14 @@ class Context:
         if last != length - 1:
             raise BackendFailed(f"llama.cpp restored {last + 1} tokens of {length} in slot {slot}.")
 
+    def packed(self, saved: npt.NDArray[np.uint8]) -> list[memoryview]:
+        """A saved copy as bytes."""
+        return [saved.data]
+
+    def unpacked(self, memory: memoryview, token_count: int) -> npt.NDArray[np.uint8]:
+        """The saved copy in these bytes: the library says how many tokens they are."""
+        return np.frombuffer(memory, np.uint8)
+
     def _write(self, slot: int, state: npt.NDArray[np.uint8]) -> None:
         written = llama_cpp.llama_state_seq_set_data(
             self._pointer, _bytes_at(state), len(state), slot

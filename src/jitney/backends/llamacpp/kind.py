@@ -259,6 +259,7 @@ KIND = Kind(
     needs=needs,
     ready=ready,
     conversions=(Q8_KIND,),
+    stores_prefixes=True,
     values=values,
     trial_values=trial_values,
     speed_facts=speed_facts,

@@ -248,6 +248,7 @@ KIND = Kind(
     needs=needs,
     ready=ready,
     conversions=tuple(f"{CONVERSION}-{weights}" for weights in ("float16", "packed")),
+    stores_prefixes=True,
     values=values,
     trial_values=trial_values,
     numbers=numbers,

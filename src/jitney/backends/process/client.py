@@ -18,8 +18,9 @@ from jitney.backends.process import messages
 from jitney.backends.process.batch_time import BatchTimeLimits
 from jitney.backends.process.worker_process import MessageT, WorkerProcess
 from jitney.backends.shared.fifo_lock import FifoLock
+from jitney.backends.shared.prefix_disk import PrefixPlace
 from jitney.core import limits
-from jitney.core.backend import Segment
+from jitney.core.backend import Fetch, Fetched, Segment
 from jitney.core.batch import Batch, Outcome
 from jitney.core.params import Constraint
 from jitney.errors import BackendCrashed, BackendFailed, EngineError, InputCrashed, SetupError
@@ -45,10 +46,11 @@ class ProcessBackend:
         name: str,
         settings: Mapping[str, messages.Plain],
         batch_s_max: float = limits.BATCH_S_MAX,
+        prefixes: PrefixPlace | None = None,
     ) -> None:
         """`batch_s_max` is the limit for any batch, unless batches of its size were measured to
         take nearly as long."""
-        self._hello = messages.Hello(name, settings)
+        self._hello = messages.Hello(name, settings, prefixes)
         self._batch_s_max = batch_s_max
         self._is_closed = False
         # Guards `_worker`, and is held while a new process starts.
@@ -143,6 +145,11 @@ class ProcessBackend:
         """Compile a constraint in the process, for later use. Raises InvalidRequest."""
         question = messages.Prepare(constraint)
         self._ask_in_turn("constraints", question, messages.Done)
+
+    def fetch(self, asked: Fetch) -> Fetched:
+        """Look for a stored prefix, for as long as the disk takes. Raises an EngineError."""
+        worker = self._present()
+        return worker.ask(worker.prefixes, messages.Look(asked), messages.Looked, None).found
 
     def close(self) -> None:
         """End the process; idempotent."""

@@ -11,7 +11,8 @@ from typing import Any, Self, get_args  # Any: an operation, or its fields befor
 import msgspec
 
 from jitney import errors
-from jitney.core.backend import Segment, Traits, Vocabulary
+from jitney.backends.shared.prefix_disk import PrefixPlace
+from jitney.core.backend import Fetch, Fetched, Segment, Traits, Vocabulary
 from jitney.core.batch import Batch, Decodes, Entry, MemoryOperation, Outcome
 from jitney.core.params import Constraint
 from jitney.sandbox.frames import Frames, MalformedFrame
@@ -31,6 +32,7 @@ class Hello(_Tagged, frozen=True):
 
     backend: str
     settings: Mapping[str, Plain]
+    prefixes: PrefixPlace | None = None
 
 
 class Ready(_Tagged, frozen=True):
@@ -93,6 +95,18 @@ class Prepare(_Tagged, frozen=True):
     constraint: Constraint
 
 
+class Look(_Tagged, frozen=True):
+    """Look for a stored prefix; answered by Looked or Failure."""
+
+    asked: Fetch
+
+
+class Looked(_Tagged, frozen=True):
+    """What was found of it."""
+
+    found: Fetched
+
+
 class Done(_Tagged, frozen=True):
     """The work is done, and there is nothing to return."""
 
@@ -105,7 +119,20 @@ class Failure(SentError, frozen=True, tag=True, forbid_unknown_fields=True):
             raise ValueError(f"there is no error of kind {self.kind[:40]!r}")
 
 
-Message = Hello | Ready | Execute | Executed | Reset | Encode | Encoded | Prepare | Done | Failure
+Message = (
+    Hello
+    | Ready
+    | Execute
+    | Executed
+    | Reset
+    | Encode
+    | Encoded
+    | Prepare
+    | Look
+    | Looked
+    | Done
+    | Failure
+)
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)

@@ -1,11 +1,12 @@
-"""The process of a backend: `python -m jitney.backends.process.worker SOCKET SOCKET SOCKET PARENT`.
+"""The process of a backend: `python -m jitney.backends.process.worker SOCKET... PARENT`.
 
 Started by `jitney.backends.process.client`, never by hand. The arguments are the numbers of the
-sockets for batches, texts and constraints, and the id of the parent. The main thread builds the
-backend that the first message names, and then runs batches. A second thread tokenises and a third
-compiles, so that none waits for another. The process ends when its parent does: its channels are
-closed then, and on Linux the kernel kills it even inside native code. If native code crashes, the
-parent is told in which thread (`WorkerProcess`).
+sockets for batches, texts, constraints and prefixes, and the id of the parent. The main thread
+builds the backend that the first message names, and then runs batches. A second thread tokenises, a
+third compiles, and a fourth reads prefixes from the disk, so that none waits for another. The
+process ends when its parent does: its channels are closed then, and on Linux the kernel kills it
+even inside native code. If native code crashes, the parent is told in which thread
+(`WorkerProcess`).
 """
 
 import faulthandler
@@ -21,7 +22,7 @@ from typing import NoReturn
 from jitney.backends.kinds import load
 from jitney.backends.process import messages
 from jitney.backends.process.messages import Channel, Failure, Message
-from jitney.core.backend import Backend, QueueingBackend
+from jitney.core.backend import Backend, QueueingBackend, StoringBackend
 from jitney.errors import BackendCrashed, BackendFailed
 from jitney.sandbox.die_with_parent import die_with_parent, ignore_stop_signals
 from jitney.sandbox.frames import ChannelClosed, Frames, MalformedFrame
@@ -45,8 +46,8 @@ def main(arguments: list[str]) -> int:
     faulthandler.enable(all_threads=False)
     if not die_with_parent(parent):
         return EXIT_DONE
-    batches, texts, constraints = (Channel(Frames(socket.socket(fileno=each))) for each in sockets)
-    return _until_closed(lambda: _serve(batches, texts, constraints))
+    channels = [Channel(Frames(socket.socket(fileno=each))) for each in sockets]
+    return _until_closed(lambda: _serve(*channels))
 
 
 def _until_closed(serve: Callable[[], int]) -> int:
@@ -66,12 +67,12 @@ def _until_closed(serve: Callable[[], int]) -> int:
         return EXIT_LOST
 
 
-def _serve(batches: Channel, texts: Channel, constraints: Channel) -> int:
+def _serve(batches: Channel, texts: Channel, constraints: Channel, prefixes: Channel) -> int:
     hello = batches.receive()
     if not isinstance(hello, messages.Hello):
         raise MalformedFrame("The first message names no backend.")
     try:
-        backend = load(hello.backend, hello.settings)
+        backend = load(hello.backend, hello.settings, hello.prefixes)
     except Exception as error:  # The parent gets any error, and this process ends.
         batches.send(Failure.of(error, "backend"))
         return EXIT_NOT_STARTED
@@ -82,7 +83,8 @@ def _serve(batches: Channel, texts: Channel, constraints: Channel) -> int:
         # The main thread may be stuck in native code.
         os._exit(_until_closed(BackendServer(channel, backend).serve))
 
-    for name, channel in (("texts", texts), ("constraints", constraints)):
+    others = {"texts": texts, "constraints": constraints, "prefixes": prefixes}
+    for name, channel in others.items():
         threading.Thread(target=answer_or_exit, args=(channel,), name=name, daemon=True).start()
     server = QueueServer if isinstance(backend, QueueingBackend) else BackendServer
     server(batches, backend).serve()
@@ -137,6 +139,8 @@ class BackendServer:
                 case messages.Prepare(constraint):
                     self._backend.prepare(constraint)
                     return messages.Done()
+                case messages.Look(asked) if isinstance(self._backend, StoringBackend):
+                    return messages.Looked(self._backend.fetch(asked))
         except (MalformedFrame, BackendCrashed):
             raise
         except BaseException as error:  # A panic of a library in Rust is no Exception.

@@ -1,4 +1,4 @@
-"""One run of the backend's process: its three channels, questions to it, and how it ended.
+"""One run of the backend's process: its four channels, questions to it, and how it ended.
 
 Made by `jitney.backends.process.client`. Any thread may end it; one thread at a time uses each
 channel. Where the process has ended, is stuck or sends a bad frame, calls raise BackendCrashed, and
@@ -32,19 +32,21 @@ class WorkerProcess:
     def __init__(self) -> None:
         try:
             self.process = ChildProcess(
-                _MODULE, str(os.getpid()), channel_count=3, keeps_output=True
+                _MODULE, str(os.getpid()), channel_count=4, keeps_output=True
             )
         except OSError as error:
             raise BackendCrashed(f"The backend process could not be started ({error}).") from error
-        self.batches, self.texts, self.constraints = map(Channel, self.process.channels)
+        channels = map(Channel, self.process.channels)
+        self.batches, self.texts, self.constraints, self.prefixes = channels
         self._is_closed = False
         self._was_ended = False
         """Whether it lived until we ended it."""
 
     def ask(
-        self, channel: Channel, question: Message, expected: type[MessageT], limit_s: float
+        self, channel: Channel, question: Message, expected: type[MessageT], limit_s: float | None
     ) -> MessageT:
-        """Send one question; its answer, or raise the error that is the answer."""
+        """Send one question; its answer, or raise the error that is the answer. Without a limit it
+        may take as long as it takes."""
         of = "batches" if channel is self.batches else "questions"
         # If the process ended before, this question is not the cause.
         with self.talking(limit_s, of, was_reached=False):
@@ -64,7 +66,7 @@ class WorkerProcess:
 
     @contextlib.contextmanager
     def talking(
-        self, limit_s: float, of: str = "batches", *, was_reached: bool = True
+        self, limit_s: float | None, of: str = "batches", *, was_reached: bool = True
     ) -> Iterator[None]:
         """For all sending and receiving of batches or questions: turns errors into BackendCrashed.
 
@@ -75,7 +77,7 @@ class WorkerProcess:
         except TimeoutError as error:
             self.process.kill()
             raise BackendCrashed(
-                f"The backend did not answer within {limit_s:.3g} seconds, and was ended."
+                f"The backend did not answer within {limit_s or 0.0:.3g} seconds, and was ended."
             ) from error
         except MalformedFrame as error:
             self.process.kill()

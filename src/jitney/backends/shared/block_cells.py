@@ -9,6 +9,8 @@ Tests: tests/conformance/test_memory.py.
 from collections.abc import Iterable
 from typing import Any  # Any: an array of numpy or of torch
 
+import numpy as np
+
 from jitney.backends.shared.paging import BlockCopy, BlockPool
 
 
@@ -46,6 +48,22 @@ class BlockCells:
         blocks = self._pool.blocks[slot]
         for cache, saved in zip(self._caches, state, strict=True):
             cache[blocks] = saved
+
+    def packed(self, saved: list[Any]) -> list[memoryview]:
+        """A saved copy as bytes. Of numpy only, with bytes for numbers."""
+        return [memoryview(each).cast("B") for each in saved]
+
+    def unpacked(self, memory: memoryview, token_count: int) -> list[Any] | None:
+        """The saved copy of so many tokens in these bytes, if it fits."""
+        blocks = self._pool.blocks_of(token_count)
+        if memory.nbytes != blocks * sum(cache.shape[1] for cache in self._caches):
+            return None
+        saved, start = list[Any](), 0
+        for cache in self._caches:
+            end = start + blocks * cache.shape[1]
+            saved.append(np.frombuffer(memory[start:end], np.uint8).reshape(blocks, -1))
+            start = end
+        return saved
 
     def clear(self) -> None:
         """Empty every slot."""

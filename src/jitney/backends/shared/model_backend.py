@@ -13,8 +13,10 @@ from typing import Any, Generic, Protocol  # Any: numbers as a trial wrote them 
 
 from jitney.backends.shared.host_sampler import HostSampler, Rows
 from jitney.backends.shared.layout import BatchLayout
+from jitney.backends.shared.prefix_disk import PackingCells, PrefixDisk, with_disk
+from jitney.backends.shared.prefix_files import PrefixFiles
 from jitney.backends.shared.slots import Cells, EntryRows, SavedCells, SlotMemory
-from jitney.core.backend import Segment, Traits, Vocabulary
+from jitney.core.backend import Fetch, Fetched, Segment, Traits, Vocabulary
 from jitney.core.batch import Batch, Outcome, Sample
 from jitney.core.params import Constraint
 from jitney.errors import BackendCrashed
@@ -63,6 +65,7 @@ class ModelBackend(Generic[SavedCells]):
             model.vocabulary, lambda text: model.encode([(text, False)])
         )
         self._memory = SlotMemory(model.cells, model.traits.slots_max, rewinds=model.traits.rewinds)
+        self._disk: PrefixDisk[SavedCells] | None = None
         self._sampler = HostSampler(self._compiler, self._memory)
         self._layout = BatchLayout(
             self._memory,
@@ -95,6 +98,17 @@ class ModelBackend(Generic[SavedCells]):
         """Raise BackendCrashed if it was closed. In this process it cannot crash."""
         if self._is_closed:
             raise BackendCrashed("The backend was closed.")
+
+    def use_prefixes(self, files: PrefixFiles) -> None:
+        """From now on prefixes are stored here."""
+        cells = self._model.cells
+        assert isinstance(cells, PackingCells), "its kind says so"
+        self._disk = self._memory.disk = PrefixDisk(files, cells, self._memory)
+        self.traits = with_disk(self.traits)
+
+    def fetch(self, asked: Fetch) -> Fetched:
+        """Look for a stored prefix. Any thread."""
+        return Fetched(asked.ticket) if self._disk is None else self._disk.fetch(asked)
 
     def use_shape(self, shape: Mapping[str, Any]) -> None:
         """Use another shape of passes from now on. For trials, with every slot empty."""

@@ -43,6 +43,10 @@ class BlockPool:
         """Tokens of memory taken, in whole blocks; shared blocks count once."""
         return (self._blocks_max - len(self._free)) * self._block_tokens
 
+    def blocks_of(self, token_count: int) -> int:
+        """Blocks of so many tokens."""
+        return -(-token_count // self._block_tokens)
+
     def grow(self, slot: int, count: int) -> BlockCopy | None:
         """Take room for `count` more tokens of a slot. Raises BackendFailed when memory is full.
 

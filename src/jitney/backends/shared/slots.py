@@ -10,6 +10,7 @@ backend that promises equal texts (invariant 4) fills the groups (`rows_missing`
 token of a prompt alone (`is_lone`).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar, assert_never
 
@@ -105,19 +106,36 @@ def is_lone(entry: batch.Entry, prompt_count: int) -> bool:
     return entry.length == 1 and 0 < entry.start < prompt_count
 
 
+class Disk(Protocol):
+    """Where prefixes are stored: `jitney.backends.shared.prefix_disk`."""
+
+    def store(self, slot: int, scope: str, tokens: Sequence[int], usable_count: int) -> None:
+        """Write down what a slot holds."""
+
+
 class SlotMemory(Generic[SavedCells]):
     """All slots, and the tickets."""
+
+    disk: Disk | None = None
 
     def __init__(self, cells: Cells[SavedCells], slots: int, *, rewinds: bool = True) -> None:
         self._cells = cells
         self._rewinds = rewinds
         self._slots = [SlotContents() for _ in range(slots)]
-        self._tickets: dict[int, tuple[list[int], LastRow | None, SavedCells]] = {}
+        self._tickets: dict[int, tuple[Sequence[int], LastRow | None, SavedCells]] = {}
 
     @property
     def tickets(self) -> frozenset[int]:
         """The tickets under which something is saved."""
         return frozenset(self._tickets)
+
+    def tokens_under(self, ticket: int) -> tuple[int, ...]:
+        """The tokens of what is saved under a ticket."""
+        return tuple(self._tickets[ticket][0])
+
+    def keep(self, ticket: int, tokens: Sequence[int], saved: SavedCells) -> None:
+        """Any thread: a copy came from elsewhere. It is restored or discarded like a saved one."""
+        self._tickets[ticket] = (tokens, None, saved)
 
     def reset(self) -> None:
         """Empty every slot and every ticket."""
@@ -136,13 +154,16 @@ class SlotMemory(Generic[SavedCells]):
                 self._truncate(operation)
             case batch.Save():
                 self._save(operation)
+            case batch.Store():
+                self._store(operation)
             case batch.Restore():
                 self._restore(operation)
             case batch.Release():
                 self._shorten(operation.slot, 0)
                 self._slots[operation.slot] = SlotContents()
             case batch.Discard():
-                self._take_ticket(operation.ticket)
+                # A copy that was fetched may have come before a reset or after it.
+                self._tickets.pop(operation.ticket, None)
             case _:
                 assert_never(operation)
 
@@ -202,15 +223,21 @@ class SlotMemory(Generic[SavedCells]):
             raise BackendFailed(
                 f"Restore into slot {operation.slot}, which holds {contents.length} tokens."
             )
-        tokens, row_last, saved = self._take_ticket(operation.ticket)
+        if operation.ticket not in self._tickets:
+            raise BackendFailed(f"Nothing is saved under ticket {operation.ticket}.")
+        tokens, row_last, saved = self._tickets.pop(operation.ticket)
         self._cells.restore(operation.slot, saved, len(tokens))
         contents.tokens += tokens
         contents.token_last, contents.row_last = None, row_last
 
-    def _take_ticket(self, ticket: int) -> tuple[list[int], LastRow | None, SavedCells]:
-        if ticket not in self._tickets:
-            raise BackendFailed(f"Nothing is saved under ticket {ticket}.")
-        return self._tickets.pop(ticket)
+    def _store(self, operation: batch.Store) -> None:
+        contents, length = self.contents(operation.slot), operation.length
+        if not 0 < length <= contents.length:
+            raise BackendFailed(
+                f"Store of {length} tokens of slot {operation.slot}, which holds {contents.length}."
+            )
+        if self.disk is not None:
+            self.disk.store(operation.slot, operation.scope, contents.tokens, length)
 
     def _shorten(self, slot: int, length: int) -> None:
         contents = self.contents(slot)

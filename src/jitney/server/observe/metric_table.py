@@ -97,6 +97,7 @@ def sums(totals: Statistics, histograms: Histograms) -> MetricTable:
         "error": ended["error"] + ended["deadline"],
     }
     events = {name: totals.snapshot.counters.get(name, 0) for name in NAMES}
+    fetches = {"hit": events["fetches_found"], "miss": events["fetches_missed"]}
     return {
         "requests_accepted": ("Requests accepted.", totals.accepted),
         "requests_ended": (
@@ -126,6 +127,9 @@ def sums(totals: Statistics, histograms: Histograms) -> MetricTable:
             "Failures of the backend, and of attempts to start it again.",
             totals.backend_losses,
         ),
+        "disk_fetches": ("Prefixes looked for on disk.", by("result", fetches)),
+        "disk_tokens": ("Prompt tokens found on disk.", events["fetched_tokens"]),
+        "disk_stores": ("Prompts offered to the disk; it keeps one once.", events["stores"]),
         "events": ("The scheduler's own counters.", by("event", events)),
         "vllm:num_preemptions": ("Preemptions in favour of others.", totals.preempted_count),
         "vllm:prompt_tokens_by_source": (

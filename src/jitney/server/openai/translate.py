@@ -181,6 +181,7 @@ def _prepare(
         tenant=key.name if key is not None else body.user or "",
         share=call.caller.share,
         scope=cache_scope("" if key is None else key.cache_scope, _salt(service, body)),
+        is_stored=body.cache_prompt is not False,
         reply_id=base,
         is_chat=is_chat,
         queue_timeout_s=call.window_s,

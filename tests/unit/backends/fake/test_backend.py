@@ -10,7 +10,6 @@ from jitney.backends.fake.backend import FakeBackend, FakeSettings
 from jitney.core.batch import (
     Batch,
     Copy,
-    Discard,
     Entry,
     MemoryOperation,
     Open,
@@ -18,6 +17,7 @@ from jitney.core.batch import (
     Restore,
     Sampling,
     Save,
+    Store,
     Truncate,
 )
 from jitney.core.params import SamplingParams, StructuredOutputsParams
@@ -169,7 +169,7 @@ FILLED = Batch(1, (), (entry(0, 0, 10), entry(1, 0, 5)))
         ((Save(2, 1),), (), "is empty"),
         ((Save(0, 1), Save(1, 1)), (), "is taken"),
         ((Restore(1, 2),), (), "ticket 1"),
-        ((Discard(1),), (), "ticket 1"),
+        ((Store(0, "scope", 11),), (), "which holds 10"),
         ((Save(0, 1), Restore(1, 1)), (), "holds 5 tokens"),
         ((Save(0, 1), Restore(1, 2), Restore(1, 3)), (), "ticket 1"),
         ((), (entry(2, 0, 40),), None),
