@@ -84,7 +84,9 @@ def trial_values(name: str, model: Path) -> Values:
 
 
 @pytest.fixture(scope="module", params=list(VARIANTS))
-def built(request: pytest.FixtureRequest, tiny_gguf: Path) -> Iterator[Backend]:
+def built(
+    request: pytest.FixtureRequest, tiny_gguf: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Backend]:
     """One backend of each kind, kept for a whole module because a model takes time to load."""
     which: str = request.param
     sizes = {"slots": SLOTS, "kv_tokens": KV_TOKENS, "max_num_batched_tokens": BATCH_TOKENS_MAX}

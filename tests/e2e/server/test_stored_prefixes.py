@@ -13,10 +13,10 @@ import pytest
 from jitney.backends.shared.prefix_folder import ENDING
 from jitney.config import Settings
 from jitney.loading import ready_model
-from tests.backends_for_tests import needs, share_verdicts
+from tests.backends_for_tests import needs
 from tests.e2e.server.harness import wait_until
 from tests.e2e.server.processes import ServedProcess, served
-from tests.families_for_tests import write_beginning
+from tests.families_for_tests import beginning
 
 LAYERS = 3
 PROMPT = [(index * 37 + index * index * 5) % 900 + 100 for index in range(1300)]
@@ -29,11 +29,8 @@ keys:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("model") / "beginning.gguf"
-    write_beginning(ready_model(Settings(backend="llamacpp")), path, LAYERS)
-    share_verdicts(path.parent)
-    return path
+def model() -> Path:
+    return beginning(ready_model(Settings(backend="llamacpp")), LAYERS)
 
 
 def asked(server: ServedProcess, prompt: list[int] = PROMPT, **more: Any) -> tuple[str, int]:
