@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 
 from jitney.backends.shared.prefix_files import PrefixFiles, PrefixOrigin
-from jitney.backends.shared.prefix_folder import FileUse
+from jitney.backends.shared.prefix_folder import FileStat
 from jitney.backends.shared.prefix_record import Piece, decoded
 from jitney.core.backend import Fetch, Fetched
 from jitney.core.limits import FETCH_S_MAX
@@ -50,9 +50,9 @@ class DictShelf:
         """The bytes of all files."""
         return sum(map(len, self._files.values()))
 
-    def listed(self) -> dict[str, FileUse]:
+    def listed(self) -> dict[str, FileStat]:
         """The files that are there."""
-        return {name: FileUse(len(each), self._used[name]) for name, each in self._files.items()}
+        return {name: FileStat(len(each), self._used[name]) for name, each in self._files.items()}
 
     def read(self, name: str, bytes_max: int | None = None) -> Piece:
         """A file, or what is left of it."""

@@ -18,7 +18,7 @@ from itertools import pairwise
 from time import perf_counter
 from typing import Protocol
 
-from jitney.backends.shared.prefix_folder import ENDING, FileUse
+from jitney.backends.shared.prefix_folder import ENDING, FileStat
 from jitney.backends.shared.prefix_record import (
     DIGEST_BYTES,
     START_BYTES,
@@ -54,7 +54,7 @@ _log = logging.getLogger("jitney")
 class Shelf(Protocol):
     """Where files are. Raises OSError."""
 
-    def listed(self) -> dict[str, FileUse]:
+    def listed(self) -> dict[str, FileStat]:
         """The files that are there, by name."""
 
     def read(self, name: str, bytes_max: int | None = None) -> Piece:

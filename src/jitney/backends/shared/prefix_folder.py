@@ -29,7 +29,7 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 @dataclass(frozen=True, slots=True)
-class FileUse:
+class FileStat:
     """How large a file is, and when it was used last."""
 
     bytes: int
@@ -57,7 +57,7 @@ class PrefixFolder:
                 f"prefix_cache_dir: {path} cannot be used ({error.strerror}); give another folder."
             ) from error
 
-    def listed(self) -> dict[str, FileUse]:
+    def listed(self) -> dict[str, FileStat]:
         """The files that are there, by name. Raises OSError."""
         found = {}
         with os.scandir(self._path) as entries:
@@ -65,7 +65,7 @@ class PrefixFolder:
                 with suppress(FileNotFoundError):
                     status = entry.stat(follow_symlinks=False)
                     if _NAME.fullmatch(entry.name) and _is_ours(status):
-                        found[entry.name] = FileUse(status.st_size, status.st_mtime_ns)
+                        found[entry.name] = FileStat(status.st_size, status.st_mtime_ns)
         return found
 
     def read(self, name: str, bytes_max: int | None = None) -> bytearray:
