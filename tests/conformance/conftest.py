@@ -11,7 +11,7 @@ import pytest
 from jitney.backends.kind import Values
 from jitney.backends.kinds import NAMES, kind_of, load, load_process
 from jitney.backends.llamacpp import attention
-from jitney.backends.shared.prefix_disk import PrefixPlace
+from jitney.backends.shared.prefix_place import PrefixPlace
 from jitney.backends.torch import kind as torch_kind
 from jitney.core.backend import Backend
 from tests.backends_for_tests import needs

@@ -10,7 +10,7 @@ from typing import Any, get_args  # Any: settings before their dataclass has che
 
 from jitney.backends.kind import Kind
 from jitney.backends.process.client import ProcessBackend
-from jitney.backends.shared.prefix_disk import PrefixPlace, PrefixUser
+from jitney.backends.shared.prefix_place import PrefixPlace
 from jitney.config.settings import BackendName
 from jitney.core.backend import Backend
 from jitney.errors import ConfigError
@@ -39,8 +39,8 @@ def load(name: str, settings: Mapping[str, Any], prefixes: PrefixPlace | None = 
     """
     kind = kind_of(name)
     backend = kind.load(settings)
-    if prefixes is not None and kind.stores_prefixes and isinstance(backend, PrefixUser):
-        backend.use_prefixes(prefixes.files())
+    if prefixes is not None and kind.stores_prefixes:
+        importlib.import_module("jitney.backends.shared.prefix_disk").connect(backend, prefixes)
     return backend
 
 

@@ -49,6 +49,10 @@ class SavedMemories:
         saved_bytes = (self._held + token_count) * self._token_bytes
         return saved_bytes + (len(self._of) + 1) * self._state_bytes <= self._limit
 
+    def can_hold(self, token_count: int) -> bool:
+        """Whether so many tokens are within the limit when nothing else is kept."""
+        return token_count * self._token_bytes <= self._limit
+
     def room(self, tokens_max: int) -> int:
         """How many tokens more are within the limit, up to so many."""
         left = self._limit // max(self._token_bytes, 1) - self._held

@@ -53,6 +53,8 @@ class StoredPrefixes:
         self._operations = operations
         self._asks = set[Sequence]()
         """Who asked since it last ran."""
+        self._until: dict[Sequence, float] = {}
+        """When each that waits has waited for long enough, also for the answers of others."""
         self._outstanding: Outstanding | None = None
         self.ask: Callable[[Fetch], None] | None = None
         """Asks the disk, and does not wait. Without it nobody does."""
@@ -61,6 +63,8 @@ class StoredPrefixes:
         """Whether a waiting sequence is to be passed over; `length` tokens of it are in a slot."""
         usable = min(sequence.known_count - 1, sequence.prompt_count)
         if self.ask is None or usable - length < self._least or not self._may_ask(sequence):
+            return False
+        if now >= self._until.setdefault(sequence, now + limits.FETCH_S_MAX):
             return False
         asked = self._outstanding
         if asked is not None:
@@ -102,6 +106,8 @@ class StoredPrefixes:
         assert sequence.slot is not None, "only a sequence with a slot has a prompt in memory"
         computed_count = sequence.prompt_count - sequence.history.reused_count
         is_wanted = self._is_used and sequence.request.is_stored and not sequence.is_suspect
+        # What could never be read back is not written.
+        is_wanted = is_wanted and self._saved.can_hold(sequence.computed)
         if is_wanted and computed_count >= self._least:
             operation = Store(sequence.slot, _scope_of(sequence), sequence.prompt_count)
             self._operations.append(operation)
@@ -110,15 +116,19 @@ class StoredPrefixes:
     def wake_at(self, now: float) -> float | None:
         """When somebody stops to wait though nothing has come."""
         asked = self._outstanding
-        return None if asked is None or asked.until <= now else asked.until
+        if asked is None or asked.until <= now:
+            return None
+        return min((until for until in self._until.values() if until > now), default=asked.until)
 
     def forget(self, sequence: Sequence) -> None:
         """It runs, or has ended: when it waits again, it may ask again."""
         self._asks.discard(sequence)
+        self._until.pop(sequence, None)
 
     def clear(self) -> None:
         """The backend's memory is lost, and with it what was fetched."""
         self._asks.clear()
+        self._until.clear()
         self._outstanding = None
 
     def _is_waiting(self, sequence: Sequence) -> bool:

@@ -15,12 +15,14 @@ from pathlib import Path
 from jitney.backends.kind import Kind, Values
 from jitney.backends.kinds import all_kinds
 from jitney.backends.machine.processor import read_processor
-from jitney.backends.shared.prefix_disk import PrefixPlace
 from jitney.backends.shared.prefix_folder import PrefixFolder
+from jitney.backends.shared.prefix_place import PrefixPlace
 from jitney.backends.trials.trial import builds
 from jitney.config import Settings
 from jitney.errors import ConfigError
+from jitney.models.conversions import RECORD_NAME
 from jitney.models.files import disk_errors, sha256_of
+from jitney.models.parts import parts_of
 from jitney.version import version
 
 OF_SIZE = ("model", "vocabulary", "slots", "kv_tokens", "max_num_batched_tokens", "model_len_max")
@@ -59,11 +61,17 @@ def _model_digest(values: Values) -> str:
             continue
         path = Path(str(values[name]))
         with disk_errors(f"{path} cannot be read"):
-            parts = sorted(path.rglob("*")) if path.is_dir() else [path]
-            for each in parts:
-                if each.is_file():
-                    digest.update(f"{name} {each.relative_to(path)} {sha256_of(each)}\n".encode())
+            for label, each in _files_of(path).items():
+                digest.update(f"{name} {label} {sha256_of(each)}\n".encode())
     return digest.hexdigest()
+
+
+def _files_of(path: Path) -> dict[str, Path]:
+    """The files of a model, by their place in it: it may be moved, and be converted once more."""
+    if not path.is_dir():
+        return {str(number): each for number, each in enumerate(parts_of(path))}
+    files = [each for each in sorted(path.rglob("*")) if each.is_file()]
+    return {str(each.relative_to(path)): each for each in files if each.name != RECORD_NAME}
 
 
 def _shape_digest(kind: Kind, values: Values) -> str:

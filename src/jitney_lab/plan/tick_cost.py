@@ -113,6 +113,7 @@ class BackendTraits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     model_len_max: Annotated[int, msgspec.Meta(ge=2, le=TOKENS_MAX)]
     block_tokens: Annotated[int, msgspec.Meta(ge=1, le=SIZE_MAX)]
     can_save: bool
+    can_store: bool = False
     kv_bytes_per_token: Annotated[int, msgspec.Meta(ge=0, le=TOKENS_MAX)]
     state_bytes: Annotated[int, msgspec.Meta(ge=0, le=TOKENS_MAX)] = 0
     batch_invariant: bool

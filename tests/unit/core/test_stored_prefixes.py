@@ -180,3 +180,27 @@ def test_a_saved_limit_bounds_what_is_fetched() -> None:
     other.submit("a")
     assert other.run() is not None
     assert not other.asked
+
+
+def test_nobody_waits_longer_for_the_answers_of_others() -> None:
+    """Guards a restart of a busy server: one asks at a time, and waits would add up."""
+    disk = Disk()
+    disk.submit("a")
+    disk.submit("b", tuple(range(50, 90)))
+    assert disk.run() is None
+    late = limits.FETCH_S_MAX - 1
+    disk.answer(disk.asked[0], 0, 0)
+    disk.run(late)
+    assert len(disk.asked) == 2, "the second one asks, and has waited long"
+    assert disk.scheduler.snapshot().running_count == 1
+    assert disk.scheduler.wake_at(late) == limits.FETCH_S_MAX
+    disk.run(limits.FETCH_S_MAX)
+    assert disk.scheduler.snapshot().running_count == 2
+
+
+def test_what_could_never_be_read_back_is_not_stored() -> None:
+    """Guards memory and the disk: a copy that no limit holds stalls everybody in vain."""
+    disk = Disk(replace(SETTINGS, saved_limit=FakeBackend(FAKE).traits.kv_bytes_per_token * 10))
+    disk.submit("a")
+    stored = [each for _ in range(6) for each in of_kind(disk.run(), Store)]
+    assert not stored

@@ -10,6 +10,7 @@ from jitney.backends.kinds import kind_of
 from jitney.config import Settings
 from jitney.errors import ConfigError
 from jitney.loading.stored import place_of
+from jitney.models.conversions import RECORD_NAME
 
 LLAMA: Values = {"slots": 4, "kv_tokens": 100, "slot_tokens_max": 50, "threads": 2}
 
@@ -66,6 +67,26 @@ def test_a_folder_is_read_whole(settings: Settings, tmp_path: Path) -> None:
     before = digests(settings, model=str(folder))
     (folder / "b").write_bytes(b"2")
     assert digests(settings, model=str(folder)) != before
+
+
+def test_every_part_counts(settings: Settings, tmp_path: Path) -> None:
+    """The same for a GGUF in parts: the settings name the first one only."""
+    first, second = (tmp_path / f"m-0000{number}-of-00002.gguf" for number in (1, 2))
+    first.write_bytes(b"1")
+    second.write_bytes(b"2")
+    before = digests(settings, model=str(first))
+    second.write_bytes(b"3")
+    assert digests(settings, model=str(first)) != before
+
+
+def test_a_conversion_that_is_made_again_is_the_same(settings: Settings, tmp_path: Path) -> None:
+    """Guards warm starts elsewhere: its record says when and from where it was made."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "a").write_bytes(b"1")
+    before = digests(settings, model=str(folder))
+    (folder / RECORD_NAME).write_bytes(b"{}")
+    assert digests(settings, model=str(folder)) == before
 
 
 def test_a_backend_that_cannot_store_says_so(settings: Settings) -> None:

@@ -18,7 +18,7 @@ from jitney.backends.process import messages
 from jitney.backends.process.batch_time import BatchTimeLimits
 from jitney.backends.process.worker_process import MessageT, WorkerProcess
 from jitney.backends.shared.fifo_lock import FifoLock
-from jitney.backends.shared.prefix_disk import PrefixPlace
+from jitney.backends.shared.prefix_place import PrefixPlace
 from jitney.core import limits
 from jitney.core.backend import Fetch, Fetched, Segment
 from jitney.core.batch import Batch, Outcome

@@ -11,7 +11,7 @@ from typing import Any, Self, get_args  # Any: an operation, or its fields befor
 import msgspec
 
 from jitney import errors
-from jitney.backends.shared.prefix_disk import PrefixPlace
+from jitney.backends.shared.prefix_place import PrefixPlace
 from jitney.core.backend import Fetch, Fetched, Segment, Traits, Vocabulary
 from jitney.core.batch import Batch, Decodes, Entry, MemoryOperation, Outcome
 from jitney.core.params import Constraint

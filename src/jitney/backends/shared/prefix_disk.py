@@ -7,31 +7,21 @@ like the memory of a preempted sequence.
 Tests: tests/conformance/test_prefixes.py.
 """
 
+import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Generic, Protocol, runtime_checkable
 
 from jitney.backends.shared.prefix_files import PrefixFiles, PrefixOrigin
 from jitney.backends.shared.prefix_folder import PrefixFolder
+from jitney.backends.shared.prefix_place import PrefixPlace
 from jitney.backends.shared.prefix_record import Piece
 from jitney.backends.shared.slots import Cells, SavedCells, SlotMemory
 from jitney.core.backend import Fetch, Fetched, Traits
+from jitney.errors import ConfigError
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrefixPlace:
-    """Which folder, how many bytes of it, and digests of the model and of how it is computed."""
-
-    folder: str
-    limit: int
-    model: str
-    shape: str
-
-    def files(self) -> PrefixFiles:
-        """The files there. Raises ConfigError."""
-        origin = PrefixOrigin(self.model, self.shape)
-        return PrefixFiles(PrefixFolder(Path(self.folder)), origin, self.limit)
+_log = logging.getLogger("jitney")
 
 
 def with_disk(traits: Traits) -> Traits:
@@ -49,6 +39,18 @@ class PrefixUser(Protocol):
 
     def use_prefixes(self, files: PrefixFiles) -> None:
         """From now on prefixes are stored here."""
+
+
+def connect(backend: object, place: PrefixPlace) -> None:
+    """Store the prefixes of a backend that can have a disk. Called where it was loaded."""
+    if not isinstance(backend, PrefixUser):
+        return
+    origin = PrefixOrigin(place.model, place.shape)
+    try:
+        backend.use_prefixes(PrefixFiles(PrefixFolder(Path(place.folder)), origin, place.limit))
+    except ConfigError as error:
+        # It was well when the server started, and a backend works without a disk.
+        _log.warning("Prefixes are not stored: %s", error)
 
 
 @runtime_checkable

@@ -131,7 +131,11 @@ class PrefixFiles:
             if not depth:
                 return None
             length = depth * CHUNK_TOKENS
-            record = self._read(name)
+            try:
+                record = decoded(self._shelf.read(name))
+            except OSError:
+                self._forget(name)  # until it is listed again
+                continue
             if record is not None and self._is_of(record, asked, length):
                 with suppress(OSError):
                     self._shelf.use(name)
@@ -217,12 +221,6 @@ class PrefixFiles:
                 if fitting:
                     return min(fitting, key=lambda each: (self._held[each], each)), depth
         return "", 0
-
-    def _read(self, name: str) -> PrefixRecord | None:
-        try:
-            return decoded(self._shelf.read(name))
-        except OSError:
-            return None
 
     def _is_of(self, record: PrefixRecord, asked: Fetch, length: int) -> bool:
         """Whether it is what its name says, and not what somebody put in its place."""

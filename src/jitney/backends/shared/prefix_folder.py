@@ -8,6 +8,7 @@ any number of processes.
 Tests: tests/unit/backends/shared/test_prefix_files.py.
 """
 
+import mmap
 import os
 import re
 import stat
@@ -46,7 +47,7 @@ class PrefixFolder:
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._keep_private()
             with self.locked():
-                pass
+                is_own = _is_ours((path / LOCK).stat())
         except (FileExistsError, NotADirectoryError):
             raise ConfigError(
                 f"prefix_cache_dir: {path} cannot be made, because a file is in its place; move "
@@ -56,6 +57,11 @@ class PrefixFolder:
             raise ConfigError(
                 f"prefix_cache_dir: {path} cannot be used ({error.strerror}); give another folder."
             ) from error
+        if not is_own:
+            raise ConfigError(
+                f"prefix_cache_dir: files in {path} belong to another user; give a folder of your "
+                "own."
+            )
 
     def listed(self) -> dict[str, FileStat]:
         """The files that are there, by name. Raises OSError."""
@@ -68,7 +74,7 @@ class PrefixFolder:
                         found[entry.name] = FileStat(status.st_size, status.st_mtime_ns)
         return found
 
-    def read(self, name: str, bytes_max: int | None = None) -> bytearray:
+    def read(self, name: str, bytes_max: int | None = None) -> Piece:
         """A file, or its first bytes. Raises OSError."""
         descriptor = os.open(self._path / name, _OPEN)
         with open(descriptor, "rb", buffering=0) as file:
@@ -76,8 +82,8 @@ class PrefixFolder:
             if not _is_ours(status):
                 raise PermissionError(f"{name} is no file of ours")
             size = status.st_size if bytes_max is None else min(status.st_size, bytes_max)
-            content = bytearray(size)
-            unread = memoryview(content)
+            # Not filled with zeros first: gigabytes of them would hold up whoever runs batches.
+            unread = content = memoryview(mmap.mmap(-1, max(size, 1)))[:size]
             while unread and (count := file.readinto(unread)):
                 unread = unread[count:]
         # A file that was cut short meanwhile has no digest at its end.
@@ -101,7 +107,7 @@ class PrefixFolder:
 
     def use(self, name: str) -> None:
         """Somebody used it now. Raises OSError."""
-        os.utime(self._path / name)
+        os.utime(self._path / name, follow_symlinks=False)
 
     def remove(self, name: str) -> None:
         """Remove a file, if it is there. Raises OSError."""
