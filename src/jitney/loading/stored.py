@@ -38,7 +38,9 @@ def place_of(kind: Kind, settings: Settings, values: Values) -> PrefixPlace | No
     if folder is None:
         return None
     if not kind.stores_prefixes:
-        able = " or ".join(each.name for each in all_kinds() if each.stores_prefixes)
+        able = " or ".join(
+            each.name for each in all_kinds() if each.stores_prefixes and each.takes_model
+        )
         raise ConfigError(
             f"prefix_cache_dir is given, and the {kind.name} backend cannot store prefixes; leave "
             f"it out, or use the backend {able}."

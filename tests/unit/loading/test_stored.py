@@ -91,7 +91,7 @@ def test_a_conversion_that_is_made_again_is_the_same(settings: Settings, tmp_pat
 
 def test_a_backend_that_cannot_store_says_so(settings: Settings) -> None:
     """Guards against a folder that stays empty."""
-    with pytest.raises(ConfigError, match=r"torch backend cannot store.*openvino or llamacpp"):
+    with pytest.raises(ConfigError, match=r"torch backend cannot store.*openvino or llamacpp\."):
         place_of(kind_of("torch"), settings, {})
 
 
